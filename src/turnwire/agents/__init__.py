@@ -1,0 +1,1 @@
+"""Any agent in: each module makes one kind of agent into `core.contracts.Agent`."""

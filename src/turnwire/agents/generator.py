@@ -1,0 +1,18 @@
+"""Any async generator function of `str` or events is an agent."""
+
+from collections.abc import AsyncIterator, Callable
+
+from turnwire.core.events import Event
+from turnwire.core.turns import Turn
+
+Answer = Callable[[Turn], AsyncIterator[Event | str]]
+
+
+class GeneratorAgent:
+    """Wraps `async def answer(turn): yield ...`."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        return self._answer(turn)

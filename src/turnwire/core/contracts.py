@@ -1,0 +1,257 @@
+"""What an agent, a store and a wire promise. Implementations are elsewhere; these are all there is to know.
+
+Imported by everyone, imports nobody but the plain values. A backend that cannot keep a
+promise here needs a smaller interface, not an exception.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from turnwire.core.errors import StoreError, TurnEndedError
+from turnwire.core.events import Event
+from turnwire.core.logged import LoggedEvent
+from turnwire.core.sessions import Session
+from turnwire.core.turns import Turn, TurnRecord, TurnState
+
+OnBusy = Literal["enqueue", "reject", "interrupt"]
+Scope = Literal["read", "write", "approve"]
+
+
+class Agent(Protocol):
+    """Answers a turn by yielding events; a `str` is a piece of the answer.
+
+    It must not yield `session`, `message` or `done`: those are Turnwire's. It may be cancelled at any
+    await and has a few seconds to clean up then. An `AgentError` it raises is shown to the user; of
+    any other exception only the class name is.
+    """
+
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]: ...
+
+
+class NewTurn(Struct, frozen=True, kw_only=True):
+    """A turn to be accepted. `fingerprint` tells a repeated request from another one with the same key."""
+
+    record: TurnRecord
+    opening: Sequence[LoggedEvent]
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+
+
+class Admission(Struct, frozen=True, kw_only=True):
+    """What must hold for a new turn to be accepted, checked in the same step that writes it."""
+
+    on_busy: OnBusy = "enqueue"
+    max_queued: int = 8
+    max_unfinished: int = 64
+
+
+class Accepted(Struct, frozen=True):
+    """The turn, and whether this request made it or joined the one that was there."""
+
+    record: TurnRecord
+    created: bool
+
+
+Refusal = StoreError | TurnEndedError
+Settle = Callable[[int, Refusal | None], None]
+Wake = Callable[[Sequence[LoggedEvent]], None]
+
+
+class LogReader(Protocol):
+    """Reads logs, and nothing else. Every event it hands out is committed."""
+
+    async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
+        """Committed events after a position, at most `limit`, none if there are none yet.
+
+        Raises TurnNotFoundError, EventsGoneError.
+        """
+        ...
+
+    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
+        """Calls `wake` on the event loop after commits to a turn, with what was committed, or with
+        nothing where only the fact is known. With a session's id: after a turn was accepted in it.
+        A hint: it may come late, twice or never for what happened before. Returns what ends it.
+        """
+        ...
+
+
+class TurnStore(LogReader, Protocol):
+    """Keeps turns and their logs."""
+
+    async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
+        """Commits the turn with its opening events, or finds the one that its key or external id names.
+
+        Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, SessionNotFoundError,
+        StoreFullError. On any of them nothing is written.
+        """
+        ...
+
+    async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
+        """By our id or by the client's own. TurnNotFoundError for what is not the principal's."""
+        ...
+
+    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
+        """The newest turns, oldest first."""
+        ...
+
+    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
+        """The turn that was accepted next in the session, or its first one."""
+        ...
+
+    async def history(self, turn_id: str, limit: int) -> list[TurnState]:
+        """The states of the ended turns that this one continues, oldest first."""
+        ...
+
+    async def turn_state(self, turn_id: str) -> TurnState | None:
+        """The state of an ended turn, also when its events are gone; None for one that runs or waits."""
+        ...
+
+    async def claim(self, turn_id: str, worker: str) -> TurnRecord:
+        """Makes the worker the turn's only writer: the epoch grows by one, older writers are fenced.
+
+        Raises TurnEndedError, TurnNotFoundError.
+        """
+        ...
+
+    def append(
+        self,
+        turn_id: str,
+        epoch: int,
+        events: Sequence[LoggedEvent],
+        settle: Settle,
+        ending: TurnState | None = None,
+    ) -> None:
+        """Hands events over to be committed. Never waits: this is the path of every token.
+
+        `settle(number of events, None)` is called on the event loop once they are committed, in order,
+        or with the error if they are not: FencedError for a writer of an older epoch, PositionError if
+        they do not follow the last event, TurnEndedError after the last one, StoreFullError. It may be
+        called before `append` returns. With `ending`, the last of the events is `done` and the turn is
+        closed in the same step; a full store still takes that.
+        """
+        ...
+
+    async def renew(self, worker: str) -> None:
+        """Keeps the worker's turns its own for another lease."""
+        ...
+
+    async def take_over(self, worker: str) -> list[TurnRecord]:
+        """Claims, for this worker, the running turns of every worker whose lease has run out."""
+        ...
+
+    async def queued(self) -> list[TurnRecord]:
+        """The turns that wait to be run, in the order they were accepted."""
+        ...
+
+    async def maintain(self, *, expire_before: int) -> None:
+        """Seals logs of ended turns, and drops the events (not the state) of those that ended before then."""
+        ...
+
+
+class SessionStore(Protocol):
+    """Keeps sessions. Everything is asked for in the name of a principal; what is not theirs is not there."""
+
+    async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
+        """Makes a session, or finds the one that has this external id. True if it was made."""
+        ...
+
+    async def find_session(self, principal: str, session_id: str) -> Session:
+        """By our id or by the client's own. Raises SessionNotFoundError."""
+        ...
+
+    async def list_sessions(
+        self, principal: str, *, search: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[Session]:
+        """Newest activity first; `search` looks in titles, messages and answers; `before` is the last id seen."""
+        ...
+
+    async def rename_session(self, principal: str, session_id: str, title: str) -> Session: ...
+
+    async def delete_session(self, principal: str, session_id: str) -> None:
+        """Erases the session, its turns and their logs. Its turns must have ended."""
+        ...
+
+
+class ApiKey(Struct, frozen=True, kw_only=True):
+    """A key as it is kept: never the secret, only its hash."""
+
+    id: str
+    digest: str
+    principal: str
+    scopes: tuple[Scope, ...]
+    created_at: int
+    expires_at: int | None = None
+    revoked_at: int | None = None
+
+
+class KeyStore(Protocol):
+    async def list_keys(self) -> list[ApiKey]: ...
+
+    async def add_key(self, key: ApiKey) -> None: ...
+
+    async def revoke_key(self, key_id: str, at: int) -> ApiKey:
+        """Raises KeyNotFoundError. Revoking twice is revoking once."""
+        ...
+
+
+class Store(TurnStore, SessionStore, KeyStore, Protocol):
+    """All of it in one place, so that a turn and its session change in one step."""
+
+    async def open(self) -> None:
+        """Raises StoreUnusableError, which says what to do."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Gap(Struct, frozen=True):
+    """Events after `after` and before `first_kept` are gone; `state` is what they came to."""
+
+    after: int
+    first_kept: int
+    state: TurnState
+
+
+class Reset(Struct, frozen=True):
+    """The reader's position is not of this log; it is replayed from the start."""
+
+
+class Reconnect(Struct, frozen=True):
+    """The server closes this stream; come back after `retry_ms`."""
+
+    retry_ms: int
+
+
+Control = Gap | Reset | Reconnect
+
+
+class Encoder(Protocol):
+    def frame(self, logged: LoggedEvent) -> bytes:
+        """All that the wire says about this event; may be empty."""
+        ...
+
+
+class Wire(Protocol):
+    """Writes a log in one client protocol: a pure function of the log, no I/O, no clock.
+
+    `heartbeat` keeps an idle stream alive, `opening` is sent at once when there is nothing else to send.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def media_type(self) -> str: ...
+    @property
+    def heartbeat(self) -> bytes: ...
+    @property
+    def opening(self) -> bytes: ...
+
+    def encoder(self) -> Encoder:
+        """A fresh encoder; it is given the events of one turn, in order."""
+        ...
+
+    def control(self, control: Control) -> bytes | None:
+        """The wire's word for it; None if it has none and the connection must be broken instead."""
+        ...

@@ -1,0 +1,75 @@
+"""`emit()`: events from inside a tool, wherever it runs.
+
+The running turn is found through a context variable, which asyncio tasks and `asyncio.to_thread`
+inherit. Outside a turn `emit()` does nothing, so that a tool can be used and tested on its own.
+"""
+
+import asyncio
+import concurrent.futures
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from msgspec import Struct
+
+from turnwire.core.errors import TurnEndedError
+from turnwire.core.events import Event
+from turnwire.core.log import TurnLog
+
+_THREAD_PATIENCE_SECONDS = 30
+
+
+class _Running(Struct, frozen=True):
+    log: TurnLog
+    loop: asyncio.AbstractEventLoop
+
+
+_running: ContextVar[_Running | None] = ContextVar("turnwire_running_turn", default=None)
+
+
+def emit(event: Event) -> None:
+    """Writes an event to the running turn's log; safe from any thread.
+
+    Raises TurnEndedError once the turn is over, which also stops a tool that nobody can cancel.
+    """
+    running = _running.get()
+    if running is None:
+        return
+    try:
+        on_loop = asyncio.get_running_loop() is running.loop
+    except RuntimeError:
+        on_loop = False
+    if on_loop:
+        running.log.append(event)
+    else:
+        _emit_from_thread(running, event)
+
+
+def _emit_from_thread(running: _Running, event: Event) -> None:
+    # The thread waits for the loop: this keeps its events in order, holds it back, and hands it the error.
+    written: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def write() -> None:
+        try:
+            running.log.append(event)
+        except Exception as error:
+            written.set_exception(error)
+        else:
+            written.set_result(None)
+
+    try:
+        running.loop.call_soon_threadsafe(write)
+    except RuntimeError:
+        # The loop is closed, so the process is going down.
+        raise TurnEndedError(running.log.turn_id) from None
+    written.result(_THREAD_PATIENCE_SECONDS)
+
+
+@contextmanager
+def running_turn(log: TurnLog) -> Iterator[None]:
+    """Makes `emit()` write to this log for everything started inside."""
+    token = _running.set(_Running(log, asyncio.get_running_loop()))
+    try:
+        yield
+    finally:
+        _running.reset(token)

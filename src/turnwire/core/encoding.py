@@ -1,0 +1,104 @@
+"""Events as bytes: one line of ASCII JSON each, cleaned once at the log's entrance.
+
+Everything below the entrance (stores, wires, offsets) sees the same text, and a line can be
+framed without looking into it: it has no raw line break, no separator that any client's line
+splitter knows (U+2028, U+0085, 0x1e), no control character, and no lone surrogate.
+"""
+
+import re
+from json.encoder import encode_basestring_ascii
+from typing import Any, cast
+
+import msgspec
+
+from turnwire.core.errors import EventRefusedError
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    CustomEvent,
+    Event,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+)
+
+# Tab, line feed and carriage return are text; every other control character is not.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NON_ASCII = re.compile("[^\x00-\x7f]+")
+# How control characters look in encoded JSON. It also matches some harmless text; the slow path sorts that out.
+_SUSPECT = re.compile(rb"\\u00|\\[bf]|\x7f")
+
+# Events that hold objects of the agent's, which it may change later: the log keeps a copy of its own.
+_OPEN = frozenset({ApprovalRequestEvent, CustomEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent})
+
+
+def clean_text(text: str) -> str:
+    """Takes out control characters and replaces lone surrogates."""
+    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", text))
+
+
+def encode_event(event: Event) -> tuple[Event, bytes]:
+    """Returns the event as the log keeps it, and its line of JSON."""
+    try:
+        body = _encoder.encode(event)
+    except UnicodeEncodeError:
+        return _encode_cleaned(event)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise EventRefusedError(f"a {type(event).__name__} holds what JSON cannot: {error}") from error
+    if (b"\\" in body or b"\x7f" in body) and _SUSPECT.search(body):
+        return _encode_cleaned(event)
+    if not body.isascii():
+        body = _escape(body)
+        if b"\\u008" in body or b"\\u009" in body:
+            return _encode_cleaned(event)
+    if event.__class__ in _OPEN:
+        event = decode_event(body)
+    return event, body
+
+
+def ascii_json(value: Any) -> bytes:
+    """Any plain value as one line of ASCII JSON."""
+    body = msgspec.json.encode(value, enc_hook=_plain)
+    return body if body.isascii() else _escape(body)
+
+
+def decode_event(body: bytes) -> Event:
+    return _decoder.decode(body)
+
+
+def _encode_cleaned(event: Event) -> tuple[Event, bytes]:
+    try:
+        plain = _clean(msgspec.to_builtins(event, enc_hook=_plain))
+        body = _escape(msgspec.json.encode(plain))
+        return decode_event(body), body
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise EventRefusedError(f"a {type(event).__name__} holds what JSON cannot: {error}") from error
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _escape(body: bytes) -> bytes:
+    """Non-ASCII characters stand only inside JSON strings, so each can be escaped where it stands."""
+    return _NON_ASCII.sub(_escape_run, body.decode()).encode("ascii")
+
+
+def _escape_run(run: re.Match[str]) -> str:
+    return encode_basestring_ascii(run[0])[1:-1]
+
+
+def _plain(value: Any) -> Any:
+    """What a tool hands over need not be JSON; a pydantic model is, anything else is only named."""
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if dump else f"<{type(value).__name__}>"
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)
+_decoder = msgspec.json.Decoder(Event)

@@ -1,0 +1,230 @@
+"""One turn while it runs: from its claim to its `done`, whatever the agent does."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+from turnwire.core.cancellation import SHUTDOWN, Attendance, Stop, cancelled
+from turnwire.core.contracts import Agent, Refusal, Store
+from turnwire.core.emit import running_turn
+from turnwire.core.errors import (
+    AgentError,
+    AgentNotFoundError,
+    EventRefusedError,
+    FencedError,
+    StoreError,
+    TurnEndedError,
+    TurnwireError,
+)
+from turnwire.core.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    MessageEvent,
+    ResponseEvent,
+    SessionEvent,
+    TokenEvent,
+)
+from turnwire.core.limits import Limits
+from turnwire.core.log import TurnLog
+from turnwire.core.sessions import transcript
+from turnwire.core.turns import Turn, TurnRecord
+
+logger = logging.getLogger("turnwire.runner")
+
+_OURS = (SessionEvent, MessageEvent, DoneEvent)
+
+
+class Execution:
+    """Runs one turn in one task. `finished` is set when its end is committed, or cannot be."""
+
+    def __init__(
+        self,
+        store: Store,
+        agent: Agent | None,
+        record: TurnRecord,
+        limits: Limits,
+        worker: str,
+        on_finished: Callable[["Execution"], None],
+    ) -> None:
+        self.turn_id = record.id
+        self.session_id = record.session_id
+        self.finished = asyncio.Event()
+        self.attendance = Attendance(record.disconnect_grace, lambda: self.stop(cancelled("disconnected")))
+        self.task: asyncio.Task[None] | None = None
+        self._store = store
+        self._agent = agent
+        self._record = record
+        self._limits = limits
+        self._worker = worker
+        self._on_finished = on_finished
+        self._log: TurnLog | None = None
+        self._stop: Stop | None = None
+        self._ending = False
+        self._response: ResponseEvent | None = None
+        self._clock: asyncio.Timeout | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._last_resort: asyncio.Task[None] | None = None
+
+    def stop(self, stop: Stop, patience: float | None = None) -> None:
+        """Asks the turn to end. An agent that does not let go in time is left behind: its log is closed."""
+        if self._stop is not None or self._ending:
+            return
+        self._stop = stop
+        if self.task is None or self._log is None:
+            return  # Not claimed yet: `run` looks at `_stop` before it calls the agent.
+        self.task.cancel()
+        patience = self._limits.cancel_patience if patience is None else patience
+        self._patience = asyncio.get_running_loop().call_later(patience, self._leave_behind)
+
+    async def run(self) -> None:
+        try:
+            record = await self._store.claim(self._record.id, self._worker)
+            log = TurnLog(self._store, record, self._limits, self._store_failed)
+            await log.restore()
+            self._log = log
+        except (StoreError, TurnEndedError):
+            logger.exception("turn %s could not be claimed", self.turn_id)
+            self._finish()
+            return
+        try:
+            await self._answer(log)
+        except asyncio.CancelledError:
+            await self._end(self._stop or SHUTDOWN)
+        except Exception as error:
+            await self._end(self._stop or Stop("failed", *self._explain(error)))
+        else:
+            await self._end(self._stop)
+
+    async def _answer(self, log: TurnLog) -> None:
+        if self._stop is not None:
+            return
+        if self._agent is None:
+            raise AgentNotFoundError(self._record.agent)
+        record = self._record
+        history = transcript(await self._store.history(record.id, self._limits.history_turns))
+        turn = Turn(
+            id=record.id,
+            session_id=record.session_id,
+            principal=record.principal,
+            message=record.message,
+            agent=record.agent,
+            channel=record.channel,
+            history=history,
+            options=record.options,
+        )
+        with running_turn(log):
+            async with asyncio.timeout(self._limits.turn_timeout) as self._clock:
+                await self._write_all(log, self._agent.answer(turn))
+
+    async def _write_all(self, log: TurnLog, answer: AsyncIterator[Event | str]) -> None:
+        # This loop is the path of every token.
+        append = log.append
+        try:
+            async for event in answer:
+                if isinstance(event, TokenEvent):
+                    append(event)
+                elif event.__class__ is str:
+                    if event:
+                        append(TokenEvent(event))
+                else:
+                    self._write(log, event)
+                if log.is_behind:
+                    await log.room()
+                if self._stop is not None:
+                    return
+        finally:
+            if isinstance(answer, AsyncGenerator):
+                await answer.aclose()
+
+    def _write(self, log: TurnLog, event: Event | str) -> None:
+        match event:
+            case str():
+                log.append(TokenEvent(str(event)))
+            case ResponseEvent():
+                # Its words become tokens, so that the answer is always what the tokens say.
+                self._response = event
+                if not log.fold.text and event.content:
+                    log.append(TokenEvent(event.content))
+            case ErrorEvent():
+                raise AgentError(event.error, code=event.code, retryable=event.retryable)
+            case _ if isinstance(event, _OURS):
+                raise EventRefusedError(f"an agent must not yield {type(event).__name__}; Turnwire writes it")
+            case _:
+                log.append(event)
+
+    def _explain(self, error: Exception) -> tuple[str, ErrorEvent]:
+        """The reason for `done`, and words for the user. Details go to the server's log alone."""
+        match error:
+            case AgentError():
+                event = ErrorEvent(str(error), error.code, error.retryable)
+            case TimeoutError() if self._clock is not None and self._clock.expired():
+                seconds = self._limits.turn_timeout
+                event = ErrorEvent(f"The answer took longer than {seconds:g} seconds.", "turn_timeout", True)
+            case TurnwireError():
+                event = ErrorEvent(str(error), error.code)
+            case _:
+                logger.exception("the agent %r failed in turn %s", self._record.agent, self.turn_id, exc_info=error)
+                text = f"The agent failed ({type(error).__name__}). The server's log tells more."
+                event = ErrorEvent(text, "agent_failed")
+        return event.code, event
+
+    def _store_failed(self, error: Refusal) -> None:
+        self.stop(Stop("failed", error.code, ErrorEvent(str(error), error.code, True)))
+
+    def _leave_behind(self) -> None:
+        if not self._ending:
+            logger.warning("the agent %r does not stop in turn %s; it is left behind", self._record.agent, self.turn_id)
+            self._last_resort = asyncio.create_task(self._end(self._stop))
+
+    async def _end(self, stop: Stop | None) -> None:
+        if self._ending:
+            return
+        self._ending = True
+        # The end is written in a task of its own: whoever cancels this one, readers still need to see it.
+        ending = asyncio.create_task(self._write_end(stop))
+        while not ending.done():
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError:
+                continue
+
+    async def _write_end(self, stop: Stop | None) -> None:
+        log = self._log
+        assert log is not None
+        try:
+            if stop is None:
+                await log.end("completed", response=self._whole_response(log))
+            else:
+                await log.end(stop.outcome, reason=stop.reason, error=stop.error)
+        except FencedError:
+            logger.warning("turn %s was taken over by another worker", self.turn_id)
+        except StoreError as error:
+            await self._write_failed_end(log, error)
+        finally:
+            self._finish()
+
+    async def _write_failed_end(self, log: TurnLog, error: StoreError) -> None:
+        try:
+            await log.rewind()
+            await log.end("failed", reason=error.code, error=ErrorEvent(str(error), error.code, True))
+        except StoreError:
+            logger.exception("the end of turn %s could not be written", self.turn_id)
+
+    def _whole_response(self, log: TurnLog) -> ResponseEvent:
+        state, given = log.fold.state(), self._response
+        return ResponseEvent(
+            content=state.text,
+            citations=given.citations if given and given.citations else tuple(state.citations),
+            mode=given.mode if given else None,
+            tools_used=given.tools_used if given and given.tools_used else tuple(state.tools_used),
+            usage=given.usage if given and given.usage else state.usage,
+            timings={**state.timings, **(given.timings or {} if given else {})},
+        )
+
+    def _finish(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self.attendance.close()
+        self.finished.set()
+        self._on_finished(self)

@@ -1,0 +1,100 @@
+"""The read side of a log: one path for live, late and resumed readers.
+
+A follower holds a position. What the store says it has just committed is used if it continues
+exactly there; in every other case the follower reads the log. So a wake-up that is lost, late
+or doubled changes nothing but the time, and there is no seam between replay and live.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from turnwire.core.contracts import LogReader
+from turnwire.core.logged import LoggedEvent
+
+PAGE = 1_000
+
+
+class Follower:
+    """Hands the events after a position to `deliver`, in order, each once, until the last one.
+
+    `deliver` is called on the event loop and must not wait. `failed` is told what ended the following
+    early: EventsGoneError, StoreError.
+    """
+
+    def __init__(
+        self,
+        store: LogReader,
+        turn_id: str,
+        after: int,
+        deliver: Callable[[Sequence[LoggedEvent]], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._store = store
+        self._turn_id = turn_id
+        self._position = after
+        self._deliver = deliver
+        self._failed = failed
+        self._missed = False
+        # Watching begins before reading, so nothing can fall between the two.
+        self._unwatch = store.watch(turn_id, self._on_commit)
+        self._reading: asyncio.Task[None] | None = asyncio.create_task(self._read())
+
+    def close(self) -> None:
+        self._unwatch()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _on_commit(self, events: Sequence[LoggedEvent]) -> None:
+        if self._reading is not None:
+            self._missed = True
+        elif events and events[0].position == self._position + 1:
+            self._hand_over(events)
+        elif not events or events[-1].position > self._position:
+            self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                self._missed = False
+                events = await self._store.read(self._turn_id, self._position, PAGE)
+                if events:
+                    self._hand_over(events)
+                    if events[-1].is_last:
+                        break
+                elif not self._missed:
+                    break
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._unwatch()
+            self._failed(error)
+        finally:
+            self._reading = None
+
+    def _hand_over(self, events: Sequence[LoggedEvent]) -> None:
+        self._position = events[-1].position
+        if events[-1].is_last:
+            self._unwatch()
+        self._deliver(events)
+
+
+async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncIterator[list[LoggedEvent]]:
+    """The events after a position in batches, as they are committed, until the last one.
+
+    Raises TurnNotFoundError, EventsGoneError. An iteration that is abandoned must be closed with `aclose`.
+    """
+    changed = asyncio.Event()
+    unwatch = store.watch(turn_id, lambda _: changed.set())
+    try:
+        while True:
+            changed.clear()
+            events = await store.read(turn_id, after, PAGE)
+            if events:
+                after = events[-1].position
+                yield events
+                if events[-1].is_last:
+                    return
+            else:
+                await changed.wait()
+    finally:
+        unwatch()

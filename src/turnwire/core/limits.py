@@ -1,0 +1,15 @@
+"""What one turn, one session and one principal may use. Times are in seconds."""
+
+from msgspec import Struct
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    max_event_bytes: int = 256 * 1024
+    max_events_per_turn: int = 100_000
+    max_uncommitted_events: int = 1_000
+    max_queued_turns: int = 8
+    max_running_turns: int = 64
+    history_turns: int = 50
+    turn_timeout: float = 600
+    cancel_patience: float = 5
+    lease: float = 10

@@ -1,0 +1,140 @@
+"""The write side of one turn's log.
+
+Exactly one `TurnLog` may write to a turn at a time; the store's epoch check sees to that also
+across processes. Appending never waits for the disk: the writer is held back only when too
+much of what it wrote is not committed yet.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from turnwire.core.contracts import Refusal, TurnStore
+from turnwire.core.errors import EventTooLargeError, TooManyEventsError, TurnEndedError
+from turnwire.core.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    MessageEvent,
+    Outcome,
+    ResponseEvent,
+    SessionEvent,
+)
+from turnwire.core.limits import Limits
+from turnwire.core.logged import LoggedEvent, log_event
+from turnwire.core.turns import TurnFold, TurnRecord
+
+
+def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEvent]:
+    """How every log begins: committed when the turn is accepted, before any worker has claimed it."""
+    return (
+        log_event(SessionEvent(record.session_id, record.id, record.agent), 1, 0),
+        log_event(MessageEvent(record.message, by, record.channel), 2, 0),
+    )
+
+
+class TurnLog:
+    def __init__(
+        self,
+        store: TurnStore,
+        record: TurnRecord,
+        limits: Limits,
+        on_failure: Callable[[Refusal], None] | None = None,
+    ) -> None:
+        self.turn_id = record.id
+        self.fold = TurnFold()
+        self.ended = False
+        self._session_id = record.session_id
+        self._epoch = record.epoch
+        self._position = self._committed = record.last_position
+        self._store = store
+        self._limits = limits
+        self._on_failure = on_failure
+        self._uncommitted = 0
+        self._failure: Refusal | None = None
+        self._changed: asyncio.Event | None = None
+        # One object for all appends, so that a store can tell whose they are.
+        self._settled = self._settle
+
+    async def restore(self) -> None:
+        """Folds what is in the log already."""
+        position = 0
+        while events := await self._store.read(self.turn_id, position, 1_000):
+            for logged in events:
+                self.fold.add(logged)
+            position = events[-1].position
+
+    def append(self, event: Event) -> None:
+        """Writes one event. Raises TurnEndedError, EventRefusedError, or why an earlier one was not committed."""
+        if self.ended:
+            raise TurnEndedError(self.turn_id)
+        if self._failure is not None:
+            raise self._failure
+        position = self._position + 1
+        logged = log_event(event, position, self._epoch)
+        if len(logged.body) > self._limits.max_event_bytes:
+            tag = type(event).__struct_config__.tag
+            raise EventTooLargeError(str(tag), len(logged.body), self._limits.max_event_bytes)
+        if position > self._limits.max_events_per_turn:
+            raise TooManyEventsError(self._limits.max_events_per_turn)
+        self._position = position
+        self.fold.add(logged)
+        self._uncommitted += 1
+        self._store.append(self.turn_id, self._epoch, (logged,), self._settled)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the store cannot keep up, so that the agent should wait for `room`."""
+        return self._uncommitted > self._limits.max_uncommitted_events
+
+    async def room(self) -> None:
+        while self.is_behind and self._failure is None:
+            await self._next_change()
+
+    async def end(
+        self,
+        outcome: Outcome,
+        *,
+        reason: str | None = None,
+        response: ResponseEvent | None = None,
+        error: ErrorEvent | None = None,
+    ) -> None:
+        """Writes the last events in one step and waits until they are committed. Raises StoreError if not."""
+        self.ended = True
+        done = DoneEvent(outcome, self._session_id, self.turn_id, reason=reason)
+        events: list[LoggedEvent] = []
+        for event in (response, error, done):
+            if event is not None:
+                self._position += 1
+                events.append(log_event(event, self._position, self._epoch))
+                self.fold.add(events[-1])
+        if self._failure is None:
+            self._uncommitted += len(events)
+            self._store.append(self.turn_id, self._epoch, events, self._settled, self.fold.state())
+        while self._uncommitted > 0:
+            await self._next_change()
+        if self._failure is not None:
+            raise self._failure
+
+    async def rewind(self) -> None:
+        """After a failure: goes back to what was committed. What was not has never happened."""
+        self._position, self._failure = self._committed, None
+        self.fold = TurnFold()
+        await self.restore()
+
+    def _settle(self, count: int, error: Refusal | None) -> None:
+        self._uncommitted -= count
+        if error is None:
+            self._committed += count
+        elif self._failure is None:
+            self._failure = error
+            if self._on_failure is not None and not self.ended:
+                self._on_failure(error)
+        if self._changed is not None:
+            self._changed.set()
+
+    async def _next_change(self) -> None:
+        self._changed = asyncio.Event()
+        try:
+            await self._changed.wait()
+        finally:
+            self._changed = None

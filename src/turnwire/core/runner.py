@@ -1,0 +1,231 @@
+"""Runs turns: accepts them, gives each session one at a time, stops them, and picks up after a crash.
+
+A turn belongs to this process, never to a request: whoever asked for it may leave. `execution`
+is how a single turn runs; this is who runs when.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Stop, cancelled
+from turnwire.core.contracts import Accepted, Admission, Agent, NewTurn, OnBusy, Store
+from turnwire.core.encoding import clean_text
+from turnwire.core.errors import AgentNotFoundError, ShuttingDownError, StoreError, TurnEndedError
+from turnwire.core.execution import Execution
+from turnwire.core.ids import new_id
+from turnwire.core.limits import Limits
+from turnwire.core.log import TurnLog, opening_events
+from turnwire.core.logged import now_ms
+from turnwire.core.turns import TurnRecord
+
+logger = logging.getLogger("turnwire.runner")
+
+_SHUTDOWN_PATIENCE_SECONDS = 0.3
+
+
+class TurnRequest(Struct, frozen=True, kw_only=True):
+    """A message that asks for a turn. `disconnect_grace` is None for "continue", 0 for "cancel"."""
+
+    principal: str
+    session_id: str
+    message: str
+    agent: str | None = None
+    channel: str = "http"
+    by: str | None = None
+    external_id: str | None = None
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+    on_busy: OnBusy = "enqueue"
+    disconnect_grace: float | None = None
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class TurnRunner:
+    def __init__(self, store: Store, agents: Mapping[str, Agent], limits: Limits | None = None) -> None:
+        self.worker = new_id()
+        self._store = store
+        self._agents = agents
+        self._limits = limits or Limits()
+        self._running: dict[str, Execution] = {}
+        self._queues: dict[str, deque[TurnRecord]] = {}
+        self._current: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+        self._lease_keeper: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Closes what a dead process left running, and goes on with what it left queued."""
+        await self._store.renew(self.worker)
+        await self._close_orphans()
+        for record in await self._store.queued():
+            self._enqueue(record)
+        self._lease_keeper = asyncio.create_task(self._keep_lease())
+
+    async def start(self, request: TurnRequest) -> Accepted:
+        """Accepts a turn and commits its beginning; it runs when the session is free.
+
+        Raises what `TurnStore.create_turn` raises, AgentNotFoundError and ShuttingDownError.
+        """
+        if self._draining:
+            raise ShuttingDownError
+        agent = request.agent or next(iter(self._agents))
+        if agent not in self._agents:
+            raise AgentNotFoundError(agent)
+        record = TurnRecord(
+            id=new_id(),
+            session_id=request.session_id,
+            principal=request.principal,
+            agent=agent,
+            message=clean_text(request.message),
+            channel=request.channel,
+            external_id=request.external_id,
+            last_position=2,
+            created_at=now_ms(),
+            disconnect_grace=request.disconnect_grace,
+            options=request.options,
+        )
+        new = NewTurn(
+            record=record,
+            opening=opening_events(record, request.by or request.principal),
+            idempotency_key=request.idempotency_key,
+            fingerprint=request.fingerprint,
+        )
+        admission = Admission(
+            on_busy=request.on_busy,
+            max_queued=self._limits.max_queued_turns,
+            max_unfinished=self._limits.max_running_turns,
+        )
+        accepted = await self._store.create_turn(new, admission)
+        if accepted.created:
+            if request.on_busy == "interrupt":
+                self._supersede(request.session_id)
+            self._enqueue(accepted.record)
+        return accepted
+
+    async def cancel(self, turn_id: str, reason: str = "requested") -> None:
+        """Stops a turn and returns when its end is committed. A turn that has ended is left as it is."""
+        execution = self._running.get(turn_id) or self._unqueue(turn_id)
+        if execution is not None:
+            execution.stop(cancelled(reason))
+            await execution.finished.wait()
+
+    async def cancel_session(self, session_id: str) -> None:
+        """Stops all that runs or waits in a session."""
+        turns = [execution.turn_id for execution in self._running.values() if execution.session_id == session_id]
+        turns += [record.id for record in self._queues.get(session_id, ())]
+        await asyncio.gather(*(self.cancel(turn_id, "session_deleted") for turn_id in turns))
+
+    def reader_joined(self, turn_id: str) -> None:
+        if execution := self._running.get(turn_id):
+            execution.attendance.join()
+
+    def reader_left(self, turn_id: str, *, by_client: bool) -> None:
+        if execution := self._running.get(turn_id):
+            execution.attendance.depart(by_client=by_client)
+
+    @property
+    def running_count(self) -> int:
+        return len(self._running)
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Takes no more turns, lets the running ones finish for a while, then ends them as interrupted.
+
+        Queued turns stay in the store; the next process runs them.
+        """
+        self._draining = True
+        self._queues.clear()
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            for execution in list(self._running.values()):
+                execution.stop(SHUTDOWN, patience=_SHUTDOWN_PATIENCE_SECONDS)
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        self._draining = True
+        if self._lease_keeper is not None:
+            self._lease_keeper.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _enqueue(self, record: TurnRecord) -> None:
+        self._queues.setdefault(record.session_id, deque()).append(record)
+        self._advance(record.session_id)
+
+    def _advance(self, session_id: str) -> None:
+        queue = self._queues.get(session_id)
+        if not queue or session_id in self._current or self._draining:
+            return
+        record = queue.popleft()
+        if not queue:
+            del self._queues[session_id]
+        self._current[session_id] = record.id
+        self._execute(record)
+
+    def _execute(self, record: TurnRecord, stop: Stop | None = None) -> Execution:
+        execution = Execution(
+            self._store, self._agents.get(record.agent), record, self._limits, self.worker, self._release
+        )
+        if stop is not None:
+            execution.stop(stop)
+        self._running[record.id] = execution
+        self._idle.clear()
+        task = asyncio.create_task(execution.run(), name=f"turn {record.id}")
+        execution.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return execution
+
+    def _release(self, execution: Execution) -> None:
+        # An agent that will not stop keeps its task, but not its session.
+        del self._running[execution.turn_id]
+        if not self._running:
+            self._idle.set()
+        if self._current.get(execution.session_id) == execution.turn_id:
+            del self._current[execution.session_id]
+            self._advance(execution.session_id)
+
+    def _unqueue(self, turn_id: str) -> Execution | None:
+        for queue in self._queues.values():
+            for record in queue:
+                if record.id == turn_id:
+                    queue.remove(record)
+                    return self._execute(record, cancelled("requested"))
+        return None
+
+    def _supersede(self, session_id: str) -> None:
+        """The newest message wins: whatever ran or waited in the session ends."""
+        for record in self._queues.pop(session_id, ()):
+            self._execute(record, cancelled("superseded"))
+        for execution in self._running.values():
+            if execution.session_id == session_id:
+                execution.stop(cancelled("superseded"))
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.lease / 4)
+            try:
+                await self._store.renew(self.worker)
+                await self._close_orphans()
+            except StoreError:
+                logger.exception("the lease of worker %s could not be renewed", self.worker)
+
+    async def _close_orphans(self) -> None:
+        for record in await self._store.take_over(self.worker):
+            log = TurnLog(self._store, record, self._limits)
+            await log.restore()
+            try:
+                await log.end(WORKER_LOST.outcome, reason=WORKER_LOST.reason, error=WORKER_LOST.error)
+            except (StoreError, TurnEndedError):
+                logger.exception("turn %s of a lost worker could not be closed", record.id)
+            else:
+                logger.warning("turn %s was interrupted: its worker was lost", record.id)

@@ -1,0 +1,287 @@
+"""A turn: what an agent is given, what a store knows of it, and what its log folds into.
+
+The log is the only truth. `TurnFold` reads it event by event; `TurnState` is what it has
+read so far, together with the position it was cut at.
+"""
+
+from bisect import bisect_right
+from typing import Any, Literal, assert_never
+
+from msgspec import Struct, field, to_builtins
+
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    CitationEvent,
+    CustomEvent,
+    DoneEvent,
+    ErrorEvent,
+    HandoffEvent,
+    MessageEvent,
+    Outcome,
+    ReasoningEvent,
+    ResponseEvent,
+    RestartEvent,
+    ReviewEvent,
+    SearchEvent,
+    SessionEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    Usage,
+    UsageEvent,
+)
+from turnwire.core.logged import LoggedEvent
+
+Phase = Literal["queued", "running", "ended"]
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    """One entry of a conversation, in the shape that every model provider knows."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: str
+    tool_calls: tuple["ToolRequest", ...] = ()
+    call_id: str | None = None
+
+
+class ToolRequest(Struct, frozen=True):
+    call_id: str
+    tool: str
+    args: dict[str, Any]
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """What an agent is asked. `history` is the conversation before this message."""
+
+    id: str
+    session_id: str
+    principal: str
+    message: str
+    agent: str = ""
+    channel: str = "http"
+    history: tuple[Message, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a store knows of a turn without reading its log."""
+
+    id: str
+    session_id: str
+    principal: str
+    agent: str
+    message: str
+    channel: str = "http"
+    external_id: str | None = None
+    parent_turn_id: str | None = None
+    phase: Phase = "queued"
+    outcome: Outcome | None = None
+    worker: str | None = None
+    epoch: int = 0
+    last_position: int = 0
+    first_kept: int = 1
+    created_at: int = 0
+    started_at: int | None = None
+    ended_at: int | None = None
+    disconnect_grace: float | None = None
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Step(Struct, kw_only=True, omit_defaults=True):
+    """A tool call, a search, a review or a handoff; `answer_offset` is how much text stood before it."""
+
+    kind: Literal["tool", "search", "review", "handoff"]
+    id: str
+    name: str
+    position: int
+    answer_offset: int
+    args: Any = None
+    state: Literal["running", "waiting", "succeeded", "failed"] = "running"
+    result: Any = None
+    progress: str | None = None
+    ms: float | None = None
+    agent_path: tuple[str, ...] = ()
+
+
+class TurnState(Struct, kw_only=True, omit_defaults=True):
+    """A turn as its log tells it up to `position`."""
+
+    turn_id: str = ""
+    session_id: str = ""
+    agent: str = ""
+    message: str = ""
+    position: int = 0
+    outcome: Outcome | None = None
+    reason: str | None = None
+    text: str = ""
+    status: str | None = None
+    steps: list[Step] = field(default_factory=list[Step])
+    citations: list[CitationEvent] = field(default_factory=list[CitationEvent])
+    tools_used: list[str] = field(default_factory=list[str])
+    mode: str | None = None
+    usage: Usage | None = None
+    error: ErrorEvent | None = None
+    timings: dict[str, float] = field(default_factory=dict[str, float])
+
+
+class TurnFold:
+    """Folds a log, event by event, into a `TurnState`."""
+
+    def __init__(self) -> None:
+        self._state = TurnState()
+        self._pieces: list[str] = []
+        self._piece_positions: list[int] = []
+        self._length = 0
+        self._began_at = 0
+        self._citation_positions: list[int] = []
+
+    def add(self, logged: LoggedEvent) -> None:
+        event = logged.event
+        # Nearly every event is a token.
+        if event.__class__ is TokenEvent and not event.agent_path:
+            if not self._pieces:
+                self._mark("first_token_ms", logged.at)
+            self._pieces.append(event.content)
+            self._piece_positions.append(logged.position)
+            self._length += len(event.content)
+            self._state.position = logged.position
+            return
+        self._state.position = logged.position
+        self._fold(logged)
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(self._pieces)
+
+    def state(self) -> TurnState:
+        self._state.text = self.text
+        return self._state
+
+    def _fold(self, logged: LoggedEvent) -> None:
+        state, event = self._state, logged.event
+        match event:
+            case SessionEvent():
+                state.session_id, state.turn_id, state.agent = event.session_id, event.turn_id, event.agent
+            case MessageEvent():
+                state.message = event.content
+                self._began_at = logged.at
+            case StatusEvent():
+                state.status = event.text
+            case HandoffEvent():
+                self._step(logged, "handoff", f"handoff-{logged.position}", event.agent).state = "succeeded"
+            case SearchEvent():
+                self._search(logged, event)
+            case ReviewEvent():
+                step = self._step(logged, "review", event.step_id, event.verdict)
+                step.state, step.result = "succeeded", to_builtins(event)
+            case ToolCallEvent():
+                self._step(logged, "tool", event.call_id, event.tool, event.args)
+                self._use(event.tool)
+            case ToolProgressEvent():
+                if step := self._find("tool", event.call_id):
+                    step.progress = event.text if event.text is not None else step.progress
+            case ToolResultEvent():
+                step = self._find("tool", event.call_id)
+                step = step or self._step(logged, "tool", event.call_id, event.tool, {})
+                step.state = "succeeded" if event.success else "failed"
+                step.result, step.ms = event.result, event.ms
+                self._use(event.tool)
+            case CitationEvent():
+                state.citations.append(event)
+                self._citation_positions.append(logged.position)
+            case ApprovalRequestEvent():
+                step = self._find("tool", event.call_id)
+                step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
+                step.state = "waiting"
+            case ApprovalResponseEvent():
+                if step := self._find("tool", event.call_id):
+                    step.state = "running"
+            case RestartEvent():
+                self._rewind(event.from_position)
+            case UsageEvent():
+                state.usage = _add_usage(state.usage, event)
+            case ResponseEvent():
+                state.mode = event.mode
+                state.timings.update(event.timings or {})
+            case ErrorEvent():
+                state.error = event
+            case DoneEvent():
+                state.outcome, state.reason = event.outcome, event.reason
+                self._mark("total_ms", logged.at)
+            case TokenEvent() | ReasoningEvent() | CustomEvent():
+                pass
+            case _:
+                assert_never(event)
+        if "first_event_ms" not in state.timings and logged.position > 2:
+            self._mark("first_event_ms", logged.at)
+
+    def _mark(self, name: str, at: int) -> None:
+        self._state.timings.setdefault(name, at - self._began_at)
+
+    def _use(self, tool: str) -> None:
+        if tool not in self._state.tools_used:
+            self._state.tools_used.append(tool)
+
+    def _find(self, kind: str, step_id: str) -> Step | None:
+        return next((s for s in reversed(self._state.steps) if s.id == step_id and s.kind == kind), None)
+
+    def _step(
+        self,
+        logged: LoggedEvent,
+        kind: Literal["tool", "search", "review", "handoff"],
+        step_id: str,
+        name: str,
+        args: Any = None,
+    ) -> Step:
+        step = Step(
+            kind=kind,
+            id=step_id,
+            name=name,
+            position=logged.position,
+            answer_offset=self._length,
+            args=args,
+            agent_path=logged.agent_path,
+        )
+        self._state.steps.append(step)
+        return step
+
+    def _search(self, logged: LoggedEvent, event: SearchEvent) -> None:
+        step = self._find("search", event.step_id)
+        step = step or self._step(logged, "search", event.step_id, event.tool, {"query": event.query})
+        self._use(event.tool)
+        if event.phase != "started":
+            step.state = "succeeded" if event.phase == "finished" else "failed"
+            step.result, step.ms = to_builtins(event.hits), event.ms
+
+    def _rewind(self, position: int) -> None:
+        """Forgets what came after a position. What was spent stays spent."""
+        kept = bisect_right(self._piece_positions, position)
+        del self._pieces[kept:], self._piece_positions[kept:]
+        self._length = sum(map(len, self._pieces))
+        self._state.steps = [step for step in self._state.steps if step.position <= position]
+        kept = bisect_right(self._citation_positions, position)
+        del self._state.citations[kept:], self._citation_positions[kept:]
+        self._state.tools_used = []
+        for step in self._state.steps:
+            if step.kind in ("tool", "search"):
+                self._use(step.name)
+
+
+def _add_usage(total: Usage | None, event: UsageEvent) -> Usage:
+    total = total or Usage()
+    return Usage(
+        input_tokens=_add(total.input_tokens, event.input_tokens),
+        output_tokens=_add(total.output_tokens, event.output_tokens),
+        cached_input_tokens=_add(total.cached_input_tokens, event.cached_input_tokens),
+        reasoning_tokens=_add(total.reasoning_tokens, event.reasoning_tokens),
+    )
+
+
+def _add(total: int | None, more: int | None) -> int | None:
+    if total is None or more is None:
+        return more if total is None else total
+    return total + more

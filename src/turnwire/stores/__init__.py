@@ -1,0 +1,1 @@
+"""Where logs live. Each store is one implementation of `core.contracts.Store`, under one contract suite."""

@@ -1,0 +1,85 @@
+"""What keeps a log a log: one writer, no gap, one end. Shared by the stores that decide in this process."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from turnwire.core.contracts import Refusal, Wake
+from turnwire.core.errors import FencedError, PositionError, TurnEndedError
+from turnwire.core.logged import LoggedEvent
+
+
+class Head:
+    """Where a turn's log stands and who may write to it."""
+
+    __slots__ = ("ended", "epoch", "position", "turn_id", "worker")
+
+    def __init__(self, turn_id: str, epoch: int, position: int, *, ended: bool = False) -> None:
+        self.turn_id = turn_id
+        self.epoch = epoch
+        self.position = position
+        self.ended = ended
+        self.worker: str | None = None
+
+    def claim(self, worker: str) -> int:
+        if self.ended:
+            raise TurnEndedError(self.turn_id)
+        self.worker = worker
+        self.epoch += 1
+        return self.epoch
+
+    def refusal(self, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
+        """Why these events may not be appended, or None."""
+        if epoch != self.epoch:
+            return FencedError(self.turn_id)
+        if self.ended:
+            return TurnEndedError(self.turn_id)
+        if events[0].position != self.position + 1:
+            return PositionError(self.turn_id, self.position + 1, events[0].position)
+        return None
+
+
+class Leases:
+    """Which workers of this process are alive. A worker that is not known here is dead."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._until: dict[str, float] = {}
+
+    def renew(self, worker: str) -> None:
+        self._until[worker] = self._clock() + self._seconds
+
+    def holds(self, worker: str | None) -> bool:
+        return worker is not None and self._until.get(worker, 0.0) > self._clock()
+
+
+class Watchers:
+    """Who wants to know about commits to which turn or session."""
+
+    def __init__(self) -> None:
+        self._wakes: dict[str, list[Wake]] = {}
+
+    def add(self, key: str, wake: Wake) -> Callable[[], None]:
+        self._wakes.setdefault(key, []).append(wake)
+
+        def remove() -> None:
+            wakes = self._wakes.get(key)
+            if wakes and wake in wakes:
+                wakes.remove(wake)
+                if not wakes:
+                    del self._wakes[key]
+
+        return remove
+
+    def notify(self, key: str, events: Sequence[LoggedEvent]) -> None:
+        wakes = self._wakes.get(key)
+        if wakes is not None:
+            for wake in tuple(wakes) if len(wakes) > 1 else wakes:
+                wake(events)
+
+    def notify_all(self) -> None:
+        for key in tuple(self._wakes):
+            self.notify(key, ())
+
+    def keys(self) -> list[str]:
+        return list(self._wakes)

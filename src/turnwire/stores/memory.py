@@ -1,0 +1,307 @@
+"""A store that forgets: for tests and throw-away demos. The same promises while the process lives.
+
+`world` outlives the store object, so that a test can lose one and open another on the same data,
+as a restarted process would.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from turnwire.core.contracts import Accepted, Admission, ApiKey, NewTurn, Settle, Wake
+from turnwire.core.errors import (
+    EventsGoneError,
+    IdempotencyConflictError,
+    KeyNotFoundError,
+    SessionBusyError,
+    SessionNotFoundError,
+    TooManyTurnsError,
+    TurnNotFoundError,
+)
+from turnwire.core.ids import new_id
+from turnwire.core.logged import LoggedEvent, now_ms
+from turnwire.core.sessions import Session, title_from
+from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.stores.guards import Head, Leases, Watchers
+
+# Memory is all there is, so only the newest logs are kept whole; older ones keep their state.
+_MOST_ENDED_LOGS = 256
+
+
+class _Kept(Struct):
+    """A turn with its log; `events[0]` is at position `first_kept`."""
+
+    record: TurnRecord
+    head: Head
+    events: list[LoggedEvent]
+    idempotency_key: str | None
+    fingerprint: str
+    state: TurnState | None = None
+
+    def current(self) -> TurnRecord:
+        return replace(self.record, last_position=self.head.position)
+
+
+class World(Struct):
+    sessions: dict[str, Session] = field(default_factory=dict[str, Session])
+    turns: dict[str, _Kept] = field(default_factory=dict[str, _Kept])
+    # The rest is found from the turns, kept so that nothing has to be searched for.
+    turn_names: dict[tuple[str, str, str], str] = field(default_factory=dict[tuple[str, str, str], str])
+    session_names: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    session_turns: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    unfinished: Counter[str] = field(default_factory=Counter[str])
+    ended: deque[str] = field(default_factory=deque[str])
+    keys: dict[str, ApiKey] = field(default_factory=dict[str, ApiKey])
+
+
+class MemoryStore:
+    def __init__(
+        self, world: World | None = None, *, lease: float = 10, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._world = world or World()
+        self._leases = Leases(lease, clock)
+        self._watchers = Watchers()
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    # Turns
+
+    async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
+        record = new.record
+        if (kept := self._find_repeated(new)) is not None:
+            if kept.fingerprint != new.fingerprint:
+                raise IdempotencyConflictError(new.idempotency_key or record.external_id or "")
+            return Accepted(kept.current(), created=False)
+        session = await self.find_session(record.principal, record.session_id)
+        world, principal = self._world, record.principal
+        unfinished = world.unfinished[session.id]
+        allowed = {"reject": 0, "enqueue": admission.max_queued}.get(admission.on_busy)
+        if allowed is not None and unfinished > allowed:
+            raise SessionBusyError(session.id, unfinished)
+        if world.unfinished[principal] >= admission.max_unfinished:
+            raise TooManyTurnsError(admission.max_unfinished)
+        siblings = world.session_turns[session.id]
+        if record.parent_turn_id is None and siblings:
+            record = replace(record, parent_turn_id=siblings[-1])
+        head = Head(record.id, record.epoch, len(new.opening))
+        world.turns[record.id] = _Kept(record, head, list(new.opening), new.idempotency_key, new.fingerprint)
+        siblings.append(record.id)
+        world.unfinished[session.id] += 1
+        world.unfinished[principal] += 1
+        for kind, name in (("key", new.idempotency_key), ("id", record.external_id)):
+            if name is not None:
+                world.turn_names[principal, kind, name] = record.id
+        world.sessions[session.id] = replace(
+            session,
+            title=session.title or title_from(record.message),
+            updated_at=record.created_at,
+            turn_count=session.turn_count + 1,
+        )
+        self._watchers.notify(session.id, ())
+        return Accepted(record, created=True)
+
+    def _find_repeated(self, new: NewTurn) -> _Kept | None:
+        for kind, name in (("key", new.idempotency_key), ("id", new.record.external_id)):
+            turn_id = self._world.turn_names.get((new.record.principal, kind, name or ""))
+            if turn_id is not None:
+                return self._world.turns[turn_id]
+        return None
+
+    async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
+        own_id = self._world.turn_names.get((principal, "id", turn_id), turn_id)
+        kept = self._world.turns.get(own_id)
+        if kept is None or kept.record.principal != principal:
+            raise TurnNotFoundError(turn_id)
+        return kept.current()
+
+    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
+        return [
+            kept.current()
+            for kept in self._world.turns.values()
+            if kept.record.principal == principal and session_id in (None, kept.record.session_id)
+        ][-limit:]
+
+    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
+        ids = self._world.session_turns.get(session_id, [])
+        place = ids.index(after_turn_id) + 1 if after_turn_id in ids else 0
+        return self._world.turns[ids[place]].current() if place < len(ids) else None
+
+    async def history(self, turn_id: str, limit: int) -> list[TurnState]:
+        states: list[TurnState] = []
+        parent = self._kept(turn_id).record.parent_turn_id
+        while parent is not None and len(states) < limit:
+            kept = self._world.turns.get(parent)
+            if kept is None:
+                break
+            if kept.state is not None:
+                states.append(kept.state)
+            parent = kept.record.parent_turn_id
+        return states[::-1]
+
+    async def turn_state(self, turn_id: str) -> TurnState | None:
+        return self._kept(turn_id).state
+
+    async def claim(self, turn_id: str, worker: str) -> TurnRecord:
+        kept = self._kept(turn_id)
+        epoch = kept.head.claim(worker)
+        started_at = kept.record.started_at or now_ms()
+        kept.record = replace(kept.record, phase="running", worker=worker, epoch=epoch, started_at=started_at)
+        return kept.current()
+
+    def append(
+        self,
+        turn_id: str,
+        epoch: int,
+        events: Sequence[LoggedEvent],
+        settle: Settle,
+        ending: TurnState | None = None,
+    ) -> None:
+        kept = self._kept(turn_id)
+        refusal = kept.head.refusal(epoch, events)
+        if refusal is not None:
+            settle(len(events), refusal)
+            return
+        kept.events.extend(events)
+        kept.head.position = events[-1].position
+        if ending is not None:
+            kept.head.ended = True
+            kept.state = ending
+            kept.record = replace(kept.record, phase="ended", outcome=ending.outcome, ended_at=events[-1].at)
+            self._count_ended(kept)
+        self._watchers.notify(turn_id, events)
+        settle(len(events), None)
+
+    def _count_ended(self, kept: _Kept) -> None:
+        self._world.unfinished[kept.record.session_id] -= 1
+        self._world.unfinished[kept.record.principal] -= 1
+        self._world.ended.append(kept.record.id)
+        if len(self._world.ended) > _MOST_ENDED_LOGS:
+            oldest = self._world.turns.get(self._world.ended.popleft())
+            if oldest is not None:
+                self._expire(oldest)
+
+    def _expire(self, kept: _Kept) -> None:
+        kept.events = kept.events[-1:]
+        kept.record = replace(kept.record, first_kept=kept.head.position)
+
+    async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
+        kept = self._kept(turn_id)
+        first_kept = kept.record.first_kept
+        if after + 1 < first_kept:
+            raise EventsGoneError(turn_id, after, first_kept)
+        start = after + 1 - first_kept
+        return kept.events[start : start + limit]
+
+    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
+        return self._watchers.add(key, wake)
+
+    async def renew(self, worker: str) -> None:
+        self._leases.renew(worker)
+
+    async def take_over(self, worker: str) -> list[TurnRecord]:
+        lost = [
+            kept.record.id
+            for kept in self._world.turns.values()
+            if kept.record.phase == "running" and not self._leases.holds(kept.record.worker)
+        ]
+        return [await self.claim(turn_id, worker) for turn_id in lost]
+
+    async def queued(self) -> list[TurnRecord]:
+        return [kept.current() for kept in self._world.turns.values() if kept.record.phase == "queued"]
+
+    async def maintain(self, *, expire_before: int) -> None:
+        for kept in self._world.turns.values():
+            if kept.record.ended_at is not None and kept.record.ended_at < expire_before:
+                self._expire(kept)
+
+    def _kept(self, turn_id: str) -> _Kept:
+        try:
+            return self._world.turns[turn_id]
+        except KeyError:
+            raise TurnNotFoundError(turn_id) from None
+
+    # Sessions
+
+    async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
+        if external_id is not None and (known := self._world.session_names.get((principal, external_id))):
+            return self._world.sessions[known], False
+        now = now_ms()
+        session = Session(
+            id=new_id(),
+            principal=principal,
+            external_id=external_id,
+            title=title,
+            created_at=now,
+            updated_at=now,
+        )
+        self._world.sessions[session.id] = session
+        self._world.session_turns[session.id] = []
+        if external_id is not None:
+            self._world.session_names[principal, external_id] = session.id
+        return session, True
+
+    async def find_session(self, principal: str, session_id: str) -> Session:
+        own_id = self._world.session_names.get((principal, session_id), session_id)
+        session = self._world.sessions.get(own_id)
+        if session is None or session.principal != principal:
+            raise SessionNotFoundError(session_id)
+        return session
+
+    async def list_sessions(
+        self, principal: str, *, search: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[Session]:
+        sessions = [session for session in self._world.sessions.values() if session.principal == principal]
+        if search:
+            sessions = [session for session in sessions if self._mentions(session, search.casefold())]
+        sessions.sort(key=lambda session: (session.updated_at, session.id), reverse=True)
+        if before is not None:
+            last = await self.find_session(principal, before)
+            sessions = [s for s in sessions if (s.updated_at, s.id) < (last.updated_at, last.id)]
+        return sessions[:limit]
+
+    def _mentions(self, session: Session, wanted: str) -> bool:
+        if wanted in (session.title or "").casefold():
+            return True
+        kept_turns = [self._world.turns[turn_id] for turn_id in self._world.session_turns[session.id]]
+        return any(
+            wanted in kept.record.message.casefold() or (kept.state and wanted in kept.state.text.casefold())
+            for kept in kept_turns
+        )
+
+    async def rename_session(self, principal: str, session_id: str, title: str) -> Session:
+        session = replace(await self.find_session(principal, session_id), title=title)
+        self._world.sessions[session.id] = session
+        return session
+
+    async def delete_session(self, principal: str, session_id: str) -> None:
+        session = await self.find_session(principal, session_id)
+        world = self._world
+        if unfinished := world.unfinished[session.id]:
+            raise SessionBusyError(session.id, unfinished)
+        for turn_id in world.session_turns.pop(session.id):
+            del world.turns[turn_id]
+        world.turn_names = {name: turn_id for name, turn_id in world.turn_names.items() if turn_id in world.turns}
+        world.session_names.pop((principal, session.external_id or ""), None)
+        del world.sessions[session.id]
+
+    # Keys
+
+    async def list_keys(self) -> list[ApiKey]:
+        return list(self._world.keys.values())
+
+    async def add_key(self, key: ApiKey) -> None:
+        self._world.keys[key.id] = key
+
+    async def revoke_key(self, key_id: str, at: int) -> ApiKey:
+        if key_id not in self._world.keys:
+            raise KeyNotFoundError(key_id)
+        key = self._world.keys[key_id]
+        self._world.keys[key_id] = key if key.revoked_at else replace(key, revoked_at=at)
+        return self._world.keys[key_id]

@@ -1,0 +1,92 @@
+"""What the store holds on the disk beside its database: a lock, and a reserve for the day it is full."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import IO
+
+from turnwire.core.errors import StoreUnusableError
+
+LOCK_NAME = "turnwire.lock"
+BALLAST_NAME = "ballast"
+BALLAST_BYTES = 4 * 1024 * 1024
+
+
+class FolderLock:
+    """Lets one process at a time write to a data folder. The system frees it when the process dies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK_NAME
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> None:
+        file = self._path.open("a+")
+        try:
+            _lock(file)
+        except OSError as error:
+            file.close()
+            raise StoreUnusableError(
+                str(self._path.parent),
+                "another turnwire server is using it; stop that one, or give another --data folder",
+            ) from error
+        self._file = file
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a server is using the folder now."""
+    lock = FolderLock(folder)
+    if not (folder / LOCK_NAME).exists():
+        return False
+    try:
+        lock.acquire()
+    except StoreUnusableError:
+        return True
+    lock.release()
+    return False
+
+
+class Ballast:
+    """A file that takes up room until the disk is full: then it makes way for the last words of running turns."""
+
+    def __init__(self, folder: Path, size: int = BALLAST_BYTES) -> None:
+        self._path = folder / BALLAST_NAME
+        self._size = size
+
+    def restore(self) -> bool:
+        """Takes the room again. False while the disk has too little of it."""
+        if self._path.exists() and self._path.stat().st_size == self._size:
+            return True
+        if shutil.disk_usage(self._path.parent).free < 2 * self._size:
+            return False
+        try:
+            with self._path.open("wb") as file:
+                # Real blocks, not a hole: a sparse file would free nothing.
+                for _ in range(self._size // 65_536):
+                    file.write(bytes(65_536))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            self.drop()
+            return False
+        return True
+
+    def drop(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+try:
+    import fcntl
+
+    def _lock(file: IO[str]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+except ImportError:  # Windows
+    import msvcrt
+
+    def _lock(file: IO[str]) -> None:
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]

@@ -1,0 +1,83 @@
+"""What the writing process remembers of a turn until its log is sealed."""
+
+import sqlite3
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from turnwire.core.logged import LoggedEvent
+from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.stores.guards import Head
+
+if TYPE_CHECKING:
+    from turnwire.stores.sqlite.writer import Append
+
+_TAIL = 128
+
+
+class LiveTurn:
+    """Its head (who may write, and where), its newest events, and which journal rows are its own."""
+
+    __slots__ = (
+        "committed",
+        "first_row",
+        "head",
+        "number",
+        "open_append",
+        "record",
+        "row_ends",
+        "rows",
+        "tail",
+    )
+
+    def __init__(self, number: int, record: TurnRecord, head: Head, first_row: int) -> None:
+        self.number = number
+        self.record = record
+        self.head = head
+        self.first_row = first_row
+        self.committed = head.position
+        self.tail: list[LoggedEvent] = []
+        self.rows = array("q")
+        self.row_ends = array("q")
+        self.open_append: Append | None = None
+
+    def current(self) -> TurnRecord:
+        return replace(self.record, last_position=self.committed)
+
+    def add_row(self, row: int, last_position: int) -> None:
+        self.rows.append(row)
+        self.row_ends.append(last_position)
+
+    def remember(self, row: int, events: Sequence[LoggedEvent]) -> None:
+        """Takes in what has been committed."""
+        self.committed = events[-1].position
+        self.rows.append(row)
+        self.row_ends.append(self.committed)
+        self.tail.extend(events)
+        if len(self.tail) > 2 * _TAIL:
+            del self.tail[:-_TAIL]
+
+    def recent(self, after: int, limit: int) -> list[LoggedEvent] | None:
+        """The committed events after a position, if they are still in memory."""
+        if after >= self.committed:
+            return []
+        if not self.tail or after + 1 < self.tail[0].position:
+            return None
+        start = after + 1 - self.tail[0].position
+        return self.tail[start : start + limit]
+
+    def rows_after(self, after: int, limit: int) -> list[int]:
+        """The journal rows that hold the events after a position; each holds at least one."""
+        start = bisect_right(self.row_ends, after)
+        return self.rows[start : start + limit].tolist()
+
+    def write_ending(self, connection: sqlite3.Connection, last: LoggedEvent, state: TurnState) -> None:
+        connection.execute(
+            "UPDATE turn SET phase = 'ended', outcome = ?, ended_at = ?, last_position = ?, answer = ?, state = ?"
+            " WHERE number = ?",
+            (state.outcome, last.at, last.position, state.text, msgspec.json.encode(state), self.number),
+        )

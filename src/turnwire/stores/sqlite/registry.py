@@ -1,0 +1,145 @@
+"""Sessions and API keys: plain tables, read in a reader's thread, written through the writer."""
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from turnwire.core.contracts import ApiKey
+from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError
+from turnwire.core.ids import new_id
+from turnwire.core.logged import now_ms
+from turnwire.core.sessions import Session
+from turnwire.stores.sqlite.reading import KEY_COLUMNS, SESSION_COLUMNS, key_from, session_from
+
+T = TypeVar("T")
+
+
+class Registry(ABC):
+    @abstractmethod
+    async def _read(self, run: Callable[[sqlite3.Connection], T]) -> T: ...
+
+    @abstractmethod
+    async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T: ...
+
+    @abstractmethod
+    def _refuse_if_full(self) -> None: ...
+
+    @abstractmethod
+    def _forget(self, session_id: str) -> None: ...
+
+    async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
+        self._refuse_if_full()
+        session_id = new_id()
+        return await self._write(lambda connection: _ensure(connection, session_id, principal, external_id, title))
+
+    async def find_session(self, principal: str, session_id: str) -> Session:
+        return await self._read(lambda connection: _find(connection, principal, session_id))
+
+    async def list_sessions(
+        self, principal: str, *, search: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[Session]:
+        query = "principal = ?"
+        values: list[Any] = [principal]
+        if search:
+            escaped = search.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+            query += (
+                " AND (title LIKE ? ESCAPE '\\' OR EXISTS (SELECT 1 FROM turn WHERE session_id = session.id"
+                " AND (message LIKE ? ESCAPE '\\' OR answer LIKE ? ESCAPE '\\')))"
+            )
+            values += [f"%{escaped}%"] * 3
+
+        def run(connection: sqlite3.Connection) -> list[Any]:
+            last = _find(connection, principal, before) if before is not None else None
+            place = " AND (updated_at, id) < (?, ?)" if last else ""
+            sql = (
+                f"SELECT {SESSION_COLUMNS} FROM session WHERE {query}{place} ORDER BY updated_at DESC, id DESC LIMIT ?"
+            )
+            after = [last.updated_at, last.id] if last else []
+            return connection.execute(sql, (*values, *after, limit)).fetchall()
+
+        return [session_from(row) for row in await self._read(run)]
+
+    async def rename_session(self, principal: str, session_id: str, title: str) -> Session:
+        def run(connection: sqlite3.Connection) -> Session:
+            session = _find(connection, principal, session_id)
+            connection.execute("UPDATE session SET title = ? WHERE id = ?", (title, session.id))
+            return _find(connection, principal, session.id)
+
+        return await self._write(run)
+
+    async def delete_session(self, principal: str, session_id: str) -> None:
+        def run(connection: sqlite3.Connection) -> str:
+            session = _find(connection, principal, session_id)
+            query = "SELECT count(*) FROM turn WHERE session_id = ? AND phase <> 'ended'"
+            unfinished = connection.execute(query, (session.id,)).fetchone()[0]
+            if unfinished:
+                raise SessionBusyError(session.id, unfinished)
+            # Erased means erased: the freed pages are overwritten too.
+            connection.execute("PRAGMA secure_delete = ON")
+            own = "(SELECT number FROM turn WHERE session_id = ?)"
+            connection.execute(f"DELETE FROM sealed_log WHERE turn IN {own}", (session.id,))
+            connection.execute(f"DELETE FROM journal WHERE turn IN {own}", (session.id,))
+            connection.execute("DELETE FROM turn WHERE session_id = ?", (session.id,))
+            connection.execute("DELETE FROM session WHERE id = ?", (session.id,))
+            connection.execute("PRAGMA secure_delete = OFF")
+            return session.id
+
+        self._forget(await self._write(run))
+
+    async def list_keys(self) -> list[ApiKey]:
+        query = f"SELECT {KEY_COLUMNS} FROM api_key ORDER BY created_at"
+        return [key_from(row) for row in await self._read(lambda connection: connection.execute(query).fetchall())]
+
+    async def add_key(self, key: ApiKey) -> None:
+        values = (
+            key.id,
+            key.digest,
+            key.principal,
+            " ".join(key.scopes),
+            key.created_at,
+            key.expires_at,
+            key.revoked_at,
+        )
+        query = f"INSERT INTO api_key ({KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        await self._write(lambda connection: connection.execute(query, values))
+
+    async def revoke_key(self, key_id: str, at: int) -> ApiKey:
+        def run(connection: sqlite3.Connection) -> ApiKey:
+            connection.execute("UPDATE api_key SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?", (at, key_id))
+            row = connection.execute(f"SELECT {KEY_COLUMNS} FROM api_key WHERE id = ?", (key_id,)).fetchone()
+            if row is None:
+                raise KeyNotFoundError(key_id)
+            return key_from(row)
+
+        return await self._write(run)
+
+
+def _find(connection: sqlite3.Connection, principal: str, session_id: str) -> Session:
+    row = connection.execute(
+        f"SELECT {SESSION_COLUMNS} FROM session WHERE (id = ? OR external_id = ?) AND principal = ?",
+        (session_id, session_id, principal),
+    ).fetchone()
+    if row is None:
+        raise SessionNotFoundError(session_id)
+    return session_from(row)
+
+
+def _ensure(
+    connection: sqlite3.Connection,
+    session_id: str,
+    principal: str,
+    external_id: str | None,
+    title: str | None,
+) -> tuple[Session, bool]:
+    if external_id is not None:
+        try:
+            return _find(connection, principal, external_id), False
+        except SessionNotFoundError:
+            pass
+    now = now_ms()
+    connection.execute(
+        "INSERT INTO session (id, principal, external_id, title, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?)",
+        (session_id, principal, external_id, title, now, now),
+    )
+    return _find(connection, principal, session_id), True

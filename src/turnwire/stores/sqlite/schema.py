@@ -1,0 +1,140 @@
+"""The tables, how they came to be, and how connections to them are opened."""
+
+import sqlite3
+from pathlib import Path
+
+from turnwire.core.errors import StoreUnusableError
+
+DATABASE_NAME = "turnwire.db"
+
+# Each entry brings the database from version n to n + 1. A released entry is never changed.
+MIGRATIONS = (
+    """
+    CREATE TABLE session (
+        id TEXT PRIMARY KEY,
+        principal TEXT NOT NULL,
+        external_id TEXT,
+        title TEXT,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        UNIQUE (principal, external_id)
+    );
+    CREATE INDEX session_by_activity ON session (principal, updated_at, id);
+
+    CREATE TABLE turn (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        session_id TEXT NOT NULL,
+        principal TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        message TEXT NOT NULL,
+        channel TEXT NOT NULL,
+        external_id TEXT,
+        parent_turn_id TEXT,
+        idempotency_key TEXT,
+        fingerprint TEXT NOT NULL,
+        options TEXT NOT NULL,
+        disconnect_grace REAL,
+        phase TEXT NOT NULL,
+        outcome TEXT,
+        worker TEXT,
+        epoch INTEGER NOT NULL,
+        last_position INTEGER NOT NULL,  -- of an ended turn; the journal knows it of the others
+        first_kept INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        started_at INTEGER,
+        ended_at INTEGER,
+        first_row INTEGER NOT NULL,      -- where its events begin in the journal
+        sealed INTEGER NOT NULL DEFAULT 0,
+        answer TEXT,
+        state BLOB,
+        UNIQUE (principal, external_id),
+        UNIQUE (principal, idempotency_key)
+    );
+    CREATE INDEX turn_by_session ON turn (session_id, number);
+    CREATE INDEX turn_unfinished ON turn (principal) WHERE phase <> 'ended';
+    CREATE INDEX turn_by_end ON turn (ended_at) WHERE first_kept = 1;
+
+    -- A row is what one turn had to say in one commit. Rows are only added at the end, so that a commit of
+    -- many turns touches few pages; a row is found through the memory of the writer, or by a scan.
+    CREATE TABLE journal (
+        id INTEGER PRIMARY KEY,
+        turn INTEGER NOT NULL,
+        last_position INTEGER NOT NULL,
+        body BLOB NOT NULL
+    );
+
+    CREATE TABLE sealed_log (
+        turn INTEGER PRIMARY KEY,
+        body BLOB NOT NULL
+    );
+
+    CREATE TABLE api_key (
+        id TEXT PRIMARY KEY,
+        digest TEXT NOT NULL,
+        principal TEXT NOT NULL,
+        scopes TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        revoked_at INTEGER
+    );
+    """,
+)
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """The one connection that writes and checkpoints. Raises StoreUnusableError."""
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")
+        _migrate(connection, path)
+    except sqlite3.Error as error:
+        raise StoreUnusableError(str(path), _explain(error)) from error
+    return connection
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write, not even a checkpoint. Raises StoreUnusableError."""
+    if not path.exists():
+        raise StoreUnusableError(str(path), "there is no such file; start `turnwire serve` with the same --data first")
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        _check_version(connection, path)
+    except sqlite3.Error as error:
+        raise StoreUnusableError(str(path), _explain(error)) from error
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    version = _check_version(connection, path)
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        connection.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT")
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(MIGRATIONS):
+        raise StoreUnusableError(
+            str(path),
+            f"it was written by a newer Turnwire (schema {version}, this one knows {len(MIGRATIONS)}); "
+            "upgrade turnwire, or give another --data folder",
+        )
+    return version
+
+
+def _explain(error: sqlite3.Error) -> str:
+    match error.sqlite_errorname if hasattr(error, "sqlite_errorname") else "":
+        case "SQLITE_READONLY" | "SQLITE_READONLY_DIRECTORY" | "SQLITE_READONLY_DBMOVED":
+            return "the disk or the file is read-only; make it writable, or give another --data folder"
+        case "SQLITE_CANTOPEN":
+            return "it cannot be opened or created there; check that the folder exists and may be written to"
+        case "SQLITE_NOTADB":
+            return "the file is not a SQLite database; move it away, or give another --data folder"
+        case "SQLITE_FULL":
+            return "the disk is full; make room and start again"
+        case _:
+            return f"{error}; `turnwire doctor` may tell more"

@@ -1,0 +1,57 @@
+"""What is done to logs beside writing them: found again after a restart, sealed, trimmed, expired."""
+
+import sqlite3
+
+from turnwire.stores.guards import Head
+from turnwire.stores.sqlite.lines import seal, unseal
+from turnwire.stores.sqlite.live import LiveTurn
+from turnwire.stores.sqlite.reading import TURN_COLUMNS, turn_from
+
+_STEP = 2_000
+
+
+def load_unsealed(connection: sqlite3.Connection) -> tuple[dict[str, LiveTurn], int]:
+    """The turns whose events are in the journal, in the order they were accepted, and the next free row."""
+    by_number: dict[int, LiveTurn] = {}
+    query = f"SELECT {TURN_COLUMNS}, number, first_row FROM turn WHERE sealed = 0 ORDER BY number"
+    for row in connection.execute(query):
+        record = turn_from(row[:-2])
+        head = Head(record.id, record.epoch, 0, ended=record.phase == "ended")
+        by_number[row[-2]] = LiveTurn(row[-2], record, head, row[-1])
+    last_row = 0
+    for last_row, number, last_position in connection.execute(
+        "SELECT id, turn, last_position FROM journal ORDER BY id"
+    ):
+        if live := by_number.get(number):
+            live.add_row(last_row, last_position)
+            live.committed = live.head.position = last_position
+    return {live.record.id: live for live in by_number.values()}, last_row + 1
+
+
+def seal_turn(connection: sqlite3.Connection, live: LiveTurn) -> None:
+    """Moves the log of an ended turn into one compressed row. Its journal rows are trimmed later."""
+    found = [connection.execute("SELECT body FROM journal WHERE id = ?", (row,)).fetchone() for row in live.rows]
+    if None in found:
+        return  # The session was deleted in the meantime.
+    lines = b"\n".join(row[0] for row in found)
+    connection.execute("INSERT INTO sealed_log (turn, body) VALUES (?, ?)", (live.number, seal(lines)))
+    connection.execute("UPDATE turn SET sealed = 1 WHERE number = ?", (live.number,))
+
+
+def trim_journal(connection: sqlite3.Connection, first_needed: int) -> bool:
+    """Deletes some rows that no unsealed turn needs. True if there may be more."""
+    query = "DELETE FROM journal WHERE id IN (SELECT id FROM journal WHERE id < ? ORDER BY id LIMIT ?)"
+    return connection.execute(query, (first_needed, _STEP)).rowcount == _STEP
+
+
+def expire(connection: sqlite3.Connection, before: int) -> bool:
+    """Drops the events of some old turns, all but the last one. True if there may be more."""
+    query = (
+        "SELECT number, last_position, body FROM turn JOIN sealed_log ON turn = number"
+        " WHERE first_kept = 1 AND ended_at < ? LIMIT 100"
+    )
+    found = connection.execute(query, (before,)).fetchall()
+    for number, last_position, body in found:
+        connection.execute("UPDATE sealed_log SET body = ? WHERE turn = ?", (seal(unseal(body)[-1]), number))
+        connection.execute("UPDATE turn SET first_kept = ? WHERE number = ?", (last_position, number))
+    return len(found) == 100

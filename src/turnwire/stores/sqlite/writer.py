@@ -1,0 +1,128 @@
+"""The one thread that writes: it commits in groups, as large as they come, with no timer.
+
+While one group is being committed the next one gathers on the event loop. Idle means no delay,
+load means large groups. Nothing is told to anyone before its commit has returned.
+"""
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from turnwire.core.contracts import Settle
+from turnwire.core.errors import StoreError, StoreFullError
+from turnwire.core.logged import LoggedEvent
+from turnwire.core.turns import TurnState
+from turnwire.stores.sqlite.disk import Ballast
+from turnwire.stores.sqlite.lines import to_lines
+from turnwire.stores.sqlite.live import LiveTurn
+
+logger = logging.getLogger("turnwire.stores.sqlite")
+
+
+class Append:
+    """What one turn adds to the journal in one commit."""
+
+    __slots__ = ("ending", "events", "row", "settle", "turn")
+
+    def __init__(self, turn: LiveTurn, settle: Settle) -> None:
+        self.turn = turn
+        self.settle = settle
+        self.events: list[LoggedEvent] = []
+        self.ending: TurnState | None = None
+        self.row = 0
+
+
+class Call:
+    """Any other write; it fails alone, without taking the group with it."""
+
+    __slots__ = ("error", "result", "run", "told")
+
+    def __init__(self, run: Callable[[sqlite3.Connection], Any], told: asyncio.Future[Any]) -> None:
+        self.run = run
+        self.told = told
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+Work = Append | Call
+Committed = Callable[[Sequence[Work], StoreError | None], None]
+
+
+class Writer:
+    def __init__(self, connection: sqlite3.Connection, ballast: Ballast, committed: Committed) -> None:
+        self.is_full = False
+        self._connection = connection
+        self._ballast = ballast
+        self._committed = committed
+        self._loop = asyncio.get_running_loop()
+        self._groups: queue.SimpleQueue[Sequence[Work] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="turnwire-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, group: Sequence[Work]) -> None:
+        self._groups.put(group)
+
+    async def close(self) -> None:
+        self._groups.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        while (group := self._groups.get()) is not None:
+            error = self._commit_or_make_room(group)
+            try:
+                self._loop.call_soon_threadsafe(self._committed, group, error)
+            except RuntimeError:
+                return  # The loop is closed; what was committed is on disk.
+
+    def _commit_or_make_room(self, group: Sequence[Work]) -> StoreError | None:
+        try:
+            try:
+                self._commit(group)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                    raise
+                logger.error("the disk is full: running turns are ended, new ones refused, until there is room")
+                self.is_full = True
+                self._ballast.drop()
+                self._commit(group)
+        except sqlite3.Error as error:
+            logger.exception("a commit failed")
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+                return StoreFullError()
+            return StoreError(f"the log could not be written: {error}")
+        return None
+
+    def _commit(self, group: Sequence[Work]) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            rows: list[tuple[int, int, int, bytes]] = []
+            for work in group:
+                if isinstance(work, Append):
+                    rows.append((work.row, work.turn.number, work.events[-1].position, to_lines(work.events)))
+                    if work.ending is not None:
+                        work.turn.write_ending(connection, work.events[-1], work.ending)
+                else:
+                    self._call(connection, work)
+            if rows:
+                connection.executemany("INSERT INTO journal (id, turn, last_position, body) VALUES (?, ?, ?, ?)", rows)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def _call(self, connection: sqlite3.Connection, call: Call) -> None:
+        connection.execute("SAVEPOINT call")
+        try:
+            call.result, call.error = call.run(connection), None
+        except sqlite3.Error:
+            raise
+        except Exception as error:
+            connection.execute("ROLLBACK TO call")
+            call.error = error
+        connection.execute("RELEASE call")

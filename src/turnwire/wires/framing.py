@@ -1,0 +1,22 @@
+"""Server-sent events, byte by byte: how frames, comments and reconnection times are written.
+
+Lines end with LF alone, a frame has one `data` line, and `data` is a line of ASCII JSON, so no
+client's line splitter can find a border where there is none.
+"""
+
+from turnwire.core.encoding import ascii_json
+
+COMMENT_HEARTBEAT = b": hb\n\n"
+
+
+def frame(data: bytes, event_id: bytes | None = None) -> bytes:
+    if event_id is None:
+        return b"data: %b\n\n" % data
+    return b"id: %b\ndata: %b\n\n" % (event_id, data)
+
+
+def control_frame(kind: str, fields: dict[str, object], retry_ms: int | None = None) -> bytes:
+    """A frame without an id: it is told, but it is not an event of the log."""
+    data = ascii_json({"type": kind, **fields})
+    retry = b"" if retry_ms is None else b"retry: %d\n" % retry_ms
+    return retry + frame(data)
