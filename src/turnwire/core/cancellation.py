@@ -36,13 +36,12 @@ WORKER_LOST = Stop(
 
 
 class Attendance:
-    """Counts a turn's readers and calls `leave` when the last one has been gone for the turn's grace.
-
-    Leaving is not stopping: with no grace set, nothing happens ever. A turn that nobody has begun to
-    read is not left.
+    """Counts the readers of a turn that ends without them, and calls `leave` when the last one has been gone
+    for its grace. Leaving is not stopping: only a turn that asks for it has an attendance, and one that nobody
+    has begun to read is not left.
     """
 
-    def __init__(self, grace: float | None, leave: Callable[[], None]) -> None:
+    def __init__(self, grace: float, leave: Callable[[], None]) -> None:
         self._grace = grace
         self._leave = leave
         self._readers = 0
@@ -54,7 +53,7 @@ class Attendance:
 
     def depart(self, *, by_client: bool) -> None:
         self._readers -= 1
-        if self._grace is None or self._readers > 0:
+        if self._readers > 0:
             return
         grace = self._grace if by_client else max(self._grace, _RETURN_SECONDS)
         self._timer = asyncio.get_running_loop().call_later(grace, self._leave)

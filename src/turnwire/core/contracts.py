@@ -31,10 +31,14 @@ class Agent(Protocol):
 
 
 class NewTurn(Struct, frozen=True, kw_only=True):
-    """A turn to be accepted. `fingerprint` tells a repeated request from another one with the same key."""
+    """A turn to be accepted. `fingerprint` tells a repeated request from another one with the same key.
+
+    `session` is given when the turn begins a new one; it is made in the same step.
+    """
 
     record: TurnRecord
     opening: Sequence[LoggedEvent]
+    session: Session | None = None
     idempotency_key: str | None = None
     fingerprint: str = ""
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-from turnwire.core.cancellation import SHUTDOWN, Attendance, Stop, cancelled
+from turnwire.core.cancellation import SHUTDOWN, Stop
 from turnwire.core.contracts import Agent, Refusal, Store
 from turnwire.core.emit import running_turn
 from turnwire.core.errors import (
@@ -50,7 +50,6 @@ class Execution:
         self.turn_id = record.id
         self.session_id = record.session_id
         self.finished = asyncio.Event()
-        self.attendance = Attendance(record.disconnect_grace, lambda: self.stop(cancelled("disconnected")))
         self.task: asyncio.Task[None] | None = None
         self._store = store
         self._agent = agent
@@ -225,6 +224,5 @@ class Execution:
     def _finish(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
-        self.attendance.close()
         self.finished.set()
         self._on_finished(self)

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Stop, cancelled
+from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Attendance, Stop, cancelled
 from turnwire.core.contracts import Accepted, Admission, Agent, NewTurn, OnBusy, Store
 from turnwire.core.encoding import clean_text
 from turnwire.core.errors import AgentNotFoundError, ShuttingDownError, StoreError, TurnEndedError
@@ -21,6 +21,7 @@ from turnwire.core.ids import new_id
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog, opening_events
 from turnwire.core.logged import now_ms
+from turnwire.core.sessions import new_session
 from turnwire.core.turns import TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
@@ -29,11 +30,14 @@ _SHUTDOWN_PATIENCE_SECONDS = 0.3
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
-    """A message that asks for a turn. `disconnect_grace` is None for "continue", 0 for "cancel"."""
+    """A message that asks for a turn; with no `session_id` it begins a session.
+
+    `disconnect_grace` is None for "continue", 0 for "cancel".
+    """
 
     principal: str
-    session_id: str
     message: str
+    session_id: str | None = None
     agent: str | None = None
     channel: str = "http"
     by: str | None = None
@@ -54,6 +58,7 @@ class TurnRunner:
         self._running: dict[str, Execution] = {}
         self._queues: dict[str, deque[TurnRecord]] = {}
         self._current: dict[str, str] = {}
+        self._attendance: dict[str, Attendance] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -78,9 +83,10 @@ class TurnRunner:
         agent = request.agent or next(iter(self._agents))
         if agent not in self._agents:
             raise AgentNotFoundError(agent)
+        session = new_session(request.principal) if request.session_id is None else None
         record = TurnRecord(
             id=new_id(),
-            session_id=request.session_id,
+            session_id=session.id if session else request.session_id or "",
             principal=request.principal,
             agent=agent,
             message=clean_text(request.message),
@@ -94,6 +100,7 @@ class TurnRunner:
         new = NewTurn(
             record=record,
             opening=opening_events(record, request.by or request.principal),
+            session=session,
             idempotency_key=request.idempotency_key,
             fingerprint=request.fingerprint,
         )
@@ -105,15 +112,14 @@ class TurnRunner:
         accepted = await self._store.create_turn(new, admission)
         if accepted.created:
             if request.on_busy == "interrupt":
-                self._supersede(request.session_id)
+                self._supersede(record.session_id)
             self._enqueue(accepted.record)
         return accepted
 
     async def cancel(self, turn_id: str, reason: str = "requested") -> None:
         """Stops a turn and returns when its end is committed. A turn that has ended is left as it is."""
-        execution = self._running.get(turn_id) or self._unqueue(turn_id)
+        execution = self._stop(turn_id, cancelled(reason))
         if execution is not None:
-            execution.stop(cancelled(reason))
             await execution.finished.wait()
 
     async def cancel_session(self, session_id: str) -> None:
@@ -123,12 +129,12 @@ class TurnRunner:
         await asyncio.gather(*(self.cancel(turn_id, "session_deleted") for turn_id in turns))
 
     def reader_joined(self, turn_id: str) -> None:
-        if execution := self._running.get(turn_id):
-            execution.attendance.join()
+        if attendance := self._attendance.get(turn_id):
+            attendance.join()
 
     def reader_left(self, turn_id: str, *, by_client: bool) -> None:
-        if execution := self._running.get(turn_id):
-            execution.attendance.depart(by_client=by_client)
+        if attendance := self._attendance.get(turn_id):
+            attendance.depart(by_client=by_client)
 
     @property
     def running_count(self) -> int:
@@ -158,6 +164,8 @@ class TurnRunner:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _enqueue(self, record: TurnRecord) -> None:
+        if record.disconnect_grace is not None:
+            self._attendance[record.id] = Attendance(record.disconnect_grace, lambda: self._leave(record.id))
         self._queues.setdefault(record.session_id, deque()).append(record)
         self._advance(record.session_id)
 
@@ -188,19 +196,29 @@ class TurnRunner:
     def _release(self, execution: Execution) -> None:
         # An agent that will not stop keeps its task, but not its session.
         del self._running[execution.turn_id]
+        if attendance := self._attendance.pop(execution.turn_id, None):
+            attendance.close()
         if not self._running:
             self._idle.set()
         if self._current.get(execution.session_id) == execution.turn_id:
             del self._current[execution.session_id]
             self._advance(execution.session_id)
 
-    def _unqueue(self, turn_id: str) -> Execution | None:
+    def _stop(self, turn_id: str, stop: Stop) -> Execution | None:
+        """Ends a turn whether it runs or waits. None if it does neither here."""
+        execution = self._running.get(turn_id)
+        if execution is not None:
+            execution.stop(stop)
+            return execution
         for queue in self._queues.values():
             for record in queue:
                 if record.id == turn_id:
                     queue.remove(record)
-                    return self._execute(record, cancelled("requested"))
+                    return self._execute(record, stop)
         return None
+
+    def _leave(self, turn_id: str) -> None:
+        self._stop(turn_id, cancelled("disconnected"))
 
     def _supersede(self, session_id: str) -> None:
         """The newest message wins: whatever ran or waited in the session ends."""

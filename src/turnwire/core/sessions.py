@@ -9,6 +9,8 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
+from turnwire.core.ids import new_id
+from turnwire.core.logged import now_ms
 from turnwire.core.turns import Message, Step, ToolRequest, TurnState
 
 _TITLE_LENGTH = 60
@@ -27,6 +29,13 @@ class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
     external_id: str | None = None
     title: str | None = None
     turn_count: int = 0
+
+
+def new_session(principal: str, external_id: str | None = None, title: str | None = None) -> Session:
+    now = now_ms()
+    return Session(
+        id=new_id(), principal=principal, external_id=external_id, title=title, created_at=now, updated_at=now
+    )
 
 
 def title_from(message: str) -> str:

@@ -141,7 +141,7 @@ class TurnFold:
     def add(self, logged: LoggedEvent) -> None:
         event = logged.event
         # Nearly every event is a token.
-        if event.__class__ is TokenEvent and not event.agent_path:
+        if isinstance(event, TokenEvent) and not event.agent_path:
             if not self._pieces:
                 self._mark("first_token_ms", logged.at)
             self._pieces.append(event.content)

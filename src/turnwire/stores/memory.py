@@ -21,9 +21,8 @@ from turnwire.core.errors import (
     TooManyTurnsError,
     TurnNotFoundError,
 )
-from turnwire.core.ids import new_id
 from turnwire.core.logged import LoggedEvent, now_ms
-from turnwire.core.sessions import Session, title_from
+from turnwire.core.sessions import Session, new_session, title_from
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.stores.guards import Head, Leases, Watchers
 
@@ -79,7 +78,7 @@ class MemoryStore:
             if kept.fingerprint != new.fingerprint:
                 raise IdempotencyConflictError(new.idempotency_key or record.external_id or "")
             return Accepted(kept.current(), created=False)
-        session = await self.find_session(record.principal, record.session_id)
+        session = new.session or await self.find_session(record.principal, record.session_id)
         world, principal = self._world, record.principal
         unfinished = world.unfinished[session.id]
         allowed = {"reject": 0, "enqueue": admission.max_queued}.get(admission.on_busy)
@@ -87,6 +86,8 @@ class MemoryStore:
             raise SessionBusyError(session.id, unfinished)
         if world.unfinished[principal] >= admission.max_unfinished:
             raise TooManyTurnsError(admission.max_unfinished)
+        if new.session is not None:
+            self._add_session(session)
         siblings = world.session_turns[session.id]
         if record.parent_turn_id is None and siblings:
             record = replace(record, parent_turn_id=siblings[-1])
@@ -232,20 +233,15 @@ class MemoryStore:
     async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
         if external_id is not None and (known := self._world.session_names.get((principal, external_id))):
             return self._world.sessions[known], False
-        now = now_ms()
-        session = Session(
-            id=new_id(),
-            principal=principal,
-            external_id=external_id,
-            title=title,
-            created_at=now,
-            updated_at=now,
-        )
+        session = new_session(principal, external_id, title)
+        self._add_session(session)
+        return session, True
+
+    def _add_session(self, session: Session) -> None:
         self._world.sessions[session.id] = session
         self._world.session_turns[session.id] = []
-        if external_id is not None:
-            self._world.session_names[principal, external_id] = session.id
-        return session, True
+        if session.external_id is not None:
+            self._world.session_names[session.principal, session.external_id] = session.id
 
     async def find_session(self, principal: str, session_id: str) -> Session:
         own_id = self._world.session_names.get((principal, session_id), session_id)

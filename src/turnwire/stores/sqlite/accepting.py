@@ -15,6 +15,7 @@ from turnwire.core.errors import (
 from turnwire.core.sessions import title_from
 from turnwire.stores.sqlite.lines import to_lines
 from turnwire.stores.sqlite.reading import TURN_COLUMNS, turn_from
+from turnwire.stores.sqlite.registry import insert_session
 
 
 def accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, row: int) -> tuple[Accepted, int]:
@@ -23,6 +24,8 @@ def accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, r
     if repeated is not None:
         return repeated
     record = new.record
+    if new.session is not None:
+        insert_session(connection, new.session)
     _check_admission(connection, new, admission)
     if record.parent_turn_id is None:
         query = "SELECT id FROM turn WHERE session_id = ? ORDER BY number DESC LIMIT 1"

@@ -7,9 +7,7 @@ from typing import Any, TypeVar
 
 from turnwire.core.contracts import ApiKey
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError
-from turnwire.core.ids import new_id
-from turnwire.core.logged import now_ms
-from turnwire.core.sessions import Session
+from turnwire.core.sessions import Session, new_session
 from turnwire.stores.sqlite.reading import KEY_COLUMNS, SESSION_COLUMNS, key_from, session_from
 
 T = TypeVar("T")
@@ -30,8 +28,8 @@ class Registry(ABC):
 
     async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
         self._refuse_if_full()
-        session_id = new_id()
-        return await self._write(lambda connection: _ensure(connection, session_id, principal, external_id, title))
+        session = new_session(principal, external_id, title)
+        return await self._write(lambda connection: _ensure(connection, session))
 
     async def find_session(self, principal: str, session_id: str) -> Session:
         return await self._read(lambda connection: _find(connection, principal, session_id))
@@ -125,21 +123,25 @@ def _find(connection: sqlite3.Connection, principal: str, session_id: str) -> Se
     return session_from(row)
 
 
-def _ensure(
-    connection: sqlite3.Connection,
-    session_id: str,
-    principal: str,
-    external_id: str | None,
-    title: str | None,
-) -> tuple[Session, bool]:
-    if external_id is not None:
+def _ensure(connection: sqlite3.Connection, session: Session) -> tuple[Session, bool]:
+    if session.external_id is not None:
         try:
-            return _find(connection, principal, external_id), False
+            return _find(connection, session.principal, session.external_id), False
         except SessionNotFoundError:
             pass
-    now = now_ms()
+    insert_session(connection, session)
+    return session, True
+
+
+def insert_session(connection: sqlite3.Connection, session: Session) -> None:
     connection.execute(
         "INSERT INTO session (id, principal, external_id, title, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?)",
-        (session_id, principal, external_id, title, now, now),
+        (
+            session.id,
+            session.principal,
+            session.external_id,
+            session.title,
+            session.created_at,
+            session.updated_at,
+        ),
     )
-    return _find(connection, principal, session_id), True

@@ -1,0 +1,114 @@
+"""The load client: opens streams and reports what came of them.
+
+A process of its own, on its own core. It takes a `Job` as JSON in its argument and talks to
+the bench in lines: it writes `{"state": "ready"}`, then (for a job that holds) `{"state": "open"}`
+once every stream is open, and waits for a line after each; last comes `{"state": "done", …}`.
+"""
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from dataclasses import asdict
+
+import uvloop
+
+from bench import measure
+from bench.job import Job
+from bench.scan import AgeScan, Scan, Tally, shared_buffer
+
+# At once; a listening socket's backlog is no larger on many machines.
+OPENING_AT_ONCE = 128
+
+
+class Client:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.tally = Tally()
+        self.shared = shared_buffer(job)
+        self.opening = asyncio.Semaphore(OPENING_AT_ONCE)
+
+    async def open(self) -> Scan:
+        kind = AgeScan if self.job.stamped else Scan
+        async with self.opening:
+            _, scan = await asyncio.get_running_loop().create_connection(
+                lambda: kind(self.job, self.tally, self.shared), "127.0.0.1", self.job.port
+            )
+            if self.job.hold:
+                await scan.opened
+        return scan
+
+    async def repeat(self, until: float) -> None:
+        while True:
+            await (await self.open()).closed
+            if time.monotonic() >= until or self.tally.bad:
+                return
+
+    async def hold(self) -> float:
+        """Open all, wait, and return when the streams were let go."""
+        scans = await asyncio.gather(*(self.open() for _ in range(self.job.streams)))
+        await said("open", received_bytes=sum(scan.received for scan in scans))
+        started = time.monotonic()
+        if self.job.leave:
+            self.tally.received_bytes = sum(scan.received for scan in scans)
+            for scan in scans:
+                scan.transport.close()  # type: ignore[attr-defined]
+            return started
+        if self.job.go:
+            await post(self.job.port, self.job.go)
+        await asyncio.gather(*(scan.closed for scan in scans))
+        return started
+
+    async def run(self) -> None:
+        await said("ready")
+        started = time.monotonic()
+        cpu = time.process_time()
+        if self.job.hold:
+            started = await self.hold()
+        else:
+            until = started + self.job.seconds
+            await asyncio.gather(*(self.repeat(until) for _ in range(self.job.streams)))
+        result = asdict(self.tally) | {
+            "seconds": time.monotonic() - started,
+            "client_cpu": time.process_time() - cpu,
+            "first_ms": quantiles(self.tally.first_ms),
+            "age_ms": quantiles(self.tally.age_ms),
+            "bad": self.tally.bad[:3],
+        }
+        print(json.dumps({"state": "done"} | result), flush=True)
+
+
+async def said(state: str, **facts: int) -> None:
+    """Tell the bench how far we are, and wait for its line."""
+    print(json.dumps({"state": state} | facts), flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+async def post(port: int, path: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    writer.write(head.encode())
+    await reader.read()
+    writer.close()
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    ranked = sorted(values)
+    return {name: ranked[int((len(ranked) - 1) * q)] for name, q in (("p50", 0.5), ("p99", 0.99))}
+
+
+def main() -> None:
+    job = Job(**json.loads(sys.argv[1]))
+    if job.core is not None:
+        measure.pin(job.core)
+    measure.raise_open_files()
+    gc.disable()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(Client(job).run())
+
+
+if __name__ == "__main__":
+    main()

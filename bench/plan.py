@@ -1,0 +1,124 @@
+"""How much is measured, and in which order.
+
+All the servers of a case are up at once and take turns, so that whatever else the machine does
+hits them alike. They are new for every case: none carries the logs of the case before.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.job import Job
+from bench.results import Column, Sample, Table
+from bench.running import Server, serving
+from bench.sources import Order
+
+COST = Column("us_per_event", "µs/event", 2)
+RATE = Column("events_per_second", "events/s", 0)
+P50 = Column("latency_p50_ms", "latency p50 ms", 2)
+P99 = Column("latency_p99_ms", "latency p99 ms", 2)
+CLIENT = Column("client_busy", "client busy", 2)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    repeats: int
+    seconds: float
+    """A client keeps opening streams for this long, in the cases that run at full speed."""
+    tokens: int
+    crowd_tokens: int
+    """Tokens a stream when 256 of them run at full speed."""
+    paced_tokens: int
+    readers: int
+    idle_streams: int
+    idle_seconds: float
+    """Longer than the time between two heartbeats."""
+    replay_tokens: int
+
+
+FULL = Scale(
+    repeats=5,
+    seconds=1.0,
+    tokens=1000,
+    crowd_tokens=1000,
+    paced_tokens=250,
+    readers=200,
+    idle_streams=5000,
+    idle_seconds=20,
+    replay_tokens=10_000,
+)
+QUICK = Scale(
+    repeats=1,
+    seconds=0.3,
+    tokens=1000,
+    crowd_tokens=200,
+    paced_tokens=100,
+    readers=200,
+    idle_streams=5000,
+    idle_seconds=18,
+    replay_tokens=10_000,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    scale: Scale
+    variants: frozenset[str]
+    """The servers that may take part."""
+    case: str = ""
+    """Only the cases whose name holds this text."""
+
+    def of(self, *names: str) -> list[str]:
+        return [name for name in names if name in self.variants]
+
+    def order(self, kind: str, *, gated: bool = False, crowd: bool = False) -> Order:
+        if kind == "paced":
+            return Order(kind, self.scale.paced_tokens, stamped=True, gated=gated)
+        tokens = self.scale.crowd_tokens if crowd else self.scale.tokens
+        return Order(kind, tokens, gated=gated)
+
+
+def chat(server: Server, order: Order, streams: int, *, seconds: float = 0, rest: bool = False) -> Job:
+    """Streams that each ask for their own turn; those that `rest` are opened, held and left."""
+    return server.job(
+        "/chat/stream",
+        body=json.dumps({"message": str(order)}),
+        tokens=order.count,
+        stamped=order.stamped,
+        streams=streams,
+        seconds=seconds,
+        hold=rest,
+        leave=rest,
+    )
+
+
+def take_turns(
+    plan: Plan,
+    table: Table,
+    case: str,
+    names: list[str],
+    *,
+    run: Callable[[Server], Sample],
+    warm_up: Callable[[Server], object],
+) -> None:
+    if plan.case not in case:
+        return
+    with serving(names) as servers:
+        for server in servers.values():
+            warm_up(server)
+        for _ in range(plan.scale.repeats):
+            for name, server in servers.items():
+                record(table, case, name, run(server))
+
+
+def many(count: int) -> str:
+    return f"{count} stream" if count == 1 else f"{count} streams"
+
+
+def record(table: Table, case: str, name: str, sample: Sample) -> None:
+    table.add(case, name, sample)
+    value = f"{sample[table.main.key]:.{table.main.digits}f} {table.main.heading}"
+    print(f"{table.name}: {case}: {name}: {value}", file=sys.stderr, flush=True)

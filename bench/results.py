@@ -1,0 +1,72 @@
+"""What was measured: tables of samples, and what they say when read together.
+
+A sample is one run of one server. Runs of the same repeat were made one after the other, so a
+ratio is taken within a repeat, and the median over the repeats comes last.
+"""
+
+from dataclasses import dataclass, field
+from statistics import median
+
+Sample = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A quantity of every sample that has it."""
+
+    key: str
+    heading: str
+    digits: int = 1
+
+
+@dataclass(frozen=True)
+class Spread:
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> "Spread":
+        return cls(median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One server in one case, with a sample a repeat."""
+
+    case: str
+    variant: str
+    samples: list[Sample] = field(default_factory=list[Sample])
+
+    def spread(self, key: str) -> Spread | None:
+        values = [sample[key] for sample in self.samples if key in sample]
+        return Spread.of(values) if values else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows to compare by their `main` column, as ratios to the servers named in `against`."""
+
+    name: str
+    title: str
+    main: Column
+    against: tuple[str, ...] = ()
+    others: tuple[Column, ...] = ()
+    rows: list[Row] = field(default_factory=list[Row])
+
+    def add(self, case: str, variant: str, sample: Sample) -> None:
+        row = self.row(case, variant)
+        if row is None:
+            row = Row(case, variant)
+            self.rows.append(row)
+        row.samples.append(sample)
+
+    def row(self, case: str, variant: str) -> Row | None:
+        return next((r for r in self.rows if (r.case, r.variant) == (case, variant)), None)
+
+    def ratio(self, row: Row, baseline: str) -> Spread | None:
+        base = self.row(row.case, baseline)
+        if base is None:
+            return None
+        pairs = zip(row.samples, base.samples, strict=False)
+        return Spread.of([ours[self.main.key] / theirs[self.main.key] for ours, theirs in pairs])

@@ -1,0 +1,164 @@
+"""Starts and stops the processes of a measurement: servers on one core, a client on another."""
+
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench import measure
+from bench.job import Job
+from bench.servers import VARIANTS, Variant
+
+START_SECONDS = 30
+SERVER_CORE, CLIENT_CORE = measure.cores()
+
+
+class BenchError(Exception):
+    """A run that must not be reported: a server did not start, or a stream was not whole."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server under test."""
+
+    variant: Variant
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def cpu_seconds(self) -> float:
+        return measure.cpu_seconds(self.process.pid)
+
+    def resident_bytes(self) -> int:
+        return measure.resident_bytes(self.process.pid)
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        connection.request("POST", path, json.dumps(body or {}), headers)
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status >= 300:
+            raise BenchError(f"POST {path} to {self.variant.name!r} answered {answer[:400]!r}")
+        return json.loads(answer) if answer else None
+
+    def job(self, path: str, *, tokens: int, streams: int, **rest: Any) -> Job:
+        return Job(
+            self.port,
+            path,
+            self.variant.marker,
+            streams=streams,
+            tokens=tokens,
+            core=CLIENT_CORE,
+            **rest,
+        )
+
+    def wait_until_ready(self) -> None:
+        until = time.monotonic() + START_SECONDS
+        while self.process.poll() is None and time.monotonic() < until:
+            try:
+                self.post("/bench/ready")
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return
+        raise BenchError(f"the server {self.variant.name!r} did not start; see what it wrote above")
+
+    def stop(self) -> None:
+        # Not asked to end: a server would wait for the streams that a client has left.
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def serving(names: Iterable[str]) -> Iterator[dict[str, Server]]:
+    """All the servers of these names, up at once, each new and on a port and a folder of its own."""
+    with ExitStack() as stack:
+        servers: dict[str, Server] = {}
+        for name in names:
+            data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+            servers[name] = _start(VARIANTS[name], data)
+            stack.callback(servers[name].stop)
+        for server in servers.values():
+            server.wait_until_ready()
+        yield servers
+
+
+def _start(variant: Variant, data: Path) -> Server:
+    port = measure.free_port()
+    command = [sys.executable, "-m", "bench.servers", variant.name]
+    options = ["--port", str(port), "--core", str(SERVER_CORE), "--data", str(data)]
+    return Server(variant, port, subprocess.Popen(command + options))
+
+
+class Load:
+    """A client process at work on one job."""
+
+    def __init__(self, job: Job) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.load", json.dumps(asdict(job))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._job = job
+
+    def __enter__(self) -> "Load":
+        self.reach("ready")
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def go_on(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def reach(self, state: str) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        told: dict[str, Any] = json.loads(line) if line else {}
+        if told.get("state") != state:
+            raise BenchError(f"the client was to be {state!r} but said {line!r} to {self._job}")
+        if told.get("bad"):
+            raise BenchError(f"{self._job.path} on port {self._job.port}: {told['bad']}")
+        return told
+
+
+def measured(server: Server, job: Job) -> dict[str, float]:
+    """Run a job and say what it cost, from its first request (or its gate) to its last byte."""
+    yardsticks = [measure.yardstick(SERVER_CORE)]
+    with Load(job) as load:
+        before = server.cpu_seconds()
+        load.go_on()
+        if job.hold:
+            load.reach("open")
+            before = server.cpu_seconds()
+            load.go_on()
+        told = load.reach("done")
+        used = server.cpu_seconds() - before
+    yardsticks.append(measure.yardstick(SERVER_CORE))
+    sample: dict[str, float] = {
+        "us_per_event": used * 1e6 / told["events"],
+        "events_per_second": told["events"] / told["seconds"],
+        "server_busy": used / told["seconds"],
+        "client_busy": told["client_cpu"] / told["seconds"],
+        "events": told["events"],
+        "yardstick_ms": sum(yardsticks) / 2,
+    }
+    for name, quantiles in (("first", told["first_ms"]), ("latency", told["age_ms"])):
+        sample |= {f"{name}_{q}_ms": value for q, value in quantiles.items()}
+    return sample
+
+
+def warm(server: Server, job: Job) -> None:
+    """Let a server import and allocate what it does only once."""
+    measured(server, replace(job, seconds=0, streams=min(job.streams, 8)))

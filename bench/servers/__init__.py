@@ -1,0 +1,33 @@
+"""The servers under test, one module a variant, each with an `app()`.
+
+All take `POST /chat/stream` with `{"message": "yield 1000"}` and answer an event stream,
+so a client cannot tell them apart but by the cost.
+"""
+
+from dataclasses import dataclass
+
+COMPACT = '"type":"token"'
+SPACED = '"type": "token"'
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A server under test and the text that marks a token in what it sends."""
+
+    name: str
+    module: str
+    marker: str
+    label: str
+
+
+VARIANTS = {
+    variant.name: variant
+    for variant in (
+        Variant("raw", "raw", COMPACT, "raw ASGI, one frame a send"),
+        Variant("queue", "hand_queue", SPACED, "asyncio.Queue + json.dumps"),
+        Variant("fastapi_sse", "fastapi_sse", COMPACT, "FastAPI EventSourceResponse"),
+        Variant("queue_fanout", "queue_fanout", SPACED, "one asyncio.Queue a reader"),
+        Variant("memory", "ours_memory", COMPACT, "Turnwire, memory store"),
+        Variant("sqlite", "ours_sqlite", COMPACT, "Turnwire, SQLite store"),
+    )
+}

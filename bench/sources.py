@@ -1,0 +1,96 @@
+"""Where the tokens come from: one source, the same for every server under test.
+
+A request's message says what it wants, as words: `yield 1000`, `paced 250 stamp`, `burst8 1000 gate`.
+
+    yield     one turn of the event loop a token, as when each is its own upstream read
+    burst8    eight tokens a turn of the loop
+    paced     50 tokens a second by timer, each stream with its own random phase
+    stamp     a token is the 12-digit microsecond it was made at, so the client can tell its age
+    gate      nothing comes before `POST /bench/go`
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+TOKENS = tuple(f" token-{n:05}" for n in range(1000))
+TOKENS_PER_SECOND = 50
+BURST = 8
+KINDS = ("yield", "burst8", "paced")
+
+STAMP_DIGITS = 12
+STAMP_MODULUS = 10**STAMP_DIGITS
+
+
+class Gate:
+    """Holds back the gated streams of this process until it is opened."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    async def passed(self) -> None:
+        await self._open.wait()
+
+
+GATE = Gate()
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one message asks the source for."""
+
+    kind: str
+    count: int
+    stamped: bool = False
+    gated: bool = False
+
+    @classmethod
+    def parse(cls, message: str) -> "Order":
+        kind, count, *options = message.split()
+        if kind not in KINDS or not set(options) <= {"stamp", "gate"}:
+            raise ValueError(f"no such source: {message!r}; write KIND COUNT [stamp] [gate]")
+        return cls(kind, int(count), "stamp" in options, "gate" in options)
+
+    def __str__(self) -> str:
+        words = [self.kind, str(self.count)]
+        return " ".join(words + ["stamp"] * self.stamped + ["gate"] * self.gated)
+
+
+def stamp() -> str:
+    return f"{time.monotonic_ns() // 1000 % STAMP_MODULUS:012}"
+
+
+def tokens(message: str) -> AsyncIterator[str]:
+    return produce(Order.parse(message), TOKENS, stamp)
+
+
+async def produce(order: Order, items: Sequence[T], stamped: Callable[[], T]) -> AsyncIterator[T]:
+    """Yield `order.count` of `items`, or as many calls of `stamped`, at the order's pace.
+
+    A server that sends encoded frames passes frames; all others pass text.
+    """
+    if order.gated:
+        await GATE.passed()
+    size = len(items)
+    burst = BURST if order.kind == "burst8" else 1
+    paced = order.kind == "paced"
+    clock = asyncio.get_running_loop().time
+    due = clock() + random.random() / TOKENS_PER_SECOND
+    for n in range(order.count):
+        if paced:
+            await asyncio.sleep(due - clock())
+            due += 1 / TOKENS_PER_SECOND
+        elif n % burst == 0:
+            await asyncio.sleep(0)
+        yield stamped() if order.stamped else items[n % size]

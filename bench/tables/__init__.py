@@ -1,0 +1,19 @@
+"""The tables of the bench, one module each."""
+
+from collections.abc import Callable
+
+from bench.plan import Plan
+from bench.results import Table
+from bench.tables.fanout import fanout
+from bench.tables.idle import idle
+from bench.tables.latency import latency
+from bench.tables.replay import replay
+from bench.tables.streams import streams
+
+TABLES: dict[str, Callable[[Plan], Table]] = {
+    "streams": streams,
+    "fan-out": fanout,
+    "idle": idle,
+    "replay": replay,
+    "latency": latency,
+}

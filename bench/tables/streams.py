@@ -1,0 +1,40 @@
+"""One reader a turn: what a token costs the server, from one stream to many."""
+
+from bench.job import Job
+from bench.plan import CLIENT, COST, P50, P99, RATE, Plan, chat, many, take_turns
+from bench.results import Table
+from bench.running import Server, measured, warm
+
+FULL_SPEED = [(kind, count) for kind in ("yield", "burst8") for count in (1, 32, 256)]
+PACED = [("paced", 128), ("paced", 256)]
+CROWD = 256
+
+
+def streams(plan: Plan) -> Table:
+    table = Table(
+        "streams",
+        "One reader a turn: server CPU a token",
+        COST,
+        against=("raw", "queue"),
+        others=(RATE, P50, P99, CLIENT),
+    )
+    for kind, count in FULL_SPEED + PACED:
+        measure_case(table, plan, kind, count)
+    return table
+
+
+def measure_case(table: Table, plan: Plan, kind: str, count: int) -> None:
+    order = plan.order(kind, crowd=count >= CROWD)
+    seconds = 0 if kind == "paced" else plan.scale.seconds
+
+    def job(server: Server) -> Job:
+        return chat(server, order, count, seconds=seconds)
+
+    take_turns(
+        plan,
+        table,
+        f"{kind}, {many(count)}",
+        plan.of("raw", "queue", "fastapi_sse", "memory", "sqlite"),
+        run=lambda server: measured(server, job(server)),
+        warm_up=lambda server: warm(server, job(server)),
+    )

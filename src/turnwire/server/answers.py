@@ -1,0 +1,99 @@
+"""What the JSON routes answer: turns, states and sessions in the words of the API."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from turnwire.core.contracts import ApiKey
+from turnwire.core.logged import LoggedEvent
+from turnwire.core.sessions import Session
+from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.server.errors import HttpError
+
+
+def answer_of(state: TurnState) -> dict[str, Any]:
+    """The answer of an ended turn."""
+    return {
+        "session_id": state.session_id,
+        "turn_id": state.turn_id,
+        "content": state.text,
+        "citations": msgspec.to_builtins(state.citations),
+        "mode": state.mode,
+        "tools_used": state.tools_used,
+        "usage": msgspec.to_builtins(state.usage),
+        "timings": state.timings,
+        "outcome": state.outcome,
+    }
+
+
+def turn_error(state: TurnState) -> HttpError | None:
+    """A turn that failed, or whose process was lost, is a 500 that still says which turn it was."""
+    if state.outcome not in ("failed", "interrupted"):
+        return None
+    told = state.error
+    return HttpError(
+        500,
+        told.code if told else "turn_failed",
+        told.error if told else "the turn did not complete",
+        turn_id=state.turn_id,
+        session_id=state.session_id,
+        outcome=state.outcome,
+    )
+
+
+def turn_json(record: TurnRecord) -> dict[str, Any]:
+    return {
+        "turn_id": record.id,
+        "session_id": record.session_id,
+        "external_id": record.external_id,
+        "parent_turn_id": record.parent_turn_id,
+        "agent": record.agent,
+        "message": record.message,
+        "phase": record.phase,
+        "outcome": record.outcome,
+        "last_position": record.last_position,
+        "created_at": _time(record.created_at),
+        "started_at": _time(record.started_at),
+        "ended_at": _time(record.ended_at),
+    }
+
+
+def snapshot_json(record: TurnRecord, state: TurnState) -> dict[str, Any]:
+    """A turn and its state, cut at one position: going on with `after=position` misses and repeats nothing."""
+    return {**turn_json(record), "position": state.position, "state": msgspec.to_builtins(state)}
+
+
+def session_json(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "external_id": session.external_id,
+        "title": session.title,
+        "turn_count": session.turn_count,
+        "created_at": _time(session.created_at),
+        "updated_at": _time(session.updated_at),
+    }
+
+
+def key_json(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "principal": key.principal,
+        "scopes": list(key.scopes),
+        "created_at": _time(key.created_at),
+        "expires_at": _time(key.expires_at),
+        "revoked_at": _time(key.revoked_at),
+    }
+
+
+def logged_json(logged: LoggedEvent) -> bytes:
+    return b'{"position":%d,"epoch":%d,"at":%d,"event":%b}' % (
+        logged.position,
+        logged.epoch,
+        logged.at,
+        logged.body,
+    )
+
+
+def _time(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,121 @@
+"""The ASGI app: guards first, then streams, then everything else.
+
+Streams are plain ASGI endpoints, so that nothing wraps what is sent for each token. The other
+routes are FastAPI's. Both go through the same checks, in one place, before any of their code runs.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette._utils import get_route_path
+
+from turnwire.core.errors import TurnwireError
+from turnwire.server.auth import Caller
+from turnwire.server.errors import HttpError, http_error
+from turnwire.server.guard import Guard, Headers, header_map
+from turnwire.server.routes.api import build_api
+from turnwire.server.routes.streams import StreamRoutes
+from turnwire.server.streams.connection import Receive, Send
+from turnwire.server.turnwire import Turnwire
+
+_PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
+
+
+class TurnwireApp:
+    def __init__(self, turnwire: Turnwire) -> None:
+        self.turnwire = turnwire
+        self._guard = Guard(turnwire.settings)
+        self._streams = StreamRoutes(turnwire)
+        self._api = build_api(turnwire)
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.turnwire.open()
+        except TurnwireError as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.turnwire.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        added: Headers = []
+        try:
+            if not self.turnwire.is_open:
+                await self.turnwire.open()  # Mounted inside an app that runs no lifespan of ours.
+            headers, method = header_map(scope), scope["method"]
+            path = get_route_path(scope)
+            local_only = self.turnwire.gatekeeper.is_local_only
+            added = self._guard.check(method, headers, local_only=local_only)
+            preflight = self._guard.preflight(method, headers, added)
+            if preflight is not None:
+                await respond(send, 204, b"", preflight)
+                return
+            receive = limited(receive, headers, self.turnwire.settings.max_body_bytes)
+            caller = None if path in _PUBLIC else self.turnwire.gatekeeper.caller(scope, headers)
+            endpoint = self._streams.find(method, path) if caller is not None else None
+            if endpoint is not None and caller is not None:
+                await endpoint(scope, receive, send, caller, headers, added)
+            else:
+                scope["turnwire.caller"] = caller
+                await self._api(scope, receive, with_headers(send, added))
+        except TurnwireError as error:
+            await _respond_error(send, http_error(error), added)
+        except HttpError as error:
+            await _respond_error(send, error, added)
+
+
+Endpoint = Callable[[dict[str, Any], Receive, Send, Caller, dict[bytes, bytes], Headers], Awaitable[None]]
+
+
+async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _respond_error(send: Send, error: HttpError, added: Headers) -> None:
+    headers = [
+        *added,
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(error.body)).encode()),
+        *((name.lower().encode(), value.encode()) for name, value in error.headers.items()),
+    ]
+    await respond(send, error.status, error.body, headers)
+
+
+def with_headers(send: Send, added: Headers) -> Send:
+    async def send_with_headers(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *added]}
+        await send(message)
+
+    return send_with_headers
+
+
+def limited(receive: Receive, headers: dict[bytes, bytes], limit: int) -> Receive:
+    """A `receive` that refuses a body over the limit, before reading it where its length is told."""
+    too_large = HttpError(413, "body_too_large", f"the body is over {limit:,} bytes", headers={"Connection": "close"})
+    told = headers.get(b"content-length", b"0")
+    if not told.isdigit() or int(told) > limit:
+        raise too_large
+    received = 0
+
+    async def receive_some() -> dict[str, Any]:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > limit:
+            raise too_large
+        return message
+
+    return receive_some

@@ -1,0 +1,150 @@
+"""Who is calling, and what they may do. One path for every kind of request; the default is no.
+
+With no API key configured, only this machine may call, under a loopback Host name. As soon as a
+key exists, also a revoked one, every call needs a key.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from typing import Any
+
+from msgspec import Struct
+
+from turnwire.core.contracts import ApiKey, KeyStore, Scope
+from turnwire.core.logged import now_ms
+from turnwire.server.errors import HttpError
+
+ALL_SCOPES: tuple[Scope, ...] = ("read", "write", "approve")
+LOCAL_PRINCIPAL = "local"
+_PREFIX = "tw_"
+
+Authenticate = Callable[[dict[str, Any]], str | None]
+"""A host application's own check: takes the ASGI scope, returns the principal, or None for nobody."""
+
+
+class Caller(Struct, frozen=True):
+    principal: str
+    scopes: tuple[Scope, ...]
+    key_id: str | None = None
+    is_operator: bool = False
+
+    def needs(self, scope: Scope) -> None:
+        if scope not in self.scopes:
+            raise HttpError(403, "forbidden", f"this API key lacks the scope {scope!r}")
+
+
+class KeyRing:
+    """The API keys, in memory. A key's text is `tw_<id>_<secret>`; only its hash is kept anywhere."""
+
+    def __init__(self, store: KeyStore) -> None:
+        self._store = store
+        self._keys: dict[str, ApiKey] = {}
+
+    async def open(self) -> None:
+        self._keys = {key.id: key for key in await self._store.list_keys()}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._keys
+
+    def all(self) -> list[ApiKey]:
+        return list(self._keys.values())
+
+    async def create(
+        self, principal: str, scopes: Sequence[Scope], expires_at: int | None = None
+    ) -> tuple[ApiKey, str]:
+        """Makes a key. Its text is returned here and never again."""
+        key_id = secrets.token_hex(6)
+        text = f"{_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
+        key = ApiKey(
+            id=key_id,
+            digest=_digest(text),
+            principal=principal,
+            scopes=tuple(scopes),
+            created_at=now_ms(),
+            expires_at=expires_at,
+        )
+        await self._store.add_key(key)
+        self._keys[key_id] = key
+        return key, text
+
+    async def revoke(self, key_id: str) -> ApiKey:
+        """Raises KeyNotFoundError."""
+        key = self._keys[key_id] = await self._store.revoke_key(key_id, now_ms())
+        return key
+
+    def find(self, text: str) -> ApiKey | None:
+        """The valid key that has this text."""
+        key = self._keys.get(text.removeprefix(_PREFIX).partition("_")[0])
+        if key is None or not hmac.compare_digest(key.digest, _digest(text)):
+            return None
+        return key if self.is_valid(key.id) else None
+
+    def is_valid(self, key_id: str) -> bool:
+        key = self._keys.get(key_id)
+        if key is None or key.revoked_at is not None:
+            return False
+        return key.expires_at is None or now_ms() < key.expires_at
+
+
+class Gatekeeper:
+    """Finds out who calls. `control_token` is the operator's, known only to who can read the data folder."""
+
+    def __init__(self, keys: KeyRing, control_token: str, authenticate: Authenticate | None) -> None:
+        self._keys = keys
+        self._control_token = control_token
+        self._authenticate = authenticate
+
+    @property
+    def is_local_only(self) -> bool:
+        return self._keys.is_empty and self._authenticate is None
+
+    def caller(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> Caller:
+        """Raises HttpError 401 or 403."""
+        text = _presented_key(headers)
+        if text and hmac.compare_digest(text, self._control_token):
+            return Caller(LOCAL_PRINCIPAL, ALL_SCOPES, is_operator=True)
+        if self._authenticate is not None:
+            principal = self._authenticate(scope)
+            if principal:
+                return Caller(principal, ALL_SCOPES)
+        elif text:
+            key = self._keys.find(text)
+            if key is not None:
+                return Caller(key.principal, key.scopes, key.id)
+        elif self._keys.is_empty:
+            if _is_loopback(scope.get("client")):
+                return Caller(LOCAL_PRINCIPAL, ALL_SCOPES)
+            raise HttpError(
+                403, "local_only", "no API key is configured, so only this machine may call; `turnwire keys create`"
+            )
+        raise HttpError(
+            401,
+            "unauthorized",
+            "send a valid API key as `Authorization: Bearer tw_...`",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+
+def _presented_key(headers: dict[bytes, bytes]) -> str:
+    authorization = headers.get(b"authorization", b"").decode("latin-1")
+    kind, _, text = authorization.partition(" ")
+    if kind.lower() == "bearer":
+        return text.strip()
+    return headers.get(b"x-api-key", b"").decode("latin-1").strip()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_loopback(client: Any) -> bool:
+    if not client:
+        return True  # A Unix socket: the file's own permissions decide.
+    try:
+        return ip_address(client[0]).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,51 @@
+"""Errors as HTTP answers, in one shape: `{"error": {"code": ..., "message": ...}}`."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from turnwire.core import errors
+from turnwire.core.encoding import ascii_json
+
+_STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
+    (errors.AgentNotFoundError, 422),
+    (errors.NotFoundError, 404),
+    (errors.BadCursorError, 400),
+    (errors.EventsGoneError, 410),
+    (errors.IdempotencyConflictError, 409),
+    (errors.SessionBusyError, 409),
+    (errors.LimitError, 429),
+    (errors.ShuttingDownError, 503),
+    (errors.StoreFullError, 507),
+    (errors.StoreError, 503),
+)
+
+
+class HttpError(Exception):
+    """An answer that ends a request early."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, headers: dict[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers or {}
+        self.body = ascii_json({"error": {"code": code, "message": message, **more}})
+
+
+def http_error(error: errors.TurnwireError) -> HttpError:
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    wait = getattr(error, "retry_after_seconds", None)
+    headers = {} if wait is None else {"Retry-After": str(wait)}
+    return HttpError(status, error.code, str(error), headers=headers)
+
+
+def invalid_body(error: ValidationError) -> HttpError:
+    return invalid_fields([dict(detail) for detail in error.errors(include_url=False, include_context=False)])
+
+
+def invalid_fields(details: list[dict[str, Any]]) -> HttpError:
+    """A 422 that names the field, and never repeats what was sent."""
+    named = [{"field": ".".join(map(str, detail["loc"])) or "body", "problem": detail["msg"]} for detail in details]
+    first = named[0]
+    return HttpError(422, "invalid_request", f"{first['field']}: {first['problem']}", fields=named)

@@ -1,0 +1,72 @@
+"""What is checked of every request before anything else, and what is added to every answer."""
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from turnwire.server.errors import HttpError
+from turnwire.settings import Settings
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_PORT = re.compile(r":\d+$")
+_ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Guard:
+    def __init__(self, settings: Settings) -> None:
+        self._hosts = frozenset(name.lower() for name in settings.allowed_hosts)
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
+
+    def check(self, method: str, headers: dict[bytes, bytes], *, local_only: bool) -> Headers:
+        """The headers to add to the answer. Raises HttpError 421 or 403.
+
+        The Host check keeps a web page from reaching this machine under a name of its own; the Origin
+        check keeps it from acting in the user's name where no key is asked for.
+        """
+        host = _PORT.sub("", headers.get(b"host", b"").decode("latin-1").lower())
+        if (local_only or self._hosts) and host not in _LOOPBACK_NAMES and host not in self._hosts:
+            raise HttpError(
+                421,
+                "host_not_allowed",
+                "this Host name is not allowed; add it to TURNWIRE_ALLOWED_HOSTS if it is yours",
+            )
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        if not origin:
+            return list(_ALWAYS)
+        if origin in self._origins:
+            return [
+                *_ALWAYS,
+                (b"access-control-allow-origin", headers[b"origin"]),
+                (b"access-control-expose-headers", b"X-Turn-Id, X-Session-Id, Location, Retry-After"),
+                (b"vary", b"Origin"),
+            ]
+        is_same = urlsplit(origin).netloc == headers.get(b"host", b"").decode("latin-1").lower()
+        if local_only and not is_same:
+            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+        return list(_ALWAYS)
+
+    def preflight(self, method: str, headers: dict[bytes, bytes], added: Headers) -> Headers | None:
+        """The headers of the answer to a browser's question whether it may call; None if it is none."""
+        if method != "OPTIONS" or b"access-control-request-method" not in headers:
+            return None
+        if not any(name == b"access-control-allow-origin" for name, _ in added):
+            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+        return [
+            *added,
+            (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE"),
+            (
+                b"access-control-allow-headers",
+                b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-API-Key",
+            ),
+            (b"access-control-max-age", b"600"),
+        ]
+
+
+def header_map(scope: dict[str, Any]) -> dict[bytes, bytes]:
+    """The headers by lower-case name; of repeated ones the first counts."""
+    found: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        found.setdefault(name, value)
+    return found

@@ -1,0 +1,135 @@
+"""What clients send: bodies, ids and positions, checked before anything is started or written."""
+
+import hashlib
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+
+from turnwire.core.contracts import OnBusy, Scope
+from turnwire.core.encoding import clean_text
+from turnwire.core.errors import BadCursorError
+from turnwire.server.errors import HttpError, invalid_body
+
+_ID = r"^[A-Za-z0-9._:@-]{1,128}$"
+_CURSOR = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
+ClientId = Annotated[str, StringConstraints(pattern=_ID)]
+Title = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+
+
+class Grace(BaseModel):
+    grace: float = Field(ge=0, le=86_400, description="Seconds without a reader after which the turn is cancelled.")
+
+
+class MessageBody(BaseModel):
+    """A message to an agent."""
+
+    model_config = ConfigDict(title="Message")
+
+    message: str = Field(min_length=1, description="What to answer.")
+    session_id: ClientId | None = Field(None, description="The session to go on with; without it a new one begins.")
+    agent: str | None = Field(None, description="Who answers; the first configured agent by default.")
+    turn_id: ClientId | None = Field(None, description="An id of your own; the same one again joins the same turn.")
+    on_busy: OnBusy = Field("enqueue", description="What to do if the session is answering already.")
+    on_disconnect: Literal["continue", "cancel"] | Grace = Field(
+        "continue", description="What happens to the turn when its readers leave."
+    )
+    review: bool | None = Field(None, description="Whether evidence is reviewed, for agents that do.")
+    answer: Literal["synthesis", "direct"] | None = Field(None, description="How the answer is made, likewise.")
+
+    @field_validator("message")
+    @classmethod
+    def _has_text(cls, message: str) -> str:
+        if not clean_text(message).strip():
+            raise ValueError("there is no text in it")
+        return message
+
+    @property
+    def disconnect_grace(self) -> float | None:
+        if isinstance(self.on_disconnect, Grace):
+            return self.on_disconnect.grace
+        return 0 if self.on_disconnect == "cancel" else None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {name: value for name in ("review", "answer") if (value := getattr(self, name)) is not None}
+
+    def fingerprint(self, session_id: str | None) -> str:
+        """Equal for equal requests: what a repeated key is checked against."""
+        told = [session_id, self.message, self.agent, self.on_busy, self.disconnect_grace, self.options]
+        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+
+
+class SessionBody(BaseModel):
+    """A new session; with an `id` of your own it is made only once."""
+
+    id: ClientId | None = None
+    title: Title | None = None
+
+
+class TitleBody(BaseModel):
+    title: Title
+
+
+class KeyBody(BaseModel):
+    """A new API key."""
+
+    principal: ClientId
+    scopes: list[Scope] = Field(["read", "write", "approve"], min_length=1)
+    expires_at: int | None = Field(None, description="Unix time in milliseconds.")
+
+
+def parse_message(body: bytes) -> MessageBody:
+    """Raises HttpError 400 or 422."""
+    try:
+        return MessageBody.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            raise HttpError(400, "invalid_json", f"the body is not JSON: {first['ctx']['error']}") from None
+        raise invalid_body(error) from None
+
+
+def query_of(scope: dict[str, Any]) -> dict[str, str]:
+    return dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=50))
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """The last position a client has, and the epoch it saw there if it knows."""
+
+    position: int = 0
+    epoch: int | None = None
+
+
+def parse_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> Cursor:
+    """`Last-Event-ID` before `after`: a browser that reconnects keeps the URL and adds the header."""
+    for field, text in (
+        ("Last-Event-ID", headers.get(b"last-event-id", b"").decode("latin-1")),
+        ("after", query.get("after", "")),
+    ):
+        if text:
+            found = _CURSOR.fullmatch(text)
+            if found is None:
+                raise BadCursorError(field)
+            return Cursor(int(found[1]), int(found[2]) if found[2] else None)
+    return Cursor()
+
+
+def parse_session_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> tuple[str, int] | None:
+    """`<turn_id>:<position>`, the id of a session's stream."""
+    text = headers.get(b"last-event-id", b"").decode("latin-1") or query.get("after", "")
+    if not text:
+        return None
+    turn_id, _, position = text.rpartition(":")
+    if not re.fullmatch(_ID, turn_id) or not position.isdecimal() or len(position) > 15:
+        raise BadCursorError("Last-Event-ID" if b"last-event-id" in headers else "after")
+    return turn_id, int(position)
+
+
+def check_id(text: str) -> str:
+    """An id in a path. What cannot be an id is not found."""
+    if not re.fullmatch(_ID, text):
+        raise HttpError(404, "not_found", "nothing has this id")
+    return text

@@ -1,0 +1,75 @@
+"""The streaming routes for the OpenAPI page; they are not FastAPI's, so it does not know them."""
+
+from typing import Any
+
+from turnwire.server.requests import MessageBody
+
+_MESSAGE = {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/MessageBody"}}}}
+_STREAM = {"200": {"description": "The turn's events", "content": {"text/event-stream": {}}}}
+
+
+def _parameter(name: str, place: str, description: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": place,
+        "required": place == "path",
+        "description": description,
+        "schema": {"type": "string"},
+    }
+
+
+_KEY = _parameter("Idempotency-Key", "header", "The same key again joins the same turn.")
+_ID = _parameter("id", "path", "Our id, or your own.")
+_LAST = _parameter("Last-Event-ID", "header", "The last id received; the stream goes on after it.")
+
+_PATHS: dict[str, Any] = {
+    "/chat": {
+        "post": {
+            "tags": ["chat"],
+            "summary": "Ask, and get the whole answer when it is there",
+            "parameters": [_KEY],
+            "requestBody": _MESSAGE,
+            "responses": {"200": {"description": "The answer", "content": {"application/json": {}}}},
+        }
+    },
+    "/chat/stream": {
+        "post": {
+            "tags": ["chat"],
+            "summary": "Ask, and watch the answer being made",
+            "parameters": [_KEY, _LAST],
+            "requestBody": _MESSAGE,
+            "responses": _STREAM,
+        }
+    },
+    "/v1/turns/{id}/events": {
+        "get": {
+            "tags": ["turns"],
+            "summary": "A turn's events from any position, live or finished",
+            "parameters": [
+                _ID,
+                _LAST,
+                _parameter("after", "query", "Where to go on from, if there is no Last-Event-ID."),
+                _parameter("wire", "query", "The protocol to write them in; `sse_chat` by default."),
+                _parameter("wait", "query", "Answer with JSON; wait this many seconds if there is nothing yet."),
+            ],
+            "responses": {**_STREAM, "204": {"description": "The turn has ended and you have all of it"}},
+        }
+    },
+    "/v1/sessions/{id}/events": {
+        "get": {
+            "tags": ["sessions"],
+            "summary": "All turns of a session, as they happen",
+            "parameters": [_ID, _LAST, _parameter("after", "query", "`<turn_id>:<position>`")],
+            "responses": _STREAM,
+        }
+    },
+}
+
+
+def with_streams(schema: dict[str, Any]) -> dict[str, Any]:
+    schema["paths"] = {**_PATHS, **schema["paths"]}
+    components = schema.setdefault("components", {}).setdefault("schemas", {})
+    message = MessageBody.model_json_schema(ref_template="#/components/schemas/{model}")
+    components.update(message.pop("$defs", {}))
+    components["MessageBody"] = message
+    return schema

@@ -1,0 +1,157 @@
+"""One open response body, written to without waiting.
+
+ASGI's `send` is a coroutine, but a server that has room in its buffer finishes it in one step.
+So it is run in place, without a task, and becomes a task only when the reader is slow. A slow
+reader then blocks nothing but its own connection.
+"""
+
+import asyncio
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any
+
+from turnwire.core.contracts import Control, Wire
+
+Send = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class Connection:
+    """`on_writable` is called when a blocked write is through; `quiet_ticks` and `blocked_ticks` are the hub's."""
+
+    __slots__ = (
+        "_direct",
+        "_is_broken",
+        "_scope",
+        "_send",
+        "_task",
+        "age_ticks",
+        "blocked_ticks",
+        "is_blocked",
+        "is_finished",
+        "key_id",
+        "on_writable",
+        "principal",
+        "quiet_ticks",
+        "wire",
+    )
+
+    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None) -> None:
+        self.wire = wire
+        self.principal = principal
+        self.key_id = key_id
+        self.is_blocked = False
+        self.is_finished = False
+        self.quiet_ticks = 0
+        self.blocked_ticks = 0
+        self.age_ticks = 0
+        self.on_writable: Callable[[], None] | None = None
+        self._send = send
+        # Middleware of a host application may wrap `send` in ways that need a task of its own.
+        self._direct = type(getattr(send, "__self__", None)).__module__.startswith("uvicorn.protocols.http")
+        self._task: asyncio.Task[None] | None = None
+        self._scope: asyncio.Timeout | None = None
+        self._is_broken = False
+
+    def write(self, body: bytes, *, last: bool = False) -> None:
+        """Sends a piece of the body; nothing, once the stream is over. Must not be called while `is_blocked`."""
+        if self.is_finished:
+            return
+        self.quiet_ticks = 0
+        sending = self._send({"type": "http.response.body", "body": body, "more_body": not last})
+        if last:
+            self.is_finished = True
+        if self._direct:
+            try:
+                awaited = sending.send(None)
+            except StopIteration:
+                return
+            sending = _finish(sending, awaited)
+        self.is_blocked = True
+        self.blocked_ticks = 0
+        self._task = asyncio.create_task(sending)
+        self._task.add_done_callback(self._written)
+
+    async def written(self, body: bytes, *, last: bool = False) -> None:
+        """Sends a piece of the body and waits until there is room for another."""
+        self.write(body, last=last)
+        if self.is_blocked and self._task is not None:
+            await asyncio.wait([self._task])
+
+    def finish(self, control: Control) -> None:
+        """Ends the stream from our side: with the wire's own word if it has one and can still say it."""
+        if self.is_finished:
+            return
+        farewell = self.wire.control(control)
+        if farewell is None or self.is_blocked:
+            self.abort()
+        else:
+            self.write(farewell, last=True)
+
+    def abort(self) -> None:
+        """Breaks the connection, so that the client cannot take what it has for the whole."""
+        self.is_finished = True
+        if self._task is not None:
+            self._task.cancel()
+        # ASGI has no word for this; uvicorn's cycle holds the transport.
+        transport = getattr(getattr(self._send, "__self__", None), "transport", None)
+        if transport is not None:
+            transport.abort()
+        else:
+            self._is_broken = True
+            self._stop_waiting()
+
+    async def closed(self, receive: Receive) -> bool:
+        """Waits until the response is over. True if it was the client who left."""
+        try:
+            async with asyncio.timeout(None) as self._scope:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                return not self.is_finished
+        except TimeoutError:
+            if self._is_broken:
+                raise BrokenStreamError from None
+            return False
+        finally:
+            self._scope = None
+            self.is_finished = True
+            if self._task is not None:
+                self._task.cancel()
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self.is_blocked = False
+        self._task = None
+        if task.cancelled() or task.exception() is not None:
+            self.is_finished = True
+        elif self.is_finished:
+            self._stop_waiting()
+        elif self.on_writable is not None:
+            self.on_writable()
+
+    def _stop_waiting(self) -> None:
+        # Not every server reports the end of a response to somebody who waits for a disconnect.
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+
+class BrokenStreamError(Exception):
+    """Leaves the application, to make a server that offers no other way break the connection."""
+
+
+async def _finish(coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:
+    """Finishes, as a task, a coroutine that was begun by hand and now waits for `awaited`."""
+    await _rest(coroutine, awaited)
+
+
+@types.coroutine
+def _rest(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    while True:
+        try:
+            try:
+                sent = yield awaited
+            except BaseException as error:
+                awaited = coroutine.throw(error)
+            else:
+                awaited = coroutine.send(sent)
+        except StopIteration:
+            return

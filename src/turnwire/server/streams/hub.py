@@ -1,0 +1,145 @@
+"""Every open stream of this process: who may open one, who has gone quiet, who must go.
+
+One ticker serves them all; a stream has no timer of its own.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+from turnwire.core.contracts import Reconnect, Wire
+from turnwire.core.errors import ShuttingDownError, TooManyStreamsError
+from turnwire.core.turns import TurnRecord
+from turnwire.server.streams.connection import Connection, Receive, Send
+from turnwire.server.streams.pump import StateReader, TurnPump, TurnReader, write_page
+from turnwire.settings import Settings
+
+_NEAR = 256
+
+
+class StreamHub:
+    def __init__(self, store: StateReader, settings: Settings, is_valid: Callable[[str], bool]) -> None:
+        """`is_valid` says whether an API key may still be used."""
+        self._store = store
+        self._is_valid = is_valid
+        self._max_open = settings.max_open_streams
+        self._tick = min(1.0, settings.heartbeat / 3, settings.write_timeout / 3, settings.stream_lifetime / 3)
+        self._heartbeat_ticks = round(settings.heartbeat / self._tick)
+        self._write_ticks = round(settings.write_timeout / self._tick)
+        self._lifetime_ticks = round(settings.stream_lifetime / self._tick)
+        self._connections: set[Connection] = set()
+        self._open_by: Counter[str] = Counter()
+        self._pumps: dict[tuple[str, str], TurnPump] = {}
+        self._ticker: asyncio.Task[None] | None = None
+        self._draining = False
+
+    def open(self) -> None:
+        self._ticker = asyncio.create_task(self._tick_forever())
+
+    async def close(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._ticker
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    @property
+    def open_count(self) -> int:
+        return len(self._connections)
+
+    def check_room(self, principal: str) -> None:
+        """Raises TooManyStreamsError, ShuttingDownError."""
+        if self._draining:
+            raise ShuttingDownError
+        if self._open_by[principal] >= self._max_open:
+            raise TooManyStreamsError(self._max_open)
+
+    def connect(self, send: Send, wire: Wire, principal: str, key_id: str | None) -> Connection:
+        connection = Connection(send, wire, principal, key_id)
+        self._connections.add(connection)
+        self._open_by[principal] += 1
+        if self._draining:
+            connection.finish(self._farewell())
+        return connection
+
+    def disconnect(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._open_by[connection.principal] -= 1
+        if not self._open_by[connection.principal]:
+            del self._open_by[connection.principal]
+
+    async def stream_turn(self, record: TurnRecord, after: int, connection: Connection, receive: Receive) -> bool:
+        """Writes a turn's log from a position until its end. True if the client left before."""
+        if record.phase == "ended":
+            replay = asyncio.create_task(self._replay(record, after, connection))
+            try:
+                return await connection.closed(receive)
+            finally:
+                replay.cancel()
+        reader = TurnReader(self._pump_for(record, connection.wire, after), connection, after)
+        try:
+            return await connection.closed(receive)
+        finally:
+            reader.close()
+
+    async def _replay(self, record: TurnRecord, after: int, connection: Connection) -> None:
+        try:
+            while not connection.is_finished:
+                after = await write_page(self._store, record.id, connection.wire, connection, after)
+        except Exception:
+            connection.abort()
+            raise
+
+    def _pump_for(self, record: TurnRecord, wire: Wire, after: int) -> TurnPump:
+        key = record.id, wire.name
+        pump = self._pumps.get(key)
+        if pump is None:
+            # A reader near the end begins in the window; one that is far behind reads up to it by itself.
+            start = after if record.last_position - after <= _NEAR else record.last_position
+            pump = TurnPump(self._store, record.id, wire, start, lambda: self._drop_pump(key))
+            self._pumps[key] = pump
+        return pump
+
+    def _drop_pump(self, key: tuple[str, str]) -> None:
+        self._pumps.pop(key, None)
+
+    def drain(self) -> None:
+        """Tells every reader to come back to another process, or to this one after its restart."""
+        self._draining = True
+        for connection in tuple(self._connections):
+            connection.finish(self._farewell())
+
+    def close_key(self, key_id: str) -> None:
+        for connection in tuple(self._connections):
+            if connection.key_id == key_id:
+                connection.abort()
+
+    def _farewell(self) -> Reconnect:
+        # Spread out, so that they do not all come back in the same moment.
+        return Reconnect(random.randint(200, 2_000))
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick)
+            for connection in tuple(self._connections):
+                self._look_after(connection)
+
+    def _look_after(self, connection: Connection) -> None:
+        connection.age_ticks += 1
+        if connection.is_finished and not connection.is_blocked:
+            return
+        if connection.key_id is not None and not self._is_valid(connection.key_id):
+            connection.abort()
+        elif connection.is_blocked:
+            connection.blocked_ticks += 1
+            if connection.blocked_ticks >= self._write_ticks:
+                connection.abort()
+        elif connection.age_ticks >= self._lifetime_ticks:
+            connection.finish(self._farewell())
+        else:
+            connection.quiet_ticks += 1
+            if connection.quiet_ticks >= self._heartbeat_ticks:
+                connection.write(connection.wire.heartbeat)

@@ -1,0 +1,191 @@
+"""From one turn to all its readers on one wire: encoded once, written by one hand.
+
+The pump keeps a short window of frames at the end of the log. A reader holds only its position;
+while that is in the window it is written to from there, in one write for all it has not got yet.
+A reader that is behind the window reads the log itself, at its own pace, until it has caught up.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from turnwire.core.contracts import Gap, LogReader, Wire
+from turnwire.core.errors import EventsGoneError
+from turnwire.core.follow import PAGE, Follower
+from turnwire.core.logged import LoggedEvent
+from turnwire.core.turns import TurnState
+from turnwire.server.streams.connection import Connection
+
+logger = logging.getLogger("turnwire.streams")
+
+_WRITE_BYTES = 64 * 1024
+_WINDOW_FRAMES = 128
+_WINDOW_BYTES = 512 * 1024
+
+
+class StateReader(LogReader, Protocol):
+    async def turn_state(self, turn_id: str) -> TurnState | None: ...
+
+
+class TurnPump:
+    def __init__(self, store: StateReader, turn_id: str, wire: Wire, start: int, on_empty: Callable[[], None]) -> None:
+        self.store = store
+        self.turn_id = turn_id
+        self.wire = wire
+        self.base = start
+        """The position before the first frame of the window."""
+        self.frames: list[bytes] = []
+        self.has_ended = False
+        self._size = 0
+        self._encode = wire.encoder().frame
+        self._readers: list[TurnReader] = []
+        self._on_empty = on_empty
+        self._loop = asyncio.get_running_loop()
+        self._is_due = False
+        self._joined: tuple[int, int, bytes] = (0, 0, b"")
+        self._follower = Follower(store, turn_id, start, self._take, self._fail)
+
+    def add(self, reader: "TurnReader") -> None:
+        self._readers.append(reader)
+        reader.advance()
+
+    def remove(self, reader: "TurnReader") -> None:
+        if reader in self._readers:
+            self._readers.remove(reader)
+        if not self._readers:
+            self._follower.close()
+            self._on_empty()
+
+    def next_piece(self, position: int) -> tuple[bytes, int]:
+        """What to write to a reader at a position, and where that takes it."""
+        start, end = position - self.base, len(self.frames)
+        if end - start == 1:
+            return self.frames[start], position + 1
+        if self._size > _WRITE_BYTES:
+            end, size = start, 0
+            while end < len(self.frames) and (size := size + len(self.frames[end])) <= _WRITE_BYTES:
+                end += 1
+            end = max(end, start + 1)
+        # Readers mostly move together, so what was put together for one serves the next.
+        first, last, body = self._joined
+        if first != position or last != self.base + end:
+            body = b"".join(self.frames[start:end])
+            self._joined = position, self.base + end, body
+        return body, self.base + end
+
+    @property
+    def head(self) -> int:
+        return self.base + len(self.frames)
+
+    def _take(self, events: Sequence[LoggedEvent]) -> None:
+        if len(events) == 1:
+            frame = self._encode(events[0])
+            self.frames.append(frame)
+            self._size += len(frame)
+        else:
+            frames = list(map(self._encode, events))
+            self.frames += frames
+            self._size += sum(map(len, frames))
+        if events[-1].is_last:
+            self.has_ended = True
+        if not self._is_due:
+            # Not at once: what else this turn of the loop brings goes into the same write.
+            self._is_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_due = False
+        readers = self._readers
+        if len(readers) == 1:
+            readers[0].advance()
+        else:
+            for reader in tuple(readers):
+                reader.advance()
+        if len(self.frames) > _WINDOW_FRAMES or self._size > _WINDOW_BYTES:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Forgets what every reader has got, and, if that is not enough, what the slowest have not."""
+        drop = min((reader.position for reader in self._readers), default=self.head) - self.base
+        drop = max(drop, 0)
+        size = self._size - sum(map(len, self.frames[:drop]))
+        while size > _WINDOW_BYTES:
+            size -= len(self.frames[drop])
+            drop += 1
+        del self.frames[:drop]
+        self.base += drop
+        self._size = size
+
+    def _fail(self, error: Exception) -> None:
+        logger.error("turn %s can no longer be followed", self.turn_id, exc_info=error)
+        for reader in tuple(self._readers):
+            reader.connection.abort()
+
+
+class TurnReader:
+    """One reader of a turn: a position and a connection."""
+
+    __slots__ = ("_catching_up", "connection", "position", "pump")
+
+    def __init__(self, pump: TurnPump, connection: Connection, after: int) -> None:
+        self.pump = pump
+        self.connection = connection
+        self.position = after
+        self._catching_up: asyncio.Task[None] | None = None
+        connection.on_writable = self.advance
+        pump.add(self)
+
+    def close(self) -> None:
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+        self.pump.remove(self)
+
+    def advance(self) -> None:
+        """Writes all that there is to write and room for."""
+        pump, connection = self.pump, self.connection
+        if self.position < pump.base and self._catching_up is None and not connection.is_finished:
+            self._catching_up = asyncio.create_task(self._catch_up())
+        if self._catching_up is not None:
+            return
+        while self.position < pump.head and not connection.is_blocked and not connection.is_finished:
+            body, self.position = pump.next_piece(self.position)
+            connection.write(body, last=pump.has_ended and self.position == pump.head)
+
+    async def _catch_up(self) -> None:
+        pump = self.pump
+        try:
+            while self.position < pump.base and not self.connection.is_finished:
+                self.position = await write_page(pump.store, pump.turn_id, pump.wire, self.connection, self.position)
+        except Exception:
+            logger.exception("a reader of turn %s could not catch up", pump.turn_id)
+            self.connection.abort()
+        finally:
+            self._catching_up = None
+        self.advance()
+
+
+async def write_page(store: StateReader, turn_id: str, wire: Wire, connection: Connection, position: int) -> int:
+    """Writes a page of a log from the store, at the reader's pace. Returns the position it ends at."""
+    try:
+        events = await store.read(turn_id, position, 4 * PAGE)
+    except EventsGoneError as gone:
+        state = await store.turn_state(turn_id)
+        frame = wire.control(Gap(position, gone.first_kept, state or TurnState()))
+        if frame is None:
+            connection.abort()
+        else:
+            await connection.written(frame)
+        return gone.first_kept - 1
+    frames = list(map(wire.encoder().frame, events))
+    is_last = bool(events) and events[-1].is_last
+    start = size = 0
+    for end, frame in enumerate(frames, start=1):
+        size += len(frame)
+        if size >= _WRITE_BYTES or end == len(frames):
+            if connection.is_finished:
+                break
+            await connection.written(b"".join(frames[start:end]), last=is_last and end == len(frames))
+            position = events[end - 1].position
+            start, size = end, 0
+    return position

@@ -1,0 +1,190 @@
+"""`Turnwire`: an agent, a store and an ASGI app, with one life from `open` to `close`."""
+
+import asyncio
+import logging
+import secrets
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from turnwire import assembly
+from turnwire.core.contracts import Accepted, Agent, Store
+from turnwire.core.errors import StoreError
+from turnwire.core.ids import is_own_id
+from turnwire.core.logged import now_ms
+from turnwire.core.runner import TurnRequest
+from turnwire.core.turns import TurnFold, TurnRecord, TurnState
+from turnwire.server.auth import Authenticate, Gatekeeper, KeyRing
+from turnwire.server.requests import MessageBody
+from turnwire.server.streams.hub import StreamHub
+from turnwire.settings import Settings
+
+logger = logging.getLogger("turnwire.server")
+
+
+class Turnwire:
+    """Runs agents and serves their turns.
+
+    `agent` is an async generator function or an object with an `answer` method; `agents` names several,
+    the first one answers by default. `store` is "sqlite" (in the folder `data`), "memory", or a store.
+    `authenticate` lets a host application say who is calling, in place of API keys.
+    """
+
+    def __init__(
+        self,
+        agent: Any = None,
+        *,
+        agents: Mapping[str, Any] | None = None,
+        store: assembly.StoreKind | Store = "sqlite",
+        data: Path | str | None = None,
+        settings: Settings | None = None,
+        authenticate: Authenticate | None = None,
+    ) -> None:
+        settings = settings or Settings()
+        if data is not None:
+            settings = settings.model_copy(update={"data": Path(data)})
+        given = dict(agents or {})
+        if agent is not None:
+            given = {"default": agent, **given}
+        self.agents: dict[str, Agent] = {name: assembly.as_agent(one) for name, one in given.items()}
+        if not self.agents:
+            self.agents = {"demo": assembly.demo()}
+        self.settings = settings
+        self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
+        self.runner = assembly.build_runner(self.store, self.agents, settings)
+        self.keys = KeyRing(self.store)
+        self.control_token = f"twc_{secrets.token_urlsafe(32)}"
+        self.gatekeeper = Gatekeeper(self.keys, self.control_token, authenticate)
+        self.streams = StreamHub(self.store, settings, self.keys.is_valid)
+        self.is_open = False
+        self._opening: asyncio.Lock | None = None
+        self._winding_down: asyncio.Task[None] | None = None
+        self._upkeep: asyncio.Task[None] | None = None
+        self._restore_signals: Callable[[], None] = lambda: None
+
+    def asgi(self) -> Any:
+        """The ASGI app: to be served on its own, or mounted inside another one."""
+        from turnwire.server.app import TurnwireApp
+
+        return TurnwireApp(self)
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """Opens and closes with the server. A host application passes it on, or does it from its own lifespan."""
+        await self.open()
+        try:
+            yield
+        finally:
+            await self.close()
+
+    async def open(self) -> None:
+        """Opens the store and picks up what an earlier process left. Safe to call again."""
+        if self._opening is None:
+            self._opening = asyncio.Lock()
+        async with self._opening:
+            if self.is_open:
+                return
+            await self.store.open()
+            await self.keys.open()
+            await self.runner.open()
+            self.streams.open()
+            self._upkeep = asyncio.create_task(self._keep_up())
+            self._restore_signals = _on_termination(self.drain)
+            self.is_open = True
+
+    def drain(self) -> None:
+        """Begins to shut down: readers are sent away, running turns get the grace period."""
+        if self._winding_down is None and self.is_open:
+            self._winding_down = asyncio.create_task(self.runner.drain(self.settings.shutdown_grace))
+            self.streams.drain()
+
+    @property
+    def is_draining(self) -> bool:
+        return self._winding_down is not None
+
+    async def close(self) -> None:
+        if not self.is_open:
+            return
+        self.drain()
+        self._restore_signals()
+        if self._winding_down is not None:
+            await self._winding_down
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+        await self.runner.close()
+        await self.streams.close()
+        self.is_open = False
+        await self.store.close()
+
+    async def start(self, principal: str, body: MessageBody, idempotency_key: str | None = None) -> Accepted:
+        """Starts a turn for a message, in the session it names, or in a new one."""
+        session_id = None
+        if body.session_id is not None:
+            if is_own_id(body.session_id):
+                session = await self.store.find_session(principal, body.session_id)
+            else:
+                session, _ = await self.store.ensure_session(principal, body.session_id, None)
+            session_id = session.id
+        request = TurnRequest(
+            principal=principal,
+            session_id=session_id,
+            message=body.message,
+            agent=body.agent,
+            external_id=body.turn_id,
+            idempotency_key=idempotency_key,
+            fingerprint=body.fingerprint(session_id),
+            on_busy=body.on_busy,
+            disconnect_grace=body.disconnect_grace,
+            options=body.options,
+        )
+        return await self.runner.start(request)
+
+    async def state(self, record: TurnRecord) -> TurnState:
+        """What a turn has come to, folded from what is committed of it."""
+        if record.phase == "ended":
+            state = await self.store.turn_state(record.id)
+            if state is not None:
+                return state
+        fold, position = TurnFold(), 0
+        while events := await self.store.read(record.id, position, 1_000):
+            for logged in events:
+                fold.add(logged)
+            position = events[-1].position
+        return fold.state()
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.maintenance_interval)
+            try:
+                await self.store.maintain(expire_before=now_ms() - int(self.settings.keep_logs * 1000))
+            except StoreError:
+                logger.exception("the logs could not be tidied; this is tried again")
+
+
+def _on_termination(act: Callable[[], None]) -> Callable[[], None]:
+    """Calls `act` on SIGTERM and SIGINT before whoever handled them so far. Returns what undoes it."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    loop = asyncio.get_running_loop()
+    earlier = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(act)
+        before = earlier[signal.Signals(number)]
+        if callable(before):
+            before(number, frame)
+
+    for number, before in earlier.items():
+        if callable(before):  # With no handler there is no server to shut down gracefully.
+            signal.signal(number, handle)
+
+    def restore() -> None:
+        for number, before in earlier.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, before)
+
+    return restore

@@ -1,0 +1,118 @@
+"""Every store there is, and how each is opened, lost and opened again.
+
+A `Place` is where a store keeps its data. It outlives the store objects that are opened in it, as a
+disk outlives processes.
+"""
+
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+from turnwire.core.contracts import LogReader, Store
+from turnwire.core.logged import LoggedEvent
+from turnwire.stores.memory import MemoryStore, World
+from turnwire.stores.sqlite import SqliteArchive, SqliteStore
+
+T = TypeVar("T")
+
+
+class Place(Protocol):
+    def __init__(self, folder: Path) -> None: ...
+
+    async def open(self, **options: Any) -> Store: ...
+
+    async def close(self) -> None:
+        """Closes whatever is still open here."""
+        ...
+
+    def crash(self) -> None:
+        """The process is gone: what was committed stays, nothing more is written, nobody is told."""
+        ...
+
+    def committed(self, turn_id: str) -> list[LoggedEvent]:
+        """What a reader that shares nothing with the open store finds, at this very moment."""
+        ...
+
+
+class MemoryPlace:
+    def __init__(self, folder: Path) -> None:
+        self.world = World()
+
+    async def open(self, **options: Any) -> Store:
+        return MemoryStore(self.world, **options)
+
+    async def close(self) -> None:
+        pass
+
+    def crash(self) -> None:
+        pass
+
+    def committed(self, turn_id: str) -> list[LoggedEvent]:
+        return _read_now(MemoryStore(self.world), turn_id)
+
+
+class SqlitePlace:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._store: SqliteStore | None = None
+
+    async def open(self, **options: Any) -> Store:
+        store = SqliteStore(self.folder, **options)
+        await store.open()
+        self._store = store
+        return store
+
+    async def close(self) -> None:
+        if self._store is not None:
+            await self._store.close()
+            self._store = None
+
+    def crash(self) -> None:
+        store, self._store = self._store, None
+        assert store is not None
+        store._waiting.clear()
+        store._committed = lambda group, error: None  # type: ignore[method-assign]
+        store._writer._committed = store._committed
+        store._writer._groups.put(None)
+        store._writer._thread.join()
+        store._readers.close()
+        store._connection.close()
+        store._lock.release()
+
+    def committed(self, turn_id: str) -> list[LoggedEvent]:
+        archive = SqliteArchive(self.folder)
+        try:
+            return _read_now(archive, turn_id)
+        finally:
+            archive.close()
+
+
+STORES: dict[str, type[Place]] = {"memory": MemoryPlace, "sqlite": SqlitePlace}
+
+
+def _read_now(reader: LogReader, turn_id: str) -> list[LoggedEvent]:
+    return at_once(reader.read(turn_id, 0, 1_000_000))
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits, without an event loop: for use inside a callback."""
+    try:
+        coroutine.send(None)
+    except StopIteration as returned:
+        return returned.value
+    coroutine.close()
+    raise AssertionError("it waited")
+
+
+@pytest.fixture(params=STORES.values(), ids=STORES.keys())
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    place: Place = request.param(tmp_path)
+    yield place
+    await place.close()
+
+
+@pytest.fixture
+async def store(place: Place) -> Store:
+    return await place.open()

@@ -1,0 +1,138 @@
+"""How tests make turns, write to them and read them back."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+from turnwire.core.contracts import Accepted, Admission, LogReader, NewTurn, Store
+from turnwire.core.events import DoneEvent, Event, Outcome, TokenEvent
+from turnwire.core.follow import follow
+from turnwire.core.ids import new_id
+from turnwire.core.limits import Limits
+from turnwire.core.log import TurnLog, opening_events
+from turnwire.core.logged import LoggedEvent, log_event, now_ms
+from turnwire.core.turns import TurnFold, TurnRecord
+
+# No test waits longer than this for anything.
+BOUND = 10.0
+
+
+async def new_session_id(store: Store, principal: str = "ann") -> str:
+    session, _ = await store.ensure_session(principal, None, None)
+    return session.id
+
+
+async def start(
+    store: Store,
+    *,
+    session_id: str | None = None,
+    principal: str = "ann",
+    message: str = "hello",
+    key: str | None = None,
+    fingerprint: str = "",
+    admission: Admission | None = None,
+    **fields: Any,
+) -> Accepted:
+    """Asks the store to accept a turn, in a session of its own if none is given."""
+    record = TurnRecord(
+        id=new_id(),
+        session_id=session_id or await new_session_id(store, principal),
+        principal=principal,
+        agent="echo",
+        message=message,
+        last_position=2,
+        created_at=now_ms(),
+        **fields,
+    )
+    new = NewTurn(
+        record=record, opening=opening_events(record, principal), idempotency_key=key, fingerprint=fingerprint
+    )
+    return await store.create_turn(new, admission or Admission())
+
+
+async def started(store: Store, **details: Any) -> TurnRecord:
+    return (await start(store, **details)).record
+
+
+async def claimed(store: Store, worker: str = "worker", **details: Any) -> TurnRecord:
+    await store.renew(worker)
+    return await store.claim((await started(store, **details)).id, worker)
+
+
+async def write(store: Store, record: TurnRecord, *events: Event, end: Outcome | None = None) -> None:
+    """Writes to a claimed turn from its last position on, and ends it if an outcome is given."""
+    if end is None:
+        await append(store, record.id, record.epoch, record.last_position + 1, *events)
+        return
+    log = TurnLog(store, record, Limits())
+    await log.restore()
+    for event in events:
+        log.append(event)
+    await log.end(end)
+
+
+async def ended(store: Store, *events: Event, outcome: Outcome = "completed", **details: Any) -> TurnRecord:
+    """A turn with these events, from its beginning to its end."""
+    record = await claimed(store, **details)
+    await write(store, record, *(events or (TokenEvent("hello"), TokenEvent(" there"))), end=outcome)
+    return await store.find_turn(record.principal, record.id)
+
+
+async def append(
+    store: Store, turn_id: str, epoch: int, position: int, *events: Event, end: bool = False
+) -> Sequence[LoggedEvent]:
+    """Hands events over exactly as told, right or wrong; raises why they were refused."""
+    logged = [log_event(event, place, epoch) for place, event in enumerate(events, start=position)]
+    fold = TurnFold()
+    for event in logged:
+        fold.add(event)
+    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def settle(count: int, error: Exception | None) -> None:
+        if error is None:
+            told.set_result(count)
+        else:
+            told.set_exception(error)
+
+    store.append(turn_id, epoch, logged, settle, fold.state() if end else None)
+    async with asyncio.timeout(BOUND):
+        assert await told == len(events)
+    return logged
+
+
+def done(record: TurnRecord, outcome: Outcome = "completed") -> DoneEvent:
+    return DoneEvent(outcome, record.session_id, record.id)
+
+
+async def whole_log(store: LogReader, turn_id: str, after: int = 0, page: int = 3) -> list[LoggedEvent]:
+    """All that is committed, read in small pages."""
+    found: list[LoggedEvent] = []
+    while events := await store.read(turn_id, after, page):
+        assert len(events) <= page
+        found += events
+        after = events[-1].position
+    return found
+
+
+async def followed(store: LogReader, turn_id: str, after: int = 0, count: int | None = None) -> list[LoggedEvent]:
+    """What a follower is given up to the end of the turn, or up to a number of events."""
+    seen: list[LoggedEvent] = []
+    async with asyncio.timeout(BOUND), aclosing(follow(store, turn_id, after)) as batches:
+        async for batch in batches:
+            seen += batch
+            if count is not None and len(seen) >= count:
+                break
+    return seen
+
+
+def positions(log: Sequence[LoggedEvent]) -> list[int]:
+    return [logged.position for logged in log]
+
+
+def texts(log: Sequence[LoggedEvent]) -> list[str]:
+    return [logged.event.content for logged in log if isinstance(logged.event, TokenEvent)]
+
+
+def types(log: Sequence[LoggedEvent]) -> list[str]:
+    return [str(type(logged.event).__struct_config__.tag) for logged in log]
