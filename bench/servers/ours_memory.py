@@ -4,9 +4,9 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from bench.servers.ours import ROOMY, answer
+from bench.servers.ours import ROOMY, Source
 from turnwire import Turnwire
 
 
 def app(data: Path | None) -> ASGIApp:
-    return Turnwire(agent=answer, store="memory", settings=ROOMY).asgi()
+    return Turnwire(agent=Source(), store="memory", settings=ROOMY).asgi()

@@ -8,12 +8,18 @@ async def answer(turn: Turn):
 app = Turnwire(agent=answer).asgi()
 """
 
-from turnwire.core.contracts import Agent, Store, Wire
-from turnwire.core.emit import emit
-from turnwire.core.errors import AgentError, TurnwireError
-from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
-from turnwire.server import Turnwire
-from turnwire.settings import Settings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from turnwire.core.contracts import Agent, Store, Wire
+    from turnwire.core.emit import emit
+    from turnwire.core.errors import AgentError, TurnwireError
+    from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
+    from turnwire.server import Turnwire
+    from turnwire.settings import Settings
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Agent",
@@ -29,3 +35,27 @@ __all__ = [
     "Wire",
     "emit",
 ]
+
+# Imported when first asked for: a tool that only wants `emit`, or a command line, need not load a web framework.
+_HOMES = {
+    "Agent": "core.contracts",
+    "AgentError": "core.errors",
+    "Message": "core.turns",
+    "Settings": "settings",
+    "Store": "core.contracts",
+    "Turn": "core.turns",
+    "TurnRecord": "core.turns",
+    "TurnState": "core.turns",
+    "Turnwire": "server",
+    "TurnwireError": "core.errors",
+    "Wire": "core.contracts",
+    "emit": "core.emit",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'turnwire' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"turnwire.{home}"), name)
+    return value

@@ -21,27 +21,35 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="TURNWIRE_", extra="forbid")
 
     data: Path = Field(default_factory=default_data_folder, description="The folder that holds the logs.")
-    host: str = Field("127.0.0.1", description="The address to listen on. Anything but loopback needs an API key.")
-    port: int = Field(8420, ge=0, le=65535, description="The port to listen on; 0 picks a free one.")
+    host: str = Field(
+        default="127.0.0.1", description="The address to listen on. Anything but loopback needs an API key."
+    )
+    port: int = Field(default=8420, ge=0, le=65535, description="The port to listen on; 0 picks a free one.")
 
-    allowed_hosts: list[str] = Field([], description="Names, beside loopback, that a request's Host may have.")
-    allowed_origins: list[str] = Field([], description="Web origins that may call from a browser (CORS).")
+    allowed_hosts: list[str] = Field(default=[], description="Names, beside loopback, that a request's Host may have.")
+    allowed_origins: list[str] = Field(default=[], description="Web origins that may call from a browser (CORS).")
 
-    max_body_bytes: int = Field(1024 * 1024, gt=0, description="The largest request body; more is a 413.")
-    max_event_bytes: int = Field(256 * 1024, ge=1024, description="The largest event; more ends the turn.")
-    max_events_per_turn: int = Field(100_000, ge=10, description="The most events in a turn; more ends it.")
-    max_uncommitted_events: int = Field(1_000, gt=0, description="How far an agent may run ahead of the disk.")
-    max_queued_turns: int = Field(8, ge=0, description="Turns that may wait in a session behind the running one.")
-    max_running_turns: int = Field(64, gt=0, description="Unfinished turns a principal may have; more is a 429.")
-    max_open_streams: int = Field(64, gt=0, description="Streams a principal may have open; more is a 429.")
-    history_turns: int = Field(50, ge=0, description="How many earlier turns an agent is given.")
+    max_body_bytes: int = Field(default=1024 * 1024, gt=0, description="The largest request body; more is a 413.")
+    max_event_bytes: int = Field(default=256 * 1024, ge=1024, description="The largest event; more ends the turn.")
+    max_events_per_turn: int = Field(default=100_000, ge=10, description="The most events in a turn; more ends it.")
+    max_uncommitted_events: int = Field(default=1_000, gt=0, description="How far an agent may run ahead of the disk.")
+    max_queued_turns: int = Field(
+        default=8, ge=0, description="Turns that may wait in a session behind the running one."
+    )
+    max_running_turns: int = Field(
+        default=64, gt=0, description="Unfinished turns a principal may have; more is a 429."
+    )
+    max_open_streams: int = Field(default=64, gt=0, description="Streams a principal may have open; more is a 429.")
+    history_turns: int = Field(default=50, ge=0, description="How many earlier turns an agent is given.")
 
-    turn_timeout: float = Field(600, gt=0, description="The longest a turn may run.")
-    cancel_patience: float = Field(5, ge=0, description="How long a cancelled agent may take to stop.")
-    shutdown_grace: float = Field(10, ge=0, description="How long running turns may go on after SIGTERM.")
-    lease: float = Field(10, gt=0, description="After this long without a sign of life a worker is dead.")
-    heartbeat: float = Field(15, gt=0, description="An idle stream says something this often.")
-    write_timeout: float = Field(30, gt=0, description="A reader that takes nothing for this long is dropped.")
-    stream_lifetime: float = Field(900, gt=0, description="A stream is asked to reconnect after this long.")
-    keep_logs: float = Field(30 * 86_400, gt=0, description="How long the events of an ended turn are kept.")
-    maintenance_interval: float = Field(10, gt=0, description="How often ended logs are sealed and old ones dropped.")
+    turn_timeout: float = Field(default=600, gt=0, description="The longest a turn may run.")
+    cancel_patience: float = Field(default=5, ge=0, description="How long a cancelled agent may take to stop.")
+    shutdown_grace: float = Field(default=10, ge=0, description="How long running turns may go on after SIGTERM.")
+    lease: float = Field(default=10, gt=0, description="After this long without a sign of life a worker is dead.")
+    heartbeat: float = Field(default=15, gt=0, description="An idle stream says something this often.")
+    write_timeout: float = Field(default=30, gt=0, description="A reader that takes nothing for this long is dropped.")
+    stream_lifetime: float = Field(default=900, gt=0, description="A stream is asked to reconnect after this long.")
+    keep_logs: float = Field(default=30 * 86_400, gt=0, description="How long the events of an ended turn are kept.")
+    maintenance_interval: float = Field(
+        default=10, gt=0, description="How often ended logs are sealed and old ones dropped."
+    )

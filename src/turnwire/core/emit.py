@@ -6,7 +6,7 @@ inherit. Outside a turn `emit()` does nothing, so that a tool can be used and te
 
 import asyncio
 import concurrent.futures
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -66,7 +66,7 @@ def _emit_from_thread(running: _Running, event: Event) -> None:
 
 
 @contextmanager
-def running_turn(log: TurnLog) -> Iterator[None]:
+def running_turn(log: TurnLog) -> Generator[None]:
     """Makes `emit()` write to this log for everything started inside."""
     token = _running.set(_Running(log, asyncio.get_running_loop()))
     try:

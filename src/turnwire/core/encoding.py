@@ -56,6 +56,17 @@ def encode_event(event: Event) -> tuple[Event, bytes]:
     return event, body
 
 
+def encode_token(content: str) -> tuple[str, bytes]:
+    """What `encode_event` makes of a `TokenEvent` with this content. Nearly every event is one."""
+    try:
+        body = b'{"type":"token","content":%b}' % _encode(content)
+    except UnicodeEncodeError:
+        return encode_token(clean_text(content))
+    if (b"\\" in body or not body.isascii() or b"\x7f" in body) and (cleaned := clean_text(content)) != content:
+        return encode_token(cleaned)
+    return content, body if body.isascii() else _escape(body)
+
+
 def ascii_json(value: Any) -> bytes:
     """Any plain value as one line of ASCII JSON."""
     body = msgspec.json.encode(value, enc_hook=_plain)
@@ -101,4 +112,5 @@ def _plain(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_plain)
+_encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Event)

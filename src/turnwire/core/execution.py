@@ -118,14 +118,12 @@ class Execution:
 
     async def _write_all(self, log: TurnLog, answer: AsyncIterator[Event | str]) -> None:
         # This loop is the path of every token.
-        append = log.append
+        append_token = log.append_token
         try:
             async for event in answer:
-                if isinstance(event, TokenEvent):
-                    append(event)
-                elif event.__class__ is str:
+                if isinstance(event, str):
                     if event:
-                        append(TokenEvent(event))
+                        append_token(event)
                 else:
                     self._write(log, event)
                 if log.is_behind:
@@ -136,10 +134,8 @@ class Execution:
             if isinstance(answer, AsyncGenerator):
                 await answer.aclose()
 
-    def _write(self, log: TurnLog, event: Event | str) -> None:
+    def _write(self, log: TurnLog, event: Event) -> None:
         match event:
-            case str():
-                log.append(TokenEvent(str(event)))
             case ResponseEvent():
                 # Its words become tokens, so that the answer is always what the tokens say.
                 self._response = event

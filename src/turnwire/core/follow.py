@@ -6,7 +6,7 @@ or doubled changes nothing but the time, and there is no seam between replay and
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from turnwire.core.contracts import LogReader
 from turnwire.core.logged import LoggedEvent
@@ -78,11 +78,12 @@ class Follower:
         self._deliver(events)
 
 
-async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncIterator[list[LoggedEvent]]:
+async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerator[list[LoggedEvent]]:
     """The events after a position in batches, as they are committed, until the last one.
 
     Raises TurnNotFoundError, EventsGoneError. An iteration that is abandoned must be closed with `aclose`.
     """
+    start = after
     changed = asyncio.Event()
     unwatch = store.watch(turn_id, lambda _: changed.set())
     try:
@@ -94,6 +95,8 @@ async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncIterato
                 yield events
                 if events[-1].is_last:
                     return
+            elif after == start > 0 and any(at.is_last for at in await store.read(turn_id, after - 1, 1)):
+                return  # Whoever has the last event already would wait for ever.
             else:
                 await changed.wait()
     finally:

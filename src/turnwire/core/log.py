@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from turnwire.core.contracts import Refusal, TurnStore
+from turnwire.core.encoding import encode_token
 from turnwire.core.errors import EventTooLargeError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
     DoneEvent,
@@ -18,9 +19,10 @@ from turnwire.core.events import (
     Outcome,
     ResponseEvent,
     SessionEvent,
+    TokenEvent,
 )
 from turnwire.core.limits import Limits
-from turnwire.core.logged import LoggedEvent, log_event
+from turnwire.core.logged import LoggedEvent, log_event, now_ms
 from turnwire.core.turns import TurnFold, TurnRecord
 
 
@@ -49,7 +51,11 @@ class TurnLog:
         self._store = store
         self._limits = limits
         self._on_failure = on_failure
+        self.is_behind = False
+        """Whether the store cannot keep up, so that the agent should wait for `room`."""
+        self._gathered: list[LoggedEvent] = []
         self._uncommitted = 0
+        self._loop = asyncio.get_running_loop()
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
         # One object for all appends, so that a store can tell whose they are.
@@ -65,26 +71,46 @@ class TurnLog:
 
     def append(self, event: Event) -> None:
         """Writes one event. Raises TurnEndedError, EventRefusedError, or why an earlier one was not committed."""
+        if isinstance(event, TokenEvent) and not event.agent_path:
+            self.append_token(event.content)
+            return
+        logged = log_event(event, self._position + 1, self._epoch)
+        self._gather(logged)
+        self.fold.add(logged)
+
+    def append_token(self, content: str) -> None:
+        """Writes a piece of the answer: the same as `append(TokenEvent(content))`, with no event made for it."""
+        content, body = encode_token(content)
+        logged = LoggedEvent(self._position + 1, self._epoch, now_ms(), body)
+        self._gather(logged)
+        self.fold.add_token(content, logged.position, logged.at)
+
+    def _gather(self, logged: LoggedEvent) -> None:
         if self.ended:
             raise TurnEndedError(self.turn_id)
         if self._failure is not None:
             raise self._failure
-        position = self._position + 1
-        logged = log_event(event, position, self._epoch)
-        if len(logged.body) > self._limits.max_event_bytes:
-            tag = type(event).__struct_config__.tag
-            raise EventTooLargeError(str(tag), len(logged.body), self._limits.max_event_bytes)
-        if position > self._limits.max_events_per_turn:
-            raise TooManyEventsError(self._limits.max_events_per_turn)
-        self._position = position
-        self.fold.add(logged)
-        self._uncommitted += 1
-        self._store.append(self.turn_id, self._epoch, (logged,), self._settled)
+        limits = self._limits
+        if len(logged.body) > limits.max_event_bytes:
+            kind = logged.body[9:].partition(b'"')[0].decode()
+            raise EventTooLargeError(kind, len(logged.body), limits.max_event_bytes)
+        if logged.position > limits.max_events_per_turn:
+            raise TooManyEventsError(limits.max_events_per_turn)
+        self._position = logged.position
+        gathered = self._gathered
+        if not gathered:
+            # Not at once: what else the agent says before it waits goes over in the same step.
+            self._loop.call_soon(self._hand_over)
+        gathered.append(logged)
+        if len(gathered) > limits.max_uncommitted_events:
+            self.is_behind = True
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether the store cannot keep up, so that the agent should wait for `room`."""
-        return self._uncommitted > self._limits.max_uncommitted_events
+    def _hand_over(self) -> None:
+        if self._gathered:
+            events, self._gathered = self._gathered, []
+            self._uncommitted += len(events)
+            self.is_behind = self._uncommitted > self._limits.max_uncommitted_events
+            self._store.append(self.turn_id, self._epoch, events, self._settled)
 
     async def room(self) -> None:
         while self.is_behind and self._failure is None:
@@ -108,6 +134,7 @@ class TurnLog:
                 events.append(log_event(event, self._position, self._epoch))
                 self.fold.add(events[-1])
         if self._failure is None:
+            events, self._gathered = [*self._gathered, *events], []
             self._uncommitted += len(events)
             self._store.append(self.turn_id, self._epoch, events, self._settled, self.fold.state())
         while self._uncommitted > 0:
@@ -117,12 +144,13 @@ class TurnLog:
 
     async def rewind(self) -> None:
         """After a failure: goes back to what was committed. What was not has never happened."""
-        self._position, self._failure = self._committed, None
+        self._position, self._failure, self._gathered = self._committed, None, []
         self.fold = TurnFold()
         await self.restore()
 
     def _settle(self, count: int, error: Refusal | None) -> None:
         self._uncommitted -= count
+        self.is_behind = self._uncommitted > self._limits.max_uncommitted_events
         if error is None:
             self._committed += count
         elif self._failure is None:

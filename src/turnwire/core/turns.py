@@ -5,6 +5,7 @@ read so far, together with the position it was cut at.
 """
 
 from bisect import bisect_right
+from operator import itemgetter
 from typing import Any, Literal, assert_never
 
 from msgspec import Struct, field, to_builtins
@@ -133,24 +134,28 @@ class TurnFold:
     def __init__(self) -> None:
         self._state = TurnState()
         self._pieces: list[str] = []
-        self._piece_positions: list[int] = []
-        self._length = 0
+        self._position = 0
         self._began_at = 0
+        # Where the answer stood at each event that is not a piece of it: (position, pieces, code points).
+        # The pieces in between have consecutive positions, so nothing needs to be kept for each of them.
+        self._marks: list[tuple[int, int, int]] = [(0, 0, 0)]
         self._citation_positions: list[int] = []
 
     def add(self, logged: LoggedEvent) -> None:
         event = logged.event
-        # Nearly every event is a token.
         if isinstance(event, TokenEvent) and not event.agent_path:
-            if not self._pieces:
-                self._mark("first_token_ms", logged.at)
-            self._pieces.append(event.content)
-            self._piece_positions.append(logged.position)
-            self._length += len(event.content)
-            self._state.position = logged.position
-            return
-        self._state.position = logged.position
-        self._fold(logged)
+            self.add_token(event.content, logged.position, logged.at)
+        else:
+            self._position = logged.position
+            self._fold(logged)
+            self._mark_answer(logged.position)
+
+    def add_token(self, content: str, position: int, at: int) -> None:
+        """A piece of the answer; nearly every event is one."""
+        if not self._pieces:
+            self._time("first_token_ms", at)
+        self._pieces.append(content)
+        self._position = position
 
     @property
     def text(self) -> str:
@@ -159,6 +164,7 @@ class TurnFold:
 
     def state(self) -> TurnState:
         self._state.text = self.text
+        self._state.position = self._position
         return self._state
 
     def _fold(self, logged: LoggedEvent) -> None:
@@ -211,16 +217,21 @@ class TurnFold:
                 state.error = event
             case DoneEvent():
                 state.outcome, state.reason = event.outcome, event.reason
-                self._mark("total_ms", logged.at)
+                self._time("total_ms", logged.at)
             case TokenEvent() | ReasoningEvent() | CustomEvent():
                 pass
             case _:
                 assert_never(event)
         if "first_event_ms" not in state.timings and logged.position > 2:
-            self._mark("first_event_ms", logged.at)
+            self._time("first_event_ms", logged.at)
 
-    def _mark(self, name: str, at: int) -> None:
+    def _time(self, name: str, at: int) -> None:
         self._state.timings.setdefault(name, at - self._began_at)
+
+    def _mark_answer(self, position: int) -> None:
+        _, pieces, length = self._marks[-1]
+        length += sum(map(len, self._pieces[pieces:]))
+        self._marks.append((position, len(self._pieces), length))
 
     def _use(self, tool: str) -> None:
         if tool not in self._state.tools_used:
@@ -237,12 +248,13 @@ class TurnFold:
         name: str,
         args: Any = None,
     ) -> Step:
+        _, pieces, length = self._marks[-1]
         step = Step(
             kind=kind,
             id=step_id,
             name=name,
             position=logged.position,
-            answer_offset=self._length,
+            answer_offset=length + sum(map(len, self._pieces[pieces:])),
             args=args,
             agent_path=logged.agent_path,
         )
@@ -259,9 +271,10 @@ class TurnFold:
 
     def _rewind(self, position: int) -> None:
         """Forgets what came after a position. What was spent stays spent."""
-        kept = bisect_right(self._piece_positions, position)
-        del self._pieces[kept:], self._piece_positions[kept:]
-        self._length = sum(map(len, self._pieces))
+        mark = bisect_right(self._marks, position, key=itemgetter(0)) - 1
+        marked, pieces, _ = self._marks[mark]
+        del self._marks[mark + 1 :]
+        del self._pieces[pieces + position - marked :]
         self._state.steps = [step for step in self._state.steps if step.position <= position]
         kept = bisect_right(self._citation_positions, position)
         del self._state.citations[kept:], self._citation_positions[kept:]

@@ -68,7 +68,7 @@ class TurnwireApp:
                 await endpoint(scope, receive, send, caller, headers, added)
             else:
                 scope["turnwire.caller"] = caller
-                await self._api(scope, receive, with_headers(send, added))
+                await self._api(scope, receive, with_headers(send, added))  # pyright: ignore[reportArgumentType]
         except TurnwireError as error:
             await _respond_error(send, http_error(error), added)
         except HttpError as error:

@@ -88,7 +88,7 @@ def parse_message(body: bytes) -> MessageBody:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == "json_invalid":
-            raise HttpError(400, "invalid_json", f"the body is not JSON: {first['ctx']['error']}") from None
+            raise HttpError(400, "invalid_json", f"the body is not JSON: {first['msg']}") from None
         raise invalid_body(error) from None
 
 

@@ -5,7 +5,7 @@ import logging
 import secrets
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
@@ -73,7 +73,7 @@ class Turnwire:
         return TurnwireApp(self)
 
     @asynccontextmanager
-    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+    async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
         """Opens and closes with the server. A host application passes it on, or does it from its own lifespan."""
         await self.open()
         try:

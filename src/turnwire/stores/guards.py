@@ -1,11 +1,14 @@
 """What keeps a log a log: one writer, no gap, one end. Shared by the stores that decide in this process."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 
 from turnwire.core.contracts import Refusal, Wake
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
 from turnwire.core.logged import LoggedEvent
+
+logger = logging.getLogger("turnwire.stores")
 
 
 class Head:
@@ -75,7 +78,11 @@ class Watchers:
         wakes = self._wakes.get(key)
         if wakes is not None:
             for wake in tuple(wakes) if len(wakes) > 1 else wakes:
-                wake(events)
+                try:
+                    wake(events)
+                except Exception:
+                    # The store has others to tell: the writer, and the readers of every other turn.
+                    logger.exception("a watcher of %s failed", key)
 
     def notify_all(self) -> None:
         for key in tuple(self._wakes):

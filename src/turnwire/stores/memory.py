@@ -19,6 +19,7 @@ from turnwire.core.errors import (
     SessionBusyError,
     SessionNotFoundError,
     TooManyTurnsError,
+    TurnEndedError,
     TurnNotFoundError,
 )
 from turnwire.core.logged import LoggedEvent, now_ms
@@ -164,9 +165,9 @@ class MemoryStore:
         settle: Settle,
         ending: TurnState | None = None,
     ) -> None:
-        kept = self._kept(turn_id)
-        refusal = kept.head.refusal(epoch, events)
-        if refusal is not None:
+        kept = self._world.turns.get(turn_id)
+        refusal = kept.head.refusal(epoch, events) if kept else TurnEndedError(turn_id)
+        if kept is None or refusal is not None:
             settle(len(events), refusal)
             return
         kept.events.extend(events)

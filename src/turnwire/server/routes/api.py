@@ -16,7 +16,7 @@ from turnwire.server.turnwire import Turnwire
 
 
 def build_api(turnwire: Turnwire) -> FastAPI:
-    api = FastAPI(title="Turnwire", version="0.1.0", description=__doc__ and _DESCRIPTION, redoc_url=None)
+    api = FastAPI(title="Turnwire", version="0.1.0", description=_DESCRIPTION, redoc_url=None)
     api.state.turnwire = turnwire
     for family in (probes, sessions, turns, keys):
         api.include_router(family.router)

@@ -4,8 +4,11 @@ from typing import Any
 
 from turnwire.server.requests import MessageBody
 
-_MESSAGE = {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/MessageBody"}}}}
-_STREAM = {"200": {"description": "The turn's events", "content": {"text/event-stream": {}}}}
+_MESSAGE: dict[str, Any] = {
+    "required": True,
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/MessageBody"}}},
+}
+_STREAM: dict[str, Any] = {"200": {"description": "The turn's events", "content": {"text/event-stream": {}}}}
 
 
 def _parameter(name: str, place: str, description: str) -> dict[str, Any]:

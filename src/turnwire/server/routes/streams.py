@@ -141,7 +141,7 @@ class StreamRoutes:
             except TimeoutError:
                 pass
             finally:
-                await following.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+                await following.aclose()
         after = events[-1].position if events else cursor.position
         is_done = events[-1].is_last if events else record.phase == "ended" and after >= record.last_position
         body = b'{"events":[%b],"after":%d,"done":%b}' % (

@@ -41,8 +41,6 @@ class TurnPump:
         self._encode = wire.encoder().frame
         self._readers: list[TurnReader] = []
         self._on_empty = on_empty
-        self._loop = asyncio.get_running_loop()
-        self._is_due = False
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
         self._follower = Follower(store, turn_id, start, self._take, self._fail)
 
@@ -89,13 +87,6 @@ class TurnPump:
             self._size += sum(map(len, frames))
         if events[-1].is_last:
             self.has_ended = True
-        if not self._is_due:
-            # Not at once: what else this turn of the loop brings goes into the same write.
-            self._is_due = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._is_due = False
         readers = self._readers
         if len(readers) == 1:
             readers[0].advance()

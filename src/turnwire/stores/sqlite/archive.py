@@ -48,6 +48,14 @@ class SqliteArchive:
             for record in (turn_from(row[:-2]),)
         ]
 
+    def has_keys(self) -> bool:
+        return self._connection.execute("SELECT EXISTS (SELECT 1 FROM api_key)").fetchone()[0] == 1
+
+    def check(self) -> str | None:
+        """What SQLite finds wrong with the file."""
+        found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        return None if found == "ok" else found
+
     def turn_state(self, turn_id: str) -> TurnState | None:
         row = self._connection.execute("SELECT state FROM turn WHERE id = ?", (turn_id,)).fetchone()
         return state_from(row[0]) if row else None

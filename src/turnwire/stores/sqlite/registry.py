@@ -40,12 +40,11 @@ class Registry(ABC):
         query = "principal = ?"
         values: list[Any] = [principal]
         if search:
-            escaped = search.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
             query += (
-                " AND (title LIKE ? ESCAPE '\\' OR EXISTS (SELECT 1 FROM turn WHERE session_id = session.id"
-                " AND (message LIKE ? ESCAPE '\\' OR answer LIKE ? ESCAPE '\\')))"
+                " AND (mentions(title, ?) OR EXISTS (SELECT 1 FROM turn WHERE session_id = session.id"
+                " AND (mentions(message, ?) OR mentions(answer, ?))))"
             )
-            values += [f"%{escaped}%"] * 3
+            values += [search.casefold()] * 3
 
         def run(connection: sqlite3.Connection) -> list[Any]:
             last = _find(connection, principal, before) if before is not None else None

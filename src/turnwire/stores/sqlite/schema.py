@@ -103,10 +103,16 @@ def open_reader(path: Path) -> sqlite3.Connection:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.create_function("mentions", 2, _mentions, deterministic=True)
         _check_version(connection, path)
     except sqlite3.Error as error:
         raise StoreUnusableError(str(path), _explain(error)) from error
     return connection
+
+
+def _mentions(text: str | None, wanted: str) -> bool:
+    # SQLite's LIKE knows upper and lower case of A to Z only.
+    return text is not None and wanted in text.casefold()
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:

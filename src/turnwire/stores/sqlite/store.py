@@ -8,6 +8,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -80,6 +81,10 @@ class SqliteStore(Registry):
 
     async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
         self._refuse_if_full()
+        # The caller may be cancelled; a turn that is committed must be known here all the same.
+        return await asyncio.shield(self._accept(new, admission))
+
+    async def _accept(self, new: NewTurn, admission: Admission) -> Accepted:
         row = self._take_row()
         self._accepting.add(row)
         try:
@@ -117,7 +122,12 @@ class SqliteStore(Registry):
             for turn_id, live in self._live.items()
             if live.record.phase == "running" and not live.head.ended and not self._leases.holds(live.record.worker)
         ]
-        return [await self.claim(turn_id, worker) for turn_id in lost]
+        taken: list[TurnRecord] = []
+        for turn_id in lost:
+            # It may end while the ones before it are claimed.
+            with suppress(TurnEndedError, TurnNotFoundError):
+                taken.append(await self.claim(turn_id, worker))
+        return taken
 
     async def queued(self) -> list[TurnRecord]:
         return [live.current() for live in self._live.values() if live.record.phase == "queued"]
@@ -243,12 +253,9 @@ class SqliteStore(Registry):
 
     async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
         live = self._live.get(turn_id)
-        if live is None:
+        if live is None or live.record.principal != principal:
             record = await self._read(lambda connection: reading.find_turn(connection, turn_id, principal))
-            live = self._live.get(record.id)
-            return live.current() if live else record
-        if live.record.principal != principal:
-            raise TurnNotFoundError(turn_id)
+            return self._fresh(record)
         return live.current()
 
     async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
@@ -274,11 +281,11 @@ class SqliteStore(Registry):
 
     async def history(self, turn_id: str, limit: int) -> list[TurnState]:
         query = """
-            WITH RECURSIVE chain (id, parent, state, depth) AS (
-                SELECT id, parent_turn_id, NULL, 0 FROM turn WHERE id = ?
+            WITH RECURSIVE chain (id, parent, state, depth, found) AS (
+                SELECT id, parent_turn_id, NULL, 0, 0 FROM turn WHERE id = ?
                 UNION ALL
-                SELECT turn.id, turn.parent_turn_id, turn.state, depth + 1
-                FROM chain JOIN turn ON turn.id = chain.parent WHERE depth < ?
+                SELECT turn.id, turn.parent_turn_id, turn.state, depth + 1, found + (turn.state IS NOT NULL)
+                FROM chain JOIN turn ON turn.id = chain.parent WHERE found < ?
             )
             SELECT state FROM chain WHERE state IS NOT NULL ORDER BY depth DESC
         """

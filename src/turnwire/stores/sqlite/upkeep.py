@@ -30,12 +30,12 @@ def load_unsealed(connection: sqlite3.Connection) -> tuple[dict[str, LiveTurn], 
 
 def seal_turn(connection: sqlite3.Connection, live: LiveTurn) -> None:
     """Moves the log of an ended turn into one compressed row. Its journal rows are trimmed later."""
+    marked = connection.execute("UPDATE turn SET sealed = 1 WHERE number = ? AND sealed = 0", (live.number,))
+    if marked.rowcount == 0:
+        return  # The session was deleted in the meantime, or somebody else was faster.
     found = [connection.execute("SELECT body FROM journal WHERE id = ?", (row,)).fetchone() for row in live.rows]
-    if None in found:
-        return  # The session was deleted in the meantime.
     lines = b"\n".join(row[0] for row in found)
     connection.execute("INSERT INTO sealed_log (turn, body) VALUES (?, ?)", (live.number, seal(lines)))
-    connection.execute("UPDATE turn SET sealed = 1 WHERE number = ?", (live.number,))
 
 
 def trim_journal(connection: sqlite3.Connection, first_needed: int) -> bool:

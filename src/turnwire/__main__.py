@@ -1,0 +1,3 @@
+from turnwire.cli import main
+
+main()

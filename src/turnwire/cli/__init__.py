@@ -1,0 +1,22 @@
+"""The command line. Each command loads what it needs when it runs, so that `--help` is quick."""
+
+import typer
+
+from turnwire.cli import doctor, keys, serve, turns
+
+app = typer.Typer(
+    name="turnwire",
+    help="Agents in, one durable log per turn, every wire out.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+app.command("serve")(serve.serve)
+app.command("turns")(turns.turns)
+app.command("tail")(turns.tail)
+app.add_typer(keys.app, name="keys")
+app.command("doctor")(doctor.doctor)
+
+
+def main() -> None:
+    app()

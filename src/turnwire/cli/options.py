@@ -1,0 +1,31 @@
+"""Options that several commands share, and how they fail."""
+
+import os
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+
+def default_data() -> Path:
+    # Said here as well as in the settings, because those take long to load.
+    if data := os.environ.get("TURNWIRE_DATA"):
+        return Path(data)
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "turnwire"
+
+
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        help="The folder that holds the logs.",
+        default_factory=default_data,
+        show_default="$TURNWIRE_DATA, or ~/.local/share/turnwire",
+    ),
+]
+
+
+def fail(message: str) -> NoReturn:
+    typer.secho(f"turnwire: {message}", fg="red", err=True)
+    raise typer.Exit(1)

@@ -1,0 +1,153 @@
+"""`turnwire serve`."""
+
+import logging
+import socket
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turnwire.cli.options import Data, fail
+
+_SEND_BUFFER_BYTES = 128 * 1024
+
+
+def serve(
+    data: Data,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; all but loopback need an API key.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="The port to listen on; 0 picks a free one.", envvar="TURNWIRE_PORT")
+    ] = 8420,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(help="Who answers, as [bold]module:name[/] or [bold]name=module:name[/]; may be repeated."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="How many processes; more than one needs PostgreSQL.")] = 1,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Run agents and serve their turns. Without --agent a small demonstration agent answers."""
+    if workers != 1:
+        fail("the SQLite store is written by one process; --workers above 1 comes with the PostgreSQL store")
+    if not _is_loopback(host) and not _has_keys(data):
+        fail(
+            f"listening on {host} would let the network in, and there is no API key yet.\n"
+            f"Make one first: turnwire keys create NAME --data {data}"
+        )
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    typer.echo(f"Starting Turnwire with the logs in {data} …")
+    _run(_build(data, host, port, agent or []), host, port)
+
+
+def _build(data: Path, host: str, port: int, agents: list[str]) -> Any:
+    from turnwire.assembly import load_agent
+    from turnwire.server import Turnwire
+    from turnwire.settings import Settings
+
+    named: dict[str, Any] = {}
+    for reference in agents:
+        name, equals, target = reference.rpartition("=")
+        try:
+            named[name if equals else target.rpartition(":")[2]] = load_agent(target)
+        except ValueError as error:
+            fail(f"--agent: {error}")
+    return Turnwire(agents=named, settings=Settings(data=data, host=host, port=port))
+
+
+def _run(turnwire: Any, host: str, port: int) -> None:
+    import uvicorn
+
+    from turnwire.cli import running
+
+    listening = _listen(host, port)
+    port = listening.getsockname()[1]
+    turnwire.settings.port = port
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if not self.should_exit:
+                running.announce(turnwire.settings.data, url, turnwire.control_token)
+                _welcome(turnwire, url)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            # Before the process may end: uvicorn raises the signal again when it is done.
+            running.withdraw(turnwire.settings.data)
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        turnwire.asgi(),
+        http="httptools",
+        loop="auto",
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        # A backstop: streams are ended, and turns wound down, by ourselves.
+        timeout_graceful_shutdown=int(turnwire.settings.shutdown_grace) + 1,
+    )
+    server = Server(config)
+    server.run(sockets=[listening])
+    if not server.started:
+        sys.exit(1)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit it: a reader that takes nothing holds this much in the kernel, not megabytes.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        fail(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port")
+    listening.listen(2048)
+    listening.setblocking(False)
+    return listening
+
+
+def _welcome(turnwire: Any, url: str) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    names = ", ".join(turnwire.agents)
+    console.print(f"\n[bold]Turnwire[/] is listening on [bold cyan]{url}[/]   agents: {names}\n")
+    console.print("[dim]Ask, and watch the answer being made:[/]")
+    _command(console, f"""curl -N {url}/chat/stream -H 'Content-Type: application/json' -d '{{"message": "Hello"}}'""")
+    console.print("[dim]Break it off at any moment and go on after the last id you saw:[/]")
+    _command(console, f"curl -N '{url}/v1/turns/TURN_ID/events?after=12'")
+    console.print("[dim]Watch the newest turn from another terminal:[/]")
+    _command(console, f"turnwire tail --data {turnwire.settings.data}")
+    console.print(f"[dim]All routes:[/] {url}/docs   [dim]Stop: Ctrl+C[/]\n")
+
+
+def _command(console: Any, text: str) -> None:
+    # Unwrapped, so that it can be copied as it stands.
+    console.print(f"  {text}", soft_wrap=True, markup=False)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _has_keys(data: Path) -> bool:
+    from turnwire.core.errors import StoreUnusableError
+    from turnwire.stores.sqlite import SqliteArchive
+
+    try:
+        archive = SqliteArchive(data)
+    except StoreUnusableError:
+        return False
+    try:
+        return archive.has_keys()
+    finally:
+        archive.close()
