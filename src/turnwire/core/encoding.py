@@ -12,14 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from turnwire.core.errors import EventRefusedError
-from turnwire.core.events import (
-    ApprovalRequestEvent,
-    CustomEvent,
-    Event,
-    ToolCallEvent,
-    ToolProgressEvent,
-    ToolResultEvent,
-)
+from turnwire.core.events import Event, EventBase
 
 # Tab, line feed and carriage return are text; every other control character is not.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -28,9 +21,6 @@ _NON_ASCII = re.compile("[^\x00-\x7f]+")
 # How control characters look in encoded JSON. It also matches some harmless text; the slow path sorts that out.
 _SUSPECT = re.compile(rb"\\u00|\\[bf]|\x7f")
 
-# Events that hold objects of the agent's, which it may change later: the log keeps a copy of its own.
-_OPEN = frozenset({ApprovalRequestEvent, CustomEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent})
-
 
 def clean_text(text: str) -> str:
     """Takes out control characters and replaces lone surrogates."""
@@ -38,7 +28,10 @@ def clean_text(text: str) -> str:
 
 
 def encode_event(event: Event) -> tuple[Event, bytes]:
-    """Returns the event as the log keeps it, and its line of JSON."""
+    """Returns the event as the log keeps it, and its line of JSON. Raises EventRefusedError."""
+    # Agents are not ours: a `yield None` must not get into the log.
+    if not isinstance(event, EventBase):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise EventRefusedError(f"a {type(event).__name__} is not an event")
     try:
         body = _encoder.encode(event)
     except UnicodeEncodeError:
@@ -51,13 +44,17 @@ def encode_event(event: Event) -> tuple[Event, bytes]:
         body = _escape(body)
         if b"\\u008" in body or b"\\u009" in body:
             return _encode_cleaned(event)
-    if event.__class__ in _OPEN:
-        event = decode_event(body)
-    return event, body
+    # Read back at once: the log keeps a copy of its own, and nothing that nobody could read later.
+    try:
+        return decode_event(body), body
+    except msgspec.ValidationError as error:
+        raise EventRefusedError(f"a {type(event).__name__} is not as declared: {error}") from error
 
 
 def encode_token(content: str) -> tuple[str, bytes]:
     """What `encode_event` makes of a `TokenEvent` with this content. Nearly every event is one."""
+    if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise EventRefusedError(f"a token is text, not {type(content).__name__}")
     try:
         body = b'{"type":"token","content":%b}' % _encode(content)
     except UnicodeEncodeError:

@@ -27,6 +27,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
+from turnwire.core.logged import now_ms
 from turnwire.core.sessions import transcript
 from turnwire.core.turns import Turn, TurnRecord
 
@@ -214,7 +215,11 @@ class Execution:
             mode=given.mode if given else None,
             tools_used=given.tools_used if given and given.tools_used else tuple(state.tools_used),
             usage=given.usage if given and given.usage else state.usage,
-            timings={**state.timings, **(given.timings or {} if given else {})},
+            timings={
+                **state.timings,
+                "total_ms": log.fold.elapsed(now_ms()),
+                **((given.timings or {}) if given else {}),
+            },
         )
 
     def _finish(self) -> None:

@@ -162,6 +162,10 @@ class TurnFold:
         """The answer so far."""
         return "".join(self._pieces)
 
+    def elapsed(self, at: int) -> int:
+        """Milliseconds since the turn was asked for."""
+        return at - self._began_at
+
     def state(self) -> TurnState:
         self._state.text = self.text
         self._state.position = self._position
@@ -226,7 +230,7 @@ class TurnFold:
             self._time("first_event_ms", logged.at)
 
     def _time(self, name: str, at: int) -> None:
-        self._state.timings.setdefault(name, at - self._began_at)
+        self._state.timings.setdefault(name, self.elapsed(at))
 
     def _mark_answer(self, position: int) -> None:
         _, pieces, length = self._marks[-1]

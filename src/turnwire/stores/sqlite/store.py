@@ -51,7 +51,7 @@ class SqliteStore(Registry):
 
     async def open(self) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = FolderLock(self._folder)
             self._lock.acquire()
         except OSError as error:
