@@ -55,11 +55,14 @@ def encode_token(content: str) -> tuple[str, bytes]:
     """What `encode_event` makes of a `TokenEvent` with this content. Nearly every event is one."""
     if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise EventRefusedError(f"a token is text, not {type(content).__name__}")
+    if content.isascii() and content.isprintable():
+        return content, b'{"type":"token","content":%b}' % _encode(content)
     try:
         body = b'{"type":"token","content":%b}' % _encode(content)
     except UnicodeEncodeError:
         return encode_token(clean_text(content))
-    if (b"\\" in body or not body.isascii() or b"\x7f" in body) and (cleaned := clean_text(content)) != content:
+    cleaned = clean_text(content)
+    if cleaned != content:
         return encode_token(cleaned)
     return content, body if body.isascii() else _escape(body)
 

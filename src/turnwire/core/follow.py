@@ -17,8 +17,8 @@ PAGE = 1_000
 class Follower:
     """Hands the events after a position to `deliver`, in order, each once, until the last one.
 
-    `deliver` is called on the event loop and must not wait. `failed` is told what ended the following
-    early: EventsGoneError, StoreError.
+    `deliver` is called on the event loop with some events and whether they are the last, and must not wait.
+    `failed` is told what ended the following early: EventsGoneError, StoreError.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Follower:
         store: LogReader,
         turn_id: str,
         after: int,
-        deliver: Callable[[Sequence[LoggedEvent]], None],
+        deliver: Callable[[Sequence[LoggedEvent], bool], None],
         failed: Callable[[Exception], None],
     ) -> None:
         self._store = store
@@ -35,16 +35,20 @@ class Follower:
         self._deliver = deliver
         self._failed = failed
         self._missed = False
+        self._is_closed = False
         # Watching begins before reading, so nothing can fall between the two.
         self._unwatch = store.watch(turn_id, self._on_commit)
         self._reading: asyncio.Task[None] | None = asyncio.create_task(self._read())
 
     def close(self) -> None:
+        self._is_closed = True
         self._unwatch()
         if self._reading is not None:
             self._reading.cancel()
 
     def _on_commit(self, events: Sequence[LoggedEvent]) -> None:
+        if self._is_closed:
+            return  # The store was waking it when it closed.
         if self._reading is not None:
             self._missed = True
         elif events and events[0].position == self._position + 1:
@@ -58,8 +62,7 @@ class Follower:
                 self._missed = False
                 events = await self._store.read(self._turn_id, self._position, PAGE)
                 if events:
-                    self._hand_over(events)
-                    if events[-1].is_last:
+                    if self._hand_over(events):
                         break
                 elif not self._missed:
                     break
@@ -71,11 +74,14 @@ class Follower:
         finally:
             self._reading = None
 
-    def _hand_over(self, events: Sequence[LoggedEvent]) -> None:
-        self._position = events[-1].position
-        if events[-1].is_last:
+    def _hand_over(self, events: Sequence[LoggedEvent]) -> bool:
+        newest = events[-1]
+        self._position = newest.position
+        is_last = newest.is_last
+        if is_last:
             self._unwatch()
-        self._deliver(events)
+        self._deliver(events, is_last)
+        return is_last
 
 
 async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerator[list[LoggedEvent]]:

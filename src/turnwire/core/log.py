@@ -49,13 +49,13 @@ class TurnLog:
         self._epoch = record.epoch
         self._position = self._committed = record.last_position
         self._store = store
-        self._limits = limits
+        self._max_event_bytes = limits.max_event_bytes
+        self._max_events = limits.max_events_per_turn
+        self._max_uncommitted = limits.max_uncommitted_events
         self._on_failure = on_failure
         self.is_behind = False
         """Whether the store cannot keep up, so that the agent should wait for `room`."""
-        self._gathered: list[LoggedEvent] = []
         self._uncommitted = 0
-        self._loop = asyncio.get_running_loop()
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
         # One object for all appends, so that a store can tell whose they are.
@@ -73,44 +73,33 @@ class TurnLog:
         """Writes one event. Raises TurnEndedError, EventRefusedError, or why an earlier one was not committed."""
         if isinstance(event, TokenEvent) and not event.agent_path:
             self.append_token(event.content)
-            return
-        logged = log_event(event, self._position + 1, self._epoch)
-        self._gather(logged)
-        self.fold.add(logged)
+        else:
+            logged = log_event(event, self._position + 1, self._epoch)
+            self._append(logged)
+            self.fold.add(logged)
 
     def append_token(self, content: str) -> None:
         """Writes a piece of the answer: the same as `append(TokenEvent(content))`, with no event made for it."""
         content, body = encode_token(content)
-        logged = LoggedEvent(self._position + 1, self._epoch, now_ms(), body)
-        self._gather(logged)
-        self.fold.add_token(content, logged.position, logged.at)
+        position, at = self._position + 1, now_ms()
+        self._append(LoggedEvent(position, self._epoch, at, body))
+        self.fold.add_token(content, position, at)
 
-    def _gather(self, logged: LoggedEvent) -> None:
+    def _append(self, logged: LoggedEvent) -> None:
         if self.ended:
             raise TurnEndedError(self.turn_id)
         if self._failure is not None:
             raise self._failure
-        limits = self._limits
-        if len(logged.body) > limits.max_event_bytes:
+        if len(logged.body) > self._max_event_bytes:
             kind = logged.body[9:].partition(b'"')[0].decode()
-            raise EventTooLargeError(kind, len(logged.body), limits.max_event_bytes)
-        if logged.position > limits.max_events_per_turn:
-            raise TooManyEventsError(limits.max_events_per_turn)
+            raise EventTooLargeError(kind, len(logged.body), self._max_event_bytes)
+        if logged.position > self._max_events:
+            raise TooManyEventsError(self._max_events)
         self._position = logged.position
-        gathered = self._gathered
-        if not gathered:
-            # Not at once: what else the agent says before it waits goes over in the same step.
-            self._loop.call_soon(self._hand_over)
-        gathered.append(logged)
-        if len(gathered) > limits.max_uncommitted_events:
+        self._uncommitted += 1
+        if self._uncommitted > self._max_uncommitted:
             self.is_behind = True
-
-    def _hand_over(self) -> None:
-        if self._gathered:
-            events, self._gathered = self._gathered, []
-            self._uncommitted += len(events)
-            self.is_behind = self._uncommitted > self._limits.max_uncommitted_events
-            self._store.append(self.turn_id, self._epoch, events, self._settled)
+        self._store.append(self.turn_id, self._epoch, (logged,), self._settled)
 
     async def room(self) -> None:
         while self.is_behind and self._failure is None:
@@ -134,7 +123,6 @@ class TurnLog:
                 events.append(log_event(event, self._position, self._epoch))
                 self.fold.add(events[-1])
         if self._failure is None:
-            events, self._gathered = [*self._gathered, *events], []
             self._uncommitted += len(events)
             self._store.append(self.turn_id, self._epoch, events, self._settled, self.fold.state())
         while self._uncommitted > 0:
@@ -144,13 +132,13 @@ class TurnLog:
 
     async def rewind(self) -> None:
         """After a failure: goes back to what was committed. What was not has never happened."""
-        self._position, self._failure, self._gathered = self._committed, None, []
+        self._position, self._failure = self._committed, None
         self.fold = TurnFold()
         await self.restore()
 
     def _settle(self, count: int, error: Refusal | None) -> None:
         self._uncommitted -= count
-        self.is_behind = self._uncommitted > self._limits.max_uncommitted_events
+        self.is_behind = self._uncommitted > self._max_uncommitted
         if error is None:
             self._committed += count
         elif self._failure is None:

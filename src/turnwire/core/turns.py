@@ -140,6 +140,8 @@ class TurnFold:
         # The pieces in between have consecutive positions, so nothing needs to be kept for each of them.
         self._marks: list[tuple[int, int, int]] = [(0, 0, 0)]
         self._citation_positions: list[int] = []
+        # What was changed at which position, and what it was before, for a restart to take back.
+        self._changes: list[tuple[int, Step | TurnState, str, Any]] = []
 
     def add(self, logged: LoggedEvent) -> None:
         event = logged.event
@@ -153,6 +155,7 @@ class TurnFold:
     def add_token(self, content: str, position: int, at: int) -> None:
         """A piece of the answer; nearly every event is one."""
         if not self._pieces:
+            self._time("first_event_ms", at)
             self._time("first_token_ms", at)
         self._pieces.append(content)
         self._position = position
@@ -180,7 +183,7 @@ class TurnFold:
                 state.message = event.content
                 self._began_at = logged.at
             case StatusEvent():
-                state.status = event.text
+                self._change(logged, state, status=event.text)
             case HandoffEvent():
                 self._step(logged, "handoff", f"handoff-{logged.position}", event.agent).state = "succeeded"
             case SearchEvent():
@@ -193,12 +196,12 @@ class TurnFold:
                 self._use(event.tool)
             case ToolProgressEvent():
                 if step := self._find("tool", event.call_id):
-                    step.progress = event.text if event.text is not None else step.progress
+                    self._change(logged, step, progress=event.text if event.text is not None else step.progress)
             case ToolResultEvent():
                 step = self._find("tool", event.call_id)
                 step = step or self._step(logged, "tool", event.call_id, event.tool, {})
-                step.state = "succeeded" if event.success else "failed"
-                step.result, step.ms = event.result, event.ms
+                outcome = "succeeded" if event.success else "failed"
+                self._change(logged, step, state=outcome, result=event.result, ms=event.ms)
                 self._use(event.tool)
             case CitationEvent():
                 state.citations.append(event)
@@ -206,19 +209,19 @@ class TurnFold:
             case ApprovalRequestEvent():
                 step = self._find("tool", event.call_id)
                 step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
-                step.state = "waiting"
+                self._change(logged, step, state="waiting")
             case ApprovalResponseEvent():
                 if step := self._find("tool", event.call_id):
-                    step.state = "running"
+                    self._change(logged, step, state="running")
             case RestartEvent():
                 self._rewind(event.from_position)
             case UsageEvent():
                 state.usage = _add_usage(state.usage, event)
             case ResponseEvent():
-                state.mode = event.mode
+                self._change(logged, state, mode=event.mode)
                 state.timings.update(event.timings or {})
             case ErrorEvent():
-                state.error = event
+                self._change(logged, state, error=event)
             case DoneEvent():
                 state.outcome, state.reason = event.outcome, event.reason
                 self._time("total_ms", logged.at)
@@ -270,8 +273,13 @@ class TurnFold:
         step = step or self._step(logged, "search", event.step_id, event.tool, {"query": event.query})
         self._use(event.tool)
         if event.phase != "started":
-            step.state = "succeeded" if event.phase == "finished" else "failed"
-            step.result, step.ms = to_builtins(event.hits), event.ms
+            outcome = "succeeded" if event.phase == "finished" else "failed"
+            self._change(logged, step, state=outcome, result=to_builtins(event.hits), ms=event.ms)
+
+    def _change(self, logged: LoggedEvent, target: Step | TurnState, **fields: Any) -> None:
+        for name, value in fields.items():
+            self._changes.append((logged.position, target, name, getattr(target, name)))
+            setattr(target, name, value)
 
     def _rewind(self, position: int) -> None:
         """Forgets what came after a position. What was spent stays spent."""
@@ -279,6 +287,9 @@ class TurnFold:
         marked, pieces, _ = self._marks[mark]
         del self._marks[mark + 1 :]
         del self._pieces[pieces + position - marked :]
+        while self._changes and self._changes[-1][0] > position:
+            _, target, name, before = self._changes.pop()
+            setattr(target, name, before)
         self._state.steps = [step for step in self._state.steps if step.position <= position]
         kept = bisect_right(self._citation_positions, position)
         del self._state.citations[kept:], self._citation_positions[kept:]

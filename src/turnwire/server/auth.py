@@ -105,22 +105,23 @@ class Gatekeeper:
     def caller(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> Caller:
         """Raises HttpError 401 or 403."""
         text = _presented_key(headers)
-        if text and hmac.compare_digest(text, self._control_token):
+        if text and hmac.compare_digest(text.encode(), self._control_token.encode()):
             return Caller(LOCAL_PRINCIPAL, ALL_SCOPES, is_operator=True)
         if self._authenticate is not None:
             principal = self._authenticate(scope)
             if principal:
                 return Caller(principal, ALL_SCOPES)
-        elif text:
-            key = self._keys.find(text)
-            if key is not None:
-                return Caller(key.principal, key.scopes, key.id)
         elif self._keys.is_empty:
+            # Whatever key is presented: some clients cannot be told to send none.
             if _is_loopback(scope.get("client")):
                 return Caller(LOCAL_PRINCIPAL, ALL_SCOPES)
             raise HttpError(
                 403, "local_only", "no API key is configured, so only this machine may call; `turnwire keys create`"
             )
+        elif text:
+            key = self._keys.find(text)
+            if key is not None:
+                return Caller(key.principal, key.scopes, key.id)
         raise HttpError(
             401,
             "unauthorized",

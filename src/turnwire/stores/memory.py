@@ -4,6 +4,7 @@
 as a restarted process would.
 """
 
+import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -40,9 +41,18 @@ class _Kept(Struct):
     idempotency_key: str | None
     fingerprint: str
     state: TurnState | None = None
+    news: "_News | None" = None
 
     def current(self) -> TurnRecord:
         return replace(self.record, last_position=self.head.position)
+
+
+class _News(Struct):
+    """What a turn has written since its readers were last told."""
+
+    kept: _Kept
+    settle: Settle
+    events: list[LoggedEvent]
 
 
 class World(Struct):
@@ -64,6 +74,7 @@ class MemoryStore:
         self._world = world or World()
         self._leases = Leases(lease, clock)
         self._watchers = Watchers()
+        self._news: list[_News] = []
 
     async def open(self) -> None:
         pass
@@ -177,8 +188,21 @@ class MemoryStore:
             kept.state = ending
             kept.record = replace(kept.record, phase="ended", outcome=ending.outcome, ended_at=events[-1].at)
             self._count_ended(kept)
-        self._watchers.notify(turn_id, events)
-        settle(len(events), None)
+        news = kept.news
+        if news is None or news.settle is not settle:
+            news = kept.news = _News(kept, settle, [])
+            if not self._news:
+                # Not at once: what else this turn of the loop brings is told in the same step.
+                asyncio.get_running_loop().call_soon(self._tell)
+            self._news.append(news)
+        news.events.extend(events)
+
+    def _tell(self) -> None:
+        waiting, self._news = self._news, []
+        for news in waiting:
+            news.kept.news = None
+            self._watchers.notify(news.kept.record.id, news.events)
+            news.settle(len(news.events), None)
 
     def _count_ended(self, kept: _Kept) -> None:
         self._world.unfinished[kept.record.session_id] -= 1

@@ -58,8 +58,6 @@ class TurnPump:
     def next_piece(self, position: int) -> tuple[bytes, int]:
         """What to write to a reader at a position, and where that takes it."""
         start, end = position - self.base, len(self.frames)
-        if end - start == 1:
-            return self.frames[start], position + 1
         if self._size > _WRITE_BYTES:
             end, size = start, 0
             while end < len(self.frames) and (size := size + len(self.frames[end])) <= _WRITE_BYTES:
@@ -76,7 +74,7 @@ class TurnPump:
     def head(self) -> int:
         return self.base + len(self.frames)
 
-    def _take(self, events: Sequence[LoggedEvent]) -> None:
+    def _take(self, events: Sequence[LoggedEvent], is_last: bool) -> None:
         if len(events) == 1:
             frame = self._encode(events[0])
             self.frames.append(frame)
@@ -85,7 +83,7 @@ class TurnPump:
             frames = list(map(self._encode, events))
             self.frames += frames
             self._size += sum(map(len, frames))
-        if events[-1].is_last:
+        if is_last:
             self.has_ended = True
         readers = self._readers
         if len(readers) == 1:
@@ -139,9 +137,13 @@ class TurnReader:
             self._catching_up = asyncio.create_task(self._catch_up())
         if self._catching_up is not None:
             return
-        while self.position < pump.head and not connection.is_blocked and not connection.is_finished:
-            body, self.position = pump.next_piece(self.position)
-            connection.write(body, last=pump.has_ended and self.position == pump.head)
+        head = pump.base + len(pump.frames)
+        while self.position < head and not connection.is_blocked and not connection.is_finished:
+            if self.position == head - 1:
+                body, self.position = pump.frames[-1], head
+            else:
+                body, self.position = pump.next_piece(self.position)
+            connection.write(body, last=pump.has_ended and self.position == head)
 
     async def _catch_up(self) -> None:
         pump = self.pump
