@@ -6,17 +6,16 @@ inherit. Outside a turn `emit()` does nothing, so that a tool can be used and te
 
 import asyncio
 import concurrent.futures
-from collections.abc import Generator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 from msgspec import Struct
 
-from turnwire.core.errors import TurnEndedError
-from turnwire.core.events import Event
+from turnwire.core.errors import EventRefusedError, TurnEndedError
+from turnwire.core.events import DoneEvent, Event, MessageEvent, ResponseEvent, SessionEvent
 from turnwire.core.log import TurnLog
 
 _THREAD_PATIENCE_SECONDS = 30
+_OURS = (SessionEvent, MessageEvent, ResponseEvent, DoneEvent)
 
 
 class _Running(Struct, frozen=True):
@@ -30,11 +29,14 @@ _running: ContextVar[_Running | None] = ContextVar("turnwire_running_turn", defa
 def emit(event: Event) -> None:
     """Writes an event to the running turn's log; safe from any thread.
 
-    Raises TurnEndedError once the turn is over, which also stops a tool that nobody can cancel.
+    Raises EventRefusedError, and TurnEndedError once the turn is over, which also stops a tool that
+    nobody can cancel.
     """
     running = _running.get()
     if running is None:
         return
+    if isinstance(event, _OURS):
+        raise EventRefusedError(f"a tool must not emit {type(event).__name__}; Turnwire writes it")
     try:
         on_loop = asyncio.get_running_loop() is running.loop
     except RuntimeError:
@@ -65,11 +67,6 @@ def _emit_from_thread(running: _Running, event: Event) -> None:
     written.result(_THREAD_PATIENCE_SECONDS)
 
 
-@contextmanager
-def running_turn(log: TurnLog) -> Generator[None]:
-    """Makes `emit()` write to this log for everything started inside."""
-    token = _running.set(_Running(log, asyncio.get_running_loop()))
-    try:
-        yield
-    finally:
-        _running.reset(token)
+def set_running_turn(log: TurnLog) -> None:
+    """Makes `emit()` write to this log in the current task and in everything that is started from it."""
+    _running.set(_Running(log, asyncio.get_running_loop()))

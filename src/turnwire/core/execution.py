@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from turnwire.core.cancellation import SHUTDOWN, Stop
 from turnwire.core.contracts import Agent, Refusal, Store
-from turnwire.core.emit import running_turn
+from turnwire.core.emit import set_running_turn
+from turnwire.core.encoding import encode_event
 from turnwire.core.errors import (
     AgentError,
     AgentNotFoundError,
     EventRefusedError,
     FencedError,
     StoreError,
-    TurnEndedError,
     TurnwireError,
 )
 from turnwire.core.events import (
@@ -37,7 +37,7 @@ _OURS = (SessionEvent, MessageEvent, DoneEvent)
 
 
 class Execution:
-    """Runs one turn in one task. `finished` is set when its end is committed, or cannot be."""
+    """Runs one turn in one task. `finished` is done when its end is committed, or cannot be."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Execution:
     ) -> None:
         self.turn_id = record.id
         self.session_id = record.session_id
-        self.finished = asyncio.Event()
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
         self._store = store
         self._agent = agent
@@ -62,7 +62,6 @@ class Execution:
         self._stop: Stop | None = None
         self._ending = False
         self._response: ResponseEvent | None = None
-        self._clock: asyncio.Timeout | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._last_resort: asyncio.Task[None] | None = None
 
@@ -83,16 +82,16 @@ class Execution:
             log = TurnLog(self._store, record, self._limits, self._store_failed)
             await log.restore()
             self._log = log
-        except (StoreError, TurnEndedError):
+        except Exception:
             logger.exception("turn %s could not be claimed", self.turn_id)
             self._finish()
             return
         try:
             await self._answer(log)
-        except asyncio.CancelledError:
-            await self._end(self._stop or SHUTDOWN)
-        except Exception as error:
-            await self._end(self._stop or Stop("failed", *self._explain(error)))
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            await self._end(self._stop or self._verdict(error))
         else:
             await self._end(self._stop)
 
@@ -113,9 +112,12 @@ class Execution:
             history=history,
             options=record.options,
         )
-        with running_turn(log):
-            async with asyncio.timeout(self._limits.turn_timeout) as self._clock:
-                await self._write_all(log, self._agent.answer(turn))
+        clock = asyncio.get_running_loop().call_later(self._limits.turn_timeout, self._time_out)
+        set_running_turn(log)
+        try:
+            await self._write_all(log, self._agent.answer(turn))
+        finally:
+            clock.cancel()
 
     async def _write_all(self, log: TurnLog, answer: AsyncIterator[Event | str]) -> None:
         # This loop is the path of every token.
@@ -140,6 +142,7 @@ class Execution:
             case ResponseEvent():
                 # Its words become tokens, so that the answer is always what the tokens say.
                 self._response = event
+                encode_event(event)  # One that is not as declared must fail here, not at the end.
                 if not log.fold.text and event.content:
                     log.append(TokenEvent(event.content))
             case ErrorEvent():
@@ -149,14 +152,21 @@ class Execution:
             case _:
                 log.append(event)
 
-    def _explain(self, error: Exception) -> tuple[str, ErrorEvent]:
+    def _time_out(self) -> None:
+        text = f"The answer took longer than {self._limits.turn_timeout:g} seconds."
+        self.stop(Stop("failed", "turn_timeout", ErrorEvent(text, "turn_timeout", True)))
+
+    def _verdict(self, error: BaseException) -> Stop:
+        # An agent's own library may cancel things too; only a cancelled task means that the server goes down.
+        if isinstance(error, asyncio.CancelledError) and self.task is not None and self.task.cancelling():
+            return SHUTDOWN
+        return Stop("failed", *self._explain(error))
+
+    def _explain(self, error: BaseException) -> tuple[str, ErrorEvent]:
         """The reason for `done`, and words for the user. Details go to the server's log alone."""
         match error:
             case AgentError():
-                event = ErrorEvent(str(error), error.code, error.retryable)
-            case TimeoutError() if self._clock is not None and self._clock.expired():
-                seconds = self._limits.turn_timeout
-                event = ErrorEvent(f"The answer took longer than {seconds:g} seconds.", "turn_timeout", True)
+                event = ErrorEvent(str(error), str(error.code), bool(error.retryable))
             case TurnwireError():
                 event = ErrorEvent(str(error), error.code)
             case _:
@@ -225,5 +235,5 @@ class Execution:
     def _finish(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
-        self.finished.set()
+        self.finished.set_result(None)
         self._on_finished(self)

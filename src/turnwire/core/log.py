@@ -67,6 +67,7 @@ class TurnLog:
         while events := await self._store.read(self.turn_id, position, 1_000):
             for logged in events:
                 self.fold.add(logged)
+                logged.decoded = None  # The store may keep these events; their values were needed only here.
             position = events[-1].position
 
     def append(self, event: Event) -> None:

@@ -109,10 +109,14 @@ class TurnRunner:
             max_queued=self._limits.max_queued_turns,
             max_unfinished=self._limits.max_running_turns,
         )
+        # Whoever asked may be gone before the answer: what is accepted must run all the same.
+        return await asyncio.shield(self._accept(new, admission))
+
+    async def _accept(self, new: NewTurn, admission: Admission) -> Accepted:
         accepted = await self._store.create_turn(new, admission)
         if accepted.created:
-            if request.on_busy == "interrupt":
-                self._supersede(record.session_id)
+            if admission.on_busy == "interrupt":
+                self._supersede(accepted.record.session_id)
             self._enqueue(accepted.record)
         return accepted
 
@@ -120,7 +124,7 @@ class TurnRunner:
         """Stops a turn and returns when its end is committed. A turn that has ended is left as it is."""
         execution = self._stop(turn_id, cancelled(reason))
         if execution is not None:
-            await execution.finished.wait()
+            await asyncio.shield(execution.finished)
 
     async def cancel_session(self, session_id: str) -> None:
         """Stops all that runs or waits in a session."""
@@ -161,7 +165,9 @@ class TurnRunner:
             self._lease_keeper.cancel()
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            # Not for ever: an agent that was left behind may never end.
+            await asyncio.wait(self._tasks, timeout=_SHUTDOWN_PATIENCE_SECONDS)
 
     def _enqueue(self, record: TurnRecord) -> None:
         if record.disconnect_grace is not None:

@@ -4,17 +4,15 @@ Streams are plain ASGI endpoints, so that nothing wraps what is sent for each to
 routes are FastAPI's. Both go through the same checks, in one place, before any of their code runs.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette._utils import get_route_path
 
 from turnwire.core.errors import TurnwireError
-from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError, http_error
 from turnwire.server.guard import Guard, Headers, header_map
 from turnwire.server.routes.api import build_api
-from turnwire.server.routes.streams import StreamRoutes
+from turnwire.server.routes.streams import OpenStream, StreamRoutes
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.turnwire import Turnwire
 
@@ -32,7 +30,9 @@ class TurnwireApp:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._serve(scope, receive, send)
+            stream = await self._answer(scope, receive, send)
+            if stream is not None:
+                await stream.run(receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -48,7 +48,8 @@ class TurnwireApp:
         await self.turnwire.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> OpenStream | None:
+        """Answers, or returns the stream that is the answer."""
         added: Headers = []
         try:
             if not self.turnwire.is_open:
@@ -60,22 +61,19 @@ class TurnwireApp:
             preflight = self._guard.preflight(method, headers, added)
             if preflight is not None:
                 await respond(send, 204, b"", preflight)
-                return
+                return None
             receive = limited(receive, headers, self.turnwire.settings.max_body_bytes)
             caller = None if path in _PUBLIC else self.turnwire.gatekeeper.caller(scope, headers)
             endpoint = self._streams.find(method, path) if caller is not None else None
             if endpoint is not None and caller is not None:
-                await endpoint(scope, receive, send, caller, headers, added)
-            else:
-                scope["turnwire.caller"] = caller
-                await self._api(scope, receive, with_headers(send, added))  # pyright: ignore[reportArgumentType]
+                return await endpoint(scope, receive, send, caller, headers, added)
+            scope["turnwire.caller"] = caller
+            await self._api(scope, receive, with_headers(send, added))  # pyright: ignore[reportArgumentType]
         except TurnwireError as error:
             await _respond_error(send, http_error(error), added)
         except HttpError as error:
             await _respond_error(send, error, added)
-
-
-Endpoint = Callable[[dict[str, Any], Receive, Send, Caller, dict[bytes, bytes], Headers], Awaitable[None]]
+        return None
 
 
 async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
@@ -104,10 +102,9 @@ def with_headers(send: Send, added: Headers) -> Send:
 
 def limited(receive: Receive, headers: dict[bytes, bytes], limit: int) -> Receive:
     """A `receive` that refuses a body over the limit, before reading it where its length is told."""
-    too_large = HttpError(413, "body_too_large", f"the body is over {limit:,} bytes", headers={"Connection": "close"})
     told = headers.get(b"content-length", b"0")
     if not told.isdigit() or int(told) > limit:
-        raise too_large
+        raise _too_large(limit)
     received = 0
 
     async def receive_some() -> dict[str, Any]:
@@ -115,7 +112,11 @@ def limited(receive: Receive, headers: dict[bytes, bytes], limit: int) -> Receiv
         message = await receive()
         received += len(message.get("body", b""))
         if received > limit:
-            raise too_large
+            raise _too_large(limit)
         return message
 
     return receive_some
+
+
+def _too_large(limit: int) -> HttpError:
+    return HttpError(413, "body_too_large", f"the body is over {limit:,} bytes", headers={"Connection": "close"})

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from turnwire.core.contracts import Refusal, Wake
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
@@ -64,15 +65,14 @@ class Watchers:
 
     def add(self, key: str, wake: Wake) -> Callable[[], None]:
         self._wakes.setdefault(key, []).append(wake)
+        return partial(self._remove, key, wake)
 
-        def remove() -> None:
-            wakes = self._wakes.get(key)
-            if wakes and wake in wakes:
-                wakes.remove(wake)
-                if not wakes:
-                    del self._wakes[key]
-
-        return remove
+    def _remove(self, key: str, wake: Wake) -> None:
+        wakes = self._wakes.get(key)
+        if wakes and wake in wakes:
+            wakes.remove(wake)
+            if not wakes:
+                del self._wakes[key]
 
     def notify(self, key: str, events: Sequence[LoggedEvent]) -> None:
         wakes = self._wakes.get(key)

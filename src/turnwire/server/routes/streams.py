@@ -1,6 +1,7 @@
 """The routes that stream, and `POST /chat`, which waits as long as a stream would.
 
-Plain ASGI endpoints: each is called with the request, who is calling, and the headers to add.
+Plain ASGI endpoints: each is called with the request, who is calling, and the headers to add, and
+either answers or returns the stream to be opened.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from turnwire.assembly import SSE_CHAT, WIRES
-from turnwire.core.contracts import Reset, Wire
+from turnwire.core.contracts import Wire
 from turnwire.core.encoding import ascii_json
 from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 from turnwire.core.follow import follow
@@ -20,11 +21,12 @@ from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
 from turnwire.server.requests import Cursor, check_id, parse_cursor, parse_message, parse_session_cursor, query_of
 from turnwire.server.streams.connection import Receive, Send
-from turnwire.server.streams.sessions import stream_session
+from turnwire.server.streams.opening import SessionStream, TurnStream
 from turnwire.server.turnwire import Turnwire
 
 Request = dict[str, Any]
-Endpoint = Callable[[Request, Receive, Send, Caller, dict[bytes, bytes], Headers], Awaitable[None]]
+OpenStream = TurnStream | SessionStream
+Endpoint = Callable[[Request, Receive, Send, Caller, dict[bytes, bytes], Headers], Awaitable[OpenStream | None]]
 
 _MOST_WAIT_SECONDS = 60
 _EVENTS = re.compile(r"/v1/(turns|sessions)/([^/]+)/events")
@@ -44,18 +46,18 @@ class StreamRoutes:
 
     async def chat_stream(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
+    ) -> TurnStream:
         """Starts a turn, or joins the one the key names, and streams it."""
         caller.needs("write")
         body = parse_message(await read_json(receive, headers))
         cursor = parse_cursor({}, headers)
         self._turnwire.streams.check_room(caller.principal)
         accepted = await self._turnwire.start(caller.principal, body, idempotency_key(headers))
-        await self._stream(scope, receive, send, caller, accepted.record, cursor, SSE_CHAT, added)
+        return await self._open(scope, caller, accepted.record, cursor, SSE_CHAT, added)
 
     async def turn_events(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
+    ) -> TurnStream | None:
         """Any turn from any position, on any wire, live or finished; with `wait`, as JSON."""
         caller.needs("read")
         turn_id = check_id(_path(scope).split("/")[3])
@@ -67,50 +69,22 @@ class StreamRoutes:
         record = await self._turnwire.store.find_turn(caller.principal, turn_id)
         if "wait" in query:
             await self._long_poll(send, record, cursor, query["wait"], added)
-            return
+            return None
         if record.phase == "ended" and cursor.position >= record.last_position and await self._is_ours(record, cursor):
             # A browser's EventSource comes back after every close; only this stops it.
             await send({"type": "http.response.start", "status": 204, "headers": added})
             await send({"type": "http.response.body", "body": b""})
-            return
+            return None
         self._turnwire.streams.check_room(caller.principal)
-        await self._stream(scope, receive, send, caller, record, cursor, wire, added)
+        return await self._open(scope, caller, record, cursor, wire, added)
 
-    async def _stream(
-        self,
-        scope: Request,
-        receive: Receive,
-        send: Send,
-        caller: Caller,
-        record: TurnRecord,
-        cursor: Cursor,
-        wire: Wire,
-        added: Headers,
-    ) -> None:
-        turnwire = self._turnwire
-        is_ours = await self._is_ours(record, cursor)
+    async def _open(
+        self, scope: Request, caller: Caller, record: TurnRecord, cursor: Cursor, wire: Wire, added: Headers
+    ) -> TurnStream:
         location = f"{scope.get('root_path', '')}/v1/turns/{record.id}/events"
-        connection = turnwire.streams.connect(send, wire, caller.principal, caller.key_id)
-        turnwire.runner.reader_joined(record.id)
-        left = True
-        try:
-            await send(
-                {"type": "http.response.start", "status": 200, "headers": stream_headers(wire, record, location, added)}
-            )
-            after = cursor.position
-            if not is_ours:
-                after = 0
-                reset = wire.control(Reset())
-                if reset is None:
-                    connection.abort()
-                else:
-                    connection.write(reset)
-            elif after == record.last_position:
-                connection.write(wire.opening)
-            left = await turnwire.streams.stream_turn(record, after, connection, receive)
-        finally:
-            turnwire.streams.disconnect(connection)
-            turnwire.runner.reader_left(record.id, by_client=left)
+        headers = stream_headers(wire, record, location, added)
+        after = cursor.position if await self._is_ours(record, cursor) else None
+        return TurnStream(self._turnwire.streams, self._turnwire.runner, caller, record, after, wire, headers)
 
     async def _is_ours(self, record: TurnRecord, cursor: Cursor) -> bool:
         """Whether the position is one that this log has given out, so that it can be gone on from."""
@@ -153,7 +127,7 @@ class StreamRoutes:
 
     async def session_events(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
+    ) -> SessionStream:
         """All turns of a session, whole and in order, also those that others start, for as long as one listens."""
         caller.needs("read")
         turnwire = self._turnwire
@@ -166,17 +140,12 @@ class StreamRoutes:
             if last.session_id != session.id:
                 raise TurnNotFoundError(cursor[0])
         turnwire.streams.check_room(caller.principal)
-        connection = turnwire.streams.connect(send, SSE_CHAT, caller.principal, caller.key_id)
-        start = [*added, *_STREAM_HEADERS, (b"content-type", SSE_CHAT.media_type.encode()), _session_header(session.id)]
-        await send({"type": "http.response.start", "status": 200, "headers": start})
-        connection.write(SSE_CHAT.opening)
-        position = cursor[1] if cursor else 0
-        writing = asyncio.create_task(stream_session(turnwire.store, session.id, last, position, connection))
-        try:
-            await connection.closed(receive)
-        finally:
-            writing.cancel()
-            turnwire.streams.disconnect(connection)
+        content_type = b"content-type", SSE_CHAT.media_type.encode("ascii")
+        start = [*added, *_STREAM_HEADERS, content_type, _session_header(session.id)]
+        after = cursor[1] if cursor else 0
+        if last is not None and after > last.last_position:
+            after = None
+        return SessionStream(turnwire.streams, turnwire.store, caller, session.id, last, after, start)
 
     async def chat(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers

@@ -78,6 +78,14 @@ class Connection:
         if self.is_blocked and self._task is not None:
             await asyncio.wait([self._task])
 
+    def tell(self, control: Control) -> None:
+        """Says something that is not an event; breaks the connection if the wire has no word for it."""
+        frame = self.wire.control(control)
+        if frame is None:
+            self.abort()
+        else:
+            self.write(frame)
+
     def finish(self, control: Control) -> None:
         """Ends the stream from our side: with the wire's own word if it has one and can still say it."""
         if self.is_finished:

@@ -12,8 +12,10 @@ from contextlib import suppress
 from turnwire.core.contracts import Reconnect, Wire
 from turnwire.core.errors import ShuttingDownError, TooManyStreamsError
 from turnwire.core.turns import TurnRecord
-from turnwire.server.streams.connection import Connection, Receive, Send
-from turnwire.server.streams.pump import StateReader, TurnPump, TurnReader, write_page
+from turnwire.server.auth import Caller
+from turnwire.server.streams.connection import Connection, Send
+from turnwire.server.streams.pump import TurnPump, TurnReader
+from turnwire.server.streams.replay import StateReader, TurnReplay
 from turnwire.settings import Settings
 
 _NEAR = 256
@@ -57,10 +59,10 @@ class StreamHub:
         if self._open_by[principal] >= self._max_open:
             raise TooManyStreamsError(self._max_open)
 
-    def connect(self, send: Send, wire: Wire, principal: str, key_id: str | None) -> Connection:
-        connection = Connection(send, wire, principal, key_id)
+    def connect(self, send: Send, wire: Wire, caller: Caller) -> Connection:
+        connection = Connection(send, wire, caller.principal, caller.key_id)
         self._connections.add(connection)
-        self._open_by[principal] += 1
+        self._open_by[caller.principal] += 1
         if self._draining:
             connection.finish(self._farewell())
         return connection
@@ -71,27 +73,11 @@ class StreamHub:
         if not self._open_by[connection.principal]:
             del self._open_by[connection.principal]
 
-    async def stream_turn(self, record: TurnRecord, after: int, connection: Connection, receive: Receive) -> bool:
-        """Writes a turn's log from a position until its end. True if the client left before."""
+    def attach(self, record: TurnRecord, after: int, connection: Connection) -> TurnReader | TurnReplay:
+        """Has a turn's log written to the connection, from a position until its end. To be closed by the caller."""
         if record.phase == "ended":
-            replay = asyncio.create_task(self._replay(record, after, connection))
-            try:
-                return await connection.closed(receive)
-            finally:
-                replay.cancel()
-        reader = TurnReader(self._pump_for(record, connection.wire, after), connection, after)
-        try:
-            return await connection.closed(receive)
-        finally:
-            reader.close()
-
-    async def _replay(self, record: TurnRecord, after: int, connection: Connection) -> None:
-        try:
-            while not connection.is_finished:
-                after = await write_page(self._store, record.id, connection.wire, connection, after)
-        except Exception:
-            connection.abort()
-            raise
+            return TurnReplay(self._store, record.id, connection, after)
+        return TurnReader(self._pump_for(record, connection.wire, after), connection, after)
 
     def _pump_for(self, record: TurnRecord, wire: Wire, after: int) -> TurnPump:
         key = record.id, wire.name

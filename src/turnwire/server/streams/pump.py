@@ -8,24 +8,18 @@ A reader that is behind the window reads the log itself, at its own pace, until 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from turnwire.core.contracts import Gap, LogReader, Wire
-from turnwire.core.errors import EventsGoneError
-from turnwire.core.follow import PAGE, Follower
+from turnwire.core.contracts import Wire
+from turnwire.core.follow import Follower
 from turnwire.core.logged import LoggedEvent
-from turnwire.core.turns import TurnState
 from turnwire.server.streams.connection import Connection
+from turnwire.server.streams.replay import Replay, StateReader
 
 logger = logging.getLogger("turnwire.streams")
 
 _WRITE_BYTES = 64 * 1024
 _WINDOW_FRAMES = 128
 _WINDOW_BYTES = 512 * 1024
-
-
-class StateReader(LogReader, Protocol):
-    async def turn_state(self, turn_id: str) -> TurnState | None: ...
 
 
 class TurnPump:
@@ -87,7 +81,10 @@ class TurnPump:
             self.has_ended = True
         readers = self._readers
         if len(readers) == 1:
-            readers[0].advance()
+            reader = readers[0]
+            reader.advance()
+            if reader.position == self.base + len(self.frames):
+                self.base, self.frames, self._size = reader.position, [], 0
         else:
             for reader in tuple(readers):
                 reader.advance()
@@ -133,9 +130,10 @@ class TurnReader:
     def advance(self) -> None:
         """Writes all that there is to write and room for."""
         pump, connection = self.pump, self.connection
-        if self.position < pump.base and self._catching_up is None and not connection.is_finished:
+        if self._catching_up is not None or connection.is_blocked or connection.is_finished:
+            return  # Who takes nothing is given nothing to hold; when there is room this is called again.
+        if self.position < pump.base:
             self._catching_up = asyncio.create_task(self._catch_up())
-        if self._catching_up is not None:
             return
         head = pump.base + len(pump.frames)
         while self.position < head and not connection.is_blocked and not connection.is_finished:
@@ -147,38 +145,14 @@ class TurnReader:
 
     async def _catch_up(self) -> None:
         pump = self.pump
+        replay = Replay(pump.store, pump.turn_id, self.connection, self.position)
         try:
             while self.position < pump.base and not self.connection.is_finished:
-                self.position = await write_page(pump.store, pump.turn_id, pump.wire, self.connection, self.position)
+                await replay.write_page()
+                self.position = replay.position
         except Exception:
             logger.exception("a reader of turn %s could not catch up", pump.turn_id)
             self.connection.abort()
         finally:
             self._catching_up = None
         self.advance()
-
-
-async def write_page(store: StateReader, turn_id: str, wire: Wire, connection: Connection, position: int) -> int:
-    """Writes a page of a log from the store, at the reader's pace. Returns the position it ends at."""
-    try:
-        events = await store.read(turn_id, position, 4 * PAGE)
-    except EventsGoneError as gone:
-        state = await store.turn_state(turn_id)
-        frame = wire.control(Gap(position, gone.first_kept, state or TurnState()))
-        if frame is None:
-            connection.abort()
-        else:
-            await connection.written(frame)
-        return gone.first_kept - 1
-    frames = list(map(wire.encoder().frame, events))
-    is_last = bool(events) and events[-1].is_last
-    start = size = 0
-    for end, frame in enumerate(frames, start=1):
-        size += len(frame)
-        if size >= _WRITE_BYTES or end == len(frames):
-            if connection.is_finished:
-                break
-            await connection.written(b"".join(frames[start:end]), last=is_last and end == len(frames))
-            position = events[end - 1].position
-            start, size = end, 0
-    return position

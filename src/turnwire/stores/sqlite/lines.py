@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 from turnwire.core.logged import LoggedEvent
 
@@ -22,5 +23,7 @@ def seal(lines: bytes) -> bytes:
     return zlib.compress(lines, 3)
 
 
+@lru_cache(maxsize=4)
 def unseal(body: bytes) -> list[bytes]:
+    """The lines of a sealed log. A log is read page by page, so the last few are remembered."""
     return zlib.decompress(body).split(b"\n")

@@ -72,14 +72,11 @@ class Registry(ABC):
             unfinished = connection.execute(query, (session.id,)).fetchone()[0]
             if unfinished:
                 raise SessionBusyError(session.id, unfinished)
-            # Erased means erased: the freed pages are overwritten too.
-            connection.execute("PRAGMA secure_delete = ON")
             own = "(SELECT number FROM turn WHERE session_id = ?)"
             connection.execute(f"DELETE FROM sealed_log WHERE turn IN {own}", (session.id,))
             connection.execute(f"DELETE FROM journal WHERE turn IN {own}", (session.id,))
             connection.execute("DELETE FROM turn WHERE session_id = ?", (session.id,))
             connection.execute("DELETE FROM session WHERE id = ?", (session.id,))
-            connection.execute("PRAGMA secure_delete = OFF")
             return session.id
 
         self._forget(await self._write(run))

@@ -1,6 +1,8 @@
 """The tables, how they came to be, and how connections to them are opened."""
 
 import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from turnwire.core.errors import StoreUnusableError
@@ -84,14 +86,16 @@ MIGRATIONS = (
 
 def open_writer(path: Path) -> sqlite3.Connection:
     """The one connection that writes and checkpoints. Raises StoreUnusableError."""
-    try:
+    with _explained(path):
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    with _explained(path, connection):
+        version = _check_version(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")
-        _migrate(connection, path)
-    except sqlite3.Error as error:
-        raise StoreUnusableError(str(path), _explain(error)) from error
+        # Erased means erased: what is deleted, trimmed or replaced is overwritten too.
+        connection.execute("PRAGMA secure_delete = ON")
+        _migrate(connection, version)
     return connection
 
 
@@ -99,15 +103,27 @@ def open_reader(path: Path) -> sqlite3.Connection:
     """A connection that cannot write, not even a checkpoint. Raises StoreUnusableError."""
     if not path.exists():
         raise StoreUnusableError(str(path), "there is no such file; start `turnwire serve` with the same --data first")
-    try:
+    with _explained(path):
         uri = f"{path.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    with _explained(path, connection):
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.create_function("mentions", 2, _mentions, deterministic=True)
         _check_version(connection, path)
-    except sqlite3.Error as error:
-        raise StoreUnusableError(str(path), _explain(error)) from error
     return connection
+
+
+@contextmanager
+def _explained(path: Path, connection: sqlite3.Connection | None = None) -> Generator[None]:
+    """Says what an error means, and leaves no connection open behind it."""
+    try:
+        yield
+    except (sqlite3.Error, StoreUnusableError) as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise StoreUnusableError(str(path), explain(error)) from error
+        raise
 
 
 def _mentions(text: str | None, wanted: str) -> bool:
@@ -115,8 +131,7 @@ def _mentions(text: str | None, wanted: str) -> bool:
     return text is not None and wanted in text.casefold()
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    version = _check_version(connection, path)
+def _migrate(connection: sqlite3.Connection, version: int) -> None:
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         connection.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT")
 
@@ -132,7 +147,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def _explain(error: sqlite3.Error) -> str:
+def explain(error: sqlite3.Error) -> str:
     match error.sqlite_errorname if hasattr(error, "sqlite_errorname") else "":
         case "SQLITE_READONLY" | "SQLITE_READONLY_DIRECTORY" | "SQLITE_READONLY_DBMOVED":
             return "the disk or the file is read-only; make it writable, or give another --data folder"

@@ -30,7 +30,7 @@ from turnwire.stores.sqlite.disk import Ballast, FolderLock
 from turnwire.stores.sqlite.live import LiveTurn
 from turnwire.stores.sqlite.readers import Readers
 from turnwire.stores.sqlite.registry import Registry
-from turnwire.stores.sqlite.schema import DATABASE_NAME, open_writer
+from turnwire.stores.sqlite.schema import DATABASE_NAME, explain, open_writer
 from turnwire.stores.sqlite.writer import Append, Call, Work, Writer
 
 T = TypeVar("T")
@@ -59,11 +59,15 @@ class SqliteStore(Registry):
         path = self._folder / DATABASE_NAME
         try:
             connection = open_writer(path)
+            try:
+                self._live, self._next_row = upkeep.load_unsealed(connection)
+            except sqlite3.Error as error:
+                connection.close()
+                raise StoreUnusableError(str(path), explain(error)) from error
         except StoreUnusableError:
             self._lock.release()
             raise
         self._ballast = Ballast(self._folder)
-        self._live, self._next_row = upkeep.load_unsealed(connection)
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._writer = Writer(connection, self._ballast, self._committed)

@@ -120,6 +120,9 @@ class Writer:
         connection.execute("SAVEPOINT call")
         try:
             call.result, call.error = call.run(connection), None
+        except sqlite3.IntegrityError as error:
+            connection.execute("ROLLBACK TO call")
+            call.error = StoreError(f"this cannot be written: {error}")
         except sqlite3.Error:
             raise
         except Exception as error:

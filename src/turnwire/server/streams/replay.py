@@ -1,0 +1,94 @@
+"""Writing a log from the store, page by page, at the reader's pace.
+
+For readers of a turn that has ended, and for those that are too far behind a running one. A page
+has about the same size however large its events are: it is what a reader that takes nothing
+keeps in memory.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from turnwire.core.contracts import Gap, LogReader
+from turnwire.core.errors import EventsGoneError
+from turnwire.core.turns import TurnState
+from turnwire.server.streams.connection import Connection
+
+logger = logging.getLogger("turnwire.streams")
+
+_WRITE_BYTES = 64 * 1024
+_PAGE_BYTES = 8 * _WRITE_BYTES
+_PAGE_EVENTS = 4_000
+_FIRST_PAGE_EVENTS = 256
+
+
+class StateReader(LogReader, Protocol):
+    async def turn_state(self, turn_id: str) -> TurnState | None: ...
+
+
+class Replay:
+    def __init__(self, store: StateReader, turn_id: str, connection: Connection, after: int) -> None:
+        self.position = after
+        self._store = store
+        self._turn_id = turn_id
+        self._connection = connection
+        self._page_events = _FIRST_PAGE_EVENTS
+
+    async def write_page(self) -> None:
+        try:
+            pieces = await self._read_page()
+        except EventsGoneError as gone:
+            await self._write_gap(gone)
+            return
+        for piece, position, is_last in pieces:
+            if self._connection.is_finished:
+                return
+            await self._connection.written(piece, last=is_last)
+            self.position = position
+
+    async def _read_page(self) -> list[tuple[bytes, int, bool]]:
+        """Each piece to be written, the position after it, and whether it is the last."""
+        events = await self._store.read(self._turn_id, self.position, self._page_events)
+        frames = list(map(self._connection.wire.encoder().frame, events))
+        pieces: list[tuple[bytes, int, bool]] = []
+        start = size = total = 0
+        for end, frame in enumerate(frames, start=1):
+            size += len(frame)
+            if size >= _WRITE_BYTES or end == len(frames):
+                newest = events[end - 1]
+                pieces.append((b"".join(frames[start:end]), newest.position, newest.is_last))
+                start, size, total = end, 0, total + size
+        if events:
+            fitting = _PAGE_BYTES * len(events) // max(total, 1)
+            self._page_events = max(1, min(fitting, _PAGE_EVENTS))
+        return pieces
+
+    async def _write_gap(self, gone: EventsGoneError) -> None:
+        state = await self._store.turn_state(self._turn_id)
+        frame = self._connection.wire.control(Gap(self.position, gone.first_kept, state or TurnState()))
+        if frame is None:
+            self._connection.abort()
+        else:
+            await self._connection.written(frame)
+        self.position = gone.first_kept - 1
+
+
+class TurnReplay:
+    """One reader of a turn that has ended: there is nothing to wait for."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, store: StateReader, turn_id: str, connection: Connection, after: int) -> None:
+        self._task = asyncio.create_task(self._write_all(store, turn_id, connection, after))
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    async def _write_all(self, store: StateReader, turn_id: str, connection: Connection, after: int) -> None:
+        replay = Replay(store, turn_id, connection, after)
+        try:
+            while not connection.is_finished:
+                await replay.write_page()
+        except Exception:
+            logger.exception("turn %s could not be replayed", turn_id)
+            connection.abort()
