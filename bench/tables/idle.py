@@ -1,11 +1,13 @@
 """Open streams in which nothing comes: what each keeps of the server's memory.
 
-A stream of Turnwire is a turn that runs, so its memory is that of the turn, its agent and its
-reader together. Its heartbeat beats meanwhile; the baselines have none.
+Two cases: streams that read one turn, so that only the stream is weighed, and streams with a running
+turn each, so that the turn, its agent and its log are weighed too. Turnwire's heartbeat beats
+meanwhile; the baselines have none. In them a stream is its own turn, so they have one case.
 """
 
 import time
 
+from bench.job import Job
 from bench.plan import Plan, Scale, chat, record
 from bench.results import Column, Sample, Table
 from bench.running import Load, Server, serving
@@ -14,6 +16,8 @@ from bench.sources import Order
 FOREVER = Order("yield", 1, gated=True)
 WARM_STREAMS = 64
 MOST_REPEATS = 3  # two runs differ by a percent; each takes a process and many sockets
+ONE_TURN = "a stream"
+OWN_TURN = "a stream and its running turn"
 
 
 def idle(plan: Plan) -> Table:
@@ -31,17 +35,33 @@ def idle(plan: Plan) -> Table:
         for name in plan.of("raw", "queue", "memory", "sqlite"):
             # A new process each time: freed memory would be used again unseen.
             with serving([name]) as servers:
-                record(table, "idle", name, rest(servers[name], plan.scale))
+                sample = rest(servers[name], plan.scale, own_turns)
+                record(table, OWN_TURN, name, sample)
+                if name in ("raw", "queue"):
+                    record(table, ONE_TURN, name, sample)
+        for name in plan.of("memory", "sqlite"):
+            with serving([name]) as servers:
+                record(table, ONE_TURN, name, rest(servers[name], plan.scale, one_turn))
     return table
 
 
-def rest(server: Server, scale: Scale) -> Sample:
-    with Load(chat(server, FOREVER, WARM_STREAMS, rest=True)) as load:
+def own_turns(server: Server, streams: int) -> Job:
+    return chat(server, FOREVER, streams, rest=True)
+
+
+def one_turn(server: Server, streams: int) -> Job:
+    session = server.post("/v1/sessions")["id"]
+    turn = server.post(f"/v1/sessions/{session}/turns", {"message": str(FOREVER)})["turn_id"]
+    return server.job(f"/v1/turns/{turn}/events", streams=streams, tokens=1, hold=True, leave=True)
+
+
+def rest(server: Server, scale: Scale, job) -> Sample:
+    with Load(job(server, WARM_STREAMS)) as load:
         load.go_on()
         load.reach("open")
     time.sleep(0.5)
     before = server.resident_bytes()
-    with Load(chat(server, FOREVER, scale.idle_streams, rest=True)) as load:
+    with Load(job(server, scale.idle_streams)) as load:
         load.go_on()
         opened = load.reach("open")
         cpu = server.cpu_seconds()

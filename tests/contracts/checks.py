@@ -4,7 +4,7 @@ Each raises AssertionError when the promise is broken. They are run on every sto
 the guard taken out (`test_guards_matter`), to prove that they would notice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tests.contracts.stores import Place
@@ -73,12 +73,10 @@ async def check_nothing_is_told_before_it_is_committed(place: Place, store: Stor
         look("watcher", events[-1].position if events else 0)
 
     unwatch = store.watch(record.id, wake)
-    try:
-        for position in (3, 4):
-            with _looking(look, position) as settle_aware:
-                await settle_aware(store, record.id, record.epoch, position)
-    finally:
-        unwatch()
-    assert [who for who, _ in told].count("writer") == 2
-    assert "watcher" in [who for who, _ in told]
-    assert all(was_there for _, was_there in told), told
+    for position in (3, 4):
+        token = TokenEvent(f"at {position}")
+        await append(store, record.id, record.epoch, position, token, told=lambda at=position: look("writer", at))
+    await append(store, record.id, record.epoch, 5, done(record), end=True, told=lambda: look("writer", 5))
+    unwatch()
+    assert all(was_there for _, was_there in told), f"told too early: {told}"
+    assert sorted(who for who, _ in told) == ["watcher"] * 3 + ["writer"] * 3

@@ -106,7 +106,7 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waited")
 
 
-@pytest.fixture(params=STORES.values(), ids=STORES.keys())
+@pytest.fixture(params=STORES.values(), ids=list(STORES))
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     place: Place = request.param(tmp_path)
     yield place

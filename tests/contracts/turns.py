@@ -1,7 +1,7 @@
 """How tests make turns, write to them and read them back."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -80,24 +80,34 @@ async def ended(store: Store, *events: Event, outcome: Outcome = "completed", **
 
 
 async def append(
-    store: Store, turn_id: str, epoch: int, position: int, *events: Event, end: bool = False
+    store: Store,
+    turn_id: str,
+    epoch: int,
+    position: int,
+    *events: Event,
+    end: bool = False,
+    told: Callable[[], None] = lambda: None,
 ) -> Sequence[LoggedEvent]:
-    """Hands events over exactly as told, right or wrong; raises why they were refused."""
+    """Hands events over exactly as given, right or wrong; raises why they were refused.
+
+    `told` is called in the moment the store says that they are committed.
+    """
     logged = [log_event(event, place, epoch) for place, event in enumerate(events, start=position)]
     fold = TurnFold()
     for event in logged:
         fold.add(event)
-    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    settled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def settle(count: int, error: Exception | None) -> None:
         if error is None:
-            told.set_result(count)
+            told()
+            settled.set_result(count)
         else:
-            told.set_exception(error)
+            settled.set_exception(error)
 
     store.append(turn_id, epoch, logged, settle, fold.state() if end else None)
     async with asyncio.timeout(BOUND):
-        assert await told == len(events)
+        assert await settled == len(events)
     return logged
 
 

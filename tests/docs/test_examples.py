@@ -4,7 +4,6 @@ import importlib.util
 import re
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.serving import serving
@@ -35,9 +34,10 @@ async def test_every_example_answers(example: Path, tmp_path: Path, monkeypatch:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    path = "/agent/chat" if example.stem == "mounted" else "/chat"
-    async with serving(module.app) as url, httpx.AsyncClient(base_url=url, headers={"X-User": "ada"}) as client:
-        answer = await client.post(path, json={"message": "good morning"})
+    mounted = hasattr(module, "turnwire")
+    turnwire = module.turnwire if mounted else module.app.turnwire
+    async with serving(turnwire, module.app, path="/agent" if mounted else "") as server:
+        answer = await server.http.post("chat", json={"message": "good morning"}, headers={"X-User": "ada"})
     assert answer.status_code == 200
     assert answer.json()["outcome"] == "completed"
     assert answer.json()["content"]

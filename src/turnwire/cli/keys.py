@@ -1,10 +1,12 @@
 """`turnwire keys`: through the running server if there is one, never beside it."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -24,9 +26,14 @@ def create(
     principal: Annotated[str, typer.Argument(help="Whose key it is; their sessions are theirs alone.")],
     data: Data,
     scope: Annotated[list[str] | None, typer.Option(help="read, write or approve; all of them by default.")] = None,
-    days: Annotated[float | None, typer.Option(min=0, help="How long it is valid; for ever by default.")] = None,
+    days: Annotated[
+        float | None, typer.Option(min=0, max=36_500, help="How long it is valid; for ever by default.")
+    ] = None,
 ) -> None:
     """Make a key and show it, once."""
+    # The same as over HTTP, where the server checks it.
+    if not re.fullmatch(r"[A-Za-z0-9._:@-]{1,128}", principal):
+        fail("principal: only letters, digits and . _ : @ - are allowed, and no more than 128 of them")
     scopes = scope or list(_SCOPES)
     if unknown := set(scopes) - set(_SCOPES):
         fail(f"--scope: there is no {', '.join(sorted(unknown))}; there is {', '.join(_SCOPES)}")
@@ -69,7 +76,7 @@ def revoke(key_id: Annotated[str, typer.Argument(help="The id that `keys list` s
 
         return key_json(await ring.revoke(key_id))
 
-    revoked = _through_server_or(data, directly, "DELETE", f"/v1/keys/{key_id}")
+    revoked = _through_server_or(data, directly, "DELETE", f"/v1/keys/{quote(key_id, safe='')}")
     typer.echo(f"Key {revoked['id']} of {revoked['principal']} is revoked.")
 
 

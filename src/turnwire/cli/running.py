@@ -35,12 +35,26 @@ def call(data: Path, method: str, path: str, body: dict[str, Any] | None = None)
         server["url"] + path,
         method=method,
         data=None if body is None else json.dumps(body).encode(),
-        headers={"Authorization": f"Bearer {server['control_token']}", "Content-Type": "application/json"},
+        headers={
+            "Authorization": f"Bearer {server['control_token']}",
+            "Content-Type": "application/json",
+            # Always allowed, whatever name or address the server listens on.
+            "Host": "localhost",
+        },
     )
+    # Never through a proxy: the server is on this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with opener.open(request, timeout=10) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
-        fail(json.load(error)["error"]["message"])
+        fail(_told(error))
     except OSError as error:
         fail(f"the server at {server['url']} does not answer: {error}")
+
+
+def _told(error: urllib.error.HTTPError) -> str:
+    try:
+        return json.load(error)["error"]["message"]
+    except (ValueError, KeyError):
+        return f"the server answered {error.code} {error.reason}"

@@ -119,6 +119,14 @@ class TurnStore(LogReader, Protocol):
         """
         ...
 
+    def before_commit(self, gather: Callable[[], None]) -> None:
+        """Calls `gather`, once, when the store is ready for the next commit; what it appends is part of that.
+
+        This is how groups come about without a timer: idle, it is called as soon as the event loop turns;
+        under load, when the commit before has returned.
+        """
+        ...
+
     def append(
         self,
         turn_id: str,
@@ -127,7 +135,7 @@ class TurnStore(LogReader, Protocol):
         settle: Settle,
         ending: TurnState | None = None,
     ) -> None:
-        """Hands events over to be committed. Never waits: this is the path of every token.
+        """Hands events over to be committed. Never waits.
 
         `settle(number of events, None)` is called on the event loop once they are committed, in order,
         or with the error if they are not: FencedError for a writer of an older epoch, PositionError if

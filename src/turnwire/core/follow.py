@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 from turnwire.core.contracts import LogReader
-from turnwire.core.logged import LoggedEvent
+from turnwire.core.logged import LAST_BODY, LoggedEvent
 
 PAGE = 1_000
 
@@ -77,7 +77,7 @@ class Follower:
     def _hand_over(self, events: Sequence[LoggedEvent]) -> bool:
         newest = events[-1]
         self._position = newest.position
-        is_last = newest.is_last
+        is_last = newest.body.startswith(LAST_BODY)
         if is_last:
             self._unwatch()
         self._deliver(events, is_last)

@@ -55,6 +55,7 @@ class TurnLog:
         self._on_failure = on_failure
         self.is_behind = False
         """Whether the store cannot keep up, so that the agent should wait for `room`."""
+        self._gathered: list[LoggedEvent] = []
         self._uncommitted = 0
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
@@ -97,10 +98,18 @@ class TurnLog:
         if logged.position > self._max_events:
             raise TooManyEventsError(self._max_events)
         self._position = logged.position
-        self._uncommitted += 1
-        if self._uncommitted > self._max_uncommitted:
+        gathered = self._gathered
+        if not gathered:
+            self._store.before_commit(self._hand_over)
+        gathered.append(logged)
+        if len(gathered) > self._max_uncommitted:
             self.is_behind = True
-        self._store.append(self.turn_id, self._epoch, (logged,), self._settled)
+
+    def _hand_over(self) -> None:
+        events, self._gathered = self._gathered, []
+        if events:
+            self._uncommitted += len(events)
+            self._store.append(self.turn_id, self._epoch, events, self._settled)
 
     async def room(self) -> None:
         while self.is_behind and self._failure is None:
@@ -124,8 +133,10 @@ class TurnLog:
                 events.append(log_event(event, self._position, self._epoch))
                 self.fold.add(events[-1])
         if self._failure is None:
+            events = self._gathered + events
             self._uncommitted += len(events)
             self._store.append(self.turn_id, self._epoch, events, self._settled, self.fold.state())
+        self._gathered = []
         while self._uncommitted > 0:
             await self._next_change()
         if self._failure is not None:
@@ -139,7 +150,7 @@ class TurnLog:
 
     def _settle(self, count: int, error: Refusal | None) -> None:
         self._uncommitted -= count
-        self.is_behind = self._uncommitted > self._max_uncommitted
+        self.is_behind = self._uncommitted + len(self._gathered) > self._max_uncommitted
         if error is None:
             self._committed += count
         elif self._failure is None:
@@ -148,10 +159,9 @@ class TurnLog:
                 self._on_failure(error)
         if self._changed is not None:
             self._changed.set()
+            self._changed = None
 
     async def _next_change(self) -> None:
-        self._changed = asyncio.Event()
-        try:
-            await self._changed.wait()
-        finally:
-            self._changed = None
+        if self._changed is None:
+            self._changed = asyncio.Event()
+        await self._changed.wait()

@@ -34,7 +34,7 @@ class LoggedEvent(Struct, eq=False, gc=False):
     @property
     def is_last(self) -> bool:
         # A log ends with `done` and only with it. This is asked of every event, so it does not decode.
-        return self.body.startswith(_DONE)
+        return self.body.startswith(LAST_BODY)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LoggedEvent) and self._key() == other._key()
@@ -55,5 +55,5 @@ def log_event(event: Event, position: int, epoch: int) -> LoggedEvent:
     return LoggedEvent(position, epoch, now_ms(), body, event)
 
 
-_DONE = b'{"type":"done"'
-assert encode_event(DoneEvent("completed", "", ""))[1].startswith(_DONE)
+LAST_BODY = b'{"type":"done"'
+assert encode_event(DoneEvent("completed", "", ""))[1].startswith(LAST_BODY)

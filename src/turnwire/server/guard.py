@@ -2,7 +2,6 @@
 
 import re
 from typing import Any
-from urllib.parse import urlsplit
 
 from turnwire.server.errors import HttpError
 from turnwire.settings import Settings
@@ -42,7 +41,7 @@ class Guard:
                 (b"access-control-expose-headers", b"X-Turn-Id, X-Session-Id, Location, Retry-After"),
                 (b"vary", b"Origin"),
             ]
-        is_same = urlsplit(origin).netloc == headers.get(b"host", b"").decode("latin-1").lower()
+        is_same = origin.partition("://")[2] == headers.get(b"host", b"").decode("latin-1").lower()
         if local_only and not is_same:
             raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
         return list(_ALWAYS)

@@ -15,6 +15,7 @@ from turnwire.server.errors import HttpError, invalid_body
 
 _ID = r"^[A-Za-z0-9._:@-]{1,128}$"
 _CURSOR = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
+_LAST_MS = 253_402_300_799_999  # The year 9999 ends then, and with it what a date can say.
 ClientId = Annotated[str, StringConstraints(pattern=_ID)]
 Title = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
@@ -78,7 +79,7 @@ class KeyBody(BaseModel):
 
     principal: ClientId
     scopes: list[Scope] = Field(["read", "write", "approve"], min_length=1)
-    expires_at: int | None = Field(None, description="Unix time in milliseconds.")
+    expires_at: int | None = Field(None, ge=0, le=_LAST_MS, description="Unix time in milliseconds.")
 
 
 def parse_message(body: bytes) -> MessageBody:
@@ -93,7 +94,11 @@ def parse_message(body: bytes) -> MessageBody:
 
 
 def query_of(scope: dict[str, Any]) -> dict[str, str]:
-    return dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=50))
+    """Raises HttpError 400."""
+    try:
+        return dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=50))
+    except ValueError:
+        raise HttpError(400, "invalid_request", "the query has more than 50 fields") from None
 
 
 class Cursor(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import Any
 
 from turnwire import assembly
 from turnwire.core.contracts import Accepted, Agent, Store
-from turnwire.core.errors import StoreError
+from turnwire.core.errors import AgentNotFoundError, ShuttingDownError, StoreError
 from turnwire.core.ids import is_own_id
 from turnwire.core.logged import now_ms
 from turnwire.core.runner import TurnRequest
@@ -122,6 +122,11 @@ class Turnwire:
 
     async def start(self, principal: str, body: MessageBody, idempotency_key: str | None = None) -> Accepted:
         """Starts a turn for a message, in the session it names, or in a new one."""
+        # First, because the session may be made by this: what is refused leaves nothing behind.
+        if self.is_draining:
+            raise ShuttingDownError
+        if body.agent is not None and body.agent not in self.agents:
+            raise AgentNotFoundError(body.agent)
         session_id = None
         if body.session_id is not None:
             if is_own_id(body.session_id):

@@ -41,18 +41,9 @@ class _Kept(Struct):
     idempotency_key: str | None
     fingerprint: str
     state: TurnState | None = None
-    news: "_News | None" = None
 
     def current(self) -> TurnRecord:
         return replace(self.record, last_position=self.head.position)
-
-
-class _News(Struct):
-    """What a turn has written since its readers were last told."""
-
-    kept: _Kept
-    settle: Settle
-    events: list[LoggedEvent]
 
 
 class World(Struct):
@@ -74,7 +65,7 @@ class MemoryStore:
         self._world = world or World()
         self._leases = Leases(lease, clock)
         self._watchers = Watchers()
-        self._news: list[_News] = []
+        self._gatherers: list[Callable[[], None]] = []
 
     async def open(self) -> None:
         pass
@@ -168,6 +159,16 @@ class MemoryStore:
         kept.record = replace(kept.record, phase="running", worker=worker, epoch=epoch, started_at=started_at)
         return kept.current()
 
+    def before_commit(self, gather: Callable[[], None]) -> None:
+        if not self._gatherers:
+            asyncio.get_running_loop().call_soon(self._gather)
+        self._gatherers.append(gather)
+
+    def _gather(self) -> None:
+        gatherers, self._gatherers = self._gatherers, []
+        for gather in gatherers:
+            gather()
+
     def append(
         self,
         turn_id: str,
@@ -188,21 +189,8 @@ class MemoryStore:
             kept.state = ending
             kept.record = replace(kept.record, phase="ended", outcome=ending.outcome, ended_at=events[-1].at)
             self._count_ended(kept)
-        news = kept.news
-        if news is None or news.settle is not settle:
-            news = kept.news = _News(kept, settle, [])
-            if not self._news:
-                # Not at once: what else this turn of the loop brings is told in the same step.
-                asyncio.get_running_loop().call_soon(self._tell)
-            self._news.append(news)
-        news.events.extend(events)
-
-    def _tell(self) -> None:
-        waiting, self._news = self._news, []
-        for news in waiting:
-            news.kept.news = None
-            self._watchers.notify(news.kept.record.id, news.events)
-            news.settle(len(news.events), None)
+        self._watchers.notify(turn_id, events)
+        settle(len(events), None)
 
     def _count_ended(self, kept: _Kept) -> None:
         self._world.unfinished[kept.record.session_id] -= 1

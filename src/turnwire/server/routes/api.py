@@ -52,6 +52,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, HttpError):
+        return _response(error.__cause__)  # Ours, raised while FastAPI read the body.
+    if error.status_code == 400:
+        return _response(HttpError(400, "invalid_json", "the body is not JSON"))
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
     headers = dict(error.headers or {})
     return _response(HttpError(error.status_code, code, str(error.detail), headers=headers))

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from turnwire.core.sessions import transcript
@@ -74,11 +74,13 @@ async def start(
     caller: Writing,
     id: PathId,
     body: MessageBody,
+    request: Request,
     response: Response,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
 ) -> Json:
     session = await server.store.find_session(caller.principal, id)
     body = body.model_copy(update={"session_id": session.id})
-    accepted = await server.start(caller.principal, body, idempotency_key)
-    response.headers["Location"] = f"/v1/turns/{accepted.record.id}/events"
+    key = (idempotency_key or "").strip() or None
+    accepted = await server.start(caller.principal, body, key)
+    response.headers["Location"] = f"{request.scope.get('root_path', '')}/v1/turns/{accepted.record.id}/events"
     return {**turn_json(accepted.record), "created": accepted.created}

@@ -51,9 +51,9 @@ class StreamRoutes:
         caller.needs("write")
         body = parse_message(await read_json(receive, headers))
         cursor = parse_cursor({}, headers)
-        self._turnwire.streams.check_room(caller.principal)
-        accepted = await self._turnwire.start(caller.principal, body, idempotency_key(headers))
-        return await self._open(scope, caller, accepted.record, cursor, SSE_CHAT, added)
+        with self._turnwire.streams.room(caller.principal):
+            accepted = await self._turnwire.start(caller.principal, body, idempotency_key(headers))
+            return await self._open(scope, caller, accepted.record, cursor, SSE_CHAT, added)
 
     async def turn_events(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
@@ -75,8 +75,8 @@ class StreamRoutes:
             await send({"type": "http.response.start", "status": 204, "headers": added})
             await send({"type": "http.response.body", "body": b""})
             return None
-        self._turnwire.streams.check_room(caller.principal)
-        return await self._open(scope, caller, record, cursor, wire, added)
+        with self._turnwire.streams.room(caller.principal):
+            return await self._open(scope, caller, record, cursor, wire, added)
 
     async def _open(
         self, scope: Request, caller: Caller, record: TurnRecord, cursor: Cursor, wire: Wire, added: Headers
@@ -139,13 +139,13 @@ class StreamRoutes:
             last = await turnwire.store.find_turn(caller.principal, cursor[0])
             if last.session_id != session.id:
                 raise TurnNotFoundError(cursor[0])
-        turnwire.streams.check_room(caller.principal)
         content_type = b"content-type", SSE_CHAT.media_type.encode("ascii")
         start = [*added, *_STREAM_HEADERS, content_type, _session_header(session.id)]
         after = cursor[1] if cursor else 0
         if last is not None and after > last.last_position:
             after = None
-        return SessionStream(turnwire.streams, turnwire.store, caller, session.id, last, after, start)
+        with turnwire.streams.room(caller.principal):
+            return SessionStream(turnwire.streams, turnwire.store, caller, session.id, last, after, start)
 
     async def chat(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers

@@ -6,8 +6,8 @@ One ticker serves them all; a stream has no timer of its own.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 
 from turnwire.core.contracts import Reconnect, Wire
 from turnwire.core.errors import ShuttingDownError, TooManyStreamsError
@@ -52,12 +52,23 @@ class StreamHub:
     def open_count(self) -> int:
         return len(self._connections)
 
-    def check_room(self, principal: str) -> None:
-        """Raises TooManyStreamsError, ShuttingDownError."""
+    @contextmanager
+    def room(self, principal: str) -> Generator[None]:
+        """Keeps a place for a stream while it is being prepared. Raises TooManyStreamsError, ShuttingDownError."""
         if self._draining:
             raise ShuttingDownError
         if self._open_by[principal] >= self._max_open:
             raise TooManyStreamsError(self._max_open)
+        self._open_by[principal] += 1
+        try:
+            yield
+        finally:
+            self._release(principal)
+
+    def _release(self, principal: str) -> None:
+        self._open_by[principal] -= 1
+        if not self._open_by[principal]:
+            del self._open_by[principal]
 
     def connect(self, send: Send, wire: Wire, caller: Caller) -> Connection:
         connection = Connection(send, wire, caller.principal, caller.key_id)
@@ -69,9 +80,7 @@ class StreamHub:
 
     def disconnect(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._open_by[connection.principal] -= 1
-        if not self._open_by[connection.principal]:
-            del self._open_by[connection.principal]
+        self._release(connection.principal)
 
     def attach(self, record: TurnRecord, after: int, connection: Connection) -> TurnReader | TurnReplay:
         """Has a turn's log written to the connection, from a position until its end. To be closed by the caller."""

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from turnwire.core.contracts import Gap, LogReader
+from turnwire.core.contracts import Encoder, Gap, LogReader
 from turnwire.core.errors import EventsGoneError
 from turnwire.core.turns import TurnState
 from turnwire.server.streams.connection import Connection
@@ -27,8 +27,14 @@ class StateReader(LogReader, Protocol):
 
 
 class Replay:
-    def __init__(self, store: StateReader, turn_id: str, connection: Connection, after: int) -> None:
+    """`encoder` is for a stream of several turns, which goes on when one of them has ended."""
+
+    def __init__(
+        self, store: StateReader, turn_id: str, connection: Connection, after: int, encoder: Encoder | None = None
+    ) -> None:
         self.position = after
+        self.has_ended = False
+        self._encoder = encoder
         self._store = store
         self._turn_id = turn_id
         self._connection = connection
@@ -43,13 +49,14 @@ class Replay:
         for piece, position, is_last in pieces:
             if self._connection.is_finished:
                 return
-            await self._connection.written(piece, last=is_last)
-            self.position = position
+            await self._connection.written(piece, last=is_last and self._encoder is None)
+            self.position, self.has_ended = position, is_last
 
     async def _read_page(self) -> list[tuple[bytes, int, bool]]:
         """Each piece to be written, the position after it, and whether it is the last."""
         events = await self._store.read(self._turn_id, self.position, self._page_events)
-        frames = list(map(self._connection.wire.encoder().frame, events))
+        encoder = self._encoder or self._connection.wire.encoder()
+        frames = list(map(encoder.frame, events))
         pieces: list[tuple[bytes, int, bool]] = []
         start = size = total = 0
         for end, frame in enumerate(frames, start=1):

@@ -4,11 +4,10 @@ import asyncio
 import logging
 
 from turnwire.assembly import SSE_CHAT
-from turnwire.core.contracts import Gap, Store
-from turnwire.core.errors import EventsGoneError
-from turnwire.core.follow import follow
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.contracts import Store
+from turnwire.core.turns import TurnRecord
 from turnwire.server.streams.connection import Connection
+from turnwire.server.streams.replay import Replay
 
 logger = logging.getLogger("turnwire.streams")
 
@@ -22,7 +21,7 @@ async def stream_session(
     try:
         turn = last
         while not connection.is_finished:
-            if turn is not None:
+            if turn is not None and not (turn.phase == "ended" and position >= turn.last_position):
                 await _write_turn(store, turn.id, position, connection)
             accepted.clear()
             following = await store.next_turn(session_id, turn.id if turn else None)
@@ -39,11 +38,15 @@ async def stream_session(
 
 
 async def _write_turn(store: Store, turn_id: str, position: int, connection: Connection) -> None:
-    frame = SSE_CHAT.session_encoder(turn_id).frame
+    replay = Replay(store, turn_id, connection, position, SSE_CHAT.session_encoder(turn_id))
+    changed = asyncio.Event()
+    unwatch = store.watch(turn_id, lambda _: changed.set())
     try:
-        async for events in follow(store, turn_id, position):
-            await connection.written(b"".join(map(frame, events)))
-    except EventsGoneError as gone:
-        state = await store.turn_state(turn_id) or TurnState()
-        await connection.written(SSE_CHAT.control(Gap(position, gone.first_kept, state)))
-        await _write_turn(store, turn_id, gone.first_kept - 1, connection)
+        while not replay.has_ended and not connection.is_finished:
+            changed.clear()
+            before = replay.position
+            await replay.write_page()
+            if replay.position == before:
+                await changed.wait()
+    finally:
+        unwatch()

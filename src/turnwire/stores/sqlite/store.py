@@ -44,6 +44,7 @@ class SqliteStore(Registry):
         self._leases = Leases(lease, clock)
         self._watchers = Watchers()
         self._live: dict[str, LiveTurn] = {}
+        self._gatherers: list[Callable[[], None]] = []
         self._waiting: list[Work] = []
         self._is_writing = False
         self._next_row = 1
@@ -173,18 +174,29 @@ class SqliteStore(Registry):
         self._hand_over_soon(Call(run, told))
         return await told
 
+    def before_commit(self, gather: Callable[[], None]) -> None:
+        if not (self._is_writing or self._gatherers or self._waiting):
+            self._loop.call_soon(self._hand_over)
+        self._gatherers.append(gather)
+
     def _hand_over_soon(self, work: Work) -> None:
-        if not self._waiting and not self._is_writing:
+        if not (self._is_writing or self._gatherers or self._waiting):
             # Not at once: what else this turn of the loop brings goes into the same commit.
             self._loop.call_soon(self._hand_over)
         self._waiting.append(work)
 
     def _hand_over(self) -> None:
+        self._is_writing = True
+        gatherers, self._gatherers = self._gatherers, []
+        for gather in gatherers:
+            gather()
         group, self._waiting = self._waiting, []
+        if not group:
+            self._is_writing = False
+            return
         for work in group:
             if isinstance(work, Append):
                 work.turn.open_append = None
-        self._is_writing = True
         self._writer.submit(group)
 
     def _committed(self, group: Sequence[Work], error: StoreError | None) -> None:
@@ -193,8 +205,12 @@ class SqliteStore(Registry):
             group = [*group, *self._waiting]
             self._waiting = []
             self._take_back(group, error)
+            if self._gatherers:
+                self._hand_over()
             return
-        if self._waiting:
+        has_more = bool(self._waiting or self._gatherers)
+        must_make_way = has_more and self._writer.is_full
+        if has_more and not must_make_way:
             self._hand_over()
         for work in group:
             if isinstance(work, Append):
@@ -205,6 +221,16 @@ class SqliteStore(Registry):
                 work.told.set_exception(work.error)
             else:
                 work.told.set_result(work.result)
+        if must_make_way:
+            self._make_way()
+
+    def _make_way(self) -> None:
+        """The disk is full: what room the reserve has left is for endings, so that nothing else is written."""
+        crowding = {work.turn for work in self._waiting if isinstance(work, Append) and work.ending is None}
+        refused = [work for work in self._waiting if isinstance(work, Append) and work.turn in crowding]
+        self._waiting = [work for work in self._waiting if work not in refused]
+        self._hand_over()
+        self._take_back(refused, StoreFullError())
 
     def _publish(self, append: Append) -> None:
         live, events, ending = append.turn, append.events, append.ending

@@ -1,0 +1,161 @@
+"""The commands without a server: help, keys, turns, tail, doctor on a folder."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner, Result
+
+from tests.serving import quick_settings
+from turnwire import Turn, Turnwire
+from turnwire.cli import app
+from turnwire.core.follow import follow
+from turnwire.server.requests import MessageBody
+
+COMMANDS = ("serve", "turns", "tail", "keys", "keys create", "keys list", "keys revoke", "doctor")
+
+
+def call(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with two turns in it."""
+    folder = tmp_path / "data"
+
+    async def echo(turn: Turn) -> AsyncIterator[str]:
+        yield turn.message.upper()
+
+    async def fill() -> None:
+        turnwire = Turnwire(echo, settings=quick_settings(folder))
+        await turnwire.open()
+        for message in ("One line", "Two\nlines"):
+            accepted = await turnwire.start("anna", MessageBody.model_validate({"message": message}))
+            async with asyncio.timeout(10):
+                async for _ in follow(turnwire.store, accepted.record.id):
+                    pass
+        await turnwire.close()
+
+    asyncio.run(fill())
+    return folder
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_has_help(command: str) -> None:
+    shown = call(*command.split(), "--help")
+    assert shown.exit_code == 0
+    assert "Usage" in shown.output
+    assert "--help" in shown.output
+
+
+def test_there_is_no_other_command() -> None:
+    group = typer.main.get_command(app)
+    names = set()
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        names |= {name, *(f"{name} {below}" for below in getattr(command, "commands", ()))}
+    assert names == set(COMMANDS)
+
+
+def test_a_command_that_there_is_not_is_refused() -> None:
+    assert call("fly").exit_code == 2
+
+
+def test_turns_lists_the_newest_first(data: Path) -> None:
+    lines = [line.split("\t") for line in call("turns", "--data", data).output.splitlines()]
+    assert [line[1:] for line in lines] == [
+        ["completed", "5", "default", "Two lines"],
+        ["completed", "5", "default", "One line"],
+    ]
+    assert len(call("turns", "--data", data, "--limit", "1").output.splitlines()) == 1
+    assert call("turns", "--data", data, "--limit", "0").exit_code == 2
+
+
+def test_tail_prints_one_event_a_line(data: Path) -> None:
+    events = [json.loads(line) for line in call("tail", "--data", data).output.splitlines()]
+    assert [event["type"] for event in events] == ["session", "message", "token", "response", "done"]
+    assert events[2]["content"] == "TWO\nLINES"
+    turn_id = call("turns", "--data", data).output.splitlines()[1].partition("\t")[0]
+    events = [json.loads(line) for line in call("tail", turn_id, "--data", data, "--after", "2").output.splitlines()]
+    assert [event["type"] for event in events] == ["token", "response", "done"]
+    assert events[0]["content"] == "ONE LINE"
+    assert call("tail", turn_id, "--data", data, "--after", "5").output == ""
+
+
+def test_tail_refuses_what_there_is_not(data: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        (("tail", "nothing", "--data", data), "no turn has the id 'nothing'"),
+        (("tail", "--data", data, "--wire", "morse"), "there is no wire 'morse'"),
+        (("tail", "--data", tmp_path / "elsewhere"), "no such file"),
+        (("turns", "--data", tmp_path / "elsewhere"), "no such file"),
+    ):
+        refused = call(*arguments)
+        assert refused.exit_code == 1
+        assert message in refused.output
+    assert call("tail", "--data", data, "--after", "-1").exit_code == 2
+
+
+def test_keys_are_made_listed_and_revoked_without_a_server(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    made = call("keys", "create", "anna", "--data", data, "--scope", "read", "--scope", "write")
+    assert made.exit_code == 0
+    key = made.stdout.strip()
+    assert key.startswith("tw_")
+    assert "not shown again" in made.stderr
+    listed = call("keys", "list", "--data", data).output
+    assert key.split("_")[2] not in listed
+    assert [*listed.split("\t")[1:3], listed.split("\t")[4].strip()] == ["anna", "read,write", "valid"]
+    assert call("keys", "revoke", key.split("_")[1], "--data", data).exit_code == 0
+    assert call("keys", "list", "--data", data).output.strip().endswith("revoked")
+    assert not any(key.encode() in path.read_bytes() for path in data.iterdir())
+
+
+def test_keys_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for arguments, message in (
+        (("keys", "create", "anna", "--scope", "everything"), "there is no everything"),
+        (("keys", "create", "not a name"), "principal"),
+        (("keys", "create", ""), "principal"),
+        (("keys", "create", "anna", "--days", "1e9"), "days"),
+        (("keys", "revoke", "nothing"), "no API key has the id 'nothing'"),
+    ):
+        refused = call(*arguments, "--data", data)
+        assert refused.exit_code in (1, 2), arguments
+        assert message in refused.output
+    assert call("keys", "list", "--data", data).output == ""
+
+
+def test_the_doctor_is_content_with_a_folder_that_will_be_made(tmp_path: Path) -> None:
+    checked = call("doctor", "--data", tmp_path / "new")
+    assert checked.exit_code == 0
+    assert "will be made" in checked.output
+    assert "none yet" in checked.output
+
+
+def test_the_doctor_checks_the_database(data: Path) -> None:
+    assert "sound" in call("doctor", "--data", data).output
+    (data / "turnwire.db").write_bytes(b"This is no database at all. " * 200)
+    sick = call("doctor", "--data", data)
+    assert sick.exit_code == 1
+    assert "not a SQLite database" in sick.output
+
+
+def test_the_doctor_finds_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    sick = call("doctor", "--data", tmp_path / "data")
+    assert sick.exit_code == 1
+    assert "cannot be written to" in sick.output
+
+
+def test_the_data_folder_comes_from_the_environment(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNWIRE_DATA", str(data))
+    assert len(call("turns").output.splitlines()) == 2
+    monkeypatch.delenv("TURNWIRE_DATA")
+    monkeypatch.setenv("XDG_DATA_HOME", str(data.parent))
+    data.rename(data.parent / "turnwire")
+    assert len(call("turns").output.splitlines()) == 2

@@ -1,0 +1,75 @@
+"""Each guard is taken out once, to prove that the contract would notice: a check that cannot fail checks nothing."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from tests.contracts import checks
+from tests.contracts.stores import Place
+from turnwire.core.contracts import Refusal, Settle, Store
+from turnwire.core.errors import FencedError, PositionError, TurnEndedError
+from turnwire.core.logged import LoggedEvent
+from turnwire.core.turns import TurnState
+from turnwire.stores.guards import Head
+from turnwire.stores.memory import MemoryStore
+from turnwire.stores.sqlite.writer import Append, Work, Writer
+
+Check = Callable[[Store], Awaitable[None]]
+GUARDED_BY: dict[type[Refusal], Check] = {
+    FencedError: checks.check_a_writer_that_was_taken_over_is_fenced,
+    PositionError: checks.check_a_position_is_written_once,
+    TurnEndedError: checks.check_a_log_ends_once,
+}
+
+
+@pytest.mark.parametrize("guard", GUARDED_BY, ids=lambda guard: guard.__name__)
+async def test_a_store_without_the_guard_fails_the_check(
+    store: Store, monkeypatch: pytest.MonkeyPatch, guard: type[Refusal]
+) -> None:
+    whole = Head.refusal
+
+    def blind(head: Head, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
+        refusal = whole(head, epoch, events)
+        return None if isinstance(refusal, guard) else refusal
+
+    monkeypatch.setattr(Head, "refusal", blind)
+    with pytest.raises(AssertionError, match=f"{guard.__name__} was due"):
+        await GUARDED_BY[guard](store)
+    for other, check in GUARDED_BY.items():
+        if other is not guard:
+            await check(store)
+
+
+def tell_before_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both stores say that events are committed, and commit them just after."""
+    append = MemoryStore.append
+
+    def hasty_append(
+        store: MemoryStore,
+        turn_id: str,
+        epoch: int,
+        events: Sequence[LoggedEvent],
+        settle: Settle,
+        ending: TurnState | None = None,
+    ) -> None:
+        store._watchers.notify(turn_id, events)
+        settle(len(events), None)
+        append(store, turn_id, epoch, events, lambda count, error: None, ending)
+
+    def hasty_submit(writer: Writer, group: Sequence[Work]) -> None:
+        if all(isinstance(work, Append) for work in group):
+            writer._committed(group, None)
+            writer._commit(group)
+        else:
+            writer._groups.put(group)
+
+    monkeypatch.setattr(MemoryStore, "append", hasty_append)
+    monkeypatch.setattr(Writer, "submit", hasty_submit)
+
+
+async def test_a_store_that_tells_before_it_commits_fails_the_check(
+    place: Place, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell_before_keeping(monkeypatch)
+    with pytest.raises(AssertionError, match="told too early"):
+        await checks.check_nothing_is_told_before_it_is_committed(place, store)

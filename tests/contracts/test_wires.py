@@ -1,0 +1,72 @@
+"""What every wire promises: it is a function of the log, and of nothing else."""
+
+import json
+
+import pytest
+
+from tests.contracts.wires import WIRES
+from tests.core.samples import FULL
+from tests.wires.sse import parse
+from turnwire.core.contracts import Gap, Reconnect, Reset, Wire
+from turnwire.core.encoding import decode_event
+from turnwire.core.logged import LoggedEvent, log_event
+from turnwire.core.turns import TurnState
+
+LOG = [log_event(event, position, 1) for position, event in enumerate(FULL, 1)]
+CONTROLS = [Gap(2, 9, TurnState(turn_id="t1")), Reset(), Reconnect(500)]
+
+
+@pytest.fixture(params=WIRES, ids=str)
+def wire(request: pytest.FixtureRequest) -> Wire:
+    return WIRES[request.param]
+
+
+def stream(wire: Wire, log: list[LoggedEvent]) -> bytes:
+    encoder = wire.encoder()
+    return b"".join(encoder.frame(logged) for logged in log)
+
+
+def test_a_wire_has_the_name_it_is_known_by() -> None:
+    assert {name: wire.name for name, wire in WIRES.items()} == {name: name for name in WIRES}
+
+
+def test_the_same_log_gives_the_same_bytes(wire: Wire) -> None:
+    again = [LoggedEvent(logged.position, logged.epoch, logged.at, logged.body) for logged in LOG]
+    assert stream(wire, LOG) == stream(wire, again) == stream(wire, LOG)
+
+
+def test_a_wire_does_not_look_at_the_clock(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stream(wire, LOG)
+    for clock in ("time", "time_ns", "monotonic", "perf_counter"):
+        monkeypatch.setattr(f"time.{clock}", lambda: pytest.fail("a wire looked at the clock"))
+    assert stream(wire, LOG) == before
+
+
+def test_a_wire_says_what_it_speaks(wire: Wire) -> None:
+    assert "/" in wire.media_type
+    assert wire.media_type.isascii()
+
+
+def test_two_streams_of_one_wire_do_not_know_each_other(wire: Wire) -> None:
+    first, second = wire.encoder(), wire.encoder()
+    mixed = [(first.frame(logged), second.frame(logged)) for logged in LOG]
+    assert b"".join(one for one, _ in mixed) == b"".join(two for _, two in mixed) == stream(wire, LOG)
+
+
+def test_a_control_is_said_or_the_connection_is_broken(wire: Wire) -> None:
+    for control in CONTROLS:
+        said = wire.control(control)
+        assert said is None or len(said) > 0
+        assert said == wire.control(control)
+
+
+@pytest.mark.parametrize("name", [name for name, wire in WIRES.items() if "event-stream" in wire.media_type])
+def test_what_is_read_back_from_an_event_stream_is_the_log(name: str) -> None:
+    wire = WIRES[name]
+    frames = parse(wire.opening + stream(wire, LOG) + wire.heartbeat)
+    assert [frame.id for frame in frames] == [f"{logged.position}.{logged.epoch}" for logged in LOG]
+    assert [decode_event(frame.data.encode()) for frame in frames] == FULL
+    for control in CONTROLS:
+        (told,) = parse(wire.control(control) or b"")
+        assert told.id is None
+        assert json.loads(told.data)["type"] == type(control).__name__.lower()

@@ -1,0 +1,87 @@
+"""The names that go to disk and to clients."""
+
+import re
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from tests.core.samples import FULL
+from turnwire.core.encoding import decode_event, encode_event
+from turnwire.core.events import Event, ResponseEvent, TokenEvent, UsageEvent
+
+EVENTS: tuple[type[Any], ...] = get_args(Event)
+
+# Released names keep their meaning for ever: a line here is only ever added, or gets a field at its end.
+RELEASED = {
+    "session": "session_id turn_id agent",
+    "message": "content by channel",
+    "status": "text",
+    "handoff": "agent",
+    "search": "step_id phase tool query page hits ms",
+    "review": "step_id iteration verdict feedback kept dropped missing next_queries rounds_left",
+    "tool_call": "call_id tool args",
+    "tool_progress": "call_id text fraction data",
+    "tool_result": "call_id tool success result ms",
+    "reasoning": "content",
+    "token": "content",
+    "citation": "index document_id chunk_id title url page_number supporting_quote source_tool score"
+    " source_start source_end answer_start answer_end",
+    "approval_request": "call_id tool args reason",
+    "approval_response": "call_id approved reason by",
+    "restart": "from_position reason",
+    "custom": "name data",
+    "usage": "model input_tokens output_tokens cached_input_tokens reasoning_tokens",
+    "response": "content citations mode tools_used usage timings",
+    "error": "error code retryable",
+    "done": "outcome session_id turn_id reason",
+}
+
+
+def test_a_type_is_the_snake_case_of_its_class_without_event() -> None:
+    for event in EVENTS:
+        words = re.findall("[A-Z][a-z]*", event.__name__.removesuffix("Event"))
+        assert event.__name__.endswith("Event")
+        assert event.__struct_config__.tag == "_".join(words).lower()
+        assert event.__struct_config__.tag_field == "type"
+
+
+def test_a_released_name_is_never_changed() -> None:
+    named = {
+        event.__struct_config__.tag: " ".join(
+            field for field in event.__struct_encode_fields__ if field != "agent_path"
+        )
+        for event in EVENTS
+    }
+    assert named == RELEASED
+
+
+@pytest.mark.parametrize("event", FULL, ids=lambda event: type(event).__name__)
+def test_every_event_is_equal_after_its_way_through_the_log(event: Event) -> None:
+    kept, body = encode_event(event)
+    assert decode_event(body) == kept == event
+    named = msgspec.json.decode(body)
+    assert list(named) == ["type", *RELEASED[named["type"]].split()]
+
+
+def test_every_event_is_among_the_samples() -> None:
+    assert [type(event) for event in FULL] == list(EVENTS)
+
+
+def test_events_are_frozen() -> None:
+    for event in FULL:
+        with pytest.raises(AttributeError):
+            event.agent_path = ("x",)  # type: ignore[misc]
+
+
+def test_absent_is_not_zero_on_the_wire() -> None:
+    assert encode_event(UsageEvent(output_tokens=0))[1] == b'{"type":"usage","output_tokens":0}'
+    assert encode_event(UsageEvent())[1] == b'{"type":"usage"}'
+
+
+def test_a_response_always_names_its_citations_and_tools() -> None:
+    assert encode_event(ResponseEvent("a"))[1] == b'{"type":"response","content":"a","citations":[],"tools_used":[]}'
+
+
+def test_a_field_of_a_later_version_is_ignored() -> None:
+    assert decode_event(b'{"type":"token","content":"a","shade":"blue"}') == TokenEvent("a")

@@ -1,0 +1,281 @@
+"""Readers of a log, against stores that wake them late, twice, never or with nothing."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.contracts.turns import BOUND, followed, positions
+from turnwire.core import follow as follow_module
+from turnwire.core.contracts import Wake
+from turnwire.core.errors import EventsGoneError, StoreError, TurnNotFoundError
+from turnwire.core.events import DoneEvent, TokenEvent
+from turnwire.core.follow import Follower, follow
+from turnwire.core.logged import LoggedEvent, log_event
+
+LENGTH = 9
+LOG = [log_event(TokenEvent(str(n)), n, 1) for n in range(1, LENGTH)] + [
+    log_event(DoneEvent("completed", "s1", "t1"), LENGTH, 1)
+]
+
+
+class Script:
+    """A log that grows when told to, and wakes its watchers only as told."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.reads = 0
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._wakes: list[Wake] = []
+
+    async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
+        self.reads += 1
+        found = LOG[after : min(self.length, after + limit)]
+        # What is found is what was there when the read began, however long it takes.
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return found
+
+    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
+        self._wakes.append(wake)
+        return lambda: self._wakes.remove(wake) if wake in self._wakes else None
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._wakes)
+
+    def grow(self, count: int = 1) -> list[LoggedEvent]:
+        self.length += count
+        return LOG[self.length - count : self.length]
+
+    def wake(self, events: Sequence[LoggedEvent] = ()) -> None:
+        for wake in tuple(self._wakes):
+            wake(events)
+
+
+class Seen:
+    """A `Follower` and a `follow` side by side: whatever the store does, they must see the same."""
+
+    def __init__(self, script: Script, after: int = 0) -> None:
+        self.delivered: list[LoggedEvent] = []
+        self.iterated: list[LoggedEvent] = []
+        self.has_ended = False
+        self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self.follower = Follower(script, "t1", after, self._take, self.failure.set_result)
+        self._script = script
+        self._changed = asyncio.Event()
+        self._task = asyncio.create_task(self._iterate(after))
+
+    def _take(self, events: Sequence[LoggedEvent], is_last: bool) -> None:
+        assert not self.has_ended
+        self.delivered += events
+        self.has_ended = is_last
+        self._changed.set()
+
+    async def _iterate(self, after: int) -> None:
+        async for events in follow(self._script, "t1", after):
+            self.iterated += events
+            self._changed.set()
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(BOUND):
+            while len(self.delivered) < count or len(self.iterated) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def finished(self) -> None:
+        async with asyncio.timeout(BOUND):
+            await self._task
+        assert self.has_ended
+
+    def close(self) -> None:
+        self.follower.close()
+        self._task.cancel()
+
+
+async def settle() -> None:
+    """Lets everything run that can run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_wake_with_the_events_is_enough() -> None:
+    script = Script()
+    seen = Seen(script)
+    await settle()
+    script.wake(script.grow(3))
+    await seen.until(3)
+    script.wake(script.grow(6))
+    await seen.finished()
+    assert seen.delivered == seen.iterated == LOG
+    assert not script.is_watched
+
+
+async def test_a_follower_that_is_at_the_end_takes_what_is_committed_without_reading() -> None:
+    script = Script()
+    seen: list[LoggedEvent] = []
+    Follower(script, "t1", 0, lambda events, is_last: seen.extend(events), lambda error: None)
+    await settle()
+    assert script.reads == 1
+    for _ in LOG:
+        script.wake(script.grow())
+    assert seen == LOG
+    assert script.reads == 1
+
+
+async def test_a_hint_without_events_is_enough() -> None:
+    script = Script()
+    seen = Seen(script)
+    await settle()
+    for position in range(1, LENGTH + 1):
+        script.grow()
+        script.wake()
+        await seen.until(position)
+    await seen.finished()
+    assert seen.delivered == seen.iterated == LOG
+
+
+async def test_lost_wake_ups_are_made_up_for_by_the_next_one() -> None:
+    script = Script()
+    seen = Seen(script)
+    await settle()
+    script.grow(2)
+    script.grow(3)
+    await settle()
+    assert seen.delivered == seen.iterated == []
+    script.wake(script.grow())
+    await seen.until(6)
+    script.wake(script.grow(3))
+    await seen.finished()
+    assert seen.delivered == seen.iterated == LOG
+
+
+async def test_doubled_and_late_wake_ups_repeat_nothing() -> None:
+    script = Script()
+    seen = Seen(script)
+    await settle()
+    first = script.grow(2)
+    script.wake(first)
+    script.wake(first)
+    await seen.until(2)
+    second = script.grow(2)
+    script.wake(second)
+    script.wake(first)
+    script.wake(second)
+    script.wake()
+    script.wake([*first, *second])
+    await settle()
+    assert positions(seen.delivered) == positions(seen.iterated) == [1, 2, 3, 4]
+    last = script.grow(5)
+    script.wake([*second, *last])
+    await seen.finished()
+    script.wake(last)
+    script.wake()
+    await settle()
+    assert seen.delivered == seen.iterated == LOG
+
+
+async def test_what_is_committed_while_a_read_is_under_way_is_not_missed() -> None:
+    script = Script()
+    script.grow(2)
+    script.gate.clear()
+    seen = Seen(script)
+    await settle()
+    script.wake(script.grow(2))
+    script.gate.set()
+    await seen.until(4)
+    script.gate.clear()
+    script.wake(script.grow())
+    await settle()
+    script.wake(script.grow(4))
+    script.gate.set()
+    await seen.finished()
+    assert seen.delivered == seen.iterated == LOG
+
+
+async def test_what_is_committed_while_a_read_finds_nothing_is_not_missed() -> None:
+    script = Script()
+    script.gate.clear()
+    seen = Seen(script)
+    await settle()
+    script.wake(script.grow(2))
+    script.gate.set()
+    await seen.until(2)
+    script.wake(script.grow(7))
+    await seen.finished()
+    assert seen.delivered == seen.iterated == LOG
+
+
+async def test_a_late_reader_gets_it_all_at_every_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow_module, "PAGE", 2)
+    for after in range(LENGTH):
+        script = Script()
+        script.grow(LENGTH)
+        seen = Seen(script, after)
+        await seen.until(LENGTH - after)
+        await seen.finished()
+        assert seen.delivered == seen.iterated == LOG[after:]
+        assert not script.is_watched
+
+
+async def test_a_reader_that_has_the_last_event_does_not_wait_for_another() -> None:
+    script = Script()
+    script.grow(LENGTH)
+    assert await followed(script, "t1", LENGTH) == []
+
+
+@pytest.mark.parametrize(
+    "error", [TurnNotFoundError("t1"), EventsGoneError("t1", 0, 9), StoreError("x")], ids=lambda error: error.code
+)
+async def test_a_failed_read_ends_the_following(error: Exception) -> None:
+    script = Script()
+    script.error = error
+    seen = Seen(script)
+    async with asyncio.timeout(BOUND):
+        assert await seen.failure is error
+    with pytest.raises(type(error)):
+        await followed(script, "t1")
+    seen.close()
+    assert not script.is_watched
+
+
+async def test_a_closed_follower_hands_over_nothing_more() -> None:
+    script = Script()
+    seen: list[LoggedEvent] = []
+    follower = Follower(script, "t1", 0, lambda events, is_last: seen.extend(events), lambda error: None)
+    await settle()
+    wakes = tuple(script._wakes)
+    follower.close()
+    events = script.grow()
+    for wake in wakes:
+        wake(events)  # A store that was about to wake it when it closed.
+        wake(())
+    await settle()
+    assert seen == []
+    assert not script.is_watched
+
+
+async def test_closing_while_a_read_is_under_way_hands_over_nothing() -> None:
+    script = Script()
+    script.grow(3)
+    script.gate.clear()
+    seen = Seen(script)
+    await settle()
+    seen.close()
+    script.gate.set()
+    await settle()
+    assert seen.delivered == seen.iterated == []
+    assert not script.is_watched
+
+
+async def test_an_abandoned_iteration_stops_watching() -> None:
+    script = Script()
+    script.grow(1)
+    iteration = follow(script, "t1")
+    assert positions(await anext(iteration)) == [1]
+    assert script.is_watched
+    await iteration.aclose()  # type: ignore[attr-defined]
+    assert not script.is_watched

@@ -1,0 +1,142 @@
+"""The conversation that turns add up to: always one that a model provider accepts."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.samples import folded
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    Outcome,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from turnwire.core.sessions import title_from, transcript
+from turnwire.core.turns import Message, ToolRequest
+
+CUT_SHORT: list[Outcome] = ["cancelled", "failed", "interrupted"]
+CALL = ToolCallEvent("c1", "find", {"q": "x"})
+RESULT = ToolResultEvent("c1", "find", True, {"n": 3})
+
+
+def end(outcome: Outcome) -> DoneEvent:
+    return DoneEvent(outcome, "s1", "t1")
+
+
+def conversation(*events: Event) -> tuple[Message, ...]:
+    return transcript([folded(*events)])
+
+
+def assert_a_provider_accepts(messages: Sequence[Message]) -> None:
+    """A request begins each exchange; every tool call is answered once, right after it; an answer follows."""
+    assert messages[0].role == "user"
+    waiting: list[str] = []
+    for before, message in zip([None, *messages], messages, strict=False):
+        if message.role == "tool":
+            assert message.call_id in waiting
+            waiting.remove(message.call_id)
+        else:
+            assert waiting == [], "a tool call without a result"
+            assert before is None or message.role != "user" or before.role != "user", "a message without an answer"
+            waiting = [request.call_id for request in message.tool_calls]
+    assert waiting == []
+
+
+def test_an_answer_is_one_message() -> None:
+    assert conversation(TokenEvent("Hi "), TokenEvent("there"), end("completed")) == (
+        Message("user", "hello"),
+        Message("assistant", "Hi there"),
+    )
+
+
+def test_a_tool_call_stands_between_the_texts_around_it() -> None:
+    assert conversation(TokenEvent("Let me look."), CALL, RESULT, TokenEvent("Three."), end("completed")) == (
+        Message("user", "hello"),
+        Message("assistant", "Let me look.", tool_calls=(ToolRequest("c1", "find", {"q": "x"}),)),
+        Message("tool", '{"n":3}', call_id="c1"),
+        Message("assistant", "Three."),
+    )
+
+
+def test_calls_with_no_text_between_them_are_one_request() -> None:
+    messages = conversation(CALL, ToolCallEvent("c2", "fetch", {}), RESULT, TokenEvent("Done."), end("completed"))
+    assert [request.call_id for request in messages[1].tool_calls] == ["c1", "c2"]
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
+
+
+def test_text_results_are_told_as_they_are() -> None:
+    messages = conversation(CALL, ToolResultEvent("c1", "find", False, 'no "such" page'), end("completed"))
+    assert messages[2].content == 'no "such" page'
+
+
+def test_a_sub_agent_s_calls_are_its_own_affair() -> None:
+    inner = ToolCallEvent("c9", "find", {}, agent_path=("helper",))
+    assert all(not message.tool_calls for message in conversation(inner, TokenEvent("Hi"), end("completed")))
+
+
+@pytest.mark.parametrize("outcome", CUT_SHORT)
+def test_a_partial_answer_is_kept_and_marked(outcome: Outcome) -> None:
+    messages = conversation(TokenEvent("The first half"), end(outcome))
+    assert messages[1].content.startswith("The first half\n\n[")
+    assert len({conversation(end(each))[1].content for each in CUT_SHORT}) == 3
+
+
+@pytest.mark.parametrize("outcome", CUT_SHORT)
+def test_a_call_that_was_cut_short_gets_a_result_in_the_transcript(outcome: Outcome) -> None:
+    for unfinished in ([CALL], [CALL, ApprovalRequestEvent("c1", "find", {})], [TokenEvent("a"), CALL]):
+        messages = conversation(*unfinished, end(outcome))
+        assert_a_provider_accepts(messages)
+        (result,) = (message for message in messages if message.role == "tool")
+        assert (result.call_id, result.content) == ("c1", '{"error":"cancelled"}')
+        assert messages[-1].content.startswith("[")
+
+
+def test_a_turn_that_failed_at_once_has_an_answer_too() -> None:
+    messages = conversation(ErrorEvent("it broke", "agent_failed"), end("failed"))
+    assert_a_provider_accepts(messages)
+    assert "it broke" not in messages[-1].content
+
+
+def test_turns_follow_each_other() -> None:
+    states = [folded(TokenEvent("one"), end("completed")), folded(CALL, end("interrupted")), folded(end("cancelled"))]
+    messages = transcript(states)
+    assert_a_provider_accepts(messages)
+    assert [message.role for message in messages].count("user") == 3
+
+
+steps = st.one_of(
+    st.builds(TokenEvent, st.text(min_size=1, max_size=3)),
+    st.builds(lambda n: ToolCallEvent(f"c{n}", "find", {}), st.integers(1, 3)),
+    st.builds(lambda n: ToolResultEvent(f"c{n}", "find", True, n), st.integers(1, 3)),
+    st.just(TokenEvent("x", agent_path=("helper",))),
+)
+
+
+@given(st.lists(steps, max_size=10, unique_by=repr), st.sampled_from([*CUT_SHORT, "completed"]))
+def test_whatever_happened_a_provider_accepts_it_and_no_text_is_lost(events: list[Event], outcome: Outcome) -> None:
+    state = folded(*events, end(outcome))
+    messages = transcript([state])
+    assert_a_provider_accepts(messages)
+    told = "".join(message.content for message in messages if message.role == "assistant")
+    assert told.startswith(state.text)
+
+
+@pytest.mark.parametrize(
+    ("message", "title"),
+    [
+        ("Where is the station?", "Where is the station?"),
+        ("  two\n lines\t here ", "two lines here"),
+        ("x" * 60, "x" * 60),
+        ("x" * 61, "x" * 59 + "…"),
+        ("word " * 40, ("word " * 12)[:59].rstrip() + "…"),
+        ("", ""),
+    ],
+)
+def test_a_title_is_the_start_of_the_message_on_one_line(message: str, title: str) -> None:
+    assert title_from(message) == title

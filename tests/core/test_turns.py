@@ -1,0 +1,232 @@
+"""What a log folds into."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.samples import folded
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    CitationEvent,
+    CustomEvent,
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    HandoffEvent,
+    Hit,
+    ReasoningEvent,
+    ResponseEvent,
+    RestartEvent,
+    ReviewEvent,
+    SearchEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    Usage,
+    UsageEvent,
+)
+from turnwire.core.turns import Step, TurnState
+
+DONE = DoneEvent("completed", "s1", "t1")
+
+
+def step(state: TurnState, step_id: str) -> Step:
+    (found,) = (step for step in state.steps if step.id == step_id)
+    return found
+
+
+def test_an_opened_log_says_who_asks_whom_what() -> None:
+    state = folded()
+    assert (state.session_id, state.turn_id, state.agent, state.message) == ("s1", "t1", "echo", "hello")
+    assert (state.position, state.outcome, state.text) == (2, None, "")
+
+
+def test_the_text_is_the_tokens_of_the_turn_s_own_agent() -> None:
+    state = folded(
+        TokenEvent("The "),
+        TokenEvent("a sub-agent's", agent_path=("helper",)),
+        ReasoningEvent("thinking"),
+        TokenEvent("answer"),
+        CustomEvent("chart", {"x": 1}),
+        DONE,
+    )
+    assert state.text == "The answer"
+    assert (state.outcome, state.position) == ("completed", 8)
+
+
+def test_a_tool_call_is_a_step_with_its_place_in_the_answer() -> None:
+    state = folded(
+        TokenEvent("Lét me "),
+        ToolCallEvent("c1", "find", {"q": "x"}),
+        ToolProgressEvent("c1", "half way"),
+        ToolProgressEvent("c1", fraction=0.9),
+        TokenEvent("look."),
+        ToolResultEvent("c1", "find", True, {"n": 3}, 12.5),
+        ToolCallEvent("c2", "fetch", {}),
+        ToolResultEvent("c2", "fetch", False, "no such page"),
+    )
+    first, second = state.steps
+    assert (first.kind, first.name, first.args, first.answer_offset, first.position) == (
+        "tool",
+        "find",
+        {"q": "x"},
+        7,
+        4,
+    )
+    assert (first.state, first.result, first.ms, first.progress) == ("succeeded", {"n": 3}, 12.5, "half way")
+    assert (second.state, second.result, second.answer_offset) == ("failed", "no such page", 12)
+    assert state.tools_used == ["find", "fetch"]
+
+
+def test_a_result_without_its_call_is_a_step_all_the_same() -> None:
+    state = folded(ToolResultEvent("c1", "find", True, 3))
+    assert (step(state, "c1").state, step(state, "c1").result) == ("succeeded", 3)
+
+
+def test_a_call_that_waits_for_a_person_says_so() -> None:
+    asked = [ToolCallEvent("c1", "delete", {"id": 1}), ApprovalRequestEvent("c1", "delete", {"id": 1})]
+    assert step(folded(*asked), "c1").state == "waiting"
+    assert step(folded(*asked, ApprovalResponseEvent("c1", True)), "c1").state == "running"
+    assert step(folded(asked[1]), "c1").args == {"id": 1}
+
+
+def test_a_search_is_one_step_from_its_start_to_its_end() -> None:
+    state = folded(
+        SearchEvent("r1", "started", "web", "tides"),
+        SearchEvent("r1", "finished", "web", "tides", hits=(Hit(1, "d1", title="Tides"),), ms=3.5),
+        SearchEvent("r2", "failed", "files", "moon"),
+    )
+    assert [(s.id, s.kind, s.state) for s in state.steps] == [("r1", "search", "succeeded"), ("r2", "search", "failed")]
+    assert list(step(state, "r1").result) == [{"index": 1, "document_id": "d1", "title": "Tides"}]
+    assert (step(state, "r1").args, step(state, "r1").ms) == ({"query": "tides"}, 3.5)
+    assert state.tools_used == ["web", "files"]
+
+
+def test_reviews_and_handoffs_are_steps_and_no_tools() -> None:
+    state = folded(ReviewEvent("v1", 1, "rejected", kept=(1,)), HandoffEvent("writer"))
+    assert [(s.kind, s.name, s.state) for s in state.steps] == [
+        ("review", "rejected", "succeeded"),
+        ("handoff", "writer", "succeeded"),
+    ]
+    assert list(step(state, "v1").result["kept"]) == [1]
+    assert state.tools_used == []
+
+
+def test_a_sub_agent_s_step_keeps_its_path() -> None:
+    state = folded(ToolCallEvent("c1", "find", {}, agent_path=("helper",)))
+    assert step(state, "c1").agent_path == ("helper",)
+
+
+def test_usage_is_added_up_and_absent_is_not_zero() -> None:
+    assert folded().usage is None
+    state = folded(
+        UsageEvent(model="m1", input_tokens=10, output_tokens=0),
+        UsageEvent(model="m2", input_tokens=5),
+        UsageEvent(cached_input_tokens=2),
+    )
+    assert state.usage == Usage(input_tokens=15, output_tokens=0, cached_input_tokens=2, reasoning_tokens=None)
+
+
+def test_the_last_status_the_error_and_the_citations_are_kept() -> None:
+    error = ErrorEvent("it broke", "agent_failed")
+    cited = [CitationEvent(1, "d1"), CitationEvent(2, "d2")]
+    state = folded(StatusEvent("reading"), *cited, StatusEvent("writing"), error, DoneEvent("failed", "s1", "t1", "x"))
+    assert (state.status, state.error, state.citations) == ("writing", error, cited)
+    assert (state.outcome, state.reason) == ("failed", "x")
+
+
+def test_times_are_counted_from_the_message() -> None:
+    state = folded(StatusEvent("reading"), TokenEvent("a"), TokenEvent("b"), DONE)
+    assert state.timings == {"first_event_ms": 10, "first_token_ms": 20, "total_ms": 40}
+
+
+def test_a_token_may_be_the_first_event() -> None:
+    state = folded(TokenEvent("a"), StatusEvent("reading"), DONE)
+    assert state.timings == {"first_event_ms": 10, "first_token_ms": 10, "total_ms": 30}
+
+
+def test_a_response_brings_its_mode_and_its_own_times() -> None:
+    state = folded(TokenEvent("a"), ResponseEvent("a", mode="synthesis", timings={"retrieval_ms": 7.0}), DONE)
+    assert state.mode == "synthesis"
+    assert state.timings["retrieval_ms"] == 7.0
+
+
+@pytest.mark.parametrize(("from_position", "text"), [(2, ""), (3, "one "), (4, "one two "), (5, "one two ")])
+def test_a_restart_makes_void_what_came_after_its_position(from_position: int, text: str) -> None:
+    state = folded(
+        TokenEvent("one "),  # 3
+        TokenEvent("two "),  # 4
+        ToolCallEvent("c1", "find", {}),  # 5
+        CitationEvent(1, "d1"),  # 6
+        TokenEvent("three"),  # 7
+        UsageEvent(output_tokens=3),  # 8
+        RestartEvent(from_position, "worker_lost"),  # 9
+        TokenEvent("again"),  # 10
+        ToolCallEvent("c2", "fetch", {}),  # 11
+    )
+    assert state.text == text + "again"
+    assert [s.id for s in state.steps] == (["c1", "c2"] if from_position >= 5 else ["c2"])
+    assert step(state, "c2").answer_offset == len(text + "again")
+    assert state.citations == []
+    assert state.tools_used == (["find", "fetch"] if from_position >= 5 else ["fetch"])
+    assert state.usage == Usage(output_tokens=3)
+
+
+def test_a_restart_takes_back_a_result_that_came_after_its_position() -> None:
+    state = folded(
+        ToolCallEvent("c1", "find", {}),  # 3
+        SearchEvent("r1", "started", "web", "tides"),  # 4
+        ToolResultEvent("c1", "find", True, "found"),  # 5
+        SearchEvent("r1", "finished", "web", "tides"),  # 6
+        RestartEvent(4, "worker_lost"),
+    )
+    assert [(s.id, s.state, s.result) for s in state.steps] == [("c1", "running", None), ("r1", "running", None)]
+
+
+def test_a_restart_takes_back_an_error_and_a_status_that_came_after_its_position() -> None:
+    state = folded(StatusEvent("a"), StatusEvent("b"), ErrorEvent("x", "x"), RestartEvent(3, "worker_lost"))
+    assert (state.status, state.error) == ("a", None)
+
+
+def test_two_restarts_one_after_the_other() -> None:
+    state = folded(
+        TokenEvent("a"),  # 3
+        TokenEvent("b"),  # 4
+        RestartEvent(3, "worker_lost"),  # 5
+        TokenEvent("c"),  # 6
+        RestartEvent(3, "worker_lost"),  # 7
+        TokenEvent("d"),  # 8
+        RestartEvent(8, "worker_lost"),  # 9
+        TokenEvent("e"),  # 10
+    )
+    assert state.text == "ade"
+
+
+pieces = st.one_of(
+    st.builds(TokenEvent, st.text(max_size=3)),
+    st.builds(TokenEvent, st.text(max_size=3), agent_path=st.just(("helper",))),
+    st.just(StatusEvent("s")),
+    st.just(ToolCallEvent("c", "find", {})),
+)
+
+
+@given(st.lists(pieces, max_size=12), st.lists(pieces, max_size=6), st.data())
+def test_after_a_restart_the_text_is_that_of_a_log_without_the_void_part(
+    first: list[Event], then: list[Event], data: st.DataObject
+) -> None:
+    kept = data.draw(st.integers(0, len(first)))
+    restarted = folded(*first, RestartEvent(kept + 2, "worker_lost"), *then)
+    assert restarted.text == folded(*first[:kept], *then).text
+    offsets = [s.answer_offset for s in restarted.steps]
+    assert offsets == [s.answer_offset for s in folded(*first[:kept], *then).steps]
+
+
+def test_a_state_is_equal_after_its_way_to_the_disk() -> None:
+    state = folded(
+        ToolCallEvent("c1", "find", {"q": 1}), ToolResultEvent("c1", "find", True, [1]), TokenEvent("a"), DONE
+    )
+    assert msgspec.json.decode(msgspec.json.encode(state), type=TurnState) == state

@@ -1,0 +1,116 @@
+"""`turnwire` as a user runs it: in a process of its own, that can be killed."""
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.serving import PATIENCE, Client
+
+COMMAND = (sys.executable, "-m", "turnwire")
+
+AGENTS = '''
+import asyncio
+
+async def slow(turn):
+    """Says a word every other millisecond, as often as it is told."""
+    for number in range(int(turn.message)):
+        yield f"{number} "
+        await asyncio.sleep(0.002)
+
+async def gushing(turn):
+    """Says much at once, again and again."""
+    for number in range(int(turn.message)):
+        for piece in range(50):
+            yield f"{number}.{piece} "
+        await asyncio.sleep(0.001)
+
+async def silent(turn):
+    """Says one word and never ends."""
+    yield "Well, "
+    await asyncio.Event().wait()
+'''
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """The caller's, without any settings of Turnwire but these."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
+    return {**kept, "PYTHONWARNINGS": "", **{f"TURNWIRE_{name.upper()}": value for name, value in settings.items()}}
+
+
+class Finished(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+async def run(*arguments: str | Path, cwd: Path | None = None, **settings: str) -> Finished:
+    """Runs a command to its end."""
+    process = await start(*arguments, cwd=cwd, **settings)
+    async with asyncio.timeout(PATIENCE):
+        out, err = await process.communicate()
+    return Finished(process.returncode or 0, out.decode(), err.decode())
+
+
+async def start(*arguments: str | Path, cwd: Path | None = None, **settings: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *map(str, arguments),
+        cwd=cwd,
+        env=environment(**settings),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+class Running(Client):
+    """A server process and a client of it."""
+
+    def __init__(self, url: str, process: asyncio.subprocess.Process) -> None:
+        super().__init__(url)
+        self.process = process
+
+    async def kill(self) -> None:
+        """As the kernel does when memory runs out: nobody is asked, nothing is tidied up."""
+        self.process.kill()
+        await self.process.wait()
+
+
+@asynccontextmanager
+async def served(data: Path, *options: str, cwd: Path | None = None, **settings: str) -> AsyncIterator[Running]:
+    """`turnwire serve` with the agents above, until the block ends."""
+    folder = cwd or data.parent
+    (folder / "agents_of_the_test.py").write_text(AGENTS)
+    agents = [part for name in ("slow", "gushing", "silent") for part in ("--agent", f"agents_of_the_test:{name}")]
+    process = await start("serve", "--data", data, "--port", "0", *agents, *options, cwd=folder, **settings)
+    draining = asyncio.create_task(_drain(process.stderr))
+    try:
+        server = Running(await _url(process, draining), process)
+        try:
+            yield server
+        finally:
+            await server.http.aclose()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await draining
+
+
+async def _url(process: asyncio.subprocess.Process, errors: "asyncio.Task[bytes]") -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        while line := await process.stdout.readline():
+            if found := re.search(rb"listening on (http://[^ \n]+)", line):
+                return found[1].decode()
+        raise AssertionError(f"the server did not start: {(await errors).decode()}")
+
+
+async def _drain(pipe: asyncio.StreamReader | None) -> bytes:
+    assert pipe is not None
+    return await pipe.read()

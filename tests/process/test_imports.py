@@ -1,0 +1,31 @@
+"""What is loaded when: a tool that only wants `emit`, and a command's `--help`, wait for no web framework."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "sqlite3"}
+
+
+def loaded(*arguments: str) -> set[str]:
+    """The top-level packages that a Python process imports."""
+    command = [sys.executable, "-X", "importtime", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+
+
+def test_importing_turnwire_loads_no_framework() -> None:
+    assert not loaded("-c", "import turnwire") & {*HEAVY, "msgspec", "typer"}
+
+
+def test_importing_emit_loads_no_framework() -> None:
+    assert not loaded("-c", "from turnwire import Turn, emit") & HEAVY
+
+
+@pytest.mark.parametrize("command", [[], ["serve"], ["turns"], ["tail"], ["keys", "create"]])
+def test_help_loads_no_framework(command: list[str]) -> None:
+    found = loaded("-m", "turnwire", *command, "--help")
+    assert "typer" in found
+    assert not found & {"fastapi", "starlette", "uvicorn", "pydantic_settings"}

@@ -1,0 +1,76 @@
+"""A server on uvloop, whose event loop must never be blocked and whose log must stay free of errors."""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import uvloop
+from blockbuster import blockbuster_ctx
+
+from tests.serving import Puppet, Served, quick_settings, serving
+from turnwire import Turnwire
+
+StoreKind = Literal["memory", "sqlite"]
+Serve = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any]:
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def the_event_loop_is_never_blocked() -> Iterator[None]:
+    with blockbuster_ctx("turnwire") as blockbuster:
+        for function in blockbuster.functions.values():
+            # Before the first request and after the last one there is nobody to keep waiting.
+            function.can_block_in("turnwire/stores/sqlite/store.py", {"open", "close"})
+        yield
+
+
+@pytest.fixture(autouse=True)
+def errors_in_the_log(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What the log may say; a test that makes something fail on purpose puts the start of the message in here."""
+    expected: list[str] = []
+    yield expected
+    unexpected = [
+        record.getMessage() + (f"\n{record.exc_text or record.exc_info}" if record.exc_info else "")
+        for record in caplog.get_records("call")
+        if record.levelno >= logging.ERROR and not record.getMessage().startswith(tuple(expected))
+    ]
+    assert not unexpected
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def kind(request: pytest.FixtureRequest) -> StoreKind:
+    """For tests that are about what a store could get wrong."""
+    return request.param
+
+
+@pytest.fixture
+def puppet() -> Puppet:
+    return Puppet()
+
+
+@pytest.fixture
+def serve(puppet: Puppet, tmp_path: Path) -> Serve:
+    """Serves an agent, the puppet if none is given; further arguments are settings."""
+
+    def start(
+        agent: Any = None, store: Any = "memory", authenticate: Any = None, **settings: Any
+    ) -> AbstractAsyncContextManager[Served]:
+        turnwire = Turnwire(
+            agent or puppet, store=store, settings=quick_settings(tmp_path, **settings), authenticate=authenticate
+        )
+        return serving(turnwire)
+
+    return start
+
+
+@pytest.fixture
+async def server(serve: Serve, kind: StoreKind) -> AsyncIterator[Served]:
+    """A server of the puppet, over each store."""
+    async with serve(store=kind) as served:
+        yield served

@@ -1,0 +1,102 @@
+"""Yours only: for anyone else a session, its turns and their events are not there."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.server.conftest import Serve, StoreKind
+from tests.serving import Client, Puppet, Served, error_of
+
+BODIES = {"post": {"message": "Mine now"}, "patch": {"title": "Mine now"}}
+
+
+def authenticate(scope: dict) -> str | None:
+    return dict(scope["headers"]).get(b"x-user", b"").decode() or None
+
+
+@pytest.fixture
+async def server(serve: Serve, kind: StoreKind) -> AsyncIterator[Served]:
+    async with serve(store=kind, authenticate=authenticate) as served:
+        yield served
+
+
+@pytest.fixture
+async def anna(server: Served) -> AsyncIterator[Client]:
+    client = Client(server.url, {"X-User": "anna"})
+    yield client
+    await client.http.aclose()
+
+
+@pytest.fixture
+async def bob(server: Served) -> AsyncIterator[Client]:
+    client = Client(server.url, {"X-User": "bob"})
+    yield client
+    await client.http.aclose()
+
+
+async def test_every_route_that_takes_an_id_hides_what_is_anothers(
+    server: Served, anna: Client, bob: Client, puppet: Puppet
+) -> None:
+    async with anna.ask(session_id="diary", turn_id="entry") as stream:
+        await puppet.part()
+        await stream.until("message")
+        ids = {"turns": (stream.turn_id, "entry"), "sessions": (stream.session_id, "diary")}
+        paths = (await server.http.get("/openapi.json")).json()["paths"]
+        with_id = [(path, method) for path, methods in paths.items() if "{" in path for method in methods]
+        assert len(with_id) >= 8
+        tried = set()
+        for path, method in with_id:
+            family = path.split("/")[2]
+            for one in ids[family]:
+                for query in ("", "?wait=1", "?wire=sse_chat", "?limit=5"):
+                    response = await bob.http.request(method, path.format(id=one) + query, json=BODIES.get(method))
+                    error = error_of(response, 404)
+                    assert error["code"] in ("turn_not_found", "session_not_found")
+                    assert "anna" not in error["message"]
+                    tried.add((path, method))
+        assert tried == set(with_id)
+        # And none of it did anything.
+        snapshot = await anna.snapshot(stream.turn_id)
+        assert (snapshot["phase"], snapshot["position"]) == ("running", 2)
+        session = (await anna.http.get("/v1/sessions/diary")).json()
+        assert (session["title"], session["turn_count"]) == ("Hello", 1)
+    assert await server.written("bob") == (0, 0)
+
+
+async def test_anothers_ids_are_of_no_use_in_a_body_a_query_or_a_cursor(
+    server: Served, anna: Client, bob: Client, puppet: Puppet
+) -> None:
+    async with anna.ask(session_id="diary") as stream:
+        await puppet.part()
+        await bob.http.post("/v1/sessions", json={"id": "own"})
+        for path in ("/chat", "/chat/stream"):
+            response = await bob.http.post(path, json={"message": "Hi", "session_id": stream.session_id})
+            assert error_of(response, 404)["code"] == "session_not_found"
+        cursor = {"Last-Event-ID": f"{stream.turn_id}:1"}
+        assert error_of(await bob.http.get("/v1/sessions/own/events", headers=cursor), 404)["code"] == "turn_not_found"
+        assert error_of(await bob.http.get("/v1/sessions", params={"before": stream.session_id}), 404)
+        assert await server.written("bob") == (1, 0)
+
+
+async def test_names_and_keys_of_two_principals_do_not_meet(anna: Client, bob: Client, puppet: Puppet) -> None:
+    key = {"Idempotency-Key": "same"}
+    async with (
+        anna.ask("Anna's", session_id="same", turn_id="same", headers=key) as hers,
+        bob.ask("Bob's", session_id="same", turn_id="same", headers=key) as his,
+    ):
+        assert hers.turn_id != his.turn_id
+        assert hers.session_id != his.session_id
+        assert {(await puppet.part()).turn.principal for _ in range(2)} == {"anna", "bob"}
+        assert (await anna.snapshot("same"))["message"] == "Anna's"
+        assert (await bob.snapshot("same"))["message"] == "Bob's"
+
+
+async def test_lists_and_searches_show_ones_own(anna: Client, bob: Client, puppet: Puppet) -> None:
+    async with anna.ask("The treasure is under the oak") as stream:
+        part = await puppet.part()
+        part.say("I will tell nobody about the treasure.")
+        part.end()
+        await stream.rest()
+    for query in ({}, {"search": "treasure"}, {"search": "oak"}):
+        assert (await bob.http.get("/v1/sessions", params=query)).json()["sessions"] == []
+        assert len((await anna.http.get("/v1/sessions", params=query)).json()["sessions"]) == 1

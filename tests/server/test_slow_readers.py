@@ -1,0 +1,133 @@
+"""A slow reader costs only itself: bounded memory, and it can come back to where it was."""
+
+import asyncio
+import os
+import resource
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.server.conftest import Serve, StoreKind
+from tests.serving import PATIENCE, Frame, Puppet, Served, SseParser, until
+
+STALLED = 100
+PIECES = 4_000
+PIECE = "x" * 1_000
+MEGABYTE = 1024 * 1024
+STATM = Path("/proc/self/statm")
+
+
+@asynccontextmanager
+async def stalled_readers(server: Served, path: str, number: int) -> AsyncIterator[list[socket.socket]]:
+    """Readers who ask and then take nothing."""
+    sockets: list[socket.socket] = []
+    loop = asyncio.get_running_loop()
+    try:
+        for _ in range(number):
+            one = socket.socket()
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            one.setblocking(False)
+            await loop.sock_connect(one, ("127.0.0.1", server.port))
+            request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            await loop.sock_sendall(one, request.encode())
+            sockets.append(one)
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
+
+
+async def open_streams(server: Served, number: int) -> None:
+    """Waits until so many streams are open."""
+    await until(lambda: server.turnwire.streams.open_count == number)
+
+
+def every_stream_from_now_on(server: Served) -> list[object]:
+    came: list[object] = []
+    connect = server.turnwire.streams.connect
+    server.turnwire.streams.connect = lambda *given: came.append(connect(*given)) or came[-1]  # type: ignore
+    return came
+
+
+async def what_was_sent(one: socket.socket) -> list[Frame]:
+    """The whole frames that lie in a stalled reader's socket, whose connection is broken."""
+    loop, received = asyncio.get_running_loop(), b""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while chunk := await loop.sock_recv(one, 65_536):
+                received += chunk
+    except ConnectionError:
+        pass
+    frames = SseParser().feed(unchunked(received.partition(b"\r\n\r\n")[2]))
+    return [frame for frame in frames if frame.data is not None]
+
+
+def unchunked(body: bytes) -> bytes:
+    """What there is of a chunked body that may break off anywhere."""
+    found = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        if not size:
+            break
+        found, body = found + body[: int(size, 16)], body[int(size, 16) + 2 :]
+    return found
+
+
+def resident_bytes() -> int:
+    """What this process takes of the machine's memory; where that is not told, the most it has ever taken."""
+    if not STATM.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def test_stalled_readers_of_a_running_turn_cost_little_and_hold_nobody_up(
+    serve: Serve, kind: StoreKind, puppet: Puppet
+) -> None:
+    async with serve(store=kind, write_timeout=1, max_open_streams=500) as server:
+        turn_id = await server.start()
+        part = await puppet.part()
+        path = f"/v1/turns/{turn_id}/events"
+        async with stalled_readers(server, path, STALLED) as stalled, server.events(turn_id) as normal:
+            await open_streams(server, STALLED + 1)
+            before = most = resident_bytes()
+            for start in range(0, PIECES, 100):
+                part.say(*(f"{number} {PIECE}" for number in range(start, start + 100)))
+                while (await normal.next()).position < start + 102:
+                    pass
+                normal.raw, most = b"", max(most, resident_bytes())
+            await open_streams(server, 1)
+            # What the log itself and the reader's copy of it take is in this too.
+            assert max(most, resident_bytes()) - before < 64 * MEGABYTE
+            part.end()
+            assert (await normal.until("done"))[-1].event["outcome"] == "completed"
+            assert [frame.position for frame in normal.seen] == list(range(1, PIECES + 5))
+            for one in stalled[::25]:
+                had = await what_was_sent(one)
+                assert 2 <= len(had) < PIECES
+                assert had == normal.seen[: len(had)]
+                async with server.events(turn_id, last_id=had[-1].id) as again:
+                    assert await again.rest() == normal.seen[len(had) :]
+
+
+@pytest.mark.parametrize("of", ["turns", "sessions"])
+async def test_stalled_readers_of_a_finished_turn_cost_little(serve: Serve, puppet: Puppet, of: str) -> None:
+    async with serve(store="sqlite", write_timeout=0.5, max_open_streams=500) as server:
+        async with server.ask() as asking:
+            part = await puppet.part()
+            part.say(*(f"{number} {PIECE}" for number in range(PIECES)))
+            part.end()
+            frames = await asking.rest()
+        path = f"/v1/{of}/{asking.turn_id if of == 'turns' else asking.session_id}/events"
+        came = every_stream_from_now_on(server)
+        before = most = resident_bytes()
+        async with stalled_readers(server, path, STALLED) as stalled, asyncio.timeout(PATIENCE):
+            while len(came) < STALLED or server.turnwire.streams.open_count:
+                await asyncio.sleep(0.01)
+                most = max(most, resident_bytes())
+            assert most - before < 100 * MEGABYTE
+            had = await what_was_sent(stalled[0])
+            async with server.events(asking.turn_id, after=had[-1].position) as again:
+                assert [frame.data for frame in had + await again.rest()] == [frame.data for frame in frames]

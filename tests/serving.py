@@ -1,0 +1,380 @@
+"""Real servers for tests, agents that do as they are told, and a client that knows only what the protocol says.
+
+`serving` is uvicorn on a real socket, on the test's own event loop. Every wait in here has a bound.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import uvicorn
+
+from turnwire import Settings, Turn, Turnwire
+from turnwire.core.events import Event
+from turnwire.core.follow import follow
+
+PATIENCE = 10.0
+SEND_BUFFER_BYTES = 128 * 1024
+
+
+# Agents
+
+
+class Part:
+    """One turn of a puppet."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.over = asyncio.Event()
+        self.lines: asyncio.Queue[Event | str | Exception | None] = asyncio.Queue()
+
+    def say(self, *lines: Event | str) -> None:
+        for line in lines:
+            self.lines.put_nowait(line)
+
+    def end(self, error: Exception | None = None) -> None:
+        self.lines.put_nowait(error)
+
+
+class Puppet:
+    """An agent that says what the test tells it to, when the test tells it to."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self._begun: asyncio.Queue[Part] = asyncio.Queue()
+
+    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        part = Part(turn)
+        self.parts.append(part)
+        self._begun.put_nowait(part)
+        try:
+            while (line := await part.lines.get()) is not None:
+                if isinstance(line, Exception):
+                    raise line
+                yield line
+        finally:
+            part.over.set()
+
+    async def part(self) -> Part:
+        """The next turn that begins."""
+        return await within(self._begun.get())
+
+
+def saying(*lines: Event | str) -> Any:
+    """An agent that says just this."""
+
+    async def answer(turn: Turn) -> AsyncIterator[Event | str]:
+        for line in lines:
+            yield line
+
+    return answer
+
+
+# The client
+
+
+class Frame(NamedTuple):
+    """One server-sent event, or a comment."""
+
+    id: str | None = None
+    data: str | None = None
+    retry: int | None = None
+    comment: str | None = None
+
+    @property
+    def event(self) -> dict[str, Any]:
+        assert self.data is not None
+        return json.loads(self.data)
+
+    @property
+    def type(self) -> str:
+        return self.event["type"]
+
+    @property
+    def position(self) -> int:
+        assert self.id is not None
+        return int(self.id.rpartition(":")[2].partition(".")[0])
+
+
+class SseParser:
+    """Reads server-sent events as the HTML standard says: lines end with CR LF, LF or CR, frames with an empty line."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._lines: list[str] = []
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        self._rest += chunk
+        frames: list[Frame] = []
+        # A CR at the very end may be the first half of a CR LF.
+        while (line := self._next_line()) is not None:
+            if line:
+                self._lines.append(line)
+            elif self._lines:
+                frames.append(self._frame())
+        return frames
+
+    def _next_line(self) -> str | None:
+        ends = [place for place in (self._rest.find(b"\r"), self._rest.find(b"\n")) if place >= 0]
+        if not ends or (self._rest[min(ends) :] == b"\r"):
+            return None
+        line, end = self._rest[: min(ends)], self._rest[min(ends) :]
+        self._rest = end[2:] if end.startswith(b"\r\n") else end[1:]
+        return line.decode()
+
+    def _frame(self) -> Frame:
+        lines, self._lines = self._lines, []
+        fields: dict[str, Any] = {}
+        for line in lines:
+            name, _, value = line.partition(":")
+            name, value = name or "comment", value.removeprefix(" ")
+            assert name in Frame._fields, f"a field nobody knows: {line!r}"
+            assert name not in fields, f"{name} twice in one frame"
+            fields[name] = int(value) if name == "retry" else value
+        return Frame(**fields)
+
+
+class Stream:
+    """An open stream. Iterating over `frames` leaves comments out; `raw` is every byte so far."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
+        self.headers = response.headers
+        self.turn_id: str = response.headers.get("x-turn-id", "")
+        self.session_id: str = response.headers.get("x-session-id", "")
+        self.raw = b""
+        self.seen: list[Frame] = []
+        self._chunks = response.aiter_raw()
+        self._parser = SseParser()
+        self._ready: list[Frame] = []
+
+    async def next_block(self) -> Frame | None:
+        """The next frame or comment; None at the end of the stream."""
+        while not self._ready:
+            chunk = await anext(self._chunks, None)
+            if chunk is None:
+                return None
+            self.raw += chunk
+            self._ready = self._parser.feed(chunk)
+        return self._ready.pop(0)
+
+    async def next(self) -> Frame:
+        """The next frame, comments left out."""
+        async with asyncio.timeout(PATIENCE):
+            while (block := await self.next_block()) is not None:
+                if block.data is not None:
+                    self.seen.append(block)
+                    return block
+        raise AssertionError("the stream ended")
+
+    async def until(self, kind: str) -> list[Frame]:
+        """The next frames, up to the first one of this type."""
+        found = [await self.next()]
+        while found[-1].type != kind:
+            found.append(await self.next())
+        return found
+
+    async def rest(self) -> list[Frame]:
+        """All frames until the server ends the stream."""
+        found: list[Frame] = []
+        async with asyncio.timeout(PATIENCE):
+            while (block := await self.next_block()) is not None:
+                if block.data is not None:
+                    found.append(block)
+        self.seen += found
+        return found
+
+
+class Client:
+    """What tests ask a server. `http` is for everything that has no method here."""
+
+    def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
+        self.url = url
+        self.port = int(url.rpartition(":")[2].partition("/")[0])
+        self.http = httpx.AsyncClient(
+            base_url=url,
+            headers=headers,
+            timeout=PATIENCE,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            trust_env=False,
+            verify=False,  # There is nothing to verify, and to prepare for it takes longer than most tests.
+        )
+
+    @asynccontextmanager
+    async def stream(self, method: str, path: str, **request: Any) -> AsyncIterator[Stream]:
+        async with self.http.stream(method, path, **request) as response:
+            if response.status_code != 200:
+                raise AssertionError(f"{response.status_code}: {(await response.aread()).decode()}")
+            yield Stream(response)
+
+    def ask(self, message: str = "Hello", *, headers: dict[str, str] | None = None, **body: Any) -> Any:
+        """Opens POST /chat/stream."""
+        return self.stream("POST", "/chat/stream", json={"message": message, **body}, headers=headers)
+
+    def events(self, turn_id: str, after: int | str | None = None, last_id: str | None = None) -> Any:
+        """Opens GET /v1/turns/{id}/events."""
+        return self.stream(
+            "GET",
+            f"/v1/turns/{turn_id}/events",
+            params={} if after is None else {"after": after},
+            headers={} if last_id is None else {"Last-Event-ID": last_id},
+        )
+
+    async def whole(self, turn_id: str) -> list[Frame]:
+        """All events of an ended turn, or of a running one when it has ended."""
+        async with self.events(turn_id) as stream:
+            return await stream.rest()
+
+    async def start(self, message: str = "Hello", **body: Any) -> str:
+        """Starts a turn that nobody reads yet; its id."""
+        async with self.ask(message, **body) as stream:
+            return stream.turn_id
+
+    async def snapshot(self, turn_id: str) -> dict[str, Any]:
+        return (await self.http.get(f"/v1/turns/{turn_id}")).json()
+
+
+def error_of(response: httpx.Response, status: int | None = None) -> dict[str, Any]:
+    """The error in an answer, which must have the one shape."""
+    assert response.headers["content-type"] == "application/json", response.text
+    body = response.json()
+    assert set(body) == {"error"}, body
+    assert isinstance(body["error"]["code"], str)
+    assert body["error"]["message"]
+    assert status is None or response.status_code == status, (response.status_code, body)
+    return body["error"]
+
+
+class RawAnswer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+async def raw_request(port: int, request: bytes) -> RawAnswer:
+    """Sends bytes that no client library would send, and reads the answer until the connection ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            writing = asyncio.create_task(_write_all(writer, request))
+            received = b""
+            try:
+                while chunk := await reader.read(65_536):
+                    received += chunk
+            except ConnectionError:
+                pass  # The server may close before it has read everything; what it said counts.
+            await writing
+    finally:
+        writer.transport.abort()
+    head, _, body = received.partition(b"\r\n\r\n")
+    status, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return RawAnswer(int(status.split()[1]), headers, body)
+
+
+async def _write_all(writer: asyncio.StreamWriter, request: bytes) -> None:
+    try:
+        writer.write(request)
+        await writer.drain()
+    except ConnectionError:
+        pass
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits for something that nobody announces."""
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def within(waiting: Any, seconds: float = PATIENCE) -> Any:
+    """Waits, but not for ever."""
+    async with asyncio.timeout(seconds):
+        return await waiting
+
+
+# The server
+
+
+class Served(Client):
+    """A server in this process, and a client of it."""
+
+    def __init__(self, turnwire: Turnwire, url: str) -> None:
+        super().__init__(url)
+        self.turnwire = turnwire
+
+    async def reached(self, turn_id: str, position: int) -> None:
+        """Waits until a position is committed."""
+        async with asyncio.timeout(PATIENCE):
+            following = follow(self.turnwire.store, turn_id)
+            async for events in following:
+                if events[-1].position >= position:
+                    break
+            await following.aclose()
+
+    async def ended(self, turn_id: str) -> dict[str, Any]:
+        """Waits until a turn has ended; its snapshot."""
+        await self.reached(turn_id, 1_000_000_000)
+        return await self.snapshot(turn_id)
+
+    async def written(self, principal: str = "local") -> tuple[int, int]:
+        """How many sessions and turns there are."""
+        store = self.turnwire.store
+        return len(await store.list_sessions(principal, limit=10_000)), len(
+            await store.list_turns(principal, limit=10_000)
+        )
+
+
+def quick_settings(folder: Path, **settings: Any) -> Settings:
+    """Settings for tests: nothing waits long, unless a test says otherwise."""
+    return Settings(**{"data": folder, "shutdown_grace": 0, "cancel_patience": 1, **settings})
+
+
+@asynccontextmanager
+async def serving(
+    turnwire: Turnwire, app: Any = None, *, lifespan: str = "on", path: str = ""
+) -> AsyncIterator[Served]:
+    """Serves on a free port until the block ends. `app` may wrap or mount the app of `turnwire` at `path`."""
+    listening = listen()
+    config = uvicorn.Config(
+        app or turnwire.asgi(),
+        http="httptools",
+        ws="none",
+        lifespan="on" if lifespan == "on" else "off",
+        log_config=None,
+        access_log=False,
+    )
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    # Its parts, not `serve()`: that one takes the signals, and sleeps while it ends.
+    await server.startup(sockets=[listening])
+    served = Served(turnwire, f"http://127.0.0.1:{listening.getsockname()[1]}{path}")
+    try:
+        yield served
+    finally:
+        await served.http.aclose()
+        for one in server.servers:
+            one.close()
+        await within(server.lifespan.shutdown())
+        await within(turnwire.close())
+        for connection in tuple(server.server_state.connections):
+            connection.shutdown()
+        if server.server_state.tasks:
+            _, unfinished = await asyncio.wait(server.server_state.tasks, timeout=PATIENCE)
+            assert not unfinished
+
+
+def listen() -> socket.socket:
+    """A socket such as `turnwire serve` makes."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(2048)
+    listening.setblocking(False)
+    return listening

@@ -1,0 +1,542 @@
+"""The SQLite store: its file, its folder, its one writer, and the day the disk is full."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.turns import (
+    BOUND,
+    append,
+    claimed,
+    done,
+    ended,
+    followed,
+    positions,
+    started,
+    texts,
+    types,
+    whole_log,
+    write,
+)
+from tests.stores.full_disk import check_full_disk
+from turnwire.core.contracts import ApiKey
+from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
+from turnwire.core.events import TokenEvent
+from turnwire.core.limits import Limits
+from turnwire.core.log import TurnLog
+from turnwire.stores.sqlite import SqliteArchive, SqliteStore
+from turnwire.stores.sqlite.disk import BALLAST_BYTES, BALLAST_NAME, Ballast, is_locked
+from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS
+
+ROOT = Path(__file__).parents[2]
+FAR_FUTURE = 2**45
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def rows(folder: Path, table: str) -> int:
+    connection = sqlite3.connect(folder / DATABASE_NAME)
+    try:
+        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    finally:
+        connection.close()
+
+
+async def unusable(folder: Path) -> str:
+    """Why the store cannot be opened there."""
+    with pytest.raises(StoreUnusableError) as refused:
+        await SqliteStore(folder).open()
+    return str(refused.value)
+
+
+# Opening
+
+
+async def test_a_store_that_was_closed_is_opened_again_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "on the way"
+    store = SqliteStore(folder)
+    await store.open()
+    records = [await ended(store), await claimed(store), await started(store)]
+    await store.maintain(expire_before=0)
+    logs = [await whole_log(store, record.id) for record in records]
+    await store.close()
+    store = SqliteStore(folder)
+    await store.open()
+    assert [await whole_log(store, record.id) for record in records] == logs
+    await store.close()
+
+
+async def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / DATABASE_NAME
+    newer = len(MIGRATIONS) + 1
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {newer}")
+    connection.close()
+    before = path.read_bytes()
+    text = await unusable(tmp_path)
+    assert str(path) in text
+    assert f"newer Turnwire (schema {newer}" in text
+    assert "upgrade" in text
+    assert path.read_bytes() == before
+    assert not is_locked(tmp_path)
+    with pytest.raises(StoreUnusableError, match="newer Turnwire"):
+        SqliteArchive(tmp_path)
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / DATABASE_NAME
+    path.write_bytes(b"a letter to my aunt, " * 100)
+    assert "not a SQLite database" in await unusable(tmp_path)
+    assert path.read_bytes().startswith(b"a letter")
+    assert not is_locked(tmp_path)
+
+
+async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    for _ in range(20):
+        await started(store, message="x" * 2_000)
+    await store.close()
+    path = tmp_path / DATABASE_NAME
+    body = bytearray(path.read_bytes())
+    for page in range(1, len(body) // 4_096):
+        body[page * 4_096 : page * 4_096 + 200] = b"\xff" * 200
+    path.write_bytes(body)
+    assert str(path) in await unusable(tmp_path)
+    assert not is_locked(tmp_path)
+
+
+async def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a folder")
+    assert "give another --data folder" in await unusable(tmp_path / "data")
+
+
+async def test_there_is_nothing_to_read_where_no_store_has_been(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusableError, match="no such file"):
+        SqliteArchive(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_second_writer_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+    assert "another turnwire server is using it" in await unusable(tmp_path)
+    code = "import asyncio, sys, pathlib; from turnwire.stores.sqlite import SqliteStore; "
+    code += "asyncio.run(SqliteStore(pathlib.Path(sys.argv[1])).open())"
+    other = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, str(tmp_path), stderr=subprocess.PIPE, cwd=ROOT
+    )
+    async with asyncio.timeout(BOUND):
+        _, errors = await other.communicate()
+    assert other.returncode == 1
+    assert b"another turnwire server is using it" in errors
+    await ended(store)  # The first one is none the worse.
+
+
+async def test_the_next_writer_may_come_when_the_first_has_gone(tmp_path: Path) -> None:
+    for _ in range(3):
+        store = SqliteStore(tmp_path)
+        await store.open()
+        assert is_locked(tmp_path)
+        await store.close()
+        assert not is_locked(tmp_path)
+
+
+# Writing
+
+
+async def test_what_many_turns_say_in_one_moment_is_one_transaction(store: SqliteStore, tmp_path: Path) -> None:
+    records = [await claimed(store) for _ in range(30)]
+    before = rows(tmp_path, "journal")
+    statements: list[str] = []
+    store._connection.set_trace_callback(statements.append)
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*(append(store, r.id, r.epoch, 3, TokenEvent("a"), TokenEvent("b")) for r in records))
+    store._connection.set_trace_callback(None)
+    assert statements.count("COMMIT") == 1
+    assert rows(tmp_path, "journal") == before + 30
+
+
+async def test_what_one_turn_says_in_one_moment_is_one_row(store: SqliteStore, tmp_path: Path) -> None:
+    record = await claimed(store)
+    log = TurnLog(store, record, Limits())
+    before = rows(tmp_path, "journal")
+    for number in range(100):
+        log.append(TokenEvent(str(number)))
+    await log.end("completed")
+    assert rows(tmp_path, "journal") == before + 1
+    assert positions(await whole_log(store, record.id)) == list(range(1, 104))
+
+
+async def test_what_comes_while_a_commit_is_under_way_goes_into_the_next_one(store: SqliteStore) -> None:
+    record = await claimed(store)
+    commits: list[str] = []
+    store._connection.set_trace_callback(lambda text: commits.append(text) if text == "COMMIT" else None)
+    held, go_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold(connection: sqlite3.Connection) -> None:
+        loop.call_soon_threadsafe(held.set)
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(BOUND)
+
+    slow = asyncio.create_task(store._write(hold))
+    async with asyncio.timeout(BOUND):
+        await held.wait()
+        later = [
+            asyncio.create_task(append(store, record.id, record.epoch, position, TokenEvent(str(position))))
+            for position in range(3, 13)
+        ]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(slow, *later)
+    store._connection.set_trace_callback(None)
+    assert len(commits) == 2
+    assert positions(await whole_log(store, record.id)) == list(range(1, 13))
+
+
+async def test_a_write_that_fails_fails_alone(store: SqliteStore) -> None:
+    key = ApiKey(id="one", digest="d", principal="ann", scopes=("read",), created_at=1)
+    await store.add_key(key)
+    record = await claimed(store)
+    async with asyncio.timeout(BOUND):
+        twice, _ = await asyncio.gather(
+            store.add_key(key),
+            append(store, record.id, record.epoch, 3, TokenEvent("in the same moment")),
+            return_exceptions=True,
+        )
+    assert isinstance(twice, StoreError)
+    assert texts(await whole_log(store, record.id)) == ["in the same moment"]
+
+
+async def test_a_failed_commit_takes_back_what_was_not_written(store: SqliteStore) -> None:
+    record = await claimed(store)
+    await append(store, record.id, record.epoch, 3, TokenEvent("before"))
+    # Somebody else keeps the database locked for longer than the writer waits.
+    store._connection.execute("PRAGMA busy_timeout = 20")
+    blocker = sqlite3.connect(store._folder / DATABASE_NAME, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError):
+        await append(store, record.id, record.epoch, 4, done(record), end=True)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert positions(await whole_log(store, record.id)) == [1, 2, 3]
+    assert (await store.find_turn("ann", record.id)).phase == "running"
+    await append(store, record.id, record.epoch, 4, done(record), end=True)
+    assert types(await whole_log(store, record.id))[2:] == ["token", "done"]
+
+
+# Sealing and erasing
+
+
+async def test_the_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteStore, tmp_path: Path) -> None:
+    for _ in range(5):
+        await ended(store)
+    running = await claimed(store)
+    await append(store, running.id, running.epoch, 3, TokenEvent("a"))
+    await ended(store)
+    assert rows(tmp_path, "sealed_log") == 0
+    await store.maintain(expire_before=0)
+    assert rows(tmp_path, "sealed_log") == 6
+    kept = rows(tmp_path, "journal")
+    assert kept == 4, "two rows of the running turn, and two of the one after it"
+    await append(store, running.id, running.epoch, 4, done(running), end=True)
+    await store.maintain(expire_before=0)
+    assert rows(tmp_path, "journal") == 0
+    assert rows(tmp_path, "sealed_log") == 7
+    assert types(await whole_log(store, running.id)) == ["session", "message", "token", "done"]
+    assert store._live == {}
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+async def test_what_is_deleted_is_nowhere_in_the_folder(tmp_path: Path, sealed: bool) -> None:
+    secret = "the-password-is-hunter2"
+    store = SqliteStore(tmp_path)
+    await store.open()
+    record = await ended(store, *[TokenEvent(f"{secret} {number} ") for number in range(200)], message=secret)
+    other = await ended(store, TokenEvent("nothing special"))
+    await store.delete_session("ann", (await ended(store)).session_id)
+    if sealed:
+        await store.maintain(expire_before=0)
+    await store.delete_session("ann", record.session_id)
+    await store.close()
+    left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert secret.encode() not in left
+    store = SqliteStore(tmp_path)
+    await store.open()
+    assert texts(await whole_log(store, other.id)) == ["nothing special"]
+    await store.close()
+
+
+# Reading from elsewhere
+
+
+async def test_an_archive_reads_whatever_state_a_turn_is_in(store: SqliteStore, tmp_path: Path) -> None:
+    sealed, expired, live = await ended(store), await ended(store), await ended(store)
+    await store.maintain(expire_before=0)
+    running, queued = await claimed(store), await started(store)
+    await write(store, running, TokenEvent("a"))
+    archive = SqliteArchive(tmp_path)
+    for record in (sealed, expired, live, running, queued):
+        log = await whole_log(store, record.id)
+        for after in range(len(log) + 1):
+            assert await archive.read(record.id, after, 2) == log[after : after + 2]
+        assert archive.find_turn(record.id).last_position == len(log)
+        assert archive.turn_state(record.id) == await store.turn_state(record.id)
+    listed = archive.list_turns(3)
+    assert [(record.id, record.last_position) for record in listed[:2]] == [(queued.id, 2), (running.id, 3)]
+    await store.maintain(expire_before=FAR_FUTURE)
+    with pytest.raises(EventsGoneError):
+        await archive.read(expired.id, 0, 10)
+    with pytest.raises(TurnNotFoundError):
+        await archive.read("nothing", 0, 10)
+    archive.close()
+
+
+READER = """
+import asyncio, sys
+from pathlib import Path
+from turnwire.core.follow import follow
+from turnwire.stores.sqlite import SqliteArchive
+
+async def main():
+    archive = SqliteArchive(Path(sys.argv[1]))
+    async for events in follow(archive, sys.argv[2]):
+        for logged in events:
+            print(logged.position, logged.body.decode(), flush=True)
+    archive.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_another_process_reads_along_while_the_turn_is_written(store: SqliteStore, tmp_path: Path) -> None:
+    record = await claimed(store)
+    reader = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", READER, str(tmp_path), record.id, stdout=subprocess.PIPE
+    )
+    assert reader.stdout is not None
+    async with asyncio.timeout(BOUND):
+        for _ in range(2):
+            await reader.stdout.readline()
+        for position in range(3, 8):
+            # Each is read over there before the next one is written here.
+            (logged,) = await append(store, record.id, record.epoch, position, TokenEvent(f"piece {position}"))
+            assert await reader.stdout.readline() == b"%d %b\n" % (position, logged.body)
+        await store.maintain(expire_before=0)
+        await append(store, record.id, record.epoch, 8, done(record), end=True)
+        assert (await reader.stdout.read()).startswith(b'8 {"type":"done"')
+        assert await reader.wait() == 0
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from tests.contracts.turns import append, claimed
+from turnwire.core.events import TokenEvent
+from turnwire.stores.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(Path(sys.argv[1]))
+    await store.open()
+    record = await claimed(store)
+    print(record.id, flush=True)
+    for position in range(3, 1_000_000):
+        token = TokenEvent(str(position))
+        await append(store, record.id, record.epoch, position, token, told=lambda: print(position, flush=True))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_process_takes_back_nothing_it_has_told(tmp_path: Path) -> None:
+    writer = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WRITER, str(tmp_path), stdout=subprocess.PIPE, cwd=ROOT
+    )
+    assert writer.stdout is not None
+    async with asyncio.timeout(BOUND):
+        turn_id = (await writer.stdout.readline()).decode().strip()
+        for _ in range(50):
+            await writer.stdout.readline()
+        writer.send_signal(signal.SIGKILL)
+        told = (await writer.stdout.read()).splitlines()
+        await writer.wait()
+    last_told = int(told[-1]) if told else 52
+    store = SqliteStore(tmp_path)
+    await store.open()
+    log = await whole_log(store, turn_id, page=1_000)
+    assert positions(log) == list(range(1, len(log) + 1))
+    assert len(log) >= last_told
+    (orphan,) = await store.take_over("next")
+    assert orphan.last_position == len(log)
+    await store.close()
+
+
+# The disk
+
+
+def test_the_reserve_is_real_and_comes_back(tmp_path: Path) -> None:
+    ballast = Ballast(tmp_path)
+    assert ballast.restore()
+    found = (tmp_path / BALLAST_NAME).stat()
+    assert found.st_size == BALLAST_BYTES
+    assert found.st_blocks * 512 >= BALLAST_BYTES, "a file with holes frees nothing"
+    ballast.drop()
+    assert not (tmp_path / BALLAST_NAME).exists()
+    ballast.drop()
+    (tmp_path / BALLAST_NAME).write_bytes(b"cut short")
+    assert ballast.restore()
+    assert (tmp_path / BALLAST_NAME).stat().st_size == BALLAST_BYTES
+
+
+async def test_when_the_disk_is_full_turns_end_in_order_and_new_ones_wait(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pretended disk: the database may not grow, but for a little when the reserve is dropped."""
+    most = 2**31 - 2
+    drop, restore = Ballast.drop, Ballast.restore
+    is_full = False
+
+    def limit(pages: int) -> None:
+        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    def fill() -> None:
+        nonlocal is_full
+        is_full = True
+        limit(store._connection.execute("PRAGMA page_count").fetchone()[0])
+
+    def make_room() -> None:
+        nonlocal is_full
+        is_full = False
+        limit(most)
+
+    def drop_and_give_way(ballast: Ballast) -> None:
+        drop(ballast)
+        limit(store._connection.execute("PRAGMA page_count").fetchone()[0] + 1_000)
+
+    monkeypatch.setattr(Ballast, "drop", drop_and_give_way)
+    monkeypatch.setattr(Ballast, "restore", lambda ballast: not is_full and restore(ballast))
+    await check_full_disk(store, fill, make_room)
+
+
+async def test_on_a_full_disk_what_waits_gives_way_to_what_ends(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reserve is for last words: tokens that were handed over before the disk was full must not eat it."""
+    ending, talking = await claimed(store), await claimed(store)
+    monkeypatch.setattr(Ballast, "restore", lambda ballast: False)
+    held, go_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def fill_slowly(connection: sqlite3.Connection) -> None:
+        loop.call_soon_threadsafe(held.set)
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(BOUND)
+        store._writer.is_full = True
+
+    filling = asyncio.create_task(store._write(fill_slowly))
+    async with asyncio.timeout(BOUND):
+        await held.wait()
+        waiting = [
+            asyncio.create_task(append(store, talking.id, talking.epoch, 3, TokenEvent("a"))),
+            asyncio.create_task(append(store, talking.id, talking.epoch, 4, TokenEvent("b"), done(talking), end=True)),
+            asyncio.create_task(append(store, ending.id, ending.epoch, 3, done(ending), end=True)),
+        ]
+        await asyncio.sleep(0)
+        go_on.set()
+        await filling
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(outcome).__name__ for outcome in outcomes] == ["StoreFullError", "StoreFullError", "list"]
+    assert types(await whole_log(store, ending.id))[-1] == "done"
+    assert positions(await whole_log(store, talking.id)) == [1, 2]
+    await append(store, talking.id, talking.epoch, 3, done(talking, "failed"), end=True)
+    store._writer.is_full = False
+
+
+def _isolated(command: str, folder: Path) -> list[str]:
+    """Runs a shell command where it may mount file systems that nobody else sees."""
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *as_root, "--mount", "sh", "-ec", command, "sh", str(folder), sys.executable]
+
+
+def _can_mount(folder: str = "/tmp") -> bool:
+    try:
+        trial = _isolated('mount -t tmpfs tmpfs "$1"', Path(folder))
+        return subprocess.run(trial, capture_output=True, timeout=BOUND, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+if _can_mount():
+    # Only where file systems can be mounted; the pretended disk above is for everywhere.
+
+    async def run_isolated(command: str, folder: Path) -> str:
+        process = await asyncio.create_subprocess_exec(
+            *_isolated(command, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT
+        )
+        async with asyncio.timeout(4 * BOUND):
+            output, _ = await process.communicate()
+        assert process.returncode == 0, output.decode()
+        return output.decode()
+
+    async def test_a_full_disk_for_real(tmp_path: Path) -> None:
+        mount = 'mount -t tmpfs -o size=16m tmpfs "$1"'
+        await run_isolated(f'{mount}; exec "$2" -m tests.stores.full_disk "$1"', tmp_path)
+
+    OPEN = """
+import asyncio, sys
+from pathlib import Path
+from turnwire.core.errors import StoreUnusableError
+from turnwire.stores.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(Path(sys.argv[1]))
+    try:
+        await store.open()
+    except StoreUnusableError as error:
+        print("refused:", error)
+    else:
+        await store.close()
+        print("opened")
+
+asyncio.run(main())
+"""
+
+    async def test_a_read_only_disk_is_refused_in_clear_words(tmp_path: Path) -> None:
+        (tmp_path / "open.py").write_text(OPEN)
+        (tmp_path / "disk").mkdir()
+        steps = (
+            'mount -t tmpfs tmpfs "$1/disk"',
+            '"$2" "$1/open.py" "$1/disk/data"',
+            'mount -o remount,ro "$1/disk"',
+            '"$2" "$1/open.py" "$1/disk/data"',
+            '"$2" "$1/open.py" "$1/disk/new"',
+        )
+        opened, existing, new = (await run_isolated("; ".join(steps), tmp_path)).splitlines()
+        assert opened == "opened"
+        for refused in (existing, new):
+            assert refused.startswith("refused: cannot use ")
+            assert "ead-only" in refused
+            assert "another --data folder" in refused
+
+
+async def test_a_reader_that_follows_from_the_middle_reads_the_journal(store: SqliteStore) -> None:
+    """More events than the store keeps in memory, in several rows, read at every border."""
+    record = await claimed(store)
+    for first in range(3, 603, 50):
+        await append(store, record.id, record.epoch, first, *[TokenEvent(str(n)) for n in range(first, first + 50)])
+    await append(store, record.id, record.epoch, 603, done(record), end=True)
+    log = await whole_log(store, record.id, page=1_000)
+    assert positions(log) == list(range(1, 604))
+    for after in (0, 2, 51, 52, 53, 300, 474, 475, 476, 600, 602):
+        assert await followed(store, record.id, after) == log[after:]
+        assert await whole_log(store, record.id, after, page=7) == log[after:]

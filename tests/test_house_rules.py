@@ -1,0 +1,197 @@
+"""House rules: what is public is complete, and what can be used is written down."""
+
+import ast
+import importlib
+import re
+import tomllib
+from pathlib import Path
+from pkgutil import walk_packages
+from types import ModuleType
+from typing import Any, get_args
+
+import pytest
+import typer.main
+
+import turnwire
+from tests.contracts.stores import STORES
+from tests.contracts.wires import WIRES
+from turnwire import assembly
+from turnwire.cli import app as commands
+from turnwire.core import errors
+from turnwire.core.contracts import Control
+from turnwire.core.events import Event, EventBase
+from turnwire.core.limits import Limits
+from turnwire.server import Turnwire
+from turnwire.server.routes.api import build_api
+from turnwire.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "turnwire"
+REFERENCE = ROOT / "docs" / "reference"
+MODULES = sorted(
+    module.name for module in walk_packages(turnwire.__path__, "turnwire.") if "__main__" not in module.name
+)
+
+
+def reference(name: str) -> str:
+    return (REFERENCE / f"{name}.md").read_text()
+
+
+# What is public
+
+
+def test_every_public_name_is_there_and_listed_once_in_order() -> None:
+    assert turnwire.__all__ == sorted(set(turnwire.__all__))
+    for name in turnwire.__all__:
+        assert getattr(turnwire, name) is not None
+
+
+def test_the_public_names_are_the_same_for_readers_checkers_and_the_interpreter() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    told = {name.name for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    homes = {name.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert told == set(turnwire.__all__) == set(turnwire._HOMES)
+    assert homes == {name: f"turnwire.{home}" for name, home in turnwire._HOMES.items()}
+
+
+def test_a_name_that_is_not_public_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Turnwhile'"):
+        turnwire.Turnwhile  # noqa: B018
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_says_what_it_is_for_and_has_what_it_promises(name: str) -> None:
+    module: ModuleType = importlib.import_module(name)
+    first = (module.__doc__ or "").strip().partition("\n")[0]
+    assert len(first) > 10
+    for public in getattr(module, "__all__", ()):
+        assert hasattr(module, public)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    api = build_api(Turnwire(store="memory"))
+    assert project["version"] == turnwire.__version__ == api.version
+
+
+def test_every_error_is_in_the_tree_at_the_top_of_its_file() -> None:
+    classes = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.TurnwireError)
+    }
+    told = set(re.findall(r"\w+Error", errors.__doc__ or ""))
+    assert told == classes
+
+
+def test_every_limit_is_a_setting_with_the_same_default() -> None:
+    limits, settings = Limits(), Settings.model_fields
+    for name in Limits.__struct_fields__:
+        assert settings[name].default == getattr(limits, name), name
+
+
+# What is under contract
+
+
+def test_every_store_that_can_be_chosen_is_under_contract() -> None:
+    assert set(get_args(assembly.StoreKind)) == set(STORES)
+
+
+def test_every_wire_that_is_served_is_under_contract() -> None:
+    assert {name: type(wire) for name, wire in assembly.WIRES.items()} == {
+        name: type(wire) for name, wire in WIRES.items()
+    }
+
+
+# What is written down
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_documented(name: str) -> None:
+    field, page = Settings.model_fields[name], reference("settings")
+    rows = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+    assert len(rows) == 1
+    assert f"`TURNWIRE_{name.upper()}`" in rows[0]
+    assert field.description
+    assert field.description in rows[0]
+    if field.default_factory is None:
+        assert f"`{field.default!r}`" in rows[0]
+
+
+def test_no_setting_is_documented_that_there_is_not() -> None:
+    told = re.findall(r"^\| `(\w+)` \| `TURNWIRE", reference("settings"), re.MULTILINE)
+    assert told == list(Settings.model_fields)
+
+
+@pytest.mark.parametrize("event", get_args(Event), ids=lambda event: event.__name__)
+def test_every_event_and_its_fields_are_documented(event: type[EventBase]) -> None:
+    kind = event.__struct_config__.tag
+    rows = [line for line in reference("events").splitlines() if line.startswith(f"| `{kind}` |")]
+    assert len(rows) == 1
+    assert f"`{event.__name__}`" in rows[0]
+    for field in event.__struct_fields__:
+        assert f"`{field}`" in rows[0] or field == "agent_path"
+
+
+def test_every_event_class_is_in_the_union() -> None:
+    assert set(get_args(Event)) == set(EventBase.__subclasses__())
+
+
+@pytest.mark.parametrize("control", get_args(Control), ids=lambda control: control.__name__)
+def test_every_control_frame_is_documented(control: type) -> None:
+    assert f"`{control.__name__.lower()}`" in reference("events")
+
+
+def routes() -> list[str]:
+    paths = build_api(Turnwire(store="memory")).openapi()["paths"]
+    return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
+
+
+@pytest.mark.parametrize("route", routes())
+def test_every_route_is_documented(route: str) -> None:
+    assert f"`{route}`" in reference("routes")
+
+
+def test_no_route_is_documented_that_there_is_not() -> None:
+    told = set(re.findall(r"`((?:GET|POST|PATCH|PUT|DELETE) /[^`\s]*)`", reference("routes")))
+    assert told == {*routes(), "GET /docs", "GET /openapi.json"}
+
+
+def every_command() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, command in typer.main.get_command(commands).commands.items():  # type: ignore[attr-defined]
+        below = getattr(command, "commands", None)
+        found.update({f"{name} {part}": one for part, one in below.items()} if below else {name: command})
+    return found
+
+
+@pytest.mark.parametrize("name", every_command())
+def test_every_command_and_its_options_are_documented(name: str) -> None:
+    rows = [line for line in reference("commands").splitlines() if line.startswith(f"| `turnwire {name}")]
+    assert len(rows) == 1
+    for option in every_command()[name].params:
+        long = max(option.opts, key=len)
+        if long.startswith("--") and long not in ("--data", "--help"):
+            assert re.search(rf"`{long}[` ]", rows[0]), long
+
+
+# Those of classes that are only a family, and those of errors that nobody outside the process is told of.
+NOT_TOLD = {"turnwire_error", "limit", "fenced", "position_taken", "turn_ended", "disconnected"}
+
+
+def error_codes() -> set[str]:
+    """The codes of the error classes, and those written out where an error is made."""
+    found = {value.code for value in vars(errors).values() if isinstance(value, type) and hasattr(value, "code")}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                place = {"HttpError": 1, "ErrorEvent": 1}.get(node.func.id)
+                if place is not None and len(node.args) > place and isinstance(node.args[place], ast.Constant):
+                    found.add(node.args[place].value)  # type: ignore[attr-defined]
+    return found - NOT_TOLD
+
+
+@pytest.mark.parametrize("code", sorted(error_codes()))
+def test_every_error_code_is_documented(code: str) -> None:
+    assert f"`{code}`" in reference("errors")
