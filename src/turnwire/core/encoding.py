@@ -55,10 +55,8 @@ def encode_token(content: str) -> tuple[str, bytes]:
     """What `encode_event` makes of a `TokenEvent` with this content. Nearly every event is one."""
     if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise EventRefusedError(f"a token is text, not {type(content).__name__}")
-    if content.isascii() and content.isprintable():
-        return content, b'{"type":"token","content":%b}' % _encode(content)
     try:
-        body = b'{"type":"token","content":%b}' % _encode(content)
+        body = b'{"type":"token","content":%b}' % json_string(content)
     except UnicodeEncodeError:
         return encode_token(clean_text(content))
     cleaned = clean_text(content)
@@ -112,5 +110,5 @@ def _plain(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_plain)
-_encode = msgspec.json.Encoder().encode
+json_string = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Event)

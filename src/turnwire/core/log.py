@@ -7,9 +7,10 @@ much of what it wrote is not committed yet.
 
 import asyncio
 from collections.abc import Callable
+from time import time_ns
 
 from turnwire.core.contracts import Refusal, TurnStore
-from turnwire.core.encoding import encode_token
+from turnwire.core.encoding import encode_token, json_string
 from turnwire.core.errors import EventTooLargeError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
     DoneEvent,
@@ -22,7 +23,7 @@ from turnwire.core.events import (
     TokenEvent,
 )
 from turnwire.core.limits import Limits
-from turnwire.core.logged import LoggedEvent, log_event, now_ms
+from turnwire.core.logged import LoggedEvent, log_event
 from turnwire.core.turns import TurnFold, TurnRecord
 
 
@@ -77,24 +78,35 @@ class TurnLog:
             self.append_token(event.content)
         else:
             logged = log_event(event, self._position + 1, self._epoch)
-            self._append(logged)
+            self._check(logged.body)
+            self._gather(logged)
             self.fold.add(logged)
 
     def append_token(self, content: str) -> None:
-        """Writes a piece of the answer: the same as `append(TokenEvent(content))`, with no event made for it."""
-        content, body = encode_token(content)
-        position, at = self._position + 1, now_ms()
-        self._append(LoggedEvent(position, self._epoch, at, body))
+        """Writes a piece of the answer: the same as `append(TokenEvent(content))`, with no event made for it.
+
+        Nearly every event comes through here, so it is written out where the rest is called.
+        """
+        if content.__class__ is str and content.isascii() and content.isprintable():
+            body = b'{"type":"token","content":%b}' % json_string(content)
+        else:
+            content, body = encode_token(content)
+        if self.ended or self._failure is not None or len(body) > self._max_event_bytes:
+            self._check(body)
+        position, at = self._position + 1, time_ns() // 1_000_000
+        self._gather(LoggedEvent(position, self._epoch, at, body))
         self.fold.add_token(content, position, at)
 
-    def _append(self, logged: LoggedEvent) -> None:
+    def _check(self, body: bytes) -> None:
         if self.ended:
             raise TurnEndedError(self.turn_id)
         if self._failure is not None:
             raise self._failure
-        if len(logged.body) > self._max_event_bytes:
-            kind = logged.body[9:].partition(b'"')[0].decode()
-            raise EventTooLargeError(kind, len(logged.body), self._max_event_bytes)
+        if len(body) > self._max_event_bytes:
+            kind = body[9:].partition(b'"')[0].decode()
+            raise EventTooLargeError(kind, len(body), self._max_event_bytes)
+
+    def _gather(self, logged: LoggedEvent) -> None:
         if logged.position > self._max_events:
             raise TooManyEventsError(self._max_events)
         self._position = logged.position
