@@ -35,8 +35,8 @@ from turnwire.core.errors import (
     TurnNotFoundError,
 )
 from turnwire.core.events import MessageEvent, SessionEvent, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
-from turnwire.core.logged import LoggedEvent, now_ms
-from turnwire.core.turns import TurnFold
+from turnwire.core.fold import TurnFold
+from turnwire.core.logged import LoggedEvent, log_event, now_ms
 
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
 FAR_FUTURE = 2**45
@@ -293,6 +293,40 @@ async def test_the_end_closes_the_turn_in_the_same_step(store: Store) -> None:
     for logged in log:
         fold.add(logged)
     assert await store.turn_state(record.id) == fold.state()
+
+
+async def test_a_gatherer_is_called_once_and_not_at_once(store: Store) -> None:
+    calls: list[int] = []
+    called = asyncio.Event()
+
+    def gather() -> None:
+        calls.append(1)
+        called.set()
+
+    store.before_commit(gather)
+    assert calls == []
+    async with asyncio.timeout(BOUND):
+        await called.wait()
+    await ended(store)
+    await asyncio.sleep(0)
+    assert calls == [1]
+
+
+async def test_what_is_gathered_is_committed(store: Store) -> None:
+    record = await claimed(store)
+    settled: list[tuple[int, object]] = []
+    events = [log_event(TokenEvent(str(position)), position, record.epoch) for position in (3, 4)]
+    told = asyncio.Event()
+
+    def settle(count: int, error: object) -> None:
+        settled.append((count, error))
+        told.set()
+
+    store.before_commit(lambda: store.append(record.id, record.epoch, events, settle))
+    async with asyncio.timeout(BOUND):
+        await told.wait()
+    assert settled == [(2, None)]
+    assert positions(await whole_log(store, record.id)) == [1, 2, 3, 4]
 
 
 # Starting

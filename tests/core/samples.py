@@ -29,8 +29,9 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
+from turnwire.core.fold import TurnFold
 from turnwire.core.logged import LoggedEvent, log_event
-from turnwire.core.turns import TurnFold, TurnState
+from turnwire.core.turns import TurnState
 
 # Characters that have broken a framing, a decoder or a line splitter somewhere, among ordinary ones.
 HOSTILE = (

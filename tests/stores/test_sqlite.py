@@ -6,7 +6,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,11 @@ from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError
 from turnwire.core.events import TokenEvent
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
+from turnwire.core.logged import log_event
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore
 from turnwire.stores.sqlite.disk import BALLAST_BYTES, BALLAST_NAME, Ballast, is_locked
 from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS
+from turnwire.stores.sqlite.writer import Work
 
 ROOT = Path(__file__).parents[2]
 FAR_FUTURE = 2**45
@@ -53,6 +56,20 @@ def rows(folder: Path, table: str) -> int:
         return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
     finally:
         connection.close()
+
+
+@contextmanager
+def locked(store: SqliteStore) -> Iterator[None]:
+    """Somebody else keeps the database locked for longer than the writer waits."""
+    store._connection.execute("PRAGMA busy_timeout = 50")
+    blocker = sqlite3.connect(store._folder / DATABASE_NAME, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        blocker.execute("ROLLBACK")
+        blocker.close()
+        store._connection.execute("PRAGMA busy_timeout = 5000")
 
 
 async def unusable(folder: Path) -> str:
@@ -222,18 +239,59 @@ async def test_a_write_that_fails_fails_alone(store: SqliteStore) -> None:
 async def test_a_failed_commit_takes_back_what_was_not_written(store: SqliteStore) -> None:
     record = await claimed(store)
     await append(store, record.id, record.epoch, 3, TokenEvent("before"))
-    # Somebody else keeps the database locked for longer than the writer waits.
-    store._connection.execute("PRAGMA busy_timeout = 20")
-    blocker = sqlite3.connect(store._folder / DATABASE_NAME, isolation_level=None)
-    blocker.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError):
+    with locked(store), pytest.raises(StoreError):
         await append(store, record.id, record.epoch, 4, done(record), end=True)
-    blocker.execute("ROLLBACK")
-    blocker.close()
     assert positions(await whole_log(store, record.id)) == [1, 2, 3]
     assert (await store.find_turn("ann", record.id)).phase == "running"
     await append(store, record.id, record.epoch, 4, done(record), end=True)
     assert types(await whole_log(store, record.id))[2:] == ["token", "done"]
+
+
+async def test_there_is_never_more_than_one_group_under_way(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when those who are told of a failure write again at once: two groups could leave a gap between them."""
+    under_way = most = 0
+    submit, committed = store._writer.submit, store._writer._committed
+
+    def count_submit(group: Sequence[Work]) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        submit(group)
+
+    def count_committed(group: Sequence[Work], error: StoreError | None) -> None:
+        nonlocal under_way
+        under_way -= 1
+        committed(group, error)
+
+    first, second = await claimed(store), await claimed(store)
+    monkeypatch.setattr(store._writer, "submit", count_submit)
+    monkeypatch.setattr(store._writer, "_committed", count_committed)
+    token = log_event(TokenEvent("again"), 3, 1)
+    failed, failed_again = asyncio.Event(), asyncio.Event()
+
+    def write_again(count: int, error: object) -> None:
+        store.append(first.id, first.epoch, [token], lambda count, error: None)
+
+    def gather_again(count: int, error: object) -> None:
+        failed.set()
+        store.before_commit(
+            lambda: store.append(second.id, second.epoch, [token], lambda count, error: failed_again.set())
+        )
+
+    async with asyncio.timeout(BOUND):
+        with locked(store):
+            store.append(first.id, first.epoch, [token], write_again)
+            store.append(second.id, second.epoch, [token], gather_again)
+            await failed.wait()
+            await asyncio.sleep(0)
+            more = asyncio.create_task(store._write(lambda connection: None))
+            await failed_again.wait()
+        await asyncio.wait([more])
+    more.exception()
+    assert most == 1
+    await ended(store)
 
 
 # Sealing and erasing

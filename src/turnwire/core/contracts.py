@@ -75,7 +75,7 @@ class LogReader(Protocol):
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         """Calls `wake` on the event loop after commits to a turn, with what was committed, or with
-        nothing where only the fact is known. With a session's id: after a turn was accepted in it.
+        nothing where only the fact is known. With a session's id: after a turn was accepted in it, or it was deleted.
         A hint: it may come late, twice or never for what happened before. Returns what ends it.
         """
         ...
@@ -88,7 +88,7 @@ class TurnStore(LogReader, Protocol):
         """Commits the turn with its opening events, or finds the one that its key or external id names.
 
         Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, SessionNotFoundError,
-        StoreFullError. On any of them nothing is written.
+        SessionExistsError, StoreFullError. On any of them nothing is written.
         """
         ...
 

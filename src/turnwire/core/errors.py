@@ -17,6 +17,7 @@ TurnwireError
 │   ├── SessionNotFoundError
 │   └── TurnNotFoundError
 ├── SessionBusyError         the session runs a turn already, or its queue is full
+├── SessionExistsError       somebody else has just made a session of that name
 ├── ShuttingDownError        the server takes no new turns
 ├── StoreError               the log could not be read or written
 │   ├── FencedError          another worker has taken this turn over
@@ -148,6 +149,14 @@ class SessionBusyError(TurnwireError):
             f"session {session_id!r} has {unfinished} unfinished turn(s); wait, cancel, or send on_busy=interrupt"
         )
         self.session_id = session_id
+
+
+class SessionExistsError(TurnwireError):
+    code = "session_exists"
+
+    def __init__(self, external_id: str) -> None:
+        super().__init__(f"there is a session {external_id!r} already; use it")
+        self.external_id = external_id
 
 
 class ShuttingDownError(TurnwireError):

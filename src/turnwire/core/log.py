@@ -22,9 +22,10 @@ from turnwire.core.events import (
     SessionEvent,
     TokenEvent,
 )
+from turnwire.core.fold import TurnFold
 from turnwire.core.limits import Limits
 from turnwire.core.logged import LoggedEvent, log_event
-from turnwire.core.turns import TurnFold, TurnRecord
+from turnwire.core.turns import TurnRecord
 
 
 def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEvent]:

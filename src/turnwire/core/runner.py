@@ -30,7 +30,7 @@ _SHUTDOWN_PATIENCE_SECONDS = 0.3
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
-    """A message that asks for a turn; with no `session_id` it begins a session.
+    """A message that asks for a turn; with no `session_id` it begins a session, by the client's name if it has one.
 
     `disconnect_grace` is None for "continue", 0 for "cancel".
     """
@@ -38,6 +38,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     principal: str
     message: str
     session_id: str | None = None
+    session_external_id: str | None = None
     agent: str | None = None
     channel: str = "http"
     by: str | None = None
@@ -83,7 +84,9 @@ class TurnRunner:
         agent = request.agent or next(iter(self._agents))
         if agent not in self._agents:
             raise AgentNotFoundError(agent)
-        session = new_session(request.principal) if request.session_id is None else None
+        session = None
+        if request.session_id is None:
+            session = new_session(request.principal, request.session_external_id)
         record = TurnRecord(
             id=new_id(),
             session_id=session.id if session else request.session_id or "",

@@ -4,17 +4,20 @@ Streams are plain ASGI endpoints, so that nothing wraps what is sent for each to
 routes are FastAPI's. Both go through the same checks, in one place, before any of their code runs.
 """
 
+import logging
 from typing import Any
 
 from starlette._utils import get_route_path
 
 from turnwire.core.errors import TurnwireError
-from turnwire.server.errors import HttpError, http_error
+from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers, header_map
 from turnwire.server.routes.api import build_api
 from turnwire.server.routes.streams import OpenStream, StreamRoutes
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.turnwire import Turnwire
+
+logger = logging.getLogger("turnwire.server")
 
 _PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 
@@ -73,6 +76,9 @@ class TurnwireApp:
             await _respond_error(send, http_error(error), added)
         except HttpError as error:
             await _respond_error(send, error, added)
+        except Exception:
+            logger.exception("a request to %s failed", scope["path"])
+            await _respond_error(send, internal_error(), added)
         return None
 
 

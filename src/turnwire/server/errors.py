@@ -14,6 +14,7 @@ _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.EventsGoneError, 410),
     (errors.IdempotencyConflictError, 409),
     (errors.SessionBusyError, 409),
+    (errors.SessionExistsError, 409),
     (errors.LimitError, 429),
     (errors.ShuttingDownError, 503),
     (errors.StoreFullError, 507),
@@ -38,6 +39,10 @@ def http_error(error: errors.TurnwireError) -> HttpError:
     wait = getattr(error, "retry_after_seconds", None)
     headers = {} if wait is None else {"Retry-After": str(wait)}
     return HttpError(status, error.code, str(error), headers=headers)
+
+
+def internal_error() -> HttpError:
+    return HttpError(500, "internal_error", "something went wrong here; the server's log tells more")
 
 
 def invalid_body(error: ValidationError) -> HttpError:

@@ -57,9 +57,9 @@ class MessageBody(BaseModel):
     def options(self) -> dict[str, Any]:
         return {name: value for name in ("review", "answer") if (value := getattr(self, name)) is not None}
 
-    def fingerprint(self, session_id: str | None) -> str:
+    def fingerprint(self) -> str:
         """Equal for equal requests: what a repeated key is checked against."""
-        told = [session_id, self.message, self.agent, self.on_busy, self.disconnect_grace, self.options]
+        told = [self.session_id, self.message, self.agent, self.on_busy, self.disconnect_grace, self.options]
         return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
 

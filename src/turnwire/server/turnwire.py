@@ -13,11 +13,18 @@ from typing import Any
 
 from turnwire import assembly
 from turnwire.core.contracts import Accepted, Agent, Store
-from turnwire.core.errors import AgentNotFoundError, ShuttingDownError, StoreError
+from turnwire.core.errors import (
+    AgentNotFoundError,
+    SessionExistsError,
+    SessionNotFoundError,
+    ShuttingDownError,
+    StoreError,
+)
+from turnwire.core.fold import TurnFold
 from turnwire.core.ids import is_own_id
 from turnwire.core.logged import now_ms
 from turnwire.core.runner import TurnRequest
-from turnwire.core.turns import TurnFold, TurnRecord, TurnState
+from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.auth import Authenticate, Gatekeeper, KeyRing
 from turnwire.server.requests import MessageBody
 from turnwire.server.streams.hub import StreamHub
@@ -127,26 +134,33 @@ class Turnwire:
             raise ShuttingDownError
         if body.agent is not None and body.agent not in self.agents:
             raise AgentNotFoundError(body.agent)
-        session_id = None
-        if body.session_id is not None:
-            if is_own_id(body.session_id):
-                session = await self.store.find_session(principal, body.session_id)
-            else:
-                session, _ = await self.store.ensure_session(principal, body.session_id, None)
-            session_id = session.id
+        session_id = await self._session_id(principal, body.session_id)
         request = TurnRequest(
             principal=principal,
             session_id=session_id,
+            session_external_id=body.session_id if session_id is None else None,
             message=body.message,
             agent=body.agent,
             external_id=body.turn_id,
             idempotency_key=idempotency_key,
-            fingerprint=body.fingerprint(session_id),
+            fingerprint=body.fingerprint(),
             on_busy=body.on_busy,
             disconnect_grace=body.disconnect_grace,
             options=body.options,
         )
-        return await self.runner.start(request)
+        try:
+            return await self.runner.start(request)
+        except SessionExistsError:
+            return await self.start(principal, body, idempotency_key)  # Another request made it meanwhile.
+
+    async def _session_id(self, principal: str, wanted: str | None) -> str | None:
+        """The id of a session that is there; None for one that the turn is to begin."""
+        try:
+            return None if wanted is None else (await self.store.find_session(principal, wanted)).id
+        except SessionNotFoundError:
+            if is_own_id(wanted or ""):
+                raise
+            return None
 
     async def state(self, record: TurnRecord) -> TurnState:
         """What a turn has come to, folded from what is committed of it."""

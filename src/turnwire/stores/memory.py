@@ -18,6 +18,7 @@ from turnwire.core.errors import (
     IdempotencyConflictError,
     KeyNotFoundError,
     SessionBusyError,
+    SessionExistsError,
     SessionNotFoundError,
     TooManyTurnsError,
     TurnEndedError,
@@ -82,6 +83,8 @@ class MemoryStore:
                 raise IdempotencyConflictError(new.idempotency_key or record.external_id or "")
             return Accepted(kept.current(), created=False)
         session = new.session or await self.find_session(record.principal, record.session_id)
+        if new.session is not None and (record.principal, session.external_id or "") in self._world.session_names:
+            raise SessionExistsError(session.external_id or "")
         world, principal = self._world, record.principal
         unfinished = world.unfinished[session.id]
         allowed = {"reject": 0, "enqueue": admission.max_queued}.get(admission.on_busy)
@@ -299,6 +302,7 @@ class MemoryStore:
         world.turn_names = {name: turn_id for name, turn_id in world.turn_names.items() if turn_id in world.turns}
         world.session_names.pop((principal, session.external_id or ""), None)
         del world.sessions[session.id]
+        self._watchers.notify(session.id, ())
 
     # Keys
 

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from turnwire.core.errors import TurnwireError
-from turnwire.server.errors import HttpError, http_error, invalid_fields
+from turnwire.server.errors import HttpError, http_error, internal_error, invalid_fields
 from turnwire.server.routes import keys, probes, sessions, turns
 from turnwire.server.routes.openapi import with_streams
 from turnwire.server.turnwire import Turnwire
@@ -24,6 +24,7 @@ def build_api(turnwire: Turnwire) -> FastAPI:
     api.add_exception_handler(HTTPException, _http)
     api.add_exception_handler(HttpError, _early)
     api.add_exception_handler(TurnwireError, _known)
+    api.add_exception_handler(Exception, _unforeseen)
     make_schema = api.openapi
 
     def openapi() -> dict[str, Any]:
@@ -64,6 +65,10 @@ async def _http(request: Request, error: Exception) -> Response:
 async def _early(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpError)
     return _response(error)
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    return _response(internal_error())
 
 
 async def _known(request: Request, error: Exception) -> Response:

@@ -37,12 +37,16 @@ class StreamRoutes:
         self._turnwire = turnwire
 
     def find(self, method: str, path: str) -> Endpoint | None:
-        if method == "POST":
-            return {"/chat/stream": self.chat_stream, "/chat": self.chat}.get(path)
-        found = _EVENTS.fullmatch(path) if method == "GET" else None
-        if found is None:
+        """Raises HttpError 405."""
+        if path in ("/chat", "/chat/stream"):
+            wanted, endpoint = "POST", self.chat if path == "/chat" else self.chat_stream
+        elif found := _EVENTS.fullmatch(path):
+            wanted, endpoint = "GET", self.turn_events if found[1] == "turns" else self.session_events
+        else:
             return None
-        return self.turn_events if found[1] == "turns" else self.session_events
+        if method != wanted:
+            raise HttpError(405, "method_not_allowed", f"only {wanted} is answered here", headers={"Allow": wanted})
+        return endpoint
 
     async def chat_stream(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers

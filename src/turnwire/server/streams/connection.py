@@ -74,6 +74,8 @@ class Connection:
 
     async def written(self, body: bytes, *, last: bool = False) -> None:
         """Sends a piece of the body and waits until there is room for another."""
+        if self.is_blocked and self._task is not None:
+            await asyncio.wait([self._task])  # A heartbeat came in between.
         self.write(body, last=last)
         if self.is_blocked and self._task is not None:
             await asyncio.wait([self._task])

@@ -17,9 +17,9 @@ from turnwire.server.streams.connection import Connection
 logger = logging.getLogger("turnwire.streams")
 
 _WRITE_BYTES = 64 * 1024
-_PAGE_BYTES = 8 * _WRITE_BYTES
+_PAGE_BYTES = 2 * _WRITE_BYTES
 _PAGE_EVENTS = 4_000
-_FIRST_PAGE_EVENTS = 256
+_FIRST_PAGE_EVENTS = 64
 
 
 class StateReader(LogReader, Protocol):

@@ -5,6 +5,7 @@ import logging
 
 from turnwire.assembly import SSE_CHAT
 from turnwire.core.contracts import Store
+from turnwire.core.errors import NotFoundError
 from turnwire.core.turns import TurnRecord
 from turnwire.server.streams.connection import Connection
 from turnwire.server.streams.replay import Replay
@@ -15,7 +16,10 @@ logger = logging.getLogger("turnwire.streams")
 async def stream_session(
     store: Store, session_id: str, last: TurnRecord | None, position: int, connection: Connection
 ) -> None:
-    """Writes what comes after a position of the `last` turn seen, then every later turn, and waits for more."""
+    """Writes what comes after a position of the `last` turn seen, then every later turn, and waits for more.
+
+    It ends when the session is deleted.
+    """
     accepted = asyncio.Event()
     unwatch = store.watch(session_id, lambda _: accepted.set())
     try:
@@ -28,8 +32,11 @@ async def stream_session(
             while following is None:
                 await accepted.wait()
                 accepted.clear()
+                await store.find_session(connection.principal, session_id)
                 following = await store.next_turn(session_id, turn.id if turn else None)
             turn, position = following, 0
+    except NotFoundError:
+        connection.write(b"", last=True)
     except Exception:
         logger.exception("the stream of session %s broke", session_id)
         connection.abort()

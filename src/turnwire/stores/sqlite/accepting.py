@@ -9,10 +9,11 @@ from turnwire.core.contracts import Accepted, Admission, NewTurn
 from turnwire.core.errors import (
     IdempotencyConflictError,
     SessionBusyError,
+    SessionExistsError,
     SessionNotFoundError,
     TooManyTurnsError,
 )
-from turnwire.core.sessions import title_from
+from turnwire.core.sessions import Session, title_from
 from turnwire.stores.sqlite.lines import to_lines
 from turnwire.stores.sqlite.reading import TURN_COLUMNS, turn_from
 from turnwire.stores.sqlite.registry import insert_session
@@ -25,6 +26,7 @@ def accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, r
         return repeated
     record = new.record
     if new.session is not None:
+        _refuse_known(connection, new.session)
         insert_session(connection, new.session)
     _check_admission(connection, new, admission)
     if record.parent_turn_id is None:
@@ -53,6 +55,14 @@ def accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, r
         (record.created_at, title_from(record.message), record.session_id),
     )
     return Accepted(record, created=True), number
+
+
+def _refuse_known(connection: sqlite3.Connection, session: Session) -> None:
+    known = connection.execute(
+        "SELECT 1 FROM session WHERE principal = ? AND external_id = ?", (session.principal, session.external_id)
+    ).fetchone()
+    if known is not None:
+        raise SessionExistsError(session.external_id or "")
 
 
 def _find_repeated(connection: sqlite3.Connection, new: NewTurn) -> tuple[Accepted, int] | None:

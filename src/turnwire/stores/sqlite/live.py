@@ -2,7 +2,7 @@
 
 import sqlite3
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -71,9 +71,10 @@ class LiveTurn:
         return self.tail[start : start + limit]
 
     def rows_after(self, after: int, limit: int) -> list[int]:
-        """The journal rows that hold the events after a position; each holds at least one."""
+        """The journal rows that hold so many events after a position."""
         start = bisect_right(self.row_ends, after)
-        return self.rows[start : start + limit].tolist()
+        end = bisect_left(self.row_ends, after + limit) + 1
+        return self.rows[start:end].tolist()
 
     def write_ending(self, connection: sqlite3.Connection, last: LoggedEvent, state: TurnState) -> None:
         connection.execute(

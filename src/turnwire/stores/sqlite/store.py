@@ -186,6 +186,8 @@ class SqliteStore(Registry):
         self._waiting.append(work)
 
     def _hand_over(self) -> None:
+        if self._is_writing:
+            return  # One group at a time: if it fails, nothing after it may be written.
         self._is_writing = True
         gatherers, self._gatherers = self._gatherers, []
         for gather in gatherers:
@@ -352,3 +354,4 @@ class SqliteStore(Registry):
         for turn_id, live in list(self._live.items()):
             if live.record.session_id == session_id:
                 del self._live[turn_id]
+        self._watchers.notify(session_id, ())

@@ -1,0 +1,220 @@
+"""Reading a log: event by event, into a `TurnState`."""
+
+from bisect import bisect_right
+from operator import itemgetter
+from typing import Any, Literal, assert_never
+
+from msgspec import to_builtins
+
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    CitationEvent,
+    CustomEvent,
+    DoneEvent,
+    ErrorEvent,
+    HandoffEvent,
+    MessageEvent,
+    ReasoningEvent,
+    ResponseEvent,
+    RestartEvent,
+    ReviewEvent,
+    SearchEvent,
+    SessionEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    Usage,
+    UsageEvent,
+)
+from turnwire.core.logged import LoggedEvent
+from turnwire.core.turns import Step, TurnState
+
+
+class TurnFold:
+    """Folds a log, event by event, into a `TurnState`."""
+
+    def __init__(self) -> None:
+        self._state = TurnState()
+        self._pieces: list[str] = []
+        self._position = 0
+        self._began_at = 0
+        # Where the answer stood at each event that is not a piece of it: (position, pieces, code points).
+        # The pieces in between have consecutive positions, so nothing needs to be kept for each of them.
+        self._marks: list[tuple[int, int, int]] = [(0, 0, 0)]
+        self._citation_positions: list[int] = []
+        # What was changed at which position, and what it was before, for a restart to take back.
+        self._changes: list[tuple[int, Step | TurnState, str, Any]] = []
+
+    def add(self, logged: LoggedEvent) -> None:
+        event = logged.event
+        if isinstance(event, TokenEvent) and not event.agent_path:
+            self.add_token(event.content, logged.position, logged.at)
+        else:
+            self._position = logged.position
+            self._fold(logged)
+            self._mark_answer(logged.position)
+
+    def add_token(self, content: str, position: int, at: int) -> None:
+        """A piece of the answer; nearly every event is one."""
+        if not self._pieces:
+            self._time("first_event_ms", at)
+            self._time("first_token_ms", at)
+        self._pieces.append(content)
+        self._position = position
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(self._pieces)
+
+    def elapsed(self, at: int) -> int:
+        """Milliseconds since the turn was asked for."""
+        return at - self._began_at
+
+    def state(self) -> TurnState:
+        self._state.text = self.text
+        self._state.position = self._position
+        return self._state
+
+    def _fold(self, logged: LoggedEvent) -> None:
+        state, event = self._state, logged.event
+        match event:
+            case SessionEvent():
+                state.session_id, state.turn_id, state.agent = event.session_id, event.turn_id, event.agent
+            case MessageEvent():
+                state.message = event.content
+                self._began_at = logged.at
+            case StatusEvent():
+                self._change(logged, state, status=event.text)
+            case HandoffEvent():
+                self._step(logged, "handoff", f"handoff-{logged.position}", event.agent).state = "succeeded"
+            case SearchEvent():
+                self._search(logged, event)
+            case ReviewEvent():
+                step = self._step(logged, "review", event.step_id, event.verdict)
+                step.state, step.result = "succeeded", to_builtins(event)
+            case ToolCallEvent():
+                self._step(logged, "tool", event.call_id, event.tool, event.args)
+                self._use(event.tool)
+            case ToolProgressEvent():
+                if step := self._find("tool", event.call_id):
+                    self._change(logged, step, progress=event.text if event.text is not None else step.progress)
+            case ToolResultEvent():
+                step = self._find("tool", event.call_id)
+                step = step or self._step(logged, "tool", event.call_id, event.tool, {})
+                outcome = "succeeded" if event.success else "failed"
+                self._change(logged, step, state=outcome, result=event.result, ms=event.ms)
+                self._use(event.tool)
+            case CitationEvent():
+                state.citations.append(event)
+                self._citation_positions.append(logged.position)
+            case ApprovalRequestEvent():
+                step = self._find("tool", event.call_id)
+                step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
+                self._change(logged, step, state="waiting")
+            case ApprovalResponseEvent():
+                if step := self._find("tool", event.call_id):
+                    self._change(logged, step, state="running")
+            case RestartEvent():
+                self._rewind(event.from_position)
+            case UsageEvent():
+                state.usage = _add_usage(state.usage, event)
+            case ResponseEvent():
+                self._change(logged, state, mode=event.mode)
+                state.timings.update(event.timings or {})
+            case ErrorEvent():
+                self._change(logged, state, error=event)
+            case DoneEvent():
+                state.outcome, state.reason = event.outcome, event.reason
+                self._time("total_ms", logged.at)
+            case TokenEvent() | ReasoningEvent() | CustomEvent():
+                pass
+            case _:
+                assert_never(event)
+        if "first_event_ms" not in state.timings and logged.position > 2:
+            self._time("first_event_ms", logged.at)
+
+    def _time(self, name: str, at: int) -> None:
+        self._state.timings.setdefault(name, self.elapsed(at))
+
+    def _mark_answer(self, position: int) -> None:
+        _, pieces, length = self._marks[-1]
+        length += sum(map(len, self._pieces[pieces:]))
+        self._marks.append((position, len(self._pieces), length))
+
+    def _use(self, tool: str) -> None:
+        if tool not in self._state.tools_used:
+            self._state.tools_used.append(tool)
+
+    def _find(self, kind: str, step_id: str) -> Step | None:
+        return next((s for s in reversed(self._state.steps) if s.id == step_id and s.kind == kind), None)
+
+    def _step(
+        self,
+        logged: LoggedEvent,
+        kind: Literal["tool", "search", "review", "handoff"],
+        step_id: str,
+        name: str,
+        args: Any = None,
+    ) -> Step:
+        _, pieces, length = self._marks[-1]
+        step = Step(
+            kind=kind,
+            id=step_id,
+            name=name,
+            position=logged.position,
+            answer_offset=length + sum(map(len, self._pieces[pieces:])),
+            args=args,
+            agent_path=logged.agent_path,
+        )
+        self._state.steps.append(step)
+        return step
+
+    def _search(self, logged: LoggedEvent, event: SearchEvent) -> None:
+        step = self._find("search", event.step_id)
+        step = step or self._step(logged, "search", event.step_id, event.tool, {"query": event.query})
+        self._use(event.tool)
+        if event.phase != "started":
+            outcome = "succeeded" if event.phase == "finished" else "failed"
+            self._change(logged, step, state=outcome, result=to_builtins(event.hits), ms=event.ms)
+
+    def _change(self, logged: LoggedEvent, target: Step | TurnState, **fields: Any) -> None:
+        for name, value in fields.items():
+            self._changes.append((logged.position, target, name, getattr(target, name)))
+            setattr(target, name, value)
+
+    def _rewind(self, position: int) -> None:
+        """Forgets what came after a position. What was spent stays spent."""
+        mark = bisect_right(self._marks, position, key=itemgetter(0)) - 1
+        marked, pieces, _ = self._marks[mark]
+        del self._marks[mark + 1 :]
+        del self._pieces[pieces + position - marked :]
+        while self._changes and self._changes[-1][0] > position:
+            _, target, name, before = self._changes.pop()
+            setattr(target, name, before)
+        self._state.steps = [step for step in self._state.steps if step.position <= position]
+        kept = bisect_right(self._citation_positions, position)
+        del self._state.citations[kept:], self._citation_positions[kept:]
+        self._state.tools_used = []
+        for step in self._state.steps:
+            if step.kind in ("tool", "search"):
+                self._use(step.name)
+
+
+def _add_usage(total: Usage | None, event: UsageEvent) -> Usage:
+    total = total or Usage()
+    return Usage(
+        input_tokens=_add(total.input_tokens, event.input_tokens),
+        output_tokens=_add(total.output_tokens, event.output_tokens),
+        cached_input_tokens=_add(total.cached_input_tokens, event.cached_input_tokens),
+        reasoning_tokens=_add(total.reasoning_tokens, event.reasoning_tokens),
+    )
+
+
+def _add(total: int | None, more: int | None) -> int | None:
+    if total is None or more is None:
+        return more if total is None else total
+    return total + more

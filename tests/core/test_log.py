@@ -1,0 +1,232 @@
+"""The write side of one turn's log, over a store that commits only when it is told to."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.contracts.turns import BOUND, positions, types
+from tests.core.desk import settle as let_all_run
+from tests.core.samples import texts
+from turnwire.core.contracts import Refusal, Settle
+from turnwire.core.encoding import encode_event
+from turnwire.core.errors import (
+    EventRefusedError,
+    EventTooLargeError,
+    StoreFullError,
+    TooManyEventsError,
+    TurnEndedError,
+)
+from turnwire.core.events import CustomEvent, ErrorEvent, ResponseEvent, StatusEvent, TokenEvent
+from turnwire.core.limits import Limits
+from turnwire.core.log import TurnLog, opening_events
+from turnwire.core.logged import LoggedEvent
+from turnwire.core.turns import TurnRecord, TurnState
+
+RECORD = TurnRecord(id="t1", session_id="s1", principal="ann", agent="echo", message="hello", epoch=1, last_position=2)
+
+
+class HandStore:
+    """Commits by hand."""
+
+    def __init__(self) -> None:
+        self.committed = list(opening_events(RECORD, "ann"))
+        self.handed_over: list[tuple[list[LoggedEvent], Settle, TurnState | None]] = []
+        self.gatherers: list[Callable[[], None]] = []
+
+    def before_commit(self, gather: Callable[[], None]) -> None:
+        self.gatherers.append(gather)
+
+    def append(
+        self,
+        turn_id: str,
+        epoch: int,
+        events: Sequence[LoggedEvent],
+        settle: Settle,
+        ending: TurnState | None = None,
+    ) -> None:
+        self.handed_over.append((list(events), settle, ending))
+
+    async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
+        return self.committed[after : after + limit]
+
+    def gather(self) -> None:
+        gatherers, self.gatherers = self.gatherers, []
+        for gather in gatherers:
+            gather()
+
+    def commit(self, error: Refusal | None = None) -> None:
+        self.gather()
+        handed_over, self.handed_over = self.handed_over, []
+        for events, settle, _ in handed_over:
+            if error is None:
+                self.committed += events
+            settle(len(events), error)
+
+
+def open_log(store: HandStore, on_failure: Any = None, **limits: Any) -> TurnLog:
+    return TurnLog(store, RECORD, Limits(**limits), on_failure)  # type: ignore[arg-type]
+
+
+@given(texts)
+def test_a_token_is_written_as_the_event_that_it_is(text: str) -> None:
+    store = HandStore()
+    log = open_log(store)
+    log.append_token(text)
+    log.append(TokenEvent(text))
+    store.commit()
+    event, body = encode_event(TokenEvent(text))
+    assert [logged.body for logged in store.committed[2:]] == [body, body]
+    assert log.fold.text == event.content * 2  # type: ignore[union-attr]
+
+
+async def test_what_is_written_in_one_moment_is_handed_over_in_one_step() -> None:
+    store = HandStore()
+    log = open_log(store)
+    for number in range(5):
+        log.append(TokenEvent(str(number)))
+    log.append(StatusEvent("busy"))
+    assert store.handed_over == []
+    store.gather()
+    ((events, _, ending),) = store.handed_over
+    assert positions(events) == [3, 4, 5, 6, 7, 8]
+    assert ending is None
+
+
+async def test_the_end_brings_along_all_that_was_not_handed_over_yet() -> None:
+    store = HandStore()
+    log = open_log(store)
+    log.append(TokenEvent("first"))
+    store.gather()
+    log.append(TokenEvent("second"))
+    ending = asyncio.create_task(log.end("completed", response=ResponseEvent("firstsecond")))
+    await let_all_run()
+    assert not ending.done(), "the end must wait until it is committed"
+    (first, _, _), (last, _, state) = store.handed_over
+    assert positions([*first, *last]) == [3, 4, 5, 6]
+    assert types(last) == ["token", "response", "done"]
+    assert state is not None
+    assert (state.text, state.outcome, state.position) == ("firstsecond", "completed", 6)
+    store.commit()
+    async with asyncio.timeout(BOUND):
+        await ending
+
+
+async def test_nothing_is_written_after_the_end() -> None:
+    store = HandStore()
+    log = open_log(store)
+    ending = asyncio.create_task(log.end("completed"))
+    await let_all_run()
+    for write in (lambda: log.append(StatusEvent("late")), lambda: log.append_token("late")):
+        with pytest.raises(TurnEndedError):
+            write()
+    store.commit()
+    await ending
+    assert types(store.committed) == ["session", "message", "done"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        (TokenEvent("x" * 2_000), EventTooLargeError),
+        (TokenEvent("é" * 400), EventTooLargeError),
+        (StatusEvent("x" * 2_000), EventTooLargeError),
+        (TokenEvent(None), EventRefusedError),  # type: ignore[arg-type]
+        (CustomEvent(5), EventRefusedError),  # type: ignore[arg-type]
+    ],
+    ids=["long token", "escaped token", "long status", "no text", "wrong type"],
+)
+async def test_a_refused_event_leaves_no_gap(refused: Any, error: type[Exception]) -> None:
+    store = HandStore()
+    log = open_log(store, max_event_bytes=1_000)
+    log.append(TokenEvent("before"))
+    with pytest.raises(error):
+        log.append(refused)
+    log.append(TokenEvent(" after"))
+    store.commit()
+    assert positions(store.committed) == [1, 2, 3, 4]
+    assert log.fold.text == "before after"
+
+
+async def test_the_events_of_a_turn_have_a_limit_but_its_end_does_not_count() -> None:
+    store = HandStore()
+    log = open_log(store, max_events_per_turn=4)
+    log.append(TokenEvent("three"))
+    log.append(StatusEvent("four"))
+    for write in (lambda: log.append(StatusEvent("five")), lambda: log.append_token("five")):
+        with pytest.raises(TooManyEventsError):
+            write()
+    ending = asyncio.create_task(log.end("failed", error=ErrorEvent("too many", "too_many_events")))
+    await let_all_run()
+    store.commit()
+    await ending
+    assert positions(store.committed) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_writer_that_is_ahead_of_the_store_is_held_back_until_it_has_committed() -> None:
+    store = HandStore()
+    log = open_log(store, max_uncommitted_events=2)
+    for number in range(3):
+        assert not log.is_behind
+        log.append(TokenEvent(str(number)))
+    assert log.is_behind
+    waiting = asyncio.create_task(log.room())
+    store.gather()
+    await let_all_run()
+    assert not waiting.done(), "handed over is not committed"
+    store.commit()
+    async with asyncio.timeout(BOUND):
+        await waiting
+    assert not log.is_behind
+
+
+async def test_a_failure_is_told_once_and_stops_the_writing() -> None:
+    store = HandStore()
+    failures: list[Refusal] = []
+    log = open_log(store, failures.append, max_uncommitted_events=1)
+    log.append(TokenEvent("a"))
+    store.gather()
+    log.append(TokenEvent("b"))
+    waiting = asyncio.create_task(log.room())
+    error = StoreFullError()
+    store.commit(error)
+    async with asyncio.timeout(BOUND):
+        await waiting
+    assert failures == [error]
+    for write in (lambda: log.append(StatusEvent("c")), lambda: log.append_token("c")):
+        with pytest.raises(StoreFullError):
+            write()
+
+
+async def test_after_a_failure_the_end_follows_what_was_committed() -> None:
+    store = HandStore()
+    log = open_log(store, lambda error: None)
+    log.append(TokenEvent("kept"))
+    store.commit()
+    log.append(TokenEvent(" lost"))
+    store.commit(StoreFullError())
+    with pytest.raises(StoreFullError):
+        await log.end("completed", response=ResponseEvent("kept lost"))
+    await log.rewind()
+    ending = asyncio.create_task(log.end("failed", error=ErrorEvent("full", "disk_full")))
+    await let_all_run()
+    ((_, _, state),) = store.handed_over
+    store.commit()
+    await ending
+    assert types(store.committed) == ["session", "message", "token", "error", "done"]
+    assert positions(store.committed) == [1, 2, 3, 4, 5]
+    assert state is not None
+    assert (state.text, state.outcome, state.position) == ("kept", "failed", 5)
+
+
+async def test_a_log_that_is_taken_over_is_folded_from_its_beginning() -> None:
+    store = HandStore()
+    first = open_log(store)
+    first.append(TokenEvent("half"))
+    store.commit()
+    second = TurnLog(store, RECORD, Limits())  # type: ignore[arg-type]
+    await second.restore()
+    state = second.fold.state()
+    assert (state.message, state.text, state.position) == ("hello", "half", 3)
