@@ -1,6 +1,8 @@
 """`turnwire serve`."""
 
 import logging
+import os
+import shutil
 import socket
 import sys
 from ipaddress import ip_address
@@ -123,7 +125,9 @@ def _welcome(turnwire: Any, url: str) -> None:
     console.print("[dim]Break it off at any moment and go on after the last id you saw:[/]")
     _command(console, f"curl -N '{url}/v1/turns/TURN_ID/events?after=12'")
     console.print("[dim]Watch the newest turn from another terminal:[/]")
-    _command(console, f"turnwire tail --data {turnwire.settings.data}")
+    # As it was called, if it is not on the PATH.
+    program = "turnwire" if shutil.which("turnwire") else os.path.relpath(sys.argv[0])
+    _command(console, f"{program} tail --data {turnwire.settings.data}")
     console.print(f"[dim]All routes:[/] {url}/docs   [dim]Stop: Ctrl+C[/]\n")
 
 
