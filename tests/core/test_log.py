@@ -182,6 +182,18 @@ async def test_a_writer_that_is_ahead_of_the_store_is_held_back_until_it_has_com
     assert not log.is_behind
 
 
+async def test_a_writer_is_held_back_while_too_much_is_left_after_a_commit() -> None:
+    store = HandStore()
+    log = open_log(store, max_uncommitted_events=2)
+    log.append(TokenEvent("first"))
+    store.gather()
+    for number in range(3):
+        log.append(TokenEvent(str(number)))
+    ((events, told, _),) = store.handed_over
+    told(len(events), None)
+    assert log.is_behind
+
+
 async def test_a_failure_is_told_once_and_stops_the_writing() -> None:
     store = HandStore()
     failures: list[Refusal] = []

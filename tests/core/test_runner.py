@@ -375,7 +375,9 @@ async def test_a_turn_has_a_limit_of_events(store: Store) -> None:
         assert names(await desk.events(turn))[2:] == ["token"] * 8 + ["error", "done"]
 
 
-async def test_a_turn_that_was_taken_over_is_left_to_its_new_owner(store: Store) -> None:
+async def test_a_turn_that_was_taken_over_is_left_to_its_new_owner(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     gate = Gate()
 
     async def agent(turn: Turn) -> Said:
@@ -396,6 +398,8 @@ async def test_a_turn_that_was_taken_over_is_left_to_its_new_owner(store: Store)
         assert [type(event) for event in await desk.events(turn)] == [
             *(SessionEvent, MessageEvent, TokenEvent, TokenEvent, DoneEvent),
         ]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "was taken over by another worker" in caplog.text
 
 
 # Stopping

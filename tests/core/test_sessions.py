@@ -104,10 +104,15 @@ def test_a_turn_that_failed_at_once_has_an_answer_too() -> None:
 
 
 def test_turns_follow_each_other() -> None:
-    states = [folded(TokenEvent("one"), end("completed")), folded(CALL, end("interrupted")), folded(end("cancelled"))]
-    messages = transcript(states)
+    answers = (
+        [TokenEvent("one"), end("completed")],
+        [CALL, end("interrupted")],
+        [end("cancelled")],
+        [end("completed")],
+    )
+    messages = transcript(folded(*events) for _ in range(2) for events in answers)
     assert_a_provider_accepts(messages)
-    assert [message.role for message in messages].count("user") == 3
+    assert [message.role for message in messages].count("user") == 8
 
 
 steps = st.one_of(

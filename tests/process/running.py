@@ -33,6 +33,15 @@ async def silent(turn):
     """Says one word and never ends."""
     yield "Well, "
     await asyncio.Event().wait()
+
+async def stubborn(turn):
+    """Never ends, whoever asks."""
+    yield "No. "
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
 '''
 
 
@@ -86,7 +95,9 @@ async def served(data: Path, *options: str, cwd: Path | None = None, **settings:
     """`turnwire serve` with the agents above, until the block ends."""
     folder = cwd or data.parent
     (folder / "agents_of_the_test.py").write_text(AGENTS)
-    agents = [part for name in ("slow", "gushing", "silent") for part in ("--agent", f"agents_of_the_test:{name}")]
+    agents = [
+        part for name in ("slow", "gushing", "silent", "stubborn") for part in ("--agent", f"agents_of_the_test:{name}")
+    ]
     process = await start("serve", "--data", data, "--port", "0", *agents, *options, cwd=folder, **settings)
     draining = asyncio.create_task(_drain(process.stderr))
     try:

@@ -122,3 +122,16 @@ async def test_a_turn_that_ends_within_the_grace_is_completed_and_its_readers_fi
             seen += await again.rest()
         assert seen == await server.whole(stream.turn_id)
     assert seen[-1].event["outcome"] == "completed"
+
+
+async def test_an_agent_that_will_not_stop_does_not_keep_the_process(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with served(data, shutdown_grace="0") as server:
+        async with server.ask("Stop.", agent="stubborn") as stream:
+            await stream.until("token")
+        server.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            await server.process.wait()
+    archive = SqliteArchive(data)
+    assert archive.find_turn(stream.turn_id).outcome == "interrupted"
+    archive.close()

@@ -80,6 +80,9 @@ def _run(turnwire: Any, host: str, port: int) -> None:
             # Before the process may end: uvicorn raises the signal again when it is done.
             running.withdraw(turnwire.settings.data)
             await super().shutdown(sockets)
+            if turnwire.runner.has_left_behind:
+                # Everything is committed and closed; an agent that will not stop must not keep the process.
+                os._exit(0)
 
     config = uvicorn.Config(
         turnwire.asgi(),

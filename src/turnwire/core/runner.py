@@ -147,6 +147,11 @@ class TurnRunner:
     def running_count(self) -> int:
         return len(self._running)
 
+    @property
+    def has_left_behind(self) -> bool:
+        """Whether agents that would not stop are still running."""
+        return any(not task.done() for task in self._tasks)
+
     async def drain(self, grace_seconds: float) -> None:
         """Takes no more turns, lets the running ones finish for a while, then ends them as interrupted.
 

@@ -57,6 +57,28 @@ class Leases:
         return worker is not None and self._until.get(worker, 0.0) > self._clock()
 
 
+class Gatherers:
+    """Who has something for the next commit."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, gather: Callable[[], None]) -> None:
+        self._waiting.append(gather)
+
+    def run(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for gather in waiting:
+            try:
+                gather()
+            except Exception:
+                # One that fails must not keep the others from being committed.
+                logger.exception("what a turn wrote could not be gathered")
+
+
 class Watchers:
     """Who wants to know about commits to which turn or session."""
 

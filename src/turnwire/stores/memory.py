@@ -27,7 +27,7 @@ from turnwire.core.errors import (
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.sessions import Session, new_session, title_from
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Head, Leases, Watchers
+from turnwire.stores.guards import Gatherers, Head, Leases, Watchers
 
 # Memory is all there is, so only the newest logs are kept whole; older ones keep their state.
 _MOST_ENDED_LOGS = 256
@@ -66,7 +66,7 @@ class MemoryStore:
         self._world = world or World()
         self._leases = Leases(lease, clock)
         self._watchers = Watchers()
-        self._gatherers: list[Callable[[], None]] = []
+        self._gatherers = Gatherers()
 
     async def open(self) -> None:
         pass
@@ -164,13 +164,8 @@ class MemoryStore:
 
     def before_commit(self, gather: Callable[[], None]) -> None:
         if not self._gatherers:
-            asyncio.get_running_loop().call_soon(self._gather)
-        self._gatherers.append(gather)
-
-    def _gather(self) -> None:
-        gatherers, self._gatherers = self._gatherers, []
-        for gather in gatherers:
-            gather()
+            asyncio.get_running_loop().call_soon(self._gatherers.run)
+        self._gatherers.add(gather)
 
     def append(
         self,

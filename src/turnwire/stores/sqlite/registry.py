@@ -24,6 +24,9 @@ class Registry(ABC):
     def _refuse_if_full(self) -> None: ...
 
     @abstractmethod
+    def _erase_soon(self) -> None: ...
+
+    @abstractmethod
     def _forget(self, session_id: str) -> None: ...
 
     async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
@@ -79,6 +82,7 @@ class Registry(ABC):
             connection.execute("DELETE FROM session WHERE id = ?", (session.id,))
             return session.id
 
+        self._erase_soon()
         self._forget(await self._write(run))
 
     async def list_keys(self) -> list[ApiKey]:

@@ -24,7 +24,7 @@ from turnwire.core.errors import (
 )
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Head, Leases, Watchers
+from turnwire.stores.guards import Gatherers, Head, Leases, Watchers
 from turnwire.stores.sqlite import accepting, reading, upkeep
 from turnwire.stores.sqlite.disk import Ballast, FolderLock
 from turnwire.stores.sqlite.live import LiveTurn
@@ -44,7 +44,7 @@ class SqliteStore(Registry):
         self._leases = Leases(lease, clock)
         self._watchers = Watchers()
         self._live: dict[str, LiveTurn] = {}
-        self._gatherers: list[Callable[[], None]] = []
+        self._gatherers = Gatherers()
         self._waiting: list[Work] = []
         self._is_writing = False
         self._next_row = 1
@@ -177,7 +177,7 @@ class SqliteStore(Registry):
     def before_commit(self, gather: Callable[[], None]) -> None:
         if not (self._is_writing or self._gatherers or self._waiting):
             self._loop.call_soon(self._hand_over)
-        self._gatherers.append(gather)
+        self._gatherers.add(gather)
 
     def _hand_over_soon(self, work: Work) -> None:
         if not (self._is_writing or self._gatherers or self._waiting):
@@ -189,9 +189,7 @@ class SqliteStore(Registry):
         if self._is_writing:
             return  # One group at a time: if it fails, nothing after it may be written.
         self._is_writing = True
-        gatherers, self._gatherers = self._gatherers, []
-        for gather in gatherers:
-            gather()
+        self._gatherers.run()
         group, self._waiting = self._waiting, []
         if not group:
             self._is_writing = False
@@ -349,6 +347,9 @@ class SqliteStore(Registry):
             pass
         while await self._write(lambda connection: upkeep.expire(connection, expire_before)):
             pass
+
+    def _erase_soon(self) -> None:
+        self._writer.must_erase = True
 
     def _forget(self, session_id: str) -> None:
         for turn_id, live in list(self._live.items()):

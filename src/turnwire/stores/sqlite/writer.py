@@ -55,6 +55,7 @@ Committed = Callable[[Sequence[Work], StoreError | None], None]
 class Writer:
     def __init__(self, connection: sqlite3.Connection, ballast: Ballast, committed: Committed) -> None:
         self.is_full = False
+        self.must_erase = False
         self._connection = connection
         self._ballast = ballast
         self._committed = committed
@@ -89,6 +90,10 @@ class Writer:
                 self.is_full = True
                 self._ballast.drop()
                 self._commit(group)
+            if self.must_erase:
+                # What was deleted is still in the write-ahead log; this empties it, unless somebody is reading.
+                self.must_erase = False
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             logger.exception("a commit failed")
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
