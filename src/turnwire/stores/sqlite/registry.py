@@ -21,7 +21,7 @@ class Registry(ABC):
     async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T: ...
 
     @abstractmethod
-    def _refuse_if_full(self) -> None: ...
+    async def _refuse_if_full(self) -> None: ...
 
     @abstractmethod
     def _erase_soon(self) -> None: ...
@@ -30,7 +30,7 @@ class Registry(ABC):
     def _forget(self, session_id: str) -> None: ...
 
     async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
-        self._refuse_if_full()
+        await self._refuse_if_full()
         session = new_session(principal, external_id, title)
         return await self._write(lambda connection: _ensure(connection, session))
 

@@ -85,7 +85,7 @@ class SqliteStore(Registry):
     # Accepting and claiming turns
 
     async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
-        self._refuse_if_full()
+        await self._refuse_if_full()
         # The caller may be cancelled; a turn that is committed must be known here all the same.
         return await asyncio.shield(self._accept(new, admission))
 
@@ -258,9 +258,9 @@ class SqliteStore(Registry):
         self._next_row += 1
         return row
 
-    def _refuse_if_full(self) -> None:
+    async def _refuse_if_full(self) -> None:
         if self._writer.is_full:
-            if not self._ballast.restore():
+            if not await asyncio.to_thread(self._ballast.restore):
                 raise StoreFullError
             self._writer.is_full = False
 
