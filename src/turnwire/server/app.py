@@ -7,11 +7,10 @@ routes are FastAPI's. Both go through the same checks, in one place, before any 
 import logging
 from typing import Any
 
-from starlette._utils import get_route_path
-
 from turnwire.core.errors import TurnwireError
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers, header_map
+from turnwire.server.requests import path_of
 from turnwire.server.routes.api import build_api
 from turnwire.server.routes.streams import OpenStream, StreamRoutes
 from turnwire.server.streams.connection import Receive, Send
@@ -58,7 +57,7 @@ class TurnwireApp:
             if not self.turnwire.is_open:
                 await self.turnwire.open()  # Mounted inside an app that runs no lifespan of ours.
             headers, method = header_map(scope), scope["method"]
-            path = get_route_path(scope)
+            path = path_of(scope)
             local_only = self.turnwire.gatekeeper.is_local_only
             added = self._guard.check(method, headers, local_only=local_only)
             preflight = self._guard.preflight(method, headers, added)

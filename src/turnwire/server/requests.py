@@ -93,6 +93,12 @@ def parse_message(body: bytes) -> MessageBody:
         raise invalid_body(error) from None
 
 
+def path_of(scope: dict[str, Any]) -> str:
+    """The path below the place where the app is mounted."""
+    path, root = scope["path"], scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
 def query_of(scope: dict[str, Any]) -> dict[str, str]:
     """Raises HttpError 400."""
     try:

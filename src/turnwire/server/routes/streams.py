@@ -19,7 +19,15 @@ from turnwire.server.answers import answer_of, logged_json, turn_error
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
-from turnwire.server.requests import Cursor, check_id, parse_cursor, parse_message, parse_session_cursor, query_of
+from turnwire.server.requests import (
+    Cursor,
+    check_id,
+    parse_cursor,
+    parse_message,
+    parse_session_cursor,
+    path_of,
+    query_of,
+)
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.opening import SessionStream, TurnStream
 from turnwire.server.turnwire import Turnwire
@@ -64,7 +72,7 @@ class StreamRoutes:
     ) -> TurnStream | None:
         """Any turn from any position, on any wire, live or finished; with `wait`, as JSON."""
         caller.needs("read")
-        turn_id = check_id(_path(scope).split("/")[3])
+        turn_id = check_id(path_of(scope).split("/")[3])
         query = query_of(scope)
         cursor = parse_cursor(query, headers)
         wire = WIRES.get(query.get("wire", SSE_CHAT.name))
@@ -135,7 +143,7 @@ class StreamRoutes:
         """All turns of a session, whole and in order, also those that others start, for as long as one listens."""
         caller.needs("read")
         turnwire = self._turnwire
-        session_id = check_id(_path(scope).split("/")[3])
+        session_id = check_id(path_of(scope).split("/")[3])
         cursor = parse_session_cursor(query_of(scope), headers)
         session = await turnwire.store.find_session(caller.principal, session_id)
         last = None
@@ -236,7 +244,3 @@ async def respond_json(send: Send, status: int, body: bytes, headers: Headers) -
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _path(scope: Request) -> str:
-    return scope["path"].removeprefix(scope.get("root_path", ""))
