@@ -229,6 +229,9 @@ class DoneEvent(EventBase, frozen=True):
     reason: str | None = None
 
 
+RESERVED = (SessionEvent, MessageEvent, DoneEvent)
+"""How every log begins and ends: Turnwire writes these, an agent must not."""
+
 Event = (
     SessionEvent
     | MessageEvent

@@ -17,12 +17,10 @@ from turnwire.core.errors import (
     TurnwireError,
 )
 from turnwire.core.events import (
-    DoneEvent,
+    RESERVED,
     ErrorEvent,
     Event,
-    MessageEvent,
     ResponseEvent,
-    SessionEvent,
     TokenEvent,
 )
 from turnwire.core.limits import Limits
@@ -32,8 +30,6 @@ from turnwire.core.sessions import transcript
 from turnwire.core.turns import Turn, TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
-
-_OURS = (SessionEvent, MessageEvent, DoneEvent)
 
 
 class Execution:
@@ -147,7 +143,7 @@ class Execution:
                     log.append(TokenEvent(event.content))
             case ErrorEvent():
                 raise AgentError(event.error, code=event.code, retryable=event.retryable)
-            case _ if isinstance(event, _OURS):
+            case _ if isinstance(event, RESERVED):
                 raise EventRefusedError(f"an agent must not yield {type(event).__name__}; Turnwire writes it")
             case _:
                 log.append(event)

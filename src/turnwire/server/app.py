@@ -11,6 +11,7 @@ from turnwire.core.errors import TurnwireError
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers, header_map
 from turnwire.server.requests import path_of
+from turnwire.server.responses import respond, respond_json
 from turnwire.server.routes.api import build_api
 from turnwire.server.routes.streams import OpenStream, StreamRoutes
 from turnwire.server.streams.connection import Receive, Send
@@ -81,19 +82,9 @@ class TurnwireApp:
         return None
 
 
-async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
 async def _respond_error(send: Send, error: HttpError, added: Headers) -> None:
-    headers = [
-        *added,
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(error.body)).encode()),
-        *((name.lower().encode(), value.encode()) for name, value in error.headers.items()),
-    ]
-    await respond(send, error.status, error.body, headers)
+    own = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    await respond_json(send, error.status, error.body, [*added, *own])
 
 
 def with_headers(send: Send, added: Headers) -> Send:

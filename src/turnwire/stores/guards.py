@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from turnwire.core.contracts import Refusal, Wake
-from turnwire.core.errors import FencedError, PositionError, TurnEndedError
+from turnwire.core.contracts import Admission, Refusal, Wake
+from turnwire.core.errors import FencedError, PositionError, SessionBusyError, TooManyTurnsError, TurnEndedError
 from turnwire.core.logged import LoggedEvent
 
 logger = logging.getLogger("turnwire.stores")
@@ -40,6 +40,18 @@ class Head:
         if events[0].position != self.position + 1:
             return PositionError(self.turn_id, self.position + 1, events[0].position)
         return None
+
+
+def check_admission(admission: Admission, session_id: str, in_session: int, unfinished: int) -> None:
+    """Whether a principal with so many unfinished turns, some of them in this session, may start another.
+
+    Raises SessionBusyError, TooManyTurnsError.
+    """
+    allowed = {"reject": 0, "enqueue": admission.max_queued}.get(admission.on_busy)
+    if allowed is not None and in_session > allowed:
+        raise SessionBusyError(session_id, in_session)
+    if unfinished >= admission.max_unfinished:
+        raise TooManyTurnsError(admission.max_unfinished)
 
 
 class Leases:

@@ -20,14 +20,13 @@ from turnwire.core.errors import (
     SessionBusyError,
     SessionExistsError,
     SessionNotFoundError,
-    TooManyTurnsError,
     TurnEndedError,
     TurnNotFoundError,
 )
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.sessions import Session, new_session, title_from
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Gatherers, Head, Leases, Watchers
+from turnwire.stores.guards import Gatherers, Head, Leases, Watchers, check_admission
 
 # Memory is all there is, so only the newest logs are kept whole; older ones keep their state.
 _MOST_ENDED_LOGS = 256
@@ -86,12 +85,7 @@ class MemoryStore:
         if new.session is not None and (record.principal, session.external_id or "") in self._world.session_names:
             raise SessionExistsError(session.external_id or "")
         world, principal = self._world, record.principal
-        unfinished = world.unfinished[session.id]
-        allowed = {"reject": 0, "enqueue": admission.max_queued}.get(admission.on_busy)
-        if allowed is not None and unfinished > allowed:
-            raise SessionBusyError(session.id, unfinished)
-        if world.unfinished[principal] >= admission.max_unfinished:
-            raise TooManyTurnsError(admission.max_unfinished)
+        check_admission(admission, session.id, world.unfinished[session.id], world.unfinished[principal])
         if new.session is not None:
             self._add_session(session)
         siblings = world.session_turns[session.id]

@@ -28,6 +28,7 @@ from turnwire.server.requests import (
     path_of,
     query_of,
 )
+from turnwire.server.responses import respond, respond_json
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.opening import SessionStream, TurnStream
 from turnwire.server.turnwire import Turnwire
@@ -84,8 +85,7 @@ class StreamRoutes:
             return None
         if record.phase == "ended" and cursor.position >= record.last_position and await self._is_ours(record, cursor):
             # A browser's EventSource comes back after every close; only this stops it.
-            await send({"type": "http.response.start", "status": 204, "headers": added})
-            await send({"type": "http.response.body", "body": b""})
+            await respond(send, 204, b"", added)
             return None
         with self._turnwire.streams.room(caller.principal):
             return await self._open(scope, caller, record, cursor, wire, added)
@@ -232,13 +232,6 @@ async def read_json(receive: Receive, headers: dict[bytes, bytes]) -> bytes:
         body += message.get("body", b"")
         if not message.get("more_body", False):
             return body
-
-
-async def respond_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    length = str(len(body)).encode()
-    start = [*headers, (b"content-type", b"application/json"), (b"content-length", length)]
-    await send({"type": "http.response.start", "status": status, "headers": start})
-    await send({"type": "http.response.body", "body": body})
 
 
 async def _gone(receive: Receive) -> None:

@@ -8,12 +8,11 @@ from msgspec.structs import replace
 from turnwire.core.contracts import Accepted, Admission, NewTurn
 from turnwire.core.errors import (
     IdempotencyConflictError,
-    SessionBusyError,
     SessionExistsError,
     SessionNotFoundError,
-    TooManyTurnsError,
 )
 from turnwire.core.sessions import Session, title_from
+from turnwire.stores.guards import check_admission
 from turnwire.stores.sqlite.lines import to_lines
 from turnwire.stores.sqlite.reading import TURN_COLUMNS, turn_from
 from turnwire.stores.sqlite.registry import insert_session
@@ -92,8 +91,4 @@ def _check_admission(connection: sqlite3.Connection, new: NewTurn, admission: Ad
         "SELECT count(*), total(session_id = ?) FROM turn WHERE principal = ? AND phase <> 'ended'",
         (record.session_id, record.principal),
     ).fetchone()
-    allowed = {"reject": 0, "enqueue": admission.max_queued}.get(admission.on_busy)
-    if allowed is not None and in_session > allowed:
-        raise SessionBusyError(record.session_id, int(in_session))
-    if unfinished >= admission.max_unfinished:
-        raise TooManyTurnsError(admission.max_unfinished)
+    check_admission(admission, record.session_id, int(in_session), unfinished)

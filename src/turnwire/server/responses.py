@@ -1,0 +1,14 @@
+"""Answers that are sent in one piece, by the endpoints that are not FastAPI's."""
+
+from turnwire.server.guard import Headers
+from turnwire.server.streams.connection import Send
+
+
+async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def respond_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    length = str(len(body)).encode()
+    await respond(send, status, body, [*headers, (b"content-type", b"application/json"), (b"content-length", length)])
