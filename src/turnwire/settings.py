@@ -6,8 +6,9 @@ Times are in seconds. A released name keeps its meaning for ever.
 
 import os
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -47,9 +48,40 @@ class Settings(BaseSettings):
     shutdown_grace: float = Field(default=10, ge=0, description="How long running turns may go on after SIGTERM.")
     lease: float = Field(default=10, gt=0, description="After this long without a sign of life a worker is dead.")
     heartbeat: float = Field(default=15, gt=0, description="An idle stream says something this often.")
+    text_start_timeout: float = Field(
+        default=10, ge=0, description="A text stream begins after this long, also if there is nothing to say yet."
+    )
     write_timeout: float = Field(default=30, gt=0, description="A reader that takes nothing for this long is dropped.")
     stream_lifetime: float = Field(default=900, gt=0, description="A stream is asked to reconnect after this long.")
     keep_logs: float = Field(default=30 * 86_400, gt=0, description="How long the events of an ended turn are kept.")
     maintenance_interval: float = Field(
         default=10, gt=0, description="How often ended logs are sealed and old ones dropped."
     )
+
+    model: str | None = Field(default=None, description="The language model to ask, by its server's name for it.")
+    model_url: str | None = Field(
+        default=None, description="Where the model is served, such as `http://localhost:8080/v1`; OpenAI when not set."
+    )
+    model_key: SecretStr | None = Field(
+        default=None, description="The model server's API key; `OPENAI_API_KEY` when not set."
+    )
+    model_api: Literal["chat", "responses"] = Field(
+        default="chat", description="How to talk to it: `chat` is Chat Completions, which all servers know."
+    )
+    model_timeout: float = Field(default=60, gt=0, description="A model that is silent for this long has failed.")
+    model_retries: int = Field(
+        default=2, ge=0, description="How often a model is asked again that has not begun to answer."
+    )
+
+    max_document_bytes: int = Field(
+        default=20 * 1024 * 1024, gt=0, description="The largest document, in a folder or as an upload."
+    )
+    max_uploads: int = Field(default=1_000, ge=0, description="Documents that a principal may upload; more is a 429.")
+    document_timeout: float = Field(default=30, gt=0, description="How long an uploaded document may take to read.")
+    embeddings: Literal["auto", "off", "minilm", "endpoint"] = Field(
+        default="auto",
+        description="Search by meaning: `minilm` runs here, `endpoint` asks a server, `auto` is `minilm` if installed.",
+    )
+    embeddings_model: str = Field(default="", description="The endpoint's name for its embedding model.")
+    embeddings_url: str | None = Field(default=None, description="The endpoint's address; `model_url` when not set.")
+    embeddings_key: SecretStr | None = Field(default=None, description="Its API key; `model_key` when not set.")

@@ -15,7 +15,7 @@ from turnwire.cli import app
 from turnwire.core.follow import follow
 from turnwire.server.requests import MessageBody
 
-COMMANDS = ("serve", "turns", "tail", "keys", "keys create", "keys list", "keys revoke", "doctor")
+COMMANDS = ("serve", "index", "compare", "turns", "tail", "keys", "keys create", "keys list", "keys revoke", "doctor")
 
 
 def call(*arguments: str | Path) -> Result:

@@ -9,16 +9,24 @@ from tests.core.samples import FULL
 from tests.wires.sse import parse
 from turnwire.core.contracts import Gap, Reconnect, Reset, Wire
 from turnwire.core.encoding import decode_event
+from turnwire.core.errors import RestartedError
+from turnwire.core.events import RestartEvent
 from turnwire.core.logged import LoggedEvent, log_event
 from turnwire.core.turns import TurnState
 
 LOG = [log_event(event, position, 1) for position, event in enumerate(FULL, 1)]
+SETTLED = [logged for logged in LOG if not isinstance(logged.event, RestartEvent)]
 CONTROLS = [Gap(2, 9, TurnState(turn_id="t1")), Reset(), Reconnect(500)]
 
 
 @pytest.fixture(params=WIRES, ids=str)
 def wire(request: pytest.FixtureRequest) -> Wire:
     return WIRES[request.param]
+
+
+def log_for(wire: Wire) -> list[LoggedEvent]:
+    """A wire that keeps state is given a log in which nothing is void."""
+    return SETTLED if wire.keeps_state else LOG
 
 
 def stream(wire: Wire, log: list[LoggedEvent]) -> bytes:
@@ -31,15 +39,36 @@ def test_a_wire_has_the_name_it_is_known_by() -> None:
 
 
 def test_the_same_log_gives_the_same_bytes(wire: Wire) -> None:
-    again = [LoggedEvent(logged.position, logged.epoch, logged.at, logged.body) for logged in LOG]
-    assert stream(wire, LOG) == stream(wire, again) == stream(wire, LOG)
+    log = log_for(wire)
+    again = [LoggedEvent(logged.position, logged.epoch, logged.at, logged.body) for logged in log]
+    assert stream(wire, log) == stream(wire, again) == stream(wire, log)
 
 
 def test_a_wire_does_not_look_at_the_clock(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = stream(wire, LOG)
+    before = stream(wire, log_for(wire))
     for clock in ("time", "time_ns", "monotonic", "perf_counter"):
         monkeypatch.setattr(f"time.{clock}", lambda: pytest.fail("a wire looked at the clock"))
-    assert stream(wire, LOG) == before
+    assert stream(wire, log_for(wire)) == before
+
+
+def test_a_wire_says_whether_a_frame_depends_on_those_before(wire: Wire) -> None:
+    log = log_for(wire)
+    alone = [wire.encoder().frame(logged) for logged in log]
+    encoder = wire.encoder()
+    assert (alone != [encoder.frame(logged) for logged in log]) is wire.keeps_state
+
+
+def test_a_restart_is_told_or_the_encoder_refuses_to_go_on(wire: Wire) -> None:
+    if wire.keeps_state:
+        with pytest.raises(RestartedError):
+            stream(wire, LOG)
+    else:
+        assert all(map(wire.encoder().frame, LOG))
+
+
+def test_a_heartbeat_is_taken_before_the_first_frame(wire: Wire) -> None:
+    assert wire.heartbeat
+    assert wire.encoder().takes_heartbeat
 
 
 def test_a_wire_says_what_it_speaks(wire: Wire) -> None:
@@ -49,8 +78,9 @@ def test_a_wire_says_what_it_speaks(wire: Wire) -> None:
 
 def test_two_streams_of_one_wire_do_not_know_each_other(wire: Wire) -> None:
     first, second = wire.encoder(), wire.encoder()
-    mixed = [(first.frame(logged), second.frame(logged)) for logged in LOG]
-    assert b"".join(one for one, _ in mixed) == b"".join(two for _, two in mixed) == stream(wire, LOG)
+    log = log_for(wire)
+    mixed = [(first.frame(logged), second.frame(logged)) for logged in log]
+    assert b"".join(one for one, _ in mixed) == b"".join(two for _, two in mixed) == stream(wire, log)
 
 
 def test_a_control_is_said_or_the_connection_is_broken(wire: Wire) -> None:

@@ -115,8 +115,18 @@ bodies = json_values | st.dictionaries(
 )
 
 
+PATHS = (
+    "/chat/stream",
+    "/v1/sessions",
+    "/chat",
+    "/v1/sessions/mine/turns",
+    "/v1/rag/sessions/mine/messages",
+    "/v1/rag/sessions/mine/messages/stream",
+)
+
+
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(body=bodies, path=st.sampled_from(["/chat/stream", "/v1/sessions", "/chat", "/v1/sessions/mine/turns"]))
+@given(body=bodies, path=st.sampled_from(PATHS))
 async def test_any_json_is_answered_or_refused_and_what_is_refused_leaves_nothing(
     echo: tuple[Served, Echo], body: Any, path: str
 ) -> None:

@@ -7,7 +7,8 @@ import pytest
 from tests.server.conftest import Serve
 from tests.serving import Client, RawAnswer, Served, error_of, raw_request, saying
 
-POSTS = ("/chat", "/chat/stream", "/v1/sessions", "/v1/sessions/mine/turns")
+RAG = ("/v1/rag/sessions/mine/messages", "/v1/rag/sessions/mine/messages/stream")
+POSTS = ("/chat", "/chat/stream", "/v1/sessions", "/v1/sessions/mine/turns", *RAG)
 JSON = {"Content-Type": "application/json"}
 DEEP = 50_000
 
@@ -88,7 +89,7 @@ WRONG_FIELDS = (
 )
 
 
-@pytest.mark.parametrize("path", ["/chat", "/chat/stream", "/v1/sessions/mine/turns"])
+@pytest.mark.parametrize("path", ["/chat", "/chat/stream", "/v1/sessions/mine/turns", *RAG])
 async def test_a_field_that_is_not_what_it_should_be_is_named(server: Served, path: str) -> None:
     for field, value in WRONG_FIELDS:
         error = error_of(await server.http.post(path, json={"message": "Hello", field: value}), 422)
@@ -212,7 +213,7 @@ async def test_a_query_of_any_length_does_no_harm(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/chat", "/chat/stream", "/v1/turns/banana/events", "/v1/sessions/mine/events", "/v1/sessions"]
+    "path", ["/chat", "/chat/stream", "/v1/turns/banana/events", "/v1/sessions/mine/events", "/v1/sessions", *RAG]
 )
 async def test_a_method_that_a_route_does_not_have_is_refused(server: Served, path: str) -> None:
     for method in ("HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "BREW"):

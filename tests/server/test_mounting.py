@@ -1,6 +1,8 @@
 """Inside another application: mounted under a path, with or without its lifespan, behind its middleware."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ from fastapi import FastAPI
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from tests.server.conftest import StoreKind
-from tests.serving import Puppet, Served, error_of, quick_settings, serving
-from turnwire import Turnwire
+from tests.server.texting import ANSWER, LINES, begun, messages, phases
+from tests.serving import Puppet, Served, error_of, quick_settings, serving, within
+from turnwire import AgentError, Turnwire
 
 
 class Stamp:
@@ -121,6 +124,33 @@ async def test_a_mounted_app_resets_beats_and_replays(mounted: Served, puppet: P
         reset, *rest = await replayed.rest()
         assert reset.type == "reset"
         assert rest == frames
+
+
+async def test_a_mounted_app_streams_text_and_tells_a_failure(mounted: Served, puppet: Puppet) -> None:
+    async with AsyncExitStack() as stack:
+        stream, part = await begun(stack, mounted, puppet, *LINES)
+        location = stream.headers["location"]
+        assert location == f"/agent/v1/turns/{stream.turn_id}/events?wire=three_phase_text"
+        part.end()
+        body = await stream.rest()
+    assert phases(body)[1] == ANSWER
+    again = await mounted.http.get(f"http://127.0.0.1:{mounted.port}{location}&offset=7")
+    assert again.content == body[7:]
+    asking = asyncio.create_task(mounted.http.post(messages(), json={"message": "Hello"}))
+    (await puppet.part()).end(AgentError("Away."))
+    assert error_of(await within(asking), 500)["code"] == "chat_failed"
+
+
+async def test_a_client_of_a_mounted_app_that_leaves_before_the_first_word_is_noticed(
+    mounted: Served, puppet: Puppet, errors_in_the_log: list[str]
+) -> None:
+    # Starlette's middleware complains that there was no answer, also when there is nobody left to have it.
+    errors_in_the_log.append("Exception in ASGI application")
+    asking = asyncio.create_task(mounted.http.post(messages(), json={"message": "Hello", "on_disconnect": "cancel"}))
+    part = await puppet.part()
+    asking.cancel()
+    await within(part.over.wait())
+    assert (await mounted.ended(part.turn.id))["outcome"] == "cancelled"
 
 
 async def test_a_client_of_a_mounted_app_that_leaves_is_noticed(mounted: Served, puppet: Puppet) -> None:

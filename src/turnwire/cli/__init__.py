@@ -2,7 +2,7 @@
 
 import typer
 
-from turnwire.cli import doctor, keys, serve, turns
+from turnwire.cli import compare, doctor, index, keys, serve, turns
 
 app = typer.Typer(
     name="turnwire",
@@ -12,6 +12,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command("serve")(serve.serve)
+app.command("index")(index.index)
+app.command("compare")(compare.compare)
 app.command("turns")(turns.turns)
 app.command("tail")(turns.tail)
 app.add_typer(keys.app, name="keys")

@@ -28,10 +28,15 @@ def serve(
         list[str] | None,
         typer.Option(help="Who answers, as [bold]module:name[/] or [bold]name=module:name[/]; may be repeated."),
     ] = None,
+    docs: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file or folder of documents to answer from; may be repeated.", exists=True),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Read documents again when they change.")] = False,
     workers: Annotated[int, typer.Option(help="How many processes; more than one needs PostgreSQL.")] = 1,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
-    """Run agents and serve their turns. Without --agent a small demonstration agent answers."""
+    """Run agents and serve their turns. Without --agent, answers come from documents: yours, or Turnwire's own."""
     if workers != 1:
         fail("the SQLite store is written by one process; --workers above 1 comes with the PostgreSQL store")
     if not _is_loopback(host) and not _has_keys(data):
@@ -41,11 +46,12 @@ def serve(
         )
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     typer.echo(f"Starting Turnwire with the logs in {data} …")
-    _run(_build(data, host, port, agent or []), host, port)
+    _run(_build(data, host, port, agent or [], docs or [], watch), host, port)
 
 
-def _build(data: Path, host: str, port: int, agents: list[str]) -> Any:
+def _build(data: Path, host: str, port: int, agents: list[str], docs: list[Path], watch: bool) -> Any:
     from turnwire.assembly import load_agent
+    from turnwire.core.errors import TurnwireError
     from turnwire.server import Turnwire
     from turnwire.settings import Settings
 
@@ -56,7 +62,10 @@ def _build(data: Path, host: str, port: int, agents: list[str]) -> Any:
             named[name if equals else target.rpartition(":")[2]] = load_agent(target)
         except ValueError as error:
             fail(f"--agent: {error}")
-    return Turnwire(agents=named, settings=Settings(data=data, host=host, port=port))
+    try:
+        return Turnwire(agents=named, settings=Settings(data=data, host=host, port=port), docs=docs, watch=watch)
+    except TurnwireError as error:
+        fail(str(error))
 
 
 def _run(turnwire: Any, host: str, port: int) -> None:
@@ -124,7 +133,12 @@ def _welcome(turnwire: Any, url: str) -> None:
     names = ", ".join(turnwire.agents)
     console.print(f"\n[bold]Turnwire[/] is listening on [bold cyan]{url}[/]   agents: {names}\n")
     console.print("[dim]Ask, and watch the answer being made:[/]")
-    _command(console, f"""curl -N {url}/chat/stream -H 'Content-Type: application/json' -d '{{"message": "Hello"}}'""")
+    if turnwire.librarian is not None:
+        message = """{"message": "How do I resume a stream?"}"""
+        route = "/v1/rag/sessions/hello/messages/stream"
+    else:
+        message, route = """{"message": "Hello"}""", "/chat/stream"
+    _command(console, f"curl -N {url}{route} -H 'Content-Type: application/json' -d '{message}'")
     console.print("[dim]Break it off at any moment and go on after the last id you saw:[/]")
     _command(console, f"curl -N '{url}/v1/turns/TURN_ID/events?after=12'")
     console.print("[dim]Watch the newest turn from another terminal:[/]")

@@ -240,21 +240,35 @@ Control = Gap | Reset | Reconnect
 
 
 class Encoder(Protocol):
+    @property
+    def takes_heartbeat(self) -> bool:
+        """Whether the wire's heartbeat may be sent after the last frame."""
+        ...
+
     def frame(self, logged: LoggedEvent) -> bytes:
-        """All that the wire says about this event; may be empty."""
+        """All that the wire says about this event; of a wire that keeps state it may be empty.
+
+        Raises RestartedError if what was said before has become void and cannot be taken back.
+        """
         ...
 
 
 class Wire(Protocol):
     """Writes a log in one client protocol: a pure function of the log, no I/O, no clock.
 
-    `heartbeat` keeps an idle stream alive, `opening` is sent at once when there is nothing else to send.
+    `heartbeat` keeps an idle stream alive and is no part of the log's bytes; `opening` is sent at once
+    when there is nothing else to send.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def media_type(self) -> str: ...
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a frame depends on the events before it, so that an encoder must be given all of them."""
+        ...
+
     @property
     def heartbeat(self) -> bytes: ...
     @property

@@ -2,20 +2,27 @@
 
 TurnwireError
 ├── AgentError               the agent failed, in words its user may read
+│   └── ModelError           ... because its model did not answer, or not to the end
 ├── BadCursorError           a position to resume from could not be read
+├── EmbedderError            texts could not be turned into vectors, and why
+│   └── EmbedderUnusableError ... and will not be until its installation or configuration is mended
 ├── EventRefusedError        an event that the log does not take
 │   ├── EventTooLargeError   one event is over the size limit
 │   └── TooManyEventsError   the turn is over its number of events
 ├── EventsGoneError          retention has removed the events asked for
 ├── IdempotencyConflictError the same key came with another request
 ├── LimitError               the caller has too much under way
+│   ├── TooManyDocumentsError ... documents uploaded
 │   ├── TooManyTurnsError    ... turns running or queued
 │   └── TooManyStreamsError  ... streams open
+├── ModelUnusableError       a model cannot be used as it is configured, and why
 ├── NotFoundError            nothing of the caller's has that id
 │   ├── AgentNotFoundError
+│   ├── DocumentNotFoundError
 │   ├── KeyNotFoundError
 │   ├── SessionNotFoundError
 │   └── TurnNotFoundError
+├── RestartedError           a restart has made void what a stream has already said
 ├── SessionBusyError         the session runs a turn already, or its queue is full
 ├── SessionExistsError       somebody else has just made a session of that name
 ├── ShuttingDownError        the server takes no new turns
@@ -24,10 +31,23 @@ TurnwireError
 │   ├── PositionError        an event does not follow the last one
 │   ├── StoreFullError       the disk is full
 │   └── StoreUnusableError   the store cannot be opened, and why
-└── TurnEndedError           an event arrived after the turn's last one
+├── TurnEndedError           an event arrived after the turn's last one
+└── UnreadableDocumentError  a file cannot be read as a document, and why
 
 `code` goes to clients and keeps its meaning for ever.
 """
+
+from typing import Literal
+
+ModelErrorCode = Literal[
+    "model_unavailable",
+    "rate_limited",
+    "context_too_long",
+    "model_refused",
+    "truncated",
+    "content_filtered",
+    "bad_answer",
+]
 
 
 class TurnwireError(Exception):
@@ -43,12 +63,33 @@ class AgentError(TurnwireError):
         self.retryable = retryable
 
 
+class ModelError(AgentError):
+    """The model did not answer, or not to the end. What it says holds no word of the model's server."""
+
+    def __init__(self, message: str, code: ModelErrorCode) -> None:
+        super().__init__(message, code=code, retryable=code in ("model_unavailable", "rate_limited"))
+
+
 class BadCursorError(TurnwireError):
     code = "bad_cursor"
 
     def __init__(self, field: str) -> None:
         super().__init__(f"{field} is not a position in this log; send the last id you received, or none")
         self.field = field
+
+
+class EmbedderError(TurnwireError):
+    """`why` goes on with «it», the embedder, and ends with what to do about it."""
+
+    code = "embedder_failed"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"cannot compare texts by meaning with {name!r}: {why}")
+        self.name = name
+
+
+class EmbedderUnusableError(EmbedderError):
+    code = "embedder_unusable"
 
 
 class EventRefusedError(TurnwireError):
@@ -98,6 +139,13 @@ class LimitError(TurnwireError):
     retry_after_seconds = 2
 
 
+class TooManyDocumentsError(LimitError):
+    code = "too_many_documents"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit:,} documents are uploaded already, the limit for one principal; delete one")
+
+
 class TooManyTurnsError(LimitError):
     code = "too_many_turns"
 
@@ -110,6 +158,13 @@ class TooManyStreamsError(LimitError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"{limit} streams are open already, the limit for one principal; close one")
+
+
+class ModelUnusableError(TurnwireError):
+    code = "model_unusable"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the model cannot be used: {why}")
 
 
 class NotFoundError(TurnwireError):
@@ -126,6 +181,11 @@ class AgentNotFoundError(NotFoundError):
     noun = "agent"
 
 
+class DocumentNotFoundError(NotFoundError):
+    code = "document_not_found"
+    noun = "document"
+
+
 class KeyNotFoundError(NotFoundError):
     code = "key_not_found"
     noun = "API key"
@@ -139,6 +199,14 @@ class SessionNotFoundError(NotFoundError):
 class TurnNotFoundError(NotFoundError):
     code = "turn_not_found"
     noun = "turn"
+
+
+class RestartedError(TurnwireError):
+    code = "restarted"
+
+    def __init__(self, from_position: int) -> None:
+        super().__init__(f"what came after position {from_position} is void; read the log again without it")
+        self.from_position = from_position
 
 
 class SessionBusyError(TurnwireError):
@@ -207,3 +275,12 @@ class TurnEndedError(TurnwireError):
     def __init__(self, turn_id: str) -> None:
         super().__init__(f"turn {turn_id!r} has ended; start a new one")
         self.turn_id = turn_id
+
+
+class UnreadableDocumentError(TurnwireError):
+    """`why` follows the name of the file, which the caller knows."""
+
+    code = "document_unreadable"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)

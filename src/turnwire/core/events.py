@@ -63,6 +63,7 @@ class Hit(Struct, frozen=True, omit_defaults=True):
     page_number: int | None = None
     text: str | None = None
     score: float | None = None
+    heading: str | None = None
 
 
 class SearchEvent(EventBase, frozen=True):
@@ -78,7 +79,10 @@ class SearchEvent(EventBase, frozen=True):
 
 
 class ReviewEvent(EventBase, frozen=True):
-    """Evidence, or a draft, was judged. `kept` and `dropped` are indexes of hits."""
+    """Evidence, or a draft, was judged. `kept` and `dropped` are indexes of hits.
+
+    `matched` and `missing` are words of the question; `method` says who judged (`coverage` or `model`).
+    """
 
     step_id: str
     iteration: int
@@ -89,6 +93,8 @@ class ReviewEvent(EventBase, frozen=True):
     missing: tuple[str, ...] = ()
     next_queries: tuple[str, ...] = ()
     rounds_left: int | None = None
+    matched: tuple[str, ...] = ()
+    method: str | None = None
 
 
 class ToolCallEvent(EventBase, frozen=True):
@@ -146,6 +152,7 @@ class CitationEvent(EventBase, frozen=True):
     source_end: int | None = None
     answer_start: int | None = None
     answer_end: int | None = None
+    heading: str | None = None
 
 
 class ApprovalRequestEvent(EventBase, frozen=True):

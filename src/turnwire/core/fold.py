@@ -178,6 +178,8 @@ class TurnFold:
         step = step or self._step(logged, "search", event.step_id, event.tool, {"query": event.query})
         self._use(event.tool)
         if event.phase != "started":
+            if event.hits:
+                self._time("first_evidence_ms", logged.at)
             outcome = "succeeded" if event.phase == "finished" else "failed"
             self._change(logged, step, state=outcome, result=to_builtins(event.hits), ms=event.ms)
 

@@ -27,19 +27,24 @@ def answer_of(state: TurnState) -> dict[str, Any]:
     }
 
 
-def turn_error(state: TurnState) -> HttpError | None:
-    """A turn that failed, or whose process was lost, is a 500 that still says which turn it was."""
+def turn_error(state: TurnState, code: str | None = None) -> HttpError | None:
+    """A turn that failed, or whose process was lost, is a 500 that still says which turn it was.
+
+    Where all of them have one `code`, the turn's own is the `cause`.
+    """
     if state.outcome not in ("failed", "interrupted"):
         return None
     told = state.error
-    return HttpError(
-        500,
-        told.code if told else "turn_failed",
-        told.error if told else "the turn did not complete",
-        turn_id=state.turn_id,
-        session_id=state.session_id,
-        outcome=state.outcome,
-    )
+    cause = told.code if told else "turn_failed"
+    which: dict[str, Any] = {"turn_id": state.turn_id, "session_id": state.session_id, "outcome": state.outcome}
+    if code is not None:
+        which["cause"] = cause
+    return HttpError(500, code or cause, told.error if told else "the turn did not complete", **which)
+
+
+def chat_error(state: TurnState) -> HttpError | None:
+    """The same on the routes of text streams."""
+    return turn_error(state, "chat_failed")
 
 
 def turn_json(record: TurnRecord) -> dict[str, Any]:
@@ -53,9 +58,9 @@ def turn_json(record: TurnRecord) -> dict[str, Any]:
         "phase": record.phase,
         "outcome": record.outcome,
         "last_position": record.last_position,
-        "created_at": _time(record.created_at),
-        "started_at": _time(record.started_at),
-        "ended_at": _time(record.ended_at),
+        "created_at": time_text(record.created_at),
+        "started_at": time_text(record.started_at),
+        "ended_at": time_text(record.ended_at),
     }
 
 
@@ -70,8 +75,8 @@ def session_json(session: Session) -> dict[str, Any]:
         "external_id": session.external_id,
         "title": session.title,
         "turn_count": session.turn_count,
-        "created_at": _time(session.created_at),
-        "updated_at": _time(session.updated_at),
+        "created_at": time_text(session.created_at),
+        "updated_at": time_text(session.updated_at),
     }
 
 
@@ -80,9 +85,9 @@ def key_json(key: ApiKey) -> dict[str, Any]:
         "id": key.id,
         "principal": key.principal,
         "scopes": list(key.scopes),
-        "created_at": _time(key.created_at),
-        "expires_at": _time(key.expires_at),
-        "revoked_at": _time(key.revoked_at),
+        "created_at": time_text(key.created_at),
+        "expires_at": time_text(key.expires_at),
+        "revoked_at": time_text(key.revoked_at),
     }
 
 
@@ -95,5 +100,5 @@ def logged_json(logged: LoggedEvent) -> bytes:
     )
 
 
-def _time(ms: int | None) -> str | None:
+def time_text(ms: int | None) -> str | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -13,12 +13,15 @@ from turnwire.server.guard import Guard, Headers, header_map
 from turnwire.server.requests import path_of
 from turnwire.server.responses import respond, respond_json
 from turnwire.server.routes.api import build_api
-from turnwire.server.routes.streams import OpenStream, StreamRoutes
+from turnwire.server.routes.exchange import OpenStream
+from turnwire.server.routes.streams import StreamRoutes
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.turnwire import Turnwire
 
 logger = logging.getLogger("turnwire.server")
 
+# What a form adds around the file in it.
+_FORM_BYTES = 64 * 1024
 _PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 
 
@@ -65,7 +68,7 @@ class TurnwireApp:
             if preflight is not None:
                 await respond(send, 204, b"", preflight)
                 return None
-            receive = limited(receive, headers, self.turnwire.settings.max_body_bytes)
+            receive = limited(receive, headers, self._most_bytes(method, path))
             caller = None if path in _PUBLIC else self.turnwire.gatekeeper.caller(scope, headers)
             endpoint = self._streams.find(method, path) if caller is not None else None
             if endpoint is not None and caller is not None:
@@ -80,6 +83,12 @@ class TurnwireApp:
             logger.exception("a request to %s failed", scope["path"])
             await _respond_error(send, internal_error(), added)
         return None
+
+    def _most_bytes(self, method: str, path: str) -> int:
+        settings = self.turnwire.settings
+        if method == "POST" and path == "/v1/documents":
+            return settings.max_document_bytes + _FORM_BYTES
+        return settings.max_body_bytes
 
 
 async def _respond_error(send: Send, error: HttpError, added: Headers) -> None:

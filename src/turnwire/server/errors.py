@@ -16,6 +16,7 @@ _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.SessionBusyError, 409),
     (errors.SessionExistsError, 409),
     (errors.LimitError, 429),
+    (errors.UnreadableDocumentError, 422),
     (errors.ShuttingDownError, 503),
     (errors.StoreFullError, 507),
     (errors.StoreError, 503),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 
 from turnwire.core.contracts import OnBusy, Scope
 from turnwire.core.encoding import clean_text
@@ -63,6 +63,21 @@ class MessageBody(BaseModel):
         return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
 
+class RagMessageBody(MessageBody):
+    """A message on the `/v1/rag` routes, which have their session in the path and know two fields by older names."""
+
+    model_config = ConfigDict(title="RagMessage")
+
+    message: str = Field(
+        min_length=1, validation_alias=AliasChoices("message", "prompt"), description="What to answer; or `prompt`."
+    )
+    review: bool | None = Field(
+        None,
+        validation_alias=AliasChoices("review", "review_enabled"),
+        description="Whether evidence is reviewed, for agents that do; or `review_enabled`.",
+    )
+
+
 class SessionBody(BaseModel):
     """A new session; with an `id` of your own it is made only once."""
 
@@ -82,10 +97,10 @@ class KeyBody(BaseModel):
     expires_at: int | None = Field(None, ge=0, le=_LAST_MS, description="Unix time in milliseconds.")
 
 
-def parse_message(body: bytes) -> MessageBody:
+def parse_message(body: bytes, model: type[MessageBody] = MessageBody) -> MessageBody:
     """Raises HttpError 400 or 422."""
     try:
-        return MessageBody.model_validate_json(body)
+        return model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == "json_invalid":
@@ -126,6 +141,16 @@ def parse_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> Cursor:
                 raise BadCursorError(field)
             return Cursor(int(found[1]), int(found[2]) if found[2] else None)
     return Cursor()
+
+
+def parse_offset(query: dict[str, str]) -> int | None:
+    """How many bytes of a text stream a client has. Raises HttpError 422."""
+    text = query.get("offset")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+        raise HttpError(422, "invalid_request", "offset: not a number of bytes")
+    return int(text)
 
 
 def parse_session_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> tuple[str, int] | None:

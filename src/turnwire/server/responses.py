@@ -10,5 +10,9 @@ async def respond(send: Send, status: int, body: bytes, headers: Headers) -> Non
 
 
 async def respond_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    await respond(send, status, body, json_headers(body, headers))
+
+
+def json_headers(body: bytes, headers: Headers) -> Headers:
     length = str(len(body)).encode()
-    await respond(send, status, body, [*headers, (b"content-type", b"application/json"), (b"content-length", length)])
+    return [*headers, (b"content-type", b"application/json"), (b"content-length", length)]

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import secrets
+import shutil
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import gettempdir
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnwire import assembly
 from turnwire.core.contracts import Accepted, Agent, Store
@@ -30,6 +32,9 @@ from turnwire.server.requests import MessageBody
 from turnwire.server.streams.hub import StreamHub
 from turnwire.settings import Settings
 
+if TYPE_CHECKING:
+    from turnwire.retrieval.librarian import Librarian
+
 logger = logging.getLogger("turnwire.server")
 
 
@@ -37,7 +42,9 @@ class Turnwire:
     """Runs agents and serves their turns.
 
     `agent` is an async generator function or an object with an `answer` method; `agents` names several,
-    the first one answers by default. `store` is "sqlite" (in the folder `data`), "memory", or a store.
+    the first one answers by default. With none, or with `docs`, there is one named "documents" that answers
+    from the files and folders in `docs`, and from Turnwire's own documentation if there are none; `watch`
+    reads them again when they change. `store` is "sqlite" (in the folder `data`), "memory", or a store.
     `authenticate` lets a host application say who is calling, in place of API keys.
     """
 
@@ -50,6 +57,8 @@ class Turnwire:
         data: Path | str | None = None,
         settings: Settings | None = None,
         authenticate: Authenticate | None = None,
+        docs: Sequence[Path | str] = (),
+        watch: bool = False,
     ) -> None:
         settings = settings or Settings()
         if data is not None:
@@ -58,9 +67,15 @@ class Turnwire:
         if agent is not None:
             given = {"default": agent, **given}
         self.agents: dict[str, Agent] = {name: assembly.as_agent(one) for name, one in given.items()}
-        if not self.agents:
-            self.agents = {"demo": assembly.demo()}
         self.settings = settings
+        self.librarian: Librarian | None = None
+        self._scratch: Path | None = None
+        if docs or not self.agents:
+            if store == "memory":
+                self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}")
+            folder, paths = self._scratch or settings.data, [Path(path) for path in docs]
+            self.librarian, answering = assembly.build_retrieval(folder, paths, settings, watch=watch)
+            self.agents.setdefault("documents", answering)
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
         self.runner = assembly.build_runner(self.store, self.agents, settings)
         self.keys = KeyRing(self.store)
@@ -97,6 +112,8 @@ class Turnwire:
                 return
             await self.store.open()
             await self.keys.open()
+            if self.librarian is not None:
+                await self.librarian.open()
             await self.runner.open()
             self.streams.open()
             self._upkeep = asyncio.create_task(self._keep_up())
@@ -125,7 +142,11 @@ class Turnwire:
         await self.runner.close()
         await self.streams.close()
         self.is_open = False
+        if self.librarian is not None:
+            await self.librarian.close()
         await self.store.close()
+        if self._scratch is not None:
+            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
     async def start(self, principal: str, body: MessageBody, idempotency_key: str | None = None) -> Accepted:
         """Starts a turn for a message, in the session it names, or in a new one."""

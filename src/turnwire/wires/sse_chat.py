@@ -11,6 +11,8 @@ from turnwire.wires.framing import COMMENT_HEARTBEAT, control_frame
 
 
 class _ChatEncoder:
+    takes_heartbeat = True
+
     def frame(self, logged: LoggedEvent) -> bytes:
         # The path of every token: the stored line is framed as it is.
         return b"id: %d.%d\ndata: %b\n\n" % (logged.position, logged.epoch, logged.body)
@@ -18,6 +20,8 @@ class _ChatEncoder:
 
 class _SessionEncoder:
     """For a stream of several turns, where a position alone would not say which turn it is of."""
+
+    takes_heartbeat = True
 
     def __init__(self, turn_id: str) -> None:
         self._turn_id = turn_id.encode("ascii")
@@ -29,6 +33,7 @@ class _SessionEncoder:
 class SseChat:
     name = "sse_chat"
     media_type = "text/event-stream; charset=utf-8"
+    keeps_state = False
     heartbeat = COMMENT_HEARTBEAT
     opening = b": stream open\n\n"
 

@@ -6,8 +6,6 @@ either answers or returns the stream to be opened.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from turnwire.assembly import SSE_CHAT, WIRES
 from turnwire.core.contracts import Wire
@@ -24,26 +22,40 @@ from turnwire.server.requests import (
     check_id,
     parse_cursor,
     parse_message,
+    parse_offset,
     parse_session_cursor,
     path_of,
     query_of,
 )
 from turnwire.server.responses import respond, respond_json
+from turnwire.server.routes.exchange import (
+    STREAM_HEADERS,
+    Endpoint,
+    OpenStream,
+    Request,
+    answered,
+    idempotency_key,
+    read_json,
+    session_header,
+    stream_headers,
+    text_stream,
+    turn_headers,
+)
+from turnwire.server.routes.rag import RagRoutes
 from turnwire.server.streams.connection import Receive, Send
+from turnwire.server.streams.lookahead import Place, place_of, void_of
 from turnwire.server.streams.opening import SessionStream, TurnStream
 from turnwire.server.turnwire import Turnwire
 
-Request = dict[str, Any]
-OpenStream = TurnStream | SessionStream
-Endpoint = Callable[[Request, Receive, Send, Caller, dict[bytes, bytes], Headers], Awaitable[OpenStream | None]]
-
 _MOST_WAIT_SECONDS = 60
 _EVENTS = re.compile(r"/v1/(turns|sessions)/([^/]+)/events")
+_RAG = re.compile(r"/v1/rag/sessions/[^/]+/messages(/stream)?")
 
 
 class StreamRoutes:
     def __init__(self, turnwire: Turnwire) -> None:
         self._turnwire = turnwire
+        self._rag = RagRoutes(turnwire)
 
     def find(self, method: str, path: str) -> Endpoint | None:
         """Raises HttpError 405."""
@@ -51,6 +63,8 @@ class StreamRoutes:
             wanted, endpoint = "POST", self.chat if path == "/chat" else self.chat_stream
         elif found := _EVENTS.fullmatch(path):
             wanted, endpoint = "GET", self.turn_events if found[1] == "turns" else self.session_events
+        elif found := _RAG.fullmatch(path):
+            wanted, endpoint = "POST", self._rag.messages_stream if found[1] else self._rag.messages
         else:
             return None
         if method != wanted:
@@ -70,33 +84,62 @@ class StreamRoutes:
 
     async def turn_events(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> TurnStream | None:
+    ) -> OpenStream | None:
         """Any turn from any position, on any wire, live or finished; with `wait`, as JSON."""
         caller.needs("read")
         turn_id = check_id(path_of(scope).split("/")[3])
         query = query_of(scope)
-        cursor = parse_cursor(query, headers)
+        cursor, offset = parse_cursor(query, headers), parse_offset(query)
         wire = WIRES.get(query.get("wire", SSE_CHAT.name))
         if wire is None:
             raise HttpError(422, "unknown_wire", f"wire: there is none of this name; there is {', '.join(WIRES)}")
+        if offset is not None and (not wire.keeps_state or cursor.position or "wait" in query):
+            raise HttpError(422, "invalid_request", "offset: only on a text wire, and without a position or `wait`")
         record = await self._turnwire.store.find_turn(caller.principal, turn_id)
         if "wait" in query:
             await self._long_poll(send, record, cursor, query["wait"], added)
             return None
-        if record.phase == "ended" and cursor.position >= record.last_position and await self._is_ours(record, cursor):
+        place = None
+        if wire.keeps_state:
+            place = await self._place(record, cursor, offset or 0, wire)
+            is_read = place is not None and place.is_end and not place.rest
+        else:
+            is_read = record.phase == "ended" and cursor.position >= record.last_position
+            is_read = is_read and await self._is_ours(record, cursor)
+        if is_read:
             # A browser's EventSource comes back after every close; only this stops it.
             await respond(send, 204, b"", added)
             return None
         with self._turnwire.streams.room(caller.principal):
+            if wire.keeps_state:
+                return text_stream(self._turnwire, scope, caller, record, place, wire, added)
             return await self._open(scope, caller, record, cursor, wire, added)
 
     async def _open(
         self, scope: Request, caller: Caller, record: TurnRecord, cursor: Cursor, wire: Wire, added: Headers
     ) -> TurnStream:
-        location = f"{scope.get('root_path', '')}/v1/turns/{record.id}/events"
-        headers = stream_headers(wire, record, location, added)
+        headers = stream_headers(scope, wire, record, added)
         after = cursor.position if await self._is_ours(record, cursor) else None
         return TurnStream(self._turnwire.streams, self._turnwire.runner, caller, record, after, wire, headers)
+
+    async def _place(self, record: TurnRecord, cursor: Cursor, offset: int, wire: Wire) -> Place | None:
+        """Where a client that has something already goes on; None for one that has nothing.
+
+        What other wires have a word for is refused here, before the first byte. Raises HttpError 409, 410, 416.
+        """
+        store = self._turnwire.store
+        if offset:
+            return await place_of(store, record.id, wire, offset)
+        if not cursor.position:
+            return None
+        if not await self._is_ours(record, cursor):
+            raise _reset()
+        if record.phase == "ended" and cursor.position == record.last_position:
+            return Place(cursor.position, is_end=True)
+        void = await void_of(store, record.id)
+        if any(cursor.position in span[:-1] for span in void):
+            raise _reset()
+        return Place(cursor.position, void=void)
 
     async def _is_ours(self, record: TurnRecord, cursor: Cursor) -> bool:
         """Whether the position is one that this log has given out, so that it can be gone on from."""
@@ -117,7 +160,7 @@ class StreamRoutes:
         except ValueError:
             raise HttpError(422, "invalid_request", "wait: not a number of seconds") from None
         if not await self._is_ours(record, cursor):
-            raise HttpError(409, "reset", "after is not a position of this log; read again from after=0")
+            raise _reset()
         events = await self._turnwire.store.read(record.id, cursor.position, 1_000)
         if not events and record.phase != "ended" and seconds > 0:
             following = follow(self._turnwire.store, record.id, cursor.position)
@@ -152,7 +195,7 @@ class StreamRoutes:
             if last.session_id != session.id:
                 raise TurnNotFoundError(cursor[0])
         content_type = b"content-type", SSE_CHAT.media_type.encode("ascii")
-        start = [*added, *_STREAM_HEADERS, content_type, _session_header(session.id)]
+        start = [*added, *STREAM_HEADERS, content_type, session_header(session.id)]
         after = cursor[1] if cursor else 0
         if last is not None and after > last.last_position:
             after = None
@@ -164,76 +207,16 @@ class StreamRoutes:
     ) -> None:
         """Starts a turn, or joins the one the key names, and answers when it has ended."""
         caller.needs("write")
-        turnwire = self._turnwire
         body = parse_message(await read_json(receive, headers))
-        accepted = await turnwire.start(caller.principal, body, idempotency_key(headers))
-        turn_id = accepted.record.id
-        turnwire.runner.reader_joined(turn_id)
-        ended = asyncio.create_task(self._ended(turn_id))
-        gone = asyncio.create_task(_gone(receive))
-        try:
-            await asyncio.wait([ended, gone], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            turnwire.runner.reader_left(turn_id, by_client=not ended.done())
-            ended.cancel()
-            gone.cancel()
-        if ended.done() and not ended.cancelled():
-            ended.result()
-            record = await turnwire.store.find_turn(caller.principal, turn_id)
-            state = await turnwire.state(record)
-            failure = turn_error(state)
-            if failure is not None:
-                raise failure
-            await respond_json(send, 200, ascii_json(answer_of(state)), [*added, *_turn_headers(record)])
-
-    async def _ended(self, turn_id: str) -> None:
-        async for _ in follow(self._turnwire.store, turn_id):
-            pass
+        answer = await answered(self._turnwire, receive, caller, body, idempotency_key(headers))
+        if answer is None:
+            return
+        record, state = answer
+        failure = turn_error(state)
+        if failure is not None:
+            raise failure
+        await respond_json(send, 200, ascii_json(answer_of(state)), [*added, *turn_headers(record)])
 
 
-_STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
-
-
-def _session_header(session_id: str) -> tuple[bytes, bytes]:
-    return b"x-session-id", session_id.encode("ascii")
-
-
-def _turn_headers(record: TurnRecord) -> Headers:
-    return [(b"x-turn-id", record.id.encode("ascii")), _session_header(record.session_id)]
-
-
-def stream_headers(wire: Wire, record: TurnRecord, location: str, added: Headers) -> Headers:
-    return [
-        *added,
-        *_STREAM_HEADERS,
-        (b"content-type", wire.media_type.encode("ascii")),
-        *_turn_headers(record),
-        (b"location", location.encode("ascii")),
-    ]
-
-
-def idempotency_key(headers: dict[bytes, bytes]) -> str | None:
-    text = headers.get(b"idempotency-key", b"").decode("latin-1").strip()
-    if len(text) > 255:
-        raise HttpError(422, "invalid_request", "Idempotency-Key: longer than 255 characters")
-    return text or None
-
-
-async def read_json(receive: Receive, headers: dict[bytes, bytes]) -> bytes:
-    """A body that says it is JSON; anything else a web page could send without asking."""
-    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != b"application/json" and not kind.endswith(b"+json"):
-        raise HttpError(415, "unsupported_media_type", "send the body as `Content-Type: application/json`")
-    body = b""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise HttpError(400, "disconnected", "the request was not complete")
-        body += message.get("body", b"")
-        if not message.get("more_body", False):
-            return body
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def _reset() -> HttpError:
+    return HttpError(409, "reset", "after is not a position of this log; read again from after=0")

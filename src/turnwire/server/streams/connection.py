@@ -17,7 +17,10 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class Connection:
-    """`on_writable` is called when a blocked write is through; `quiet_ticks` and `blocked_ticks` are the hub's."""
+    """`on_writable` is called when a blocked write is through; `quiet_ticks` and `blocked_ticks` are the hub's.
+
+    `takes_heartbeat` says whether the wire's heartbeat may be written where the reader is.
+    """
 
     __slots__ = (
         "_direct",
@@ -33,6 +36,7 @@ class Connection:
         "on_writable",
         "principal",
         "quiet_ticks",
+        "takes_heartbeat",
         "wire",
     )
 
@@ -46,6 +50,7 @@ class Connection:
         self.blocked_ticks = 0
         self.age_ticks = 0
         self.on_writable: Callable[[], None] | None = None
+        self.takes_heartbeat: Callable[[], bool] = _always
         self._send = send
         # Middleware of a host application may wrap `send` in ways that need a task of its own.
         self._direct = type(getattr(send, "__self__", None)).__module__.startswith("uvicorn.protocols.http")
@@ -144,8 +149,30 @@ class Connection:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
 
+class QuietConnection(Connection):
+    """For a wire that keeps state: it says nothing of some events, and at some places not even a heartbeat."""
+
+    __slots__ = ()
+
+    def __init__(self, send: Send, wire: Wire, principal: str, key_id: str | None) -> None:
+        super().__init__(send, wire, principal, key_id)
+        self.takes_heartbeat = _never
+
+    def write(self, body: bytes, *, last: bool = False) -> None:
+        if body or last:
+            super().write(body, last=last)
+
+
 class BrokenStreamError(Exception):
     """Leaves the application, to make a server that offers no other way break the connection."""
+
+
+def _always() -> bool:
+    return True
+
+
+def _never() -> bool:
+    return False
 
 
 async def _finish(coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:

@@ -13,7 +13,8 @@ from turnwire.core.contracts import Reconnect, Wire
 from turnwire.core.errors import ShuttingDownError, TooManyStreamsError
 from turnwire.core.turns import TurnRecord
 from turnwire.server.auth import Caller
-from turnwire.server.streams.connection import Connection, Send
+from turnwire.server.streams.connection import Connection, QuietConnection, Send
+from turnwire.server.streams.lookahead import Void
 from turnwire.server.streams.pump import TurnPump, TurnReader
 from turnwire.server.streams.replay import StateReader, TurnReplay
 from turnwire.settings import Settings
@@ -33,7 +34,7 @@ class StreamHub:
         self._lifetime_ticks = round(settings.stream_lifetime / self._tick)
         self._connections: set[Connection] = set()
         self._open_by: Counter[str] = Counter()
-        self._pumps: dict[tuple[str, str], TurnPump] = {}
+        self._pumps: dict[tuple[str, str, Void], TurnPump] = {}
         self._ticker: asyncio.Task[None] | None = None
         self._draining = False
 
@@ -71,7 +72,8 @@ class StreamHub:
             del self._open_by[principal]
 
     def connect(self, send: Send, wire: Wire, caller: Caller) -> Connection:
-        connection = Connection(send, wire, caller.principal, caller.key_id)
+        kind = QuietConnection if wire.keeps_state else Connection
+        connection = kind(send, wire, caller.principal, caller.key_id)
         self._connections.add(connection)
         self._open_by[caller.principal] += 1
         if self._draining:
@@ -82,24 +84,32 @@ class StreamHub:
         self._connections.discard(connection)
         self._release(connection.principal)
 
-    def attach(self, record: TurnRecord, after: int, connection: Connection) -> TurnReader | TurnReplay:
-        """Has a turn's log written to the connection, from a position until its end. To be closed by the caller."""
-        if record.phase == "ended":
-            return TurnReplay(self._store, record.id, connection, after)
-        return TurnReader(self._pump_for(record, connection.wire, after), connection, after)
+    def attach(
+        self, record: TurnRecord, after: int, connection: Connection, void: Void = ()
+    ) -> TurnReader | TurnReplay:
+        """Has a turn's log written to the connection, from a position until its end. To be closed by the caller.
 
-    def _pump_for(self, record: TurnRecord, wire: Wire, after: int) -> TurnPump:
-        key = record.id, wire.name
+        `void` is what a wire that keeps state leaves out.
+        """
+        if record.phase == "ended":
+            return TurnReplay(self._store, record.id, connection, after, void)
+        return TurnReader(self._pump_for(record, connection.wire, after, void), connection, after)
+
+    def _pump_for(self, record: TurnRecord, wire: Wire, after: int, void: Void) -> TurnPump:
+        key = record.id, wire.name, void
         pump = self._pumps.get(key)
         if pump is None:
             # A reader near the end begins in the window; one that is far behind reads up to it by itself.
             start = after if record.last_position - after <= _NEAR else record.last_position
-            pump = TurnPump(self._store, record.id, wire, start, lambda: self._drop_pump(key))
-            self._pumps[key] = pump
+            if wire.keeps_state:
+                start = 0
+            pump = self._pumps[key] = TurnPump(self._store, record.id, wire, start, void, self._drop_pump)
         return pump
 
-    def _drop_pump(self, key: tuple[str, str]) -> None:
-        self._pumps.pop(key, None)
+    def _drop_pump(self, pump: TurnPump) -> None:
+        key = pump.turn_id, pump.wire.name, pump.void
+        if self._pumps.get(key) is pump:  # After a failure there may be another one already.
+            del self._pumps[key]
 
     def drain(self) -> None:
         """Tells every reader to come back to another process, or to this one after its restart."""
@@ -136,5 +146,5 @@ class StreamHub:
             connection.finish(self._farewell())
         else:
             connection.quiet_ticks += 1
-            if connection.quiet_ticks >= self._heartbeat_ticks:
+            if connection.quiet_ticks >= self._heartbeat_ticks and connection.takes_heartbeat():
                 connection.write(connection.wire.heartbeat)

@@ -3,6 +3,7 @@
 The pump keeps a short window of frames at the end of the log. A reader holds only its position;
 while that is in the window it is written to from there, in one write for all it has not got yet.
 A reader that is behind the window reads the log itself, at its own pace, until it has caught up.
+One that is ahead of the window, on a wire that keeps state, waits until the pump has read that far.
 """
 
 import asyncio
@@ -10,9 +11,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from turnwire.core.contracts import Wire
+from turnwire.core.errors import RestartedError
 from turnwire.core.follow import Follower
 from turnwire.core.logged import LoggedEvent
 from turnwire.server.streams.connection import Connection
+from turnwire.server.streams.lookahead import Void, settled_encoder
 from turnwire.server.streams.replay import Replay, StateReader
 
 logger = logging.getLogger("turnwire.streams")
@@ -23,18 +26,28 @@ _WINDOW_BYTES = 512 * 1024
 
 
 class TurnPump:
-    def __init__(self, store: StateReader, turn_id: str, wire: Wire, start: int, on_empty: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: StateReader,
+        turn_id: str,
+        wire: Wire,
+        start: int,
+        void: Void,
+        on_closed: Callable[["TurnPump"], None],
+    ) -> None:
         self.store = store
         self.turn_id = turn_id
         self.wire = wire
+        self.void = void
+        self.encoder = settled_encoder(wire, void)
         self.base = start
         """The position before the first frame of the window."""
         self.frames: list[bytes] = []
         self.has_ended = False
         self._size = 0
-        self._encode = wire.encoder().frame
+        self._encode = self.encoder.frame
         self._readers: list[TurnReader] = []
-        self._on_empty = on_empty
+        self._on_closed = on_closed
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
         self._follower = Follower(store, turn_id, start, self._take, self._fail)
 
@@ -46,8 +59,7 @@ class TurnPump:
         if reader in self._readers:
             self._readers.remove(reader)
         if not self._readers:
-            self._follower.close()
-            self._on_empty()
+            self._close()
 
     def next_piece(self, position: int) -> tuple[bytes, int]:
         """What to write to a reader at a position, and where that takes it."""
@@ -69,14 +81,18 @@ class TurnPump:
         return self.base + len(self.frames)
 
     def _take(self, events: Sequence[LoggedEvent], is_last: bool) -> None:
-        if len(events) == 1:
-            frame = self._encode(events[0])
-            self.frames.append(frame)
-            self._size += len(frame)
-        else:
-            frames = list(map(self._encode, events))
-            self.frames += frames
-            self._size += sum(map(len, frames))
+        try:
+            if len(events) == 1:
+                frame = self._encode(events[0])
+                self.frames.append(frame)
+                self._size += len(frame)
+            else:
+                frames = list(map(self._encode, events))
+                self.frames += frames
+                self._size += sum(map(len, frames))
+        except RestartedError:
+            self._break()
+            return
         if is_last:
             self.has_ended = True
         readers = self._readers
@@ -94,7 +110,7 @@ class TurnPump:
     def _trim(self) -> None:
         """Forgets what every reader has got, and, if that is not enough, what the slowest have not."""
         drop = min((reader.position for reader in self._readers), default=self.head) - self.base
-        drop = max(drop, 0)
+        drop = min(max(drop, 0), len(self.frames))  # Some may be behind the window, some ahead of it.
         size = self._size - sum(map(len, self.frames[:drop]))
         while size > _WINDOW_BYTES:
             size -= len(self.frames[drop])
@@ -105,8 +121,17 @@ class TurnPump:
 
     def _fail(self, error: Exception) -> None:
         logger.error("turn %s can no longer be followed", self.turn_id, exc_info=error)
+        self._break()
+
+    def _break(self) -> None:
+        """There will be nothing more from here: the readers must come back, and not to this pump."""
+        self._close()
         for reader in tuple(self._readers):
             reader.connection.abort()
+
+    def _close(self) -> None:
+        self._follower.close()
+        self._on_closed(self)
 
 
 class TurnReader:
@@ -120,6 +145,8 @@ class TurnReader:
         self.position = after
         self._catching_up: asyncio.Task[None] | None = None
         connection.on_writable = self.advance
+        if pump.wire.keeps_state:
+            connection.takes_heartbeat = self._takes_heartbeat
         pump.add(self)
 
     def close(self) -> None:
@@ -143,9 +170,12 @@ class TurnReader:
                 body, self.position = pump.next_piece(self.position)
             connection.write(body, last=pump.has_ended and self.position == head)
 
+    def _takes_heartbeat(self) -> bool:
+        return self.position == self.pump.head and self.pump.encoder.takes_heartbeat
+
     async def _catch_up(self) -> None:
         pump = self.pump
-        replay = Replay(pump.store, pump.turn_id, self.connection, self.position)
+        replay = Replay(pump.store, pump.turn_id, self.connection, self.position, pump.void)
         try:
             while self.position < pump.base and not self.connection.is_finished:
                 await replay.write_page()

@@ -10,9 +10,10 @@ import logging
 from typing import Protocol
 
 from turnwire.core.contracts import Encoder, Gap, LogReader
-from turnwire.core.errors import EventsGoneError
+from turnwire.core.errors import EventsGoneError, RestartedError
 from turnwire.core.turns import TurnState
 from turnwire.server.streams.connection import Connection
+from turnwire.server.streams.lookahead import Void, encoder_at
 
 logger = logging.getLogger("turnwire.streams")
 
@@ -30,11 +31,19 @@ class Replay:
     """`encoder` is for a stream of several turns, which goes on when one of them has ended."""
 
     def __init__(
-        self, store: StateReader, turn_id: str, connection: Connection, after: int, encoder: Encoder | None = None
+        self,
+        store: StateReader,
+        turn_id: str,
+        connection: Connection,
+        after: int,
+        void: Void = (),
+        encoder: Encoder | None = None,
     ) -> None:
         self.position = after
         self.has_ended = False
+        self._void = void
         self._encoder = encoder
+        self._goes_on = encoder is not None
         self._store = store
         self._turn_id = turn_id
         self._connection = connection
@@ -46,17 +55,22 @@ class Replay:
         except EventsGoneError as gone:
             await self._write_gap(gone)
             return
+        except RestartedError:
+            self._connection.abort()
+            return
         for piece, position, is_last in pieces:
             if self._connection.is_finished:
                 return
-            await self._connection.written(piece, last=is_last and self._encoder is None)
+            await self._connection.written(piece, last=is_last and not self._goes_on)
             self.position, self.has_ended = position, is_last
 
     async def _read_page(self) -> list[tuple[bytes, int, bool]]:
         """Each piece to be written, the position after it, and whether it is the last."""
+        wire = self._connection.wire
+        if self._encoder is None:
+            self._encoder = await encoder_at(self._store, self._turn_id, wire, self.position, self._void)
         events = await self._store.read(self._turn_id, self.position, self._page_events)
-        encoder = self._encoder or self._connection.wire.encoder()
-        frames = list(map(encoder.frame, events))
+        frames = list(map(self._encoder.frame, events))
         pieces: list[tuple[bytes, int, bool]] = []
         start = size = total = 0
         for end, frame in enumerate(frames, start=1):
@@ -65,6 +79,8 @@ class Replay:
                 newest = events[end - 1]
                 pieces.append((b"".join(frames[start:end]), newest.position, newest.is_last))
                 start, size, total = end, 0, total + size
+        if wire.keeps_state:
+            total = sum(len(logged.body) for logged in events)  # Much may be read where little is said.
         if events:
             fitting = _PAGE_BYTES * len(events) // max(total, 1)
             self._page_events = max(1, min(fitting, _PAGE_EVENTS))
@@ -85,14 +101,14 @@ class TurnReplay:
 
     __slots__ = ("_task",)
 
-    def __init__(self, store: StateReader, turn_id: str, connection: Connection, after: int) -> None:
-        self._task = asyncio.create_task(self._write_all(store, turn_id, connection, after))
+    def __init__(self, store: StateReader, turn_id: str, connection: Connection, after: int, void: Void = ()) -> None:
+        replay = Replay(store, turn_id, connection, after, void)
+        self._task = asyncio.create_task(self._write_all(replay, turn_id, connection))
 
     def close(self) -> None:
         self._task.cancel()
 
-    async def _write_all(self, store: StateReader, turn_id: str, connection: Connection, after: int) -> None:
-        replay = Replay(store, turn_id, connection, after)
+    async def _write_all(self, replay: Replay, turn_id: str, connection: Connection) -> None:
         try:
             while not connection.is_finished:
                 await replay.write_page()

@@ -45,7 +45,7 @@ async def stream_session(
 
 
 async def _write_turn(store: Store, turn_id: str, position: int, connection: Connection) -> None:
-    replay = Replay(store, turn_id, connection, position, SSE_CHAT.session_encoder(turn_id))
+    replay = Replay(store, turn_id, connection, position, encoder=SSE_CHAT.session_encoder(turn_id))
     changed = asyncio.Event()
     unwatch = store.watch(turn_id, lambda _: changed.set())
     try:

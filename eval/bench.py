@@ -1,0 +1,128 @@
+"""A library for a collection, and the measures over it: the same code paths that a turn takes."""
+
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eval.collection import Collection, Document, Question
+from eval.measures import holds_answer, mean, ndcg, percentile, recall
+from turnwire.core.encoding import clean_text
+from turnwire.retrieval.collecting import collect_evidence
+from turnwire.retrieval.documents.parsed import Parsed
+from turnwire.retrieval.documents.plain import paragraphs
+from turnwire.retrieval.documents.reading import format_of, parse
+from turnwire.retrieval.embedding.minilm import MiniLM
+from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.meaning import VectorIndex
+from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.synthesis import stream_synthesis
+
+_ROOT = "collection"
+_DEEP = 50
+
+
+@dataclass
+class Shelf:
+    """A library that holds a collection; `names` leads from a document's id back to its name."""
+
+    library: Library
+    searcher: Searcher
+    names: dict[str, str] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def shelf(documents: Sequence[Document], *, semantic: bool) -> AsyncIterator[Shelf]:
+    with tempfile.TemporaryDirectory() as folder:
+        library = Library(Path(folder, "documents.db"))
+        library.open()
+        meaning = VectorIndex(library, MiniLM()) if semantic else None
+        filled = Shelf(library, Searcher(library, meaning))
+        batch = [_new(document) for document in documents]
+        filled.names = {new.record.id: new.record.name for new in batch}
+        library.put(batch)
+        if meaning is not None:
+            await meaning.embed_missing(_report)
+            print()
+        try:
+            yield filled
+        finally:
+            if meaning is not None:
+                await meaning.close()
+            library.close()
+
+
+def _new(document: Document) -> NewDocument:
+    text = clean_text(document.text) or " "
+    content = text.encode()
+    if format_of(document.name) == "markdown":
+        parsed = parse(document.name, content)
+    else:
+        parsed = Parsed(text, paragraphs(text), clean_text(document.title) or " ")
+    return NewDocument(document.name, "text", content, parsed, root=_ROOT)
+
+
+def _report(done: int, total: int) -> None:
+    print(f"\r  embedding {done:,} of {total:,}", end="", flush=True)
+
+
+async def measure_ranking(on: Shelf, questions: Sequence[Question]) -> dict[str, float]:
+    """How well the search alone ranks documents."""
+    scores: list[float] = []
+    recalls: list[float] = []
+    times: list[float] = []
+    for question in questions:
+        if not question.gains:
+            continue
+        began = time.perf_counter()
+        passages = await on.searcher.search(question.text, owner=None, limit=_DEEP)
+        times.append((time.perf_counter() - began) * 1000)
+        ranking = [on.names[passage.document_id] for passage in passages]
+        scores.append(ndcg(ranking, question.gains))
+        recalls.append(recall(ranking, question.gains))
+    return {
+        "questions": len(scores),
+        "nDCG@10": mean(scores),
+        "recall@10": mean(recalls),
+        "query p50 ms": percentile(times, 50),
+    }
+
+
+async def measure_answers(on: Shelf, questions: Sequence[Question]) -> dict[str, float]:
+    """Whole answers without a model: what is answered, what is refused, and whether it is right."""
+    answerable = [question for question in questions if question.answers]
+    answered = right = length = 0
+    for question in answerable:
+        text = await _answer(on, question.text)
+        if text is not None:
+            answered += 1
+            length += len(text)
+            right += holds_answer(text, question.answers)
+    return {
+        "questions": len(answerable),
+        "answered hold the gold answer": right / max(answered, 1),
+        "wrongly refused": 1 - answered / len(answerable),
+        "characters": length / max(answered, 1),
+    }
+
+
+async def measure_refusals(on: Shelf, questions: Sequence[Question]) -> dict[str, float]:
+    """Questions that have no answer here must be refused."""
+    refused = [await _answer(on, question.text) is None for question in questions]
+    return {"questions": len(refused), "refused": mean([float(one) for one in refused])}
+
+
+async def _answer(on: Shelf, question: str) -> str | None:
+    """The answer's text, or None if it was refused."""
+    result = await collect_evidence(question, on.searcher)
+    if not result.sufficient:
+        return None
+    return "".join([piece async for piece in stream_synthesis(result) if isinstance(piece, str)])
+
+
+def sampled(collection: Collection, most: int | None) -> list[Question]:
+    """At most so many questions, spread over all of them."""
+    questions = list(collection.questions)
+    return questions if most is None or len(questions) <= most else questions[:: -(-len(questions) // most)]

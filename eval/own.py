@@ -1,0 +1,65 @@
+"""The set that comes along: what a newcomer asks about Turnwire, answered by its own documentation.
+
+`own_questions.jsonl` has a question a line. An `answerable` one names the document, the heading and a piece of text
+that answers it, which stands there word for word. A `near_miss` is about other software, an `off_topic` one about
+anything else: both should be told that there is no answer. The documentation grows, and a test fails when an answer is
+no longer where its question says.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval.collection import Collection, Document, Question
+
+ROOT = Path(__file__).parents[1]
+QUESTIONS = Path(__file__).parent / "own_questions.jsonl"
+KINDS = ("answerable", "near_miss", "off_topic")
+
+_HEADING = re.compile(r"(#{1,6})\s+(.*\S)")
+
+
+@dataclass(frozen=True)
+class OwnQuestion:
+    question: str
+    kind: str
+    document: str = ""
+    heading: str = ""
+    answer: str = ""
+
+
+def read_own(root: Path = ROOT) -> Collection:
+    questions = [
+        Question(str(number), own.question, {own.document: 1.0}, (own.answer,))
+        if own.kind == "answerable"
+        else Question(str(number), own.question, kind=own.kind)
+        for number, own in enumerate(read_questions(), start=1)
+    ]
+    return Collection("own documentation", read_documents(root), questions)
+
+
+def read_questions(path: Path = QUESTIONS) -> list[OwnQuestion]:
+    return [OwnQuestion(**json.loads(line)) for line in path.read_text("utf-8").split("\n") if line]
+
+
+def read_documents(root: Path = ROOT) -> list[Document]:
+    paths = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    return [Document(path.relative_to(root).as_posix(), "", path.read_text("utf-8")) for path in paths]
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, the smaller headings below it included; empty if it is not there."""
+    lines: list[str] = []
+    level = 0
+    in_code = False
+    for line in text.split("\n"):
+        in_code ^= line.lstrip().startswith("```")
+        found = None if in_code else _HEADING.fullmatch(line.rstrip())
+        if level and found and len(found[1]) <= level:
+            break
+        if level:
+            lines.append(line)
+        elif found and found[2] == heading:
+            level = len(found[1])
+    return "\n".join(lines)

@@ -1,0 +1,112 @@
+"""A model behind any server that speaks OpenAI's Chat Completions or Responses API.
+
+The `openai` package makes the requests: it opens connections, waits as long as `retry-after` says, and tries again
+while nothing has been answered. It is an optional extra, loaded when a model is built and not before. What it lets
+pass, this does not: an answer that ends without saying so, or a line that is not JSON, is a `ModelError`.
+"""
+
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+from turnwire.core.errors import ModelUnusableError
+from turnwire.core.turns import Message
+from turnwire.models.chat_completions import ChatReader, chat_request
+from turnwire.models.contract import Piece, ToolSpec
+from turnwire.models.failures import explain
+from turnwire.models.responses import ResponsesReader, responses_request
+
+
+class _Reader(Protocol):
+    """What both APIs' readers do: pieces from chunks, and at the end either the last of them or an error."""
+
+    finished: bool
+
+    def read(self, plain: object) -> Iterator[Piece]: ...
+
+    def end(self) -> Iterator[Piece]: ...
+
+
+class OpenAIModel:
+    """`timeout` bounds the server's silence, before and in an answer; `retries` are made before its first byte only."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        api: Literal["chat", "responses"] = "chat",
+        timeout: float = 60.0,
+        retries: int = 2,
+    ) -> None:
+        try:
+            import openai
+        except ImportError as error:
+            raise ModelUnusableError("it needs the openai package; pip install 'turnwire[openai]'") from error
+        url = _checked_url(base_url or os.environ.get("OPENAI_BASE_URL") or None)
+        key = _checked_key(api_key or os.environ.get("OPENAI_API_KEY"), url)
+        self.name = name
+        self._timeout = timeout
+        self._client = openai.AsyncOpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=retries)
+        self._hung_up = openai.APIConnectionError
+        # A chunk that is not JSON, not UTF-8, or not a chunk comes as some ValueError.
+        self._failures = (openai.OpenAIError, ValueError)
+        self._path = "/chat/completions" if api == "chat" else "/responses"
+        self._request = chat_request if api == "chat" else responses_request
+        self._reader: Callable[[str], _Reader] = ChatReader if api == "chat" else ResponsesReader
+        self._chunks = openai.AsyncStream[object]
+
+    async def stream(
+        self,
+        instructions: str,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        schema: dict[str, Any] | None = None,
+    ) -> AsyncGenerator[Piece]:
+        request = self._request(self.name, instructions, messages, tools, schema)
+        reader = self._reader(self.name)
+        try:
+            # Its own classes for chunks take half a second to load and check nothing; the readers do.
+            answer = await self._client.post(
+                self._path, body=request, stream=True, cast_to=object, stream_cls=self._chunks
+            )
+            async with answer:
+                async for chunk in answer:
+                    for piece in reader.read(chunk):
+                        yield piece
+        except self._failures as error:
+            # Once the model has said that it is finished, its answer is whole: a lost line costs nothing.
+            if not (reader.finished and isinstance(error, self._hung_up)):
+                raise explain(error, self.name, self._timeout) from error
+        for piece in reader.end():
+            yield piece
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _checked_url(url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ModelUnusableError("its address must be like http://localhost:8080/v1")
+    return url
+
+
+def _checked_key(key: str | None, url: str | None) -> str:
+    # A key read from a file ends with a line break. Later, the error for a bad one would quote it.
+    key = (key or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ModelUnusableError("its API key has characters that a key cannot have")
+    if not key and url is None:
+        raise ModelUnusableError("OpenAI's service needs an API key; give one, or the address of another server")
+    # Servers at home ask for no key, and the client will not go without one.
+    return key or "none"

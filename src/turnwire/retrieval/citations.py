@@ -1,0 +1,131 @@
+"""`[n]` in an answer, checked while it streams: what names evidence is cited, what names nothing is taken out."""
+
+import re
+from collections.abc import Callable
+
+from turnwire.core.events import CitationEvent
+from turnwire.retrieval.evidence import Evidence, cite
+from turnwire.retrieval.index.terms import STOP_WORDS, stem, words
+from turnwire.retrieval.sentences import sentence_spans
+
+_MARKER = r"\[\s*\d{1,3}(?:\s*[,;]\s*\d{1,3})*\s*\]"
+_TOKEN = re.compile(rf"(?P<fence>```)|(?P<tick>`)|(?P<line>\n)|(?P<space>[ \t]*)(?P<marker>{_MARKER})")
+_NUMBER = re.compile(r"\d+")
+# What may become a token with the next piece, and is held back until then.
+_OPEN = re.compile(r"(?:`{1,2}|[ \t]*\[[\s\d,;]{0,40}|[ \t]+)\Z")
+_TRAILING_MARKERS = re.compile(rf"(?:\s*{_MARKER})+\s*\Z")
+_LETTER = re.compile(r"[^\W_]")
+_CLAIM_REACH = 1_000
+_LONGEST_QUOTE = 600
+
+
+class MarkerStream:
+    """Give it the model's text as it comes; it gives back what to show, and a citation after each marker.
+
+    `find` knows the evidence of a number, if there is any. `offset` is how much of the answer was written
+    before. Inside code nothing is a marker.
+    """
+
+    def __init__(self, find: Callable[[int], Evidence | None], offset: int = 0) -> None:
+        self.unknown: list[int] = []
+        self.has_prose = False
+        self.text = ""
+        self._find = find
+        self._offset = offset
+        self._held = ""
+        self._code = ""
+
+    def feed(self, piece: str) -> list[str | CitationEvent]:
+        pending = self._held + piece
+        held = _OPEN.search(pending)
+        cut = held.start() if held else len(pending)
+        self._held = pending[cut:]
+        return self._scan(pending[:cut])
+
+    def finish(self) -> list[str | CitationEvent]:
+        """What was held back, at the end of the text."""
+        pending, self._held = self._held, ""
+        return self._scan(pending)
+
+    def _scan(self, text: str) -> list[str | CitationEvent]:
+        out: list[str | CitationEvent] = []
+        done = 0
+        for found in _TOKEN.finditer(text):
+            if found["marker"] is None or self._code:
+                self._follow_code(found)
+                continue
+            self._say(out, text[done : found.start()])
+            done = found.end()
+            self._cite(out, found["space"], found["marker"])
+        self._say(out, text[done:])
+        return out
+
+    def _follow_code(self, found: re.Match[str]) -> None:
+        if found["fence"]:
+            self._code = "" if self._code == "```" else "```"
+        elif found["tick"] and self._code != "```":
+            self._code = "" if self._code else "`"
+        elif found["line"] and self._code == "`":
+            self._code = ""
+
+    def _say(self, out: list[str | CitationEvent], text: str) -> None:
+        if text:
+            self.text += text
+            self.has_prose = self.has_prose or _LETTER.search(text) is not None
+            out.append(text)
+
+    def _cite(self, out: list[str | CitationEvent], space: str, marker: str) -> None:
+        numbers = dict.fromkeys(int(number) for number in _NUMBER.findall(marker))
+        named = {number: self._find(number) for number in numbers}
+        known = [evidence for evidence in named.values() if evidence is not None]
+        self.unknown += [number for number, evidence in named.items() if evidence is None]
+        if not known:
+            return
+        start, end = self._claim()
+        claim = self.text[start:end]
+        shown = space + "".join(f"[{evidence.index}]" for evidence in known)
+        self.text += shown
+        out.append(shown)
+        for evidence in known:
+            quote = best_quote(evidence.passage.text, claim)
+            out.append(cite(evidence, *quote, self._offset + start, self._offset + end))
+
+    def _claim(self) -> tuple[int, int]:
+        """The sentence that the marker stands in or behind."""
+        base = max(0, len(self.text) - _CLAIM_REACH)
+        tail = self.text[base:]
+        markers = _TRAILING_MARKERS.search(tail)
+        tail = tail[: markers.start()] if markers else tail
+        spans = sentence_spans(tail)
+        if not spans:
+            return len(self.text), len(self.text)
+        return base + spans[-1][0], base + spans[-1][1]
+
+
+def without_markers(text: str) -> str:
+    """A text without what looks like a marker in it, code left as it is."""
+    markers = MarkerStream(lambda _: None)
+    markers.feed(text)
+    markers.finish()
+    return markers.text
+
+
+def best_quote(passage: str, claim: str) -> tuple[int, int]:
+    """The sentence of a passage that a claim most likely rests on."""
+    wanted = {stem(word) for word in words(claim) if word not in STOP_WORDS}
+    spans = sentence_spans(passage) or [(0, len(passage))]
+
+    def likeness(span: tuple[int, int]) -> float:
+        there = {stem(word) for word in words(passage[slice(*span)])}
+        return len(wanted & there) / (len(there) + 3) ** 0.5
+
+    start, end = max(spans, key=lambda span: (likeness(span), -span[0]))
+    return start, min(end, start + _LONGEST_QUOTE)
+
+
+def citation_coverage(answer: str) -> float:
+    """The share of an answer's sentences that carry a marker."""
+    bare = re.sub(rf"(?<=[.!?])(\s*{_MARKER})+", lambda found: found[0].strip(), answer)
+    sentences = [bare[slice(*span)] for span in sentence_spans(bare)]
+    telling = [sentence for sentence in sentences if _LETTER.search(re.sub(_MARKER, "", sentence))]
+    return sum(bool(re.search(_MARKER, sentence)) for sentence in telling) / len(telling) if telling else 0.0

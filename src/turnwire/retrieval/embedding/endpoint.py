@@ -1,0 +1,98 @@
+"""An embedder behind HTTP: any server that speaks OpenAI's `/v1/embeddings` (extras `[openai]` and `[semantic]`)."""
+
+import asyncio
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from msgspec import DecodeError, Struct, json
+
+from turnwire.core.errors import EmbedderError, EmbedderUnusableError
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+    from turnwire.retrieval.embedding.contract import Vector
+
+TEXTS_PER_REQUEST = 64
+RETRIES = 2
+
+
+class EndpointEmbedder:
+    """`url` ends in `/v1`, as OpenAI clients take it."""
+
+    def __init__(self, url: str, model: str, key: str | None = None, timeout: float = 30.0) -> None:
+        """Connects to nothing yet. Raises EmbedderUnusableError if an extra is not installed."""
+        # Not the address: the same model on another machine makes the same vectors.
+        self.name = f"endpoint:{model}"
+        if not all(map(find_spec, ("numpy", "openai"))):
+            raise EmbedderUnusableError(self.name, "it needs extras: pip install 'turnwire[openai,semantic]'")
+        self._url = url
+        self._model = model
+        self._key = key
+        self._timeout = timeout
+        self._client: AsyncOpenAI | None = None
+        self._opening = asyncio.Lock()
+
+    async def embed_documents(self, texts: Sequence[str]) -> "list[Vector]":
+        vectors: list[Vector] = []
+        for start in range(0, len(texts), TEXTS_PER_REQUEST):
+            vectors += await self._embed(texts[start : start + TEXTS_PER_REQUEST])
+        return vectors
+
+    async def embed_query(self, text: str) -> "Vector":
+        return (await self._embed([text]))[0]
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _embed(self, texts: Sequence[str]) -> "list[Vector]":
+        async with self._opening:
+            # Its imports take a second, which nobody else on the event loop should wait for.
+            self._client = self._client or await asyncio.to_thread(self._open)
+        from openai import APIConnectionError, APIStatusError
+
+        try:
+            # Numbers and not base64, the client's default, which some servers cannot do. Raw, because the client would
+            # hold up the event loop for a third of a second to read 64 long vectors.
+            answer = await self._client.embeddings.with_raw_response.create(
+                model=self._model, input=list(texts), encoding_format="float"
+            )
+        except APIStatusError as error:
+            if error.status_code in (401, 403, 404):
+                why = f"its server answered {error.status_code}; check its address, its key and the model's name"
+                raise EmbedderUnusableError(self.name, why) from error
+            raise EmbedderError(self.name, f"its server answered {error.status_code}; try again later") from error
+        except APIConnectionError as error:
+            raise EmbedderError(self.name, "its server cannot be reached; see that it runs") from error
+        return await asyncio.to_thread(self._read, answer.content, len(texts))
+
+    def _open(self) -> "AsyncOpenAI":
+        from openai import AsyncOpenAI
+
+        # Servers on one's own machine want no key; the client wants one.
+        key = self._key or "none"
+        return AsyncOpenAI(base_url=self._url, api_key=key, timeout=self._timeout, max_retries=RETRIES)
+
+    def _read(self, content: bytes, count: int) -> "list[Vector]":
+        import numpy as np
+
+        try:
+            rows = {row.index: row.embedding for row in json.decode(content, type=_Answer).data}
+            vectors = np.array([rows.pop(index) for index in range(count)], dtype=np.float32)
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        except (DecodeError, KeyError, ValueError) as error:
+            raise EmbedderError(self.name, "its server answered with no vector for some of the texts") from error
+        if not np.isfinite(lengths).all() or not lengths.all():
+            raise EmbedderError(self.name, "its server answered with a vector that has no direction")
+        return list(vectors / lengths)
+
+
+class _Row(Struct):
+    index: int
+    embedding: list[float]
+
+
+class _Answer(Struct):
+    data: list[_Row]

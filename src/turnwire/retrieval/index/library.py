@@ -1,0 +1,301 @@
+"""The library: documents in, passages out. Everything that is asked for is asked in somebody's name.
+
+All methods block and may be called from any thread; async code calls them through `asyncio.to_thread`.
+"""
+
+import hashlib
+import math
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from turnwire.core.errors import DocumentNotFoundError, StoreUnusableError
+from turnwire.retrieval.documents.chunks import Chunk, cut
+from turnwire.retrieval.documents.parsed import Parsed
+from turnwire.retrieval.index.database import IndexFile
+from turnwire.retrieval.index.records import HEADING_MARK, Document, Passage
+from turnwire.retrieval.index.terms import content_terms, match_query, segment
+
+_RARE, _RARE_SHARE = 10, 0.1
+_DOCUMENT = "id, name, title, format, digest, bytes, characters, passages, indexed_at, pages, owner, root"
+_VISIBLE = "(d.owner IS NULL OR d.owner = :owner)"
+_PASSAGE = (
+    "p.id, p.document_id, p.ordinal, d.title, p.text, p.char_start, p.char_end, p.line_start, p.line_end,"
+    " p.heading, p.page"
+)
+
+
+class NewDocument:
+    """A document that is read and cut, ready to be written."""
+
+    __slots__ = ("chunks", "record")
+
+    def __init__(
+        self, name: str, kind: str, content: bytes, parsed: Parsed, *, root: str | None = None, owner: str | None = None
+    ) -> None:
+        self.chunks: list[Chunk] = cut(parsed)
+        digest = digest_of(content)
+        self.record = Document(
+            id=document_id(root, name) if owner is None else document_id(owner, digest + name),
+            name=name,
+            title=parsed.title or Path(name).stem,
+            format=kind,
+            digest=digest,
+            bytes=len(content),
+            characters=len(parsed.text),
+            passages=len(self.chunks),
+            indexed_at=int(time.time() * 1000),
+            pages=parsed.pages,
+            owner=owner,
+            root=root,
+        )
+
+
+def document_id(place: str | None, name: str) -> str:
+    """The same for the same file, whenever it is indexed."""
+    return hashlib.sha256(f"{place or ''}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:20]
+
+
+def digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+class Library:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IndexFile | None = None
+
+    def open(self) -> None:
+        """Raises StoreUnusableError."""
+        if self._file is None:
+            self._file = IndexFile(self.path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @property
+    def file(self) -> IndexFile:
+        if self._file is None:
+            raise StoreUnusableError(str(self.path), "it is not open")
+        return self._file
+
+    def put(self, documents: Iterable[NewDocument]) -> None:
+        """Writes documents, each in place of the one that had its id, in one transaction."""
+        with self.file.writing() as database:
+            for document in documents:
+                _delete(database, document.record.id)
+                _insert(database, document)
+
+    def remove(self, document_ids: Iterable[str]) -> None:
+        with self.file.writing() as database:
+            for document_id in document_ids:
+                _delete(database, document_id)
+
+    def search(self, query: str, *, owner: str | None = None, limit: int = 10) -> list[Passage]:
+        """The passages that say most of what the query asks, best first; a higher score is better."""
+        terms = content_terms(query)
+        if not terms:
+            return []
+        ask = {"query": match_query(terms), "owner": owner, "limit": limit, "more": limit * 4}
+        ranked = "SELECT rowid, bm25(words) AS score FROM words WHERE words MATCH :query ORDER BY score LIMIT "
+        chosen = (
+            f"SELECT {_PASSAGE}, -w.score FROM (%s) w JOIN passages p ON p.id = w.rowid"
+            f" JOIN documents d ON d.id = p.document_id WHERE {_VISIBLE} ORDER BY w.score LIMIT :limit"
+        )
+        with self.file.reading() as database:
+            rows = database.execute(chosen % (ranked + ":more"), ask).fetchall()
+            if len(rows) < limit:
+                # Much that was found first is somebody else's: look through all of it.
+                rows = database.execute(chosen % (ranked + "-1"), ask).fetchall()
+        return [_passage(row) for row in rows]
+
+    def weights(self, terms: Sequence[str]) -> dict[str, float]:
+        """How telling each term is: its inverse document frequency among the passages.
+
+        Words that hardly occur are all alike: one that never does must not outweigh everything else.
+        """
+        with self.file.reading() as database:
+            (total,) = database.execute("SELECT count(*) FROM passages").fetchone()
+            rare = min(_RARE, total * _RARE_SHARE)
+            weights: dict[str, float] = {}
+            for term in terms:
+                query = match_query([segment(term)])
+                (found,) = database.execute("SELECT count(*) FROM words WHERE words MATCH ?", (query,)).fetchone()
+                found = max(found, rare)
+                weights[term] = math.log(1 + (total - found + 0.5) / (found + 0.5))
+            return weights
+
+    def passages(self, ids: Sequence[int], *, owner: str | None = None) -> list[Passage]:
+        """Those of them that are there and visible, in the order asked for."""
+        marks = ",".join("?" * len(ids))
+        with self.file.reading() as database:
+            rows = database.execute(
+                f"SELECT {_PASSAGE}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
+                f" WHERE p.id IN ({marks}) AND (d.owner IS NULL OR d.owner = ?)",
+                (*ids, owner),
+            ).fetchall()
+        found = {row[0]: _passage(row) for row in rows}
+        return [found[passage_id] for passage_id in ids if passage_id in found]
+
+    def passage(self, chunk_id: str, *, owner: str | None = None) -> Passage:
+        """Raises DocumentNotFoundError."""
+        document_id, _, ordinal = chunk_id.rpartition(":")
+        if ordinal.isdecimal() and len(ordinal) < 10:
+            with self.file.reading() as database:
+                row = database.execute(
+                    f"SELECT {_PASSAGE}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
+                    f" WHERE p.document_id = :id AND p.ordinal = :ordinal AND {_VISIBLE}",
+                    {"id": document_id, "ordinal": int(ordinal), "owner": owner},
+                ).fetchone()
+            if row is not None:
+                return _passage(row)
+        raise DocumentNotFoundError(chunk_id)
+
+    def documents(
+        self, *, owner: str | None = None, search: str | None = None, after: str | None = None, limit: int = 50
+    ) -> list[Document]:
+        """By name; `search` looks in names and titles; `after` is the last id of the page before."""
+        with self.file.reading() as database:
+            rows = database.execute(
+                f"SELECT {_DOCUMENT} FROM documents d WHERE {_VISIBLE}"
+                " AND (:search IS NULL OR instr(lowered(name), :search) OR instr(lowered(title), :search))"
+                " AND (:after IS NULL OR (name, id) > (SELECT name, id FROM documents WHERE id = :after))"
+                " ORDER BY name, id LIMIT :limit",
+                {"owner": owner, "search": search.lower() if search else None, "after": after, "limit": limit},
+            ).fetchall()
+        return [_document(row) for row in rows]
+
+    def document(self, document_id: str, *, owner: str | None = None) -> Document:
+        """Raises DocumentNotFoundError."""
+        with self.file.reading() as database:
+            row = database.execute(
+                f"SELECT {_DOCUMENT} FROM documents d WHERE id = :id AND {_VISIBLE}",
+                {"id": document_id, "owner": owner},
+            ).fetchone()
+        if row is None:
+            raise DocumentNotFoundError(document_id)
+        return _document(row)
+
+    def document_passages(self, document_id: str, *, start: int = 0, end: int | None = None) -> list[Passage]:
+        """Those that reach into a range of the document, in order. The caller has checked whose it is."""
+        with self.file.reading() as database:
+            rows = database.execute(
+                f"SELECT {_PASSAGE}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
+                " WHERE p.document_id = ? AND p.char_start + length(p.text) > ? AND (? IS NULL OR p.char_start < ?)"
+                " ORDER BY p.ordinal",
+                (document_id, start, end, end),
+            ).fetchall()
+        return [_passage(row, whole=True) for row in rows]
+
+    def digests(self, root: str) -> dict[str, tuple[str, str]]:
+        """Name to id and digest of every document below a root."""
+        with self.file.reading() as database:
+            rows = database.execute("SELECT name, id, digest FROM documents WHERE root = ?", (root,)).fetchall()
+        return {name: (document_id, digest) for name, document_id, digest in rows}
+
+    def roots(self) -> dict[str, bool]:
+        """Every root that is indexed, and whether it is Turnwire's own documentation."""
+        with self.file.reading() as database:
+            rows = database.execute("SELECT path, is_own FROM roots ORDER BY path").fetchall()
+        return {path: bool(is_own) for path, is_own in rows}
+
+    def add_root(self, path: str, *, is_own: bool = False) -> None:
+        """Turnwire's own documentation leaves when there is anything else."""
+        with self.file.writing() as database:
+            database.execute("INSERT OR REPLACE INTO roots VALUES (?, ?)", (path, is_own))
+            if not is_own:
+                for (own,) in database.execute("SELECT path FROM roots WHERE is_own").fetchall():
+                    _forget(database, own)
+
+    def forget_root(self, path: str) -> int:
+        """Takes a root and its documents out. Returns how many there were."""
+        with self.file.writing() as database:
+            return _forget(database, path)
+
+    def uploads(self, owner: str) -> int:
+        """How many documents somebody has uploaded."""
+        with self.file.reading() as database:
+            return database.execute("SELECT count(*) FROM documents WHERE owner = ?", (owner,)).fetchone()[0]
+
+    def count(self) -> tuple[int, int]:
+        """How many documents and passages there are."""
+        with self.file.reading() as database:
+            return database.execute(
+                "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM passages)"
+            ).fetchone()
+
+    def version(self) -> int:
+        """Changes whenever anything is written, also by another process."""
+        with self.file.reading() as database:
+            return database.execute("SELECT count FROM changes").fetchone()[0]
+
+
+def _insert(database: sqlite3.Connection, document: NewDocument) -> None:
+    record = document.record
+    values = [getattr(record, name) for name in _DOCUMENT.split(", ")]
+    database.execute(f"INSERT INTO documents({_DOCUMENT}) VALUES ({','.join('?' * len(values))})", values)
+    (last,) = database.execute("SELECT coalesce(max(id), 0) FROM passages").fetchone()
+    numbered = list(enumerate(document.chunks))
+    database.executemany(
+        "INSERT INTO passages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(last + 1 + n, record.id, n, HEADING_MARK.join(c.headings), c.text, *_place(c)) for n, c in numbered],
+    )
+    database.executemany(
+        "INSERT INTO words(rowid, heading, body) VALUES (?, ?, ?)",
+        [(last + 1 + n, segment(_indexed_heading(record, c)), segment(c.text)) for n, c in numbered],
+    )
+
+
+def _place(chunk: Chunk) -> tuple[int, int, int, int, int | None]:
+    return chunk.start, chunk.end, chunk.line_start, chunk.line_end, chunk.page
+
+
+def _indexed_heading(record: Document, chunk: Chunk) -> str:
+    """The title is found with every passage, also where no heading says it."""
+    if chunk.headings and chunk.headings[0] == record.title:
+        return " ".join(chunk.headings)
+    return " ".join((record.title, *chunk.headings))
+
+
+def _delete(database: sqlite3.Connection, document_id: str) -> int:
+    if database.execute("SELECT 1 FROM documents WHERE id = ?", (document_id,)).fetchone() is None:
+        return 0
+    for table, key in (("words", "rowid"), ("vectors", "passage_id")):
+        database.execute(
+            f"DELETE FROM {table} WHERE {key} IN (SELECT id FROM passages WHERE document_id = ?)", (document_id,)
+        )
+    database.execute("DELETE FROM passages WHERE document_id = ?", (document_id,))
+    return database.execute("DELETE FROM documents WHERE id = ?", (document_id,)).rowcount
+
+
+def _forget(database: sqlite3.Connection, root: str) -> int:
+    found = database.execute("SELECT id FROM documents WHERE root = ?", (root,)).fetchall()
+    database.execute("DELETE FROM roots WHERE path = ?", (root,))
+    return sum(_delete(database, document_id) for (document_id,) in found)
+
+
+def _document(row: Sequence[object]) -> Document:
+    return Document(**dict(zip(_DOCUMENT.split(", "), row, strict=True)))  # pyright: ignore[reportArgumentType]
+
+
+def _passage(
+    row: tuple[int, str, int, str, str, int, int, int, int, str, int | None, float], *, whole: bool = False
+) -> Passage:
+    passage_id, document, ordinal, title, text, start, end, line_start, line_end, heading, page, score = row
+    return Passage(
+        id=passage_id,
+        document_id=document,
+        ordinal=ordinal,
+        title=title,
+        text=text if whole else text[: end - start],
+        start=start,
+        end=end,
+        line_start=line_start,
+        line_end=line_end,
+        headings=tuple(heading.split(HEADING_MARK)) if heading else (),
+        page=page,
+        score=score,
+    )

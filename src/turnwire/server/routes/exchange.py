@@ -1,0 +1,124 @@
+"""What the routes that take a message, or stream, have in common: reading it, waiting for its turn, the headers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from turnwire.assembly import SSE_CHAT
+from turnwire.core.contracts import Wire
+from turnwire.core.follow import follow
+from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.server.auth import Caller
+from turnwire.server.errors import HttpError
+from turnwire.server.guard import Headers
+from turnwire.server.requests import MessageBody
+from turnwire.server.streams.connection import Receive, Send
+from turnwire.server.streams.lookahead import Place
+from turnwire.server.streams.opening import SessionStream, TurnStream
+from turnwire.server.streams.text import TextStream
+from turnwire.server.turnwire import Turnwire
+
+Request = dict[str, Any]
+OpenStream = TurnStream | SessionStream | TextStream
+Endpoint = Callable[[Request, Receive, Send, Caller, dict[bytes, bytes], Headers], Awaitable[OpenStream | None]]
+
+STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
+
+
+def session_header(session_id: str) -> tuple[bytes, bytes]:
+    return b"x-session-id", session_id.encode("ascii")
+
+
+def turn_headers(record: TurnRecord) -> Headers:
+    return [(b"x-turn-id", record.id.encode("ascii")), session_header(record.session_id)]
+
+
+def stream_headers(scope: Request, wire: Wire, record: TurnRecord, added: Headers) -> Headers:
+    location = f"{scope.get('root_path', '')}/v1/turns/{record.id}/events"
+    if wire is not SSE_CHAT:
+        location += f"?wire={wire.name}"
+    return [
+        *added,
+        *STREAM_HEADERS,
+        (b"content-type", wire.media_type.encode("ascii")),
+        *turn_headers(record),
+        (b"location", location.encode("ascii")),
+    ]
+
+
+def text_stream(
+    turnwire: Turnwire,
+    scope: Request,
+    caller: Caller,
+    record: TurnRecord,
+    place: Place | None,
+    wire: Wire,
+    added: Headers,
+) -> TextStream:
+    """A text stream from a place, or, with none, from the start as soon as there is something to say."""
+    return TextStream(
+        turnwire.streams,
+        turnwire.runner,
+        turnwire.store,
+        caller,
+        record,
+        place,
+        turnwire.settings.text_start_timeout,
+        wire,
+        stream_headers(scope, wire, record, added),
+        [*added, *turn_headers(record)],
+    )
+
+
+async def answered(
+    turnwire: Turnwire, receive: Receive, caller: Caller, body: MessageBody, key: str | None
+) -> tuple[TurnRecord, TurnState] | None:
+    """Starts a turn, or joins the one the key names, and waits for its end. None if the client has left before."""
+    accepted = await turnwire.start(caller.principal, body, key)
+    turn_id = accepted.record.id
+    turnwire.runner.reader_joined(turn_id)
+    ended = asyncio.create_task(_ended(turnwire, turn_id))
+    gone = asyncio.create_task(_gone(receive))
+    try:
+        await asyncio.wait([ended, gone], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        turnwire.runner.reader_left(turn_id, by_client=not ended.done())
+        ended.cancel()
+        gone.cancel()
+    if not ended.done() or ended.cancelled():
+        return None
+    ended.result()
+    record = await turnwire.store.find_turn(caller.principal, turn_id)
+    return record, await turnwire.state(record)
+
+
+async def _ended(turnwire: Turnwire, turn_id: str) -> None:
+    async for _ in follow(turnwire.store, turn_id):
+        pass
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def idempotency_key(headers: dict[bytes, bytes]) -> str | None:
+    text = headers.get(b"idempotency-key", b"").decode("latin-1").strip()
+    if len(text) > 255:
+        raise HttpError(422, "invalid_request", "Idempotency-Key: longer than 255 characters")
+    return text or None
+
+
+async def read_json(receive: Receive, headers: dict[bytes, bytes]) -> bytes:
+    """A body that says it is JSON; anything else a web page could send without asking."""
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json" and not kind.endswith(b"+json"):
+        raise HttpError(415, "unsupported_media_type", "send the body as `Content-Type: application/json`")
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise HttpError(400, "disconnected", "the request was not complete")
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return body

@@ -1,0 +1,57 @@
+"""`/v1/rag`: a session in the path, a question in the body, the answer as JSON or as `three_phase_text`.
+
+These are the routes of an older protocol. They take its names for fields beside ours, and tell every
+failure as `chat_failed`.
+"""
+
+from turnwire.assembly import THREE_PHASE_TEXT
+from turnwire.core.encoding import ascii_json
+from turnwire.server.answers import answer_of, chat_error
+from turnwire.server.auth import Caller
+from turnwire.server.errors import HttpError
+from turnwire.server.guard import Headers
+from turnwire.server.requests import MessageBody, RagMessageBody, check_id, parse_message, path_of
+from turnwire.server.responses import respond_json
+from turnwire.server.routes.exchange import Request, answered, idempotency_key, read_json, text_stream, turn_headers
+from turnwire.server.streams.connection import Receive, Send
+from turnwire.server.streams.text import TextStream
+from turnwire.server.turnwire import Turnwire
+
+
+class RagRoutes:
+    def __init__(self, turnwire: Turnwire) -> None:
+        self._turnwire = turnwire
+
+    async def messages(
+        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
+    ) -> None:
+        """Starts a turn, or joins the one the key names, and answers when it has ended."""
+        caller.needs("write")
+        body = await _read_message(scope, receive, headers)
+        answer = await answered(self._turnwire, receive, caller, body, idempotency_key(headers))
+        if answer is None:
+            return
+        record, state = answer
+        failure = chat_error(state)
+        if failure is not None:
+            raise failure
+        await respond_json(send, 200, ascii_json(answer_of(state)), [*added, *turn_headers(record)])
+
+    async def messages_stream(
+        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
+    ) -> TextStream:
+        """Starts a turn, or joins the one the key names, and streams it."""
+        caller.needs("write")
+        body = await _read_message(scope, receive, headers)
+        with self._turnwire.streams.room(caller.principal):
+            accepted = await self._turnwire.start(caller.principal, body, idempotency_key(headers))
+            return text_stream(self._turnwire, scope, caller, accepted.record, None, THREE_PHASE_TEXT, added)
+
+
+async def _read_message(scope: Request, receive: Receive, headers: dict[bytes, bytes]) -> MessageBody:
+    """The message, in the session of the path. Raises HttpError 4xx."""
+    session_id = check_id(path_of(scope).split("/")[4])
+    body = parse_message(await read_json(receive, headers), RagMessageBody)
+    if body.session_id not in (None, session_id):
+        raise HttpError(422, "invalid_request", "session_id: not the one in the path; leave it out")
+    return body.model_copy(update={"session_id": session_id})

@@ -1,0 +1,140 @@
+"""Reading a log before its stream is opened, for wires that keep state.
+
+Such a wire's encoder is given a log from its start, whatever the reader has already; and what a
+restart has made void is left out, because these wires cannot take back what they have said.
+"""
+
+from collections.abc import Generator
+from contextlib import aclosing, contextmanager
+
+from msgspec import Struct
+
+from turnwire.core.contracts import Encoder, LogReader, Wire
+from turnwire.core.encoding import decode_event
+from turnwire.core.errors import EventsGoneError, RestartedError
+from turnwire.core.events import RestartEvent
+from turnwire.core.follow import PAGE, follow
+from turnwire.core.logged import LoggedEvent
+from turnwire.server.errors import HttpError
+
+Void = tuple[range, ...]
+"""Positions that count no more, those of the restarts themselves among them."""
+
+_RESTART_BODY = b'{"type":"restart"'
+
+
+class Place(Struct, frozen=True):
+    """Where a reader goes on: after a position, of whose frame it still needs the `rest`.
+
+    `is_end` says that nothing comes after that.
+    """
+
+    position: int = 0
+    rest: bytes = b""
+    void: Void = ()
+    is_end: bool = False
+
+
+class _SettledEncoder:
+    """Says nothing about what is void."""
+
+    def __init__(self, encoder: Encoder, void: Void) -> None:
+        self._encoder = encoder
+        self._void = void
+
+    @property
+    def takes_heartbeat(self) -> bool:
+        return self._encoder.takes_heartbeat
+
+    def frame(self, logged: LoggedEvent) -> bytes:
+        if any(logged.position in span for span in self._void):
+            return b""
+        return self._encoder.frame(logged)
+
+
+def settled_encoder(wire: Wire, void: Void) -> Encoder:
+    return _SettledEncoder(wire.encoder(), void) if void else wire.encoder()
+
+
+async def encoder_at(store: LogReader, turn_id: str, wire: Wire, position: int, void: Void) -> Encoder:
+    """An encoder that has been given what it needs to go on after a position."""
+    encoder, given = settled_encoder(wire, void), 0
+    while wire.keeps_state and given < position:
+        events = await store.read(turn_id, given, min(PAGE, position - given))
+        for logged in events:
+            encoder.frame(logged)
+        given = events[-1].position
+    return encoder
+
+
+async def void_of(store: LogReader, turn_id: str) -> Void:
+    """Raises HttpError 410."""
+    void: list[range] = []
+    position = 0
+    with _whole(turn_id):
+        while events := await store.read(turn_id, position, PAGE):
+            for logged in events:
+                if logged.body.startswith(_RESTART_BODY):
+                    restart = decode_event(logged.body)
+                    assert isinstance(restart, RestartEvent)
+                    void.append(range(restart.from_position + 1, logged.position + 1))
+            position = events[-1].position
+    return tuple(void)
+
+
+async def place_of(store: LogReader, turn_id: str, wire: Wire, offset: int) -> Place:
+    """The place of a byte in a log. Raises HttpError 410 or 416."""
+    void = await void_of(store, turn_id)
+    first_void = min((span.start for span in void), default=None)
+    encoder = settled_encoder(wire, void)
+    position = size = 0
+    is_end = False
+    try:
+        while events := await store.read(turn_id, position, PAGE):
+            for logged in events:
+                if logged.position == first_void and size < offset:
+                    raise _begun_anew(size)
+                frame = encoder.frame(logged)
+                position, size, is_end = logged.position, size + len(frame), logged.is_last
+                if size > offset:
+                    return Place(position, frame[offset - size :], void, is_end)
+    except RestartedError:
+        return await place_of(store, turn_id, wire, offset)  # It has come since we looked.
+    if size < offset:
+        raise _bad_offset(size, f"there are {size} bytes so far; read from offset={size}, or from offset=0")
+    return Place(position, b"", void, is_end)
+
+
+async def first_word(store: LogReader, turn_id: str, wire: Wire) -> LoggedEvent | None:
+    """Waits for the first event that the wire says anything about. None if there was a restart before it.
+
+    Raises HttpError 410.
+    """
+    encoder = wire.encoder()
+    async with aclosing(follow(store, turn_id)) as following:
+        try:
+            with _whole(turn_id):
+                async for events in following:
+                    for logged in events:
+                        if encoder.frame(logged):
+                            return logged
+        except RestartedError:
+            pass
+    return None
+
+
+@contextmanager
+def _whole(turn_id: str) -> Generator[None]:
+    try:
+        yield
+    except EventsGoneError:
+        message = f"events of turn {turn_id!r} are past their retention, and this wire needs all; read its snapshot"
+        raise HttpError(410, "events_gone", message) from None
+
+
+def _begun_anew(size: int) -> HttpError:
+    return _bad_offset(size, f"what followed byte {size} was begun anew; drop it, and read from offset={size}")
+
+
+def _bad_offset(size: int, message: str) -> HttpError:
+    return HttpError(416, "bad_offset", message, headers={"Content-Range": f"bytes */{size}"}, size=size)

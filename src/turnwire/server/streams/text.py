@@ -1,0 +1,109 @@
+"""A text stream that is about to be opened.
+
+Plain text has no word for a failure, so the answer begins only when there is something to say: until
+then a failed turn can still be told as an error. Whoever waits for that is a reader of the turn already.
+"""
+
+import asyncio
+import logging
+
+from turnwire.core.contracts import Wire
+from turnwire.core.errors import TurnwireError
+from turnwire.core.runner import TurnRunner
+from turnwire.core.turns import TurnRecord
+from turnwire.server.answers import chat_error
+from turnwire.server.auth import Caller
+from turnwire.server.errors import HttpError, http_error
+from turnwire.server.guard import Headers
+from turnwire.server.responses import json_headers
+from turnwire.server.streams.connection import Connection, Receive, Send
+from turnwire.server.streams.hub import StreamHub
+from turnwire.server.streams.lookahead import Place, first_word, void_of
+from turnwire.server.streams.pump import TurnReader
+from turnwire.server.streams.replay import StateReader, TurnReplay
+
+logger = logging.getLogger("turnwire.streams")
+
+
+class TextStream:
+    """One turn from a place in its log, at once; or from its start, when there is something to say.
+
+    `patience` is how long that may take; `plain` are the headers of an answer that is an error.
+    """
+
+    def __init__(
+        self,
+        hub: StreamHub,
+        runner: TurnRunner,
+        store: StateReader,
+        caller: Caller,
+        record: TurnRecord,
+        place: Place | None,
+        patience: float,
+        wire: Wire,
+        headers: Headers,
+        plain: Headers,
+    ) -> None:
+        self._hub = hub
+        self._runner = runner
+        self._store = store
+        self._caller = caller
+        self._record = record
+        self._place = place
+        self._patience = patience
+        self._wire = wire
+        self._headers = headers
+        self._plain = plain
+        self._reader: TurnReader | TurnReplay | None = None
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        connection = self._hub.connect(send, self._wire, self._caller)
+        self._runner.reader_joined(self._record.id)
+        left = True
+        beginning = asyncio.create_task(self._begin(connection, send))
+        try:
+            left = await connection.closed(receive)
+        finally:
+            beginning.cancel()
+            if self._reader is not None:
+                self._reader.close()
+            self._hub.disconnect(connection)
+            self._runner.reader_left(self._record.id, by_client=left)
+
+    async def _begin(self, connection: Connection, send: Send) -> None:
+        try:
+            try:
+                place = self._place or await self._beginning()
+            except (TurnwireError, HttpError) as error:
+                refusal = error if isinstance(error, HttpError) else http_error(error)
+                await send(_start(refusal.status, json_headers(refusal.body, self._plain)))
+                connection.write(refusal.body, last=True)
+            else:
+                await send(_start(200, self._headers))
+                connection.write(place.rest, last=place.is_end)
+                if not place.is_end:
+                    self._reader = self._hub.attach(self._record, place.position, connection, place.void)
+        except Exception:
+            logger.exception("the text stream of turn %s could not begin", self._record.id)
+            connection.abort()
+        finally:
+            self._place, self._headers, self._plain = None, [], []  # A stream is open for minutes.
+
+    async def _beginning(self) -> Place:
+        """The start of the log, as soon as there is something to say. Raises HttpError 500 if the turn has failed."""
+        turn_id, word = self._record.id, None
+        try:
+            async with asyncio.timeout(self._patience):
+                word = await first_word(self._store, turn_id, self._wire)
+        except TimeoutError:
+            pass
+        if word is not None and word.is_last:
+            state = await self._store.turn_state(turn_id)
+            failure = chat_error(state) if state is not None else None
+            if failure is not None:
+                raise failure
+        return Place(void=await void_of(self._store, turn_id))
+
+
+def _start(status: int, headers: Headers) -> dict[str, object]:
+    return {"type": "http.response.start", "status": status, "headers": headers}

@@ -1,0 +1,74 @@
+"""The measures, on cases that can be done by hand."""
+
+import math
+
+import pytest
+
+from eval import measures
+
+
+def test_the_best_order_has_an_ndcg_of_one() -> None:
+    assert measures.ndcg(["a", "b", "x"], {"a": 2, "b": 1}) == pytest.approx(1.0)
+
+
+def test_a_worse_place_counts_less() -> None:
+    assert measures.ndcg(["x", "a"], {"a": 1}) == pytest.approx(1 / math.log2(3))
+    gains = {"a": 3, "b": 1}
+    best = 3 + 1 / math.log2(3)
+    assert measures.ndcg(["b", "a"], gains) == pytest.approx((1 + 3 / math.log2(3)) / best)
+    assert measures.ndcg(["x", "y"], gains) == 0.0
+
+
+def test_only_the_first_places_count() -> None:
+    ranking = [f"x{number}" for number in range(10)]
+    assert measures.ndcg([*ranking, "a"], {"a": 1}) == 0.0
+    assert measures.ndcg([*ranking[:9], "a"], {"a": 1}) > 0.0
+    many = {f"r{number}": 1.0 for number in range(20)}
+    assert measures.ndcg(list(many), many) == pytest.approx(1.0)
+
+
+def test_a_document_that_is_ranked_twice_counts_once() -> None:
+    assert measures.ndcg(["x", "x", "a"], {"a": 1}) == measures.ndcg(["x", "a"], {"a": 1})
+    assert measures.ndcg(["a", "a"], {"a": 1, "b": 1}) < 1.0
+
+
+def test_recall_and_rank() -> None:
+    gains = {"a": 1.0, "b": 2.0, "c": 0.0}
+    assert measures.recall(["x", "b"], gains) == 0.5
+    assert measures.recall(["x", "b", "a"], gains, depth=2) == 0.5
+    assert measures.reciprocal_rank(["c", "b", "a"], gains) == 0.5
+    assert measures.reciprocal_rank(["x"], gains) == 0.0
+
+
+def test_a_question_without_a_relevant_document_cannot_be_ranked() -> None:
+    with pytest.raises(ValueError, match="no best order"):
+        measures.ndcg(["a"], {})
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("It serves on port 8420 [1].", True),
+        ("IT SERVES\n  on PORT 8420.", True),
+        ("It serves on port [2] 8420", True),
+        ("It serves on port 842.", False),
+    ],
+)
+def test_an_answer_is_found_in_any_dress(text: str, holds: bool) -> None:
+    assert measures.holds_answer(text, ["nothing", "port 8420"]) is holds
+
+
+def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
+    assert measures.auc([2, 3], [0, 1]) == 1.0
+    assert measures.auc([0, 1], [2, 3]) == 0.0
+    assert measures.auc([1, 1], [1]) == 0.5
+    assert measures.auc([1, 3], [2, 2]) == 0.5
+    with pytest.raises(ValueError, match="both groups"):
+        measures.auc([], [1])
+
+
+def test_shares_means_and_percentiles() -> None:
+    assert measures.share([0.4, 0.5, 0.6, 0.7], 0.5) == 0.75
+    assert measures.mean([1, 2, 3]) == 2
+    values = [5.0, 1.0, 3.0, 2.0, 4.0]
+    assert [measures.percentile(values, percent) for percent in (0, 50, 95, 100)] == [1, 3, 5, 5]

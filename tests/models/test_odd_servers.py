@@ -1,0 +1,145 @@
+"""Servers that call themselves compatible, and nearly are. Each case is one that exists."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.models.asking import ask, failure, text
+from tests.models.conftest import MakeModel
+from tests.scripted_model import ScriptedModel, says
+from tests.scripted_wires import Answer
+from turnwire.core.events import UsageEvent
+from turnwire.models.contract import Piece, ToolWish
+
+
+def chunk(finish_reason: str | None = None, **delta: Any) -> bytes:
+    return json.dumps({"choices": [{"delta": delta, "finish_reason": finish_reason}]}).encode()
+
+
+def call(arguments: str, name: str | None = None, **rest: Any) -> bytes:
+    return chunk(tool_calls=[{**rest, "function": {"name": name, "arguments": arguments}}])
+
+
+def exactly(*chunks: bytes) -> Answer:
+    """These chunks, and after them no other finish reason."""
+    return Answer(chunks, "unfinished")
+
+
+async def chat(make_model: MakeModel, server: ScriptedModel, *chunks: bytes) -> list[Piece]:
+    server.plan(exactly(*chunks))
+    return await ask(make_model(api="chat"))
+
+
+@pytest.fixture
+def api() -> str:
+    return "chat"
+
+
+async def test_calls_that_all_have_the_same_index_are_told_apart_by_their_ids(
+    make_model: MakeModel, model_server: ScriptedModel
+) -> None:
+    pieces = await chat(
+        make_model,
+        model_server,
+        call('{"q":1}', "search", index=0, id="a"),
+        call('{"q":', "search", index=0, id="b"),
+        call("2}", index=0, id="b"),
+        chunk("tool_calls"),
+    )
+    assert pieces == [ToolWish("a", "search", '{"q":1}'), ToolWish("b", "search", '{"q":2}')]
+
+
+async def test_calls_without_an_index_are_told_apart_by_their_names(
+    make_model: MakeModel, model_server: ScriptedModel
+) -> None:
+    pieces = await chat(
+        make_model,
+        model_server,
+        call("{", "search", id="a"),
+        call("}"),
+        call("{}", "read", id="b"),
+        chunk("tool_calls"),
+    )
+    assert pieces == [ToolWish("a", "search", "{}"), ToolWish("b", "read", "{}")]
+
+
+async def test_an_id_and_a_name_that_are_repeated_begin_no_new_call(
+    make_model: MakeModel, model_server: ScriptedModel
+) -> None:
+    pieces = await chat(
+        make_model,
+        model_server,
+        call("{", "search", index=0, id="a"),
+        call("}", "search", index=0, id="a"),
+        chunk("tool_calls"),
+    )
+    assert pieces == [ToolWish("a", "search", "{}")]
+
+
+async def test_a_call_in_the_very_chunk_that_ends_the_answer_counts(
+    make_model: MakeModel, model_server: ScriptedModel
+) -> None:
+    wanted = [{"index": 0, "id": "a", "function": {"name": "search", "arguments": "{}"}}]
+    pieces = await chat(make_model, model_server, chunk("stop", tool_calls=wanted))
+    assert pieces == [ToolWish("a", "search", "{}")]
+
+
+@pytest.mark.parametrize("reason", ["stop", "eos_token", "stop_sequence", "function_call"])
+async def test_a_good_end_has_several_names(make_model: MakeModel, model_server: ScriptedModel, reason: str) -> None:
+    assert await chat(make_model, model_server, chunk(content="Yes."), chunk(reason)) == ["Yes."]
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource"])
+async def test_an_end_that_nobody_knows_is_no_good_end(
+    make_model: MakeModel, model_server: ScriptedModel, reason: str
+) -> None:
+    model_server.plan(exactly(chunk(content="Ye"), chunk(reason)))
+    error, pieces = await failure(make_model())
+    assert error.code == "truncated"
+    assert text(pieces) == "Ye"
+
+
+async def test_usage_that_is_counted_along_is_told_once(make_model: MakeModel, model_server: ScriptedModel) -> None:
+    counts = [
+        json.dumps({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": n}}).encode() for n in (1, 2)
+    ]
+    pieces = await chat(make_model, model_server, *counts, chunk("stop"))
+    assert pieces == [UsageEvent(model="small", input_tokens=5, output_tokens=2)]
+
+
+async def test_a_refusal_is_what_the_model_says(make_model: MakeModel, model_server: ScriptedModel) -> None:
+    assert await chat(make_model, model_server, chunk(refusal="I will not."), chunk("stop")) == ["I will not."]
+
+
+async def test_chunks_that_say_nothing_are_passed_over(make_model: MakeModel, model_server: ScriptedModel) -> None:
+    silent = [b"{}", b'{"choices": null}', b'{"choices": [{"index": 0}]}', chunk(content=None, tool_calls=None)]
+    assert await chat(make_model, model_server, *silent, chunk("stop", content="Yes.")) == ["Yes."]
+
+
+@pytest.mark.parametrize(
+    "wrong", [b'{"choices": 5}', chunk(content={"parts": []}), b'{"choices": [{"delta": "Yes."}]}'], ids=str
+)
+async def test_a_field_of_the_wrong_kind_is_no_answer(
+    make_model: MakeModel, model_server: ScriptedModel, wrong: bytes
+) -> None:
+    model_server.plan(exactly(wrong, chunk("stop")))
+    error, _ = await failure(make_model())
+    assert error.code == "model_unavailable"
+
+
+async def test_events_of_responses_that_nobody_knows_are_passed_over(
+    make_model: MakeModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(
+        says("Yes", b'{"type": "response.sings", "delta": {"note": "c"}}', b'{"kind": 1}', ".", usage=None)
+    )
+    assert await ask(make_model(api="responses")) == ["Yes", "."]
+
+
+async def test_reasoning_and_refusals_of_responses_are_told(make_model: MakeModel, model_server: ScriptedModel) -> None:
+    thought = b'{"type": "response.reasoning_text.delta", "delta": "Hm."}'
+    refusal = b'{"type": "response.refusal.delta", "delta": "No."}'
+    model_server.plan(says(thought, refusal, usage=None))
+    pieces = await ask(make_model(api="responses"))
+    assert [getattr(piece, "content", piece) for piece in pieces] == ["Hm.", "No."]

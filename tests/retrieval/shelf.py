@@ -1,0 +1,255 @@
+"""A shelf of small documents, and how tests ask it: with no model or a scripted one, every wait bounded."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpcore2
+import pytest
+from msgspec import Struct, field
+
+from tests.scripted_model import ScriptedModel, calls, says
+from tests.scripted_wires import Answer
+from tests.serving import PATIENCE
+from turnwire.core.encoding import ascii_json
+from turnwire.core.events import CitationEvent, Event, Hit, ResponseEvent, SearchEvent, StatusEvent, TokenEvent
+from turnwire.models.openai_client import OpenAIModel
+from turnwire.retrieval.collecting import collect_evidence
+from turnwire.retrieval.documents.reading import parse
+from turnwire.retrieval.evidence import RetrievalResult
+from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.synthesis import stream_synthesis
+
+KEY = "sk-very-secret-0123456789"
+TEA = """\
+# Tea
+
+## Green tea
+
+Green tea is brewed at eighty degrees for two minutes. Hotter water makes it bitter.
+
+## Black tea
+
+Black tea is brewed with boiling water for four minutes. Its leaves are oxidised before they are dried.
+
+## Oolong
+
+Oolong is only half oxidised. Its leaves are rolled into small balls.
+"""
+FERRY = """\
+# The ferry
+
+## Timetable
+
+The ferry to Norderney leaves the harbour at nine every morning. In winter it leaves at ten.
+
+## Tickets
+
+A ticket for the ferry costs twelve euros. Children travel for nothing.
+"""
+LIGHTHOUSE = """\
+# The lighthouse
+
+The lighthouse was built in 1874. Its lamp can be seen from forty kilometres away. 灯台は海の近くにあります。
+"""
+SHELF = {"tea.md": TEA, "ferry.md": FERRY, "lighthouse.md": LIGHTHOUSE}
+GREEN = "How is green tea brewed?"
+"""A question that one passage of the shelf answers."""
+NOWHERE = "Who won the chess tournament in Reykjavik?"
+"""A question that no passage answers."""
+
+E = TypeVar("E", bound=Event)
+MakeModel = Callable[..., OpenAIModel]
+
+
+# The shelf
+
+
+def put(library: Library, name: str, text: str, owner: str | None = None) -> str:
+    """Puts a document on the shelf; its id."""
+    content = text.encode()
+    document = NewDocument(name, "markdown", content, parse(name, content), owner=owner)
+    library.put([document])
+    return document.record.id
+
+
+def text_of(library: Library, document_id: str) -> str:
+    return "".join(passage.text for passage in library.document_passages(document_id))
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[Library]:
+    shelf = Library(tmp_path / "shelf.db")
+    shelf.open()
+    for name, text in SHELF.items():
+        put(shelf, name, text)
+    yield shelf
+    shelf.close()
+
+
+@pytest.fixture
+def searcher(library: Library) -> Searcher:
+    return Searcher(library)
+
+
+class HeldSearcher(Searcher):
+    """Finds nothing until it is let go; `queries` is what it was asked for."""
+
+    def __init__(self, library: Library) -> None:
+        super().__init__(library)
+        self.queries: list[str] = []
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def search(self, query: str, **how: Any) -> list[Any]:
+        self.queries.append(query)
+        self.begun.set()
+        await self.go_on.wait()
+        return await super().search(query, **how)
+
+
+# The model
+
+
+# Nothing is verified on a plain socket, and to prepare for it takes longer than most tests.
+_prepared = cache(httpcore2.default_ssl_context)
+
+
+@pytest.fixture
+async def make_model(model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeModel]:
+    """Makes models that ask the scripted server, and closes them."""
+    made: list[OpenAIModel] = []
+    monkeypatch.setattr(httpcore2, "default_ssl_context", _prepared)
+
+    def make(**options: Any) -> OpenAIModel:
+        given = {"base_url": model_server.url, "api_key": KEY, "retries": 0, **options}
+        made.append(OpenAIModel("small", **given))
+        return made[-1]
+
+    yield make
+    for model in made:
+        await model.close()
+
+
+@pytest.fixture
+def model(make_model: MakeModel) -> OpenAIModel:
+    return make_model()
+
+
+def searches(*queries: str, **how: Any) -> Answer:
+    """The model searches, for all of these at once."""
+    return calls(*(("search_documents", {"query": query}) for query in queries), **how)
+
+
+def judges(sufficient: bool = True, keep: Sequence[int] = (1,), **rest: Any) -> Answer:
+    """The model's review."""
+    told = {"keep": list(keep), "sufficient": sufficient, "missing": [], "next_query": None, "reason": "So.", **rest}
+    return says(ascii_json(told).decode(), "")
+
+
+READY = says("READY")
+
+
+def prompt(body: dict[str, Any]) -> str:
+    """The last message of a request, on either wire."""
+    last = (body.get("messages") or body.get("input"))[-1]
+    return last["content"] if "content" in last else last["output"]
+
+
+def offered(body: dict[str, Any]) -> list[str]:
+    """The names of the tools that a request offers."""
+    return [tool["function"]["name"] for tool in body.get("tools", ())]
+
+
+# Asking
+
+
+class Found(Struct, frozen=True):
+    """What `collect_evidence` returned, and what it told on the way."""
+
+    result: RetrievalResult
+    events: list[Event]
+
+    def of(self, kind: type[E]) -> list[E]:
+        return of(kind, self.events)
+
+    @property
+    def statuses(self) -> list[str]:
+        return [event.text for event in self.of(StatusEvent)]
+
+    @property
+    def queries(self) -> list[str]:
+        return [event.query for event in self.of(SearchEvent) if event.phase == "started"]
+
+    @property
+    def hits(self) -> list[list[Hit]]:
+        """What each search found, in the order in which they ended."""
+        return [list(event.hits or ()) for event in self.of(SearchEvent) if event.phase == "finished"]
+
+
+def of(kind: type[E], events: Sequence[Event]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+async def collect(question: str, searcher: Searcher, **how: Any) -> Found:
+    events: list[Event] = []
+    async with asyncio.timeout(PATIENCE):
+        result = await collect_evidence(question, searcher, event_collector=events, **how)
+    return Found(result, events)
+
+
+class Written(Struct):
+    """An answer as it was streamed."""
+
+    pieces: list[str] = field(default_factory=list[str])
+    events: list[Event] = field(default_factory=list[Event])
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def citations(self) -> list[CitationEvent]:
+        return of(CitationEvent, self.events)
+
+    @property
+    def statuses(self) -> list[str]:
+        return [event.text for event in of(StatusEvent, self.events)]
+
+    @property
+    def mode(self) -> str | None:
+        (response,) = of(ResponseEvent, self.events)
+        assert self.events[-1] is response
+        return response.mode
+
+    @property
+    def claims(self) -> list[tuple[int, str]]:
+        """What each citation stands for: its number, and the part of the answer."""
+        return [(one.index, self.text[one.answer_start : one.answer_end]) for one in self.citations]
+
+
+async def write(pieces: AsyncIterator[Event | str], written: Written | None = None) -> Written:
+    """Reads an answer to its end; `written` has what came also if it ends badly."""
+    written = written or Written()
+    async with asyncio.timeout(PATIENCE):
+        async for piece in pieces:
+            if isinstance(piece, str | TokenEvent):
+                written.pieces.append(piece if isinstance(piece, str) else piece.content)
+            else:
+                written.events.append(piece)
+    return written
+
+
+async def synthesise(result: RetrievalResult, **how: Any) -> Written:
+    return await write(stream_synthesis(result, **how))
+
+
+def assert_exact(library: Library, citations: Sequence[CitationEvent]) -> None:
+    """Every quote stands in its document, to the character."""
+    for one in citations:
+        text = text_of(library, one.document_id)
+        assert one.supporting_quote
+        assert text[one.source_start : one.source_end] == one.supporting_quote

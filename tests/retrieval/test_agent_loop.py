@@ -1,0 +1,441 @@
+"""A model that searches: however it calls the tools, and however it fails, the search for evidence goes on."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.retrieval.shelf import (
+    GREEN,
+    KEY,
+    READY,
+    Found,
+    HeldSearcher,
+    MakeModel,
+    collect,
+    judges,
+    offered,
+    prompt,
+    put,
+    searches,
+)
+from tests.scripted_model import (
+    Failure,
+    ScriptedModel,
+    breaks,
+    calls,
+    cuts,
+    fails,
+    filtered,
+    garbles,
+    hangs,
+    says,
+    silent,
+    thinks,
+    too_long,
+    truncates,
+)
+from tests.scripted_wires import Answer
+from tests.serving import within
+from turnwire.core.errors import AgentError
+from turnwire.core.events import ReasoningEvent, ReviewEvent, SearchEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.turns import Message
+from turnwire.models.openai_client import OpenAIModel
+from turnwire.retrieval.collecting import collect_evidence
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.searching import Searcher
+
+TOOLS = ["search_documents", "read_passage", "list_documents"]
+
+
+def told(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the tools told the model, in a request to Chat Completions."""
+    return [json.loads(message["content"]) for message in body["messages"] if message["role"] == "tool"]
+
+
+def numbers(found: Found) -> dict[str | None, int]:
+    return {hit.chunk_id: hit.index for hits in found.hits for hit in hits}
+
+
+# Searching
+
+
+@pytest.mark.parametrize("how", [{}, {"whole": True}], ids=["in pieces", "whole"])
+async def test_a_model_searches_and_is_told_what_was_found(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, how: dict[str, Any]
+) -> None:
+    model_server.plan(searches("green tea temperature", **how), READY, judges(keep=[1]))
+    found = await collect(GREEN, searcher, model=model)
+    assert found.queries == ["green tea temperature"]
+    first, second, review = model_server.bodies
+    assert offered(first) == offered(second) == TOOLS
+    assert offered(review) == []
+    (passages,) = told(second)
+    assert [passage["number"] for passage in passages] == [hit.index for hit in found.hits[0]]
+    assert passages[0]["section"] == "Tea › Green tea"
+    assert [one.index for one in found.result.evidence] == [1]
+    assert found.result.sufficient
+
+
+async def test_a_search_of_the_models_is_told_as_a_search_and_nothing_else(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(searches("green tea"), READY, judges())
+    found = await collect(GREEN, searcher, model=model)
+    kinds = [type(event) for event in found.events]
+    assert kinds == [UsageEvent, SearchEvent, SearchEvent, UsageEvent, UsageEvent, ReviewEvent]
+
+
+@pytest.mark.parametrize("how", [{}, {"woven": True}, {"whole": True}, {"ids": None}], ids=str)
+async def test_several_searches_at_once_share_their_numbers(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, how: dict[str, Any]
+) -> None:
+    queries = ("green tea", "ferry harbour", "tea leaves")
+    model_server.plan(searches(*queries, **how), READY, judges(keep=[1, 2]))
+    found = await collect(GREEN, searcher, model=model)
+    assert sorted(found.queries) == sorted(queries)
+    assert len(found.hits) == 3
+    every = [(hit.chunk_id, hit.index) for hits in found.hits for hit in hits]
+    assert len(set(every)) == len({chunk for chunk, _ in every}) == max(index for _, index in every)
+    # The model is told the same numbers as the reader, each answer with the call it belongs to.
+    results = [message for message in model_server.bodies[1]["messages"] if message["role"] == "tool"]
+    assert len({message["tool_call_id"] for message in results}) == 3
+    for passages in told(model_server.bodies[1]):
+        assert {passage["number"] for passage in passages} <= {index for _, index in every}
+
+
+async def test_searches_at_once_run_at_once(library: Library, model: OpenAIModel, model_server: ScriptedModel) -> None:
+    model_server.plan(searches("green tea", "ferry"), READY, judges())
+    searcher = HeldSearcher(library)
+    asking = asyncio.create_task(collect(GREEN, searcher, model=model))
+    async with asyncio.timeout(5):
+        while len(searcher.queries) < 2:
+            await searcher.begun.wait()
+            await asyncio.sleep(0)
+    searcher.go_on.set()
+    assert len((await asking).hits) == 2
+
+
+async def test_numbers_stay_the_same_from_one_call_to_the_next(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(
+        searches("oolong leaves"),
+        calls(("read_passage", {"number": 1})),
+        searches("black tea leaves"),
+        READY,
+        judges(keep=[1, 2]),
+    )
+    found = await collect("How are the leaves of oolong rolled?", searcher, model=model)
+    first = told(model_server.bodies[1])[0]
+    last = [passage for passages in told(model_server.bodies[3]) for passage in passages]
+    by_text = {passage["text"]: passage["number"] for passage in first}
+    for passage in last:
+        assert by_text.setdefault(passage["text"], passage["number"]) == passage["number"]
+    assert sorted(by_text.values()) == list(range(1, len(by_text) + 1))
+    assert {one.index for one in found.result.evidence} == {1, 2}
+
+
+async def test_an_own_limit_is_kept_within_bounds(
+    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    for number in range(30):
+        put(library, f"cup{number}.md", f"# Cup {number}\n\nA cup of tea, number {number}.")
+    limits = (1, 500, -3, "many", True, None)
+    wanted = [("search_documents", {"query": "cup of tea", "limit": limit}) for limit in limits]
+    model_server.plan(calls(*wanted), READY, judges())
+    await collect("A cup of tea?", searcher, model=model)
+    assert [len(passages) for passages in told(model_server.bodies[1])] == [1, 20, 1, 8, 8, 8]
+
+
+async def test_the_model_is_told_what_was_said_before(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    history = [Message("user", "What is tea?"), Message("assistant", "A drink."), Message("tool", "{}", call_id="c")]
+    model_server.plan(searches("green tea"), READY, judges())
+    await collect(GREEN, searcher, model=model, history=history)
+    roles = [(message["role"], message["content"]) for message in model_server.bodies[0]["messages"][1:]]
+    assert roles == [("user", "What is tea?"), ("assistant", "A drink."), ("user", GREEN)]
+
+
+async def test_numbers_of_earlier_answers_are_not_shown_to_the_model_again(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    """They named other evidence."""
+    history = [Message("user", "What is `list[1]`?"), Message("assistant", "An item [1], as `list[1]` says [2][3].")]
+    model_server.plan(searches("green tea"), READY, judges())
+    await collect(GREEN, searcher, model=model, history=history)
+    spoken = [message["content"] for message in model_server.bodies[0]["messages"][1:3]]
+    assert spoken == ["What is `list[1]`?", "An item, as `list[1]` says."]
+
+
+async def test_thoughts_and_usage_are_told(searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel) -> None:
+    model_server.plan(says(thinks("Hm."), *searches("green tea").pieces), READY, judges())
+    found = await collect(GREEN, searcher, model=model)
+    assert found.of(ReasoningEvent) == [ReasoningEvent("Hm.")]
+    assert found.of(UsageEvent) == [UsageEvent("small", 11, 7)] * 3
+
+
+# The other tools
+
+
+async def test_a_passage_is_read_with_its_neighbours(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(searches("boiling water"), calls(("read_passage", {"number": 1})), READY, judges(keep=[1, 2, 3]))
+    found = await collect("How is black tea brewed?", searcher, model=model)
+    before = numbers(found)
+    call, result = found.of(ToolCallEvent)[0], found.of(ToolResultEvent)[0]
+    assert (call.tool, call.args, call.call_id) == ("read_passage", {"number": 1}, result.call_id)
+    assert result.success
+    assert result.ms is not None
+    passages = told(model_server.bodies[2])[1]
+    assert [passage["section"] for passage in passages] == ["Tea › Green tea", "Tea › Black tea", "Tea › Oolong"]
+    assert passages[1]["number"] == 1
+    new = [passage["number"] for passage in passages if passage["number"] not in before.values()]
+    assert new == list(range(len(before) + 1, len(before) + 1 + len(new)))
+    assert json.loads(result.result) == passages
+
+
+async def test_documents_are_listed_and_only_those_one_may_see(
+    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    put(library, "diary.md", "# Diary of Bob\n\nDear diary, it rains.", owner="bob")
+    put(library, "notes.md", "# Notes of Ann\n\nBuy tea.", owner="ann")
+    wanted = [("list_documents", {}), ("list_documents", {"search": "NOTE"}), ("list_documents", {"search": 5})]
+    model_server.plan(calls(*wanted), searches("green tea"), READY, judges())
+    found = await collect(GREEN, searcher, model=model, owner="ann")
+    every, some, wrong, _ = told(model_server.bodies[2])
+    assert [one["title"] for one in every] == ["The ferry", "The lighthouse", "Notes of Ann", "Tea"]
+    assert [one["name"] for one in some] == ["notes.md"]
+    assert wrong == every
+    assert [(call.tool, call.args) for call in found.of(ToolCallEvent)] == wanted
+    assert all(result.success for result in found.of(ToolResultEvent))
+
+
+async def test_a_passage_that_is_gone_is_not_read(
+    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    def read(request: Any) -> Answer:
+        library.remove([document_id])
+        return calls(("read_passage", {"number": 1}))
+
+    document_id = put(library, "snow.md", "# Snow\n\nSnow falls on the pier.")
+    model_server.plan(searches("snow pier"), read, READY, judges())
+    found = await collect("Where does snow fall?", searcher, model=model)
+    assert found.of(ToolResultEvent)[0].result == "[]"
+
+
+async def test_a_tool_that_cannot_read_the_library_ends_the_search(
+    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    def listing(request: Any) -> Answer:
+        with library.file.writing() as database:
+            database.execute("ALTER TABLE documents RENAME TO papers")
+        return calls(("list_documents", {}))
+
+    model_server.plan(listing)
+    with pytest.raises(AgentError) as caught:
+        await collect(GREEN, searcher, model=model)
+    assert caught.value.code == "chat_failed"
+
+
+# Wishes that make no sense
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "answer"),
+    [
+        ("search_documents", '{"query": ', "not a JSON object"),
+        ("search_documents", '["green tea"]', "not a JSON object"),
+        ("search_documents", '{"query": ' + "[" * 5_000 + "]" * 5_000 + "}", "not a JSON object"),
+        ("search_documents", "", "query: a text is needed"),
+        ("search_documents", '{"query": 5}', "query: a text is needed"),
+        ("search_documents", '{"query": "  "}', "query: a text is needed"),
+        ("search_documents", '{"query": ["green", "tea"]}', "query: a text is needed"),
+        ("read_passage", "{}", "no passage of this number"),
+        ("read_passage", '{"number": 99}', "no passage of this number"),
+        ("read_passage", '{"number": "one"}', "no passage of this number"),
+        ("read_passage", '{"number": 1.5}', "no passage of this number"),
+        ("delete_documents", '{"all": true}', "there is no tool 'delete_documents'"),
+        ("", "{}", "there is no tool ''"),
+    ],
+)
+async def test_a_wish_that_makes_no_sense_is_answered_and_the_model_goes_on(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, tool: str, arguments: str, answer: str
+) -> None:
+    model_server.plan(calls((tool, arguments)), searches("green tea"), READY, judges())
+    found = await collect(GREEN, searcher, model=model)
+    assert answer in told(model_server.bodies[1])[0]["error"]
+    assert found.queries == ["green tea"]
+    assert found.result.sufficient
+    assert not any(result.success for result in found.of(ToolResultEvent))
+    assert found.result.tools_used == ("search_documents",)
+
+
+async def test_a_tool_that_is_not_there_is_not_told_as_one_that_ran(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(calls(("delete_documents", {"all": True})), searches("green tea"), READY, judges())
+    found = await collect(GREEN, searcher, model=model)
+    assert found.of(ToolCallEvent) == []
+    assert found.statuses == ["The model asked for a tool that is not there: 'delete_documents'."]
+
+
+async def test_a_wish_among_good_ones_spoils_none_of_them(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    wanted = [("search_documents", {"query": "green tea"}), ("search_documents", "{"), ("fly", {})]
+    model_server.plan(calls(*wanted), READY, judges())
+    found = await collect(GREEN, searcher, model=model)
+    passages, bad, unknown = told(model_server.bodies[1])
+    assert passages[0]["number"] == 1
+    assert "error" in bad
+    assert "error" in unknown
+    assert found.result.sufficient
+
+
+# Where it ends
+
+
+async def test_tool_calls_without_end_are_ended(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(*[searches(f"green tea {n}") for n in range(6)], judges())
+    found = await collect(GREEN, searcher, model=model)
+    assert [offered(body) for body in model_server.bodies] == [TOOLS] * 5 + [[], []]
+    assert len(found.queries) <= 6
+    assert found.result.sufficient
+
+
+async def test_tool_calls_by_the_hundred_are_not_all_made(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(searches(*(f"green tea {n}" for n in range(100))), READY, judges())
+    found = await collect(GREEN, searcher, model=model)
+    assert len(found.queries) == 8
+    asked = [message for message in model_server.bodies[1]["messages"] if message.get("tool_calls")]
+    assert len(asked[0]["tool_calls"]) == len(told(model_server.bodies[1])) == 8
+
+
+async def test_a_model_that_calls_no_tool_is_not_believed_and_the_search_is_made_without_it(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says("Green tea is brewed with goat milk [1]."), judges())
+    found = await collect(GREEN, searcher, model=model)
+    assert found.queries == [GREEN]
+    assert found.result.sufficient
+    assert "goat" not in repr(found.events) + repr(found.result) + prompt(model_server.bodies[1])
+
+
+async def test_a_model_that_says_nothing_at_all_is_a_model_that_calls_no_tool(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says(), judges())
+    assert (await collect(GREEN, searcher, model=model)).queries == [GREEN]
+
+
+async def test_searches_that_find_nothing_are_made_up_for(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(searches("zzyzx"), says("There is nothing about it, but I know it by heart."), judges())
+    found = await collect(GREEN, searcher, model=model)
+    assert found.queries == ["zzyzx", GREEN]
+    assert found.result.sufficient
+
+
+async def test_text_before_a_tool_call_goes_back_to_the_model_and_nowhere_else(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(searches("green tea", text="Let me look."), READY, judges())
+    found = await collect(GREEN, searcher, model=model)
+    (spoken,) = [message for message in model_server.bodies[1]["messages"] if message["role"] == "assistant"]
+    assert spoken["content"] == "Let me look."
+    assert "Let me" not in repr(found.events)
+
+
+# Failures
+
+
+FAILURES = {
+    "truncated": (truncates("Let"), False),
+    "too long": (too_long("Let"), False),
+    "filtered": (filtered("Let"), False),
+    "429": (fails(429, message=f"slow down, {KEY}"), True),
+    "500": (fails(500, message=f"boom {KEY}"), True),
+    "401": (fails(401, message=f"bad key {KEY}"), True),
+    "cut": (cuts("Let"), True),
+    "garbled": (garbles("Let"), True),
+    "broken": (breaks("Let", message=f"boom {KEY}"), True),
+    "silent": (silent("Let"), True),
+    "hangs": (hangs(), True),
+}
+
+
+@pytest.mark.parametrize("answer, hopeless", FAILURES.values(), ids=FAILURES)  # noqa: PT006
+async def test_a_model_that_fails_at_once_is_replaced(
+    searcher: Searcher, make_model: MakeModel, model_server: ScriptedModel, answer: Answer | Failure, hopeless: bool
+) -> None:
+    model_server.plan(answer, *([] if hopeless else [judges()]))
+    found = await collect(GREEN, searcher, model=make_model(timeout=0.2))
+    assert found.queries == [GREEN]
+    assert found.result.sufficient
+    assert (found.result.model_failed is not None) == hopeless
+    assert [review.method for review in found.of(ReviewEvent)] == ["coverage" if hopeless else "model"]
+    (status,) = found.statuses
+    assert status.endswith(". Searching goes on without it.")
+    assert status[0].isupper()
+    assert KEY not in repr(found)
+
+
+@pytest.mark.parametrize("answer, hopeless", FAILURES.values(), ids=FAILURES)  # noqa: PT006
+async def test_what_was_found_before_a_model_failed_is_kept(
+    searcher: Searcher, make_model: MakeModel, model_server: ScriptedModel, answer: Answer | Failure, hopeless: bool
+) -> None:
+    model_server.plan(searches("green tea"), answer, *([] if hopeless else [judges()]))
+    found = await collect(GREEN, searcher, model=make_model(timeout=0.2))
+    assert found.queries == ["green tea"]
+    assert found.result.sufficient
+    assert found.result.evidence[0].passage.heading == "Tea › Green tea"
+
+
+@pytest.mark.parametrize("ending", ["unfinished", "length", "cut"])
+async def test_a_tool_call_of_half_an_answer_is_not_made(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, ending: Any
+) -> None:
+    half = Answer(searches("half a quer").pieces, ending)
+    model_server.plan(half, *([] if ending == "cut" else [judges()]))
+    found = await collect(GREEN, searcher, model=model)
+    assert found.queries == [GREEN]
+
+
+# Leaving
+
+
+@pytest.mark.parametrize("answer", [silent("Let"), hangs()], ids=["midway", "no answer"])
+async def test_cancelling_the_search_hangs_up(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, answer: Answer | Failure
+) -> None:
+    model_server.plan(searches("green tea"), answer)
+    asking = asyncio.create_task(collect_evidence(GREEN, searcher, model=model))
+    await model_server.request()
+    await model_server.request()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(asking)
+    await model_server.aborted()
+    assert model_server.aborts == 1
+
+
+async def test_cancelling_while_tools_run_ends_them(
+    library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(searches("green tea", "ferry"))
+    searcher = HeldSearcher(library)
+    asking = asyncio.create_task(collect_evidence(GREEN, searcher, model=model))
+    await within(searcher.begun.wait())
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(asking)
+    assert len(asyncio.all_tasks()) <= 2 + model_server.connections

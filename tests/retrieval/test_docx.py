@@ -1,0 +1,84 @@
+"""What is made of a Word document."""
+
+import io
+import sys
+import zipfile
+
+import pytest
+
+from tests.retrieval.paper import block_texts, with_part, word
+from turnwire.core.errors import UnreadableDocumentError
+from turnwire.retrieval.documents import docx
+from turnwire.retrieval.documents.docx import parse_docx
+from turnwire.retrieval.documents.reading import parse
+
+TEA = word("# Tea", "It is hot.", "", "## Green", "From\nChina.", title="About tea", rows=(("Tea", "Time"), ("Oolong", "3")))
+
+
+def test_paragraphs_headings_and_rows_are_read_in_order() -> None:
+    parsed = parse_docx(TEA)
+    assert block_texts(parsed) == ["Tea", "It is hot.", "Green", "From\nChina.", "Tea | Time", "Oolong | 3"]
+    assert [(block.level, block.heading) for block in parsed.blocks][:3] == [(1, "Tea"), (0, ""), (2, "Green")]
+    assert parsed.title == "About tea"
+
+
+def test_a_document_that_says_no_title_has_none() -> None:
+    assert parse_docx(word("Tea")).title is None
+
+
+def test_an_empty_document_has_no_text_to_index() -> None:
+    with pytest.raises(UnreadableDocumentError, match="there is no text in it"):
+        parse("empty.docx", word())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"Not a Word document",
+        TEA[:500],
+        TEA[:-200],
+        with_part(TEA, "word/document.xml", b"<w:document><unclosed"),
+        with_part(TEA, "word/document.xml", b""),
+        with_part(TEA, "[Content_Types].xml", b"<Types/>"),
+        with_part(TEA, "_rels/.rels", b"no XML"),
+    ],
+    ids=range(8),
+)
+def test_what_is_no_sound_document_is_refused_in_words(content: bytes) -> None:
+    with pytest.raises(UnreadableDocumentError) as refused:
+        parse("broken.docx", content)
+    assert str(refused.value).startswith(("it is not a sound Word document", "its reader stumbled over it"))
+
+
+def test_a_document_of_which_bytes_are_lost_is_read_or_refused_but_nothing_else() -> None:
+    for place in range(0, len(TEA), 401):
+        try:
+            parse("broken.docx", TEA[:place] + b"\xff" * 8 + TEA[place + 8 :])
+        except UnreadableDocumentError as refused:
+            assert str(refused)
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_unpacked() -> None:
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("word/document.xml", "w") as entry:
+        for _ in range(201):
+            entry.write(bytes(1024 * 1024))
+    assert len(bomb.getvalue()) < 1024 * 1024
+    with pytest.raises(UnreadableDocumentError, match="unpacks to more than 200 MB"):
+        parse_docx(bomb.getvalue())
+
+
+def test_an_entity_is_not_unfolded() -> None:
+    laughs = b'<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
+    with zipfile.ZipFile(io.BytesIO(TEA)) as archive:
+        source = archive.read("word/document.xml")
+    head, _, body = source.partition(b"?>")
+    hostile = head + b"?>" + laughs + body.replace(b"It is hot.", b"It is &b;.")
+    assert "ha" not in parse_docx(with_part(TEA, "word/document.xml", hostile)).text.replace("China", "")
+
+
+def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "docx", None)
+    with pytest.raises(UnreadableDocumentError, match=r"pip install 'turnwire\[office\]'"):
+        docx.parse_docx(TEA)

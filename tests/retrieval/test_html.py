@@ -1,0 +1,91 @@
+"""What is made of a page: what a reader would read of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.retrieval.paper import block_texts
+from turnwire.retrieval.documents.html import parse_html
+
+
+def test_menus_scripts_and_forms_are_left_out() -> None:
+    page = """<!doctype html><html><head><title>Tea</title><style>p {}</style></head><body>
+    <header>Shop</header><nav><ul><li>Home</li></ul></nav>
+    <p>It is <b>hot</b>.</p><script>alert("<p>no</p>")</script><form><label>Search</label></form>
+    <svg><text>drawn</text></svg><noscript>Enable it</noscript><p>Drink it.</p><footer>2026</footer></body></html>"""
+    parsed = parse_html(page)
+    assert parsed.text == "It is hot.\n\nDrink it."
+    assert parsed.title == "Tea"
+
+
+def test_where_a_page_says_what_is_its_main_part_only_that_is_read() -> None:
+    parsed = parse_html("<div>Banner</div><main><h1>Tea</h1><p>Hot.</p></main><div>Related</div>")
+    assert block_texts(parsed) == ["Tea", "Hot."]
+    parsed = parse_html("<div>Banner</div><article><p>One.</p></article><p>x</p><article>Two.</article>")
+    assert block_texts(parsed) == ["One.", "Two."]
+
+
+def test_the_header_of_an_article_holds_its_title() -> None:
+    parsed = parse_html("<header>Menu</header><article><header><h1>Tea</h1></header><p>Hot.</p></article>")
+    assert block_texts(parsed) == ["Tea", "Hot."]
+    assert parsed.blocks[0].level == 1
+
+
+def test_a_head_that_is_not_closed_ends_where_the_body_begins() -> None:
+    parsed = parse_html("<html><head><title>Tea</title><style>p {}</style><body><p>Hot.")
+    assert (parsed.title, parsed.text) == ("Tea", "Hot.")
+
+
+def test_headings_have_their_level_and_no_permalink() -> None:
+    parsed = parse_html('<h1>Tea</h1><h3>Green <a href="#green">¶</a></h3><p>Leaves</p>')
+    assert [(block.level, block.heading) for block in parsed.blocks] == [(1, "Tea"), (3, "Green"), (0, "")]
+    assert parsed.title == "Tea"
+
+
+def test_code_is_whole_and_keeps_its_lines() -> None:
+    parsed = parse_html("<p>Run\n   it</p><pre><code>\nif tea:\n    <span>drink</span>()\n</code></pre><p>End</p>")
+    assert block_texts(parsed) == ["Run it", "if tea:\n    drink()", "End"]
+    assert [block.whole for block in parsed.blocks] == [False, True, False]
+
+
+def test_a_row_of_a_table_is_one_line() -> None:
+    page = "<table><tr><th>Tea</th><th>Time</th></tr><tr><td>Green<br>leaf</td><td>2 min</td></tr></table>"
+    assert block_texts(parse_html(page)) == ["Tea | Time", "Green leaf | 2 min"]
+
+
+def test_references_become_characters_but_never_control_characters() -> None:
+    assert parse_html("<p>&lt;tea&gt; &amp; &eacute;&nbsp;&#29;&#127;&#55296;!</p>").text == "<tea> & é \ufffd!"
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("</nav></p><p>Tea", "Tea"),
+        ("Tea < coffee", "Tea < coffee"),
+        ("<p>Tea<!-- a > comment --> time", "Tea time"),
+        ("plain text", "plain text"),
+        ("", ""),
+    ],
+)
+def test_a_page_with_mistakes_is_read_as_far_as_it_goes(page: str, text: str) -> None:
+    assert parse_html(page).text == text
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            "<p> </p> <h2> </h2> <pre> </pre> <main> </main> <article> <header> </header> <nav> </nav> <td> <tr> <br>"
+            " <title> </title> <body> tea &amp; &#29;".split()
+        )
+        | st.just("\n ")
+        | st.text(max_size=5)
+    )
+)
+def test_blocks_begin_where_their_text_does(parts: list[str]) -> None:
+    parsed = parse_html("".join(parts))
+    texts = block_texts(parsed)
+    assert "\n\n".join(texts) == parsed.text or any(block.whole for block in parsed.blocks)
+    assert all(texts)
+    for block in parsed.blocks:
+        assert parsed.text.startswith(block.heading, block.start)
+        assert block.start == 0 or parsed.text[block.start - 2 : block.start] == "\n\n"

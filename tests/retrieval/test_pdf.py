@@ -1,0 +1,98 @@
+"""What is made of a PDF, by both of its readers."""
+
+import random
+
+import pypdf
+import pytest
+from pypdf.errors import DependencyError
+
+from tests.retrieval.paper import block_texts, encrypted, pdf
+from turnwire.core.errors import UnreadableDocumentError
+from turnwire.retrieval.documents import pdf as reader
+from turnwire.retrieval.documents.parsed import Parsed
+from turnwire.retrieval.documents.reading import parse
+
+TEA = pdf("Tea is hot.\nVery hot.", "Drink it\nslowly.", title="About tea")
+
+
+@pytest.fixture(autouse=True, params=["pdfium", "pypdf"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(reader, "find_spec", lambda name: object() if request.param == "pdfium" else None)
+    return request.param
+
+
+def read(content: bytes) -> Parsed:
+    return reader.parse_pdf(content, max_pages=100)
+
+
+def why(content: bytes, max_pages: int = 100) -> str:
+    with pytest.raises(UnreadableDocumentError) as refused:
+        reader.parse_pdf(content, max_pages)
+    return str(refused.value)
+
+
+def test_the_text_is_read_page_by_page() -> None:
+    parsed = read(TEA)
+    assert parsed.text == "Tea is hot.\nVery hot.\n\nDrink it\nslowly."
+    assert parsed.title == "About tea"
+    assert parsed.pages == 2
+    assert [(block.page, text) for block, text in zip(parsed.blocks, block_texts(parsed), strict=True)] == [
+        (1, "Tea is hot.\nVery hot."),
+        (2, "Drink it\nslowly."),
+    ]
+
+
+def test_a_page_without_text_still_counts() -> None:
+    parsed = read(pdf("First", "", "Third"))
+    assert [block.page for block in parsed.blocks] == [1, 3]
+    assert parsed.pages == 3
+    assert parsed.text == "First\n\nThird"
+
+
+def test_a_pdf_without_a_title_has_none() -> None:
+    assert not read(pdf("Tea")).title
+
+
+def test_a_pdf_behind_a_password_is_refused_in_words() -> None:
+    assert why(encrypted(TEA, "secret")) == "it is encrypted; take the password off first"
+
+
+def test_a_pdf_that_anybody_may_open_is_read_though_it_is_encrypted() -> None:
+    assert read(encrypted(TEA, "")).text == read(TEA).text
+
+
+def test_pictures_of_text_are_refused_in_words() -> None:
+    assert "OCR" in why(pdf("", ""))
+
+
+def test_too_many_pages_are_refused_before_they_are_read() -> None:
+    assert why(pdf(*["Tea"] * 4), max_pages=3) == "it has 4 pages, more than 3"
+    assert reader.parse_pdf(pdf(*["Tea"] * 3), 3).pages == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"%PDF-1.4\n", b"Not a PDF at all", TEA[:300], b"\0" * 500])
+def test_what_is_no_pdf_is_refused_in_words(content: bytes) -> None:
+    assert why(content).startswith("it is not a sound PDF") or "no text" in why(content)
+
+
+def test_a_damaged_pdf_is_read_or_refused_but_nothing_else() -> None:
+    chance = random.Random(7)
+    for _ in range(150):
+        damaged = bytearray(TEA)
+        for _ in range(chance.randint(1, 12)):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        try:
+            parse("tea.pdf", bytes(damaged))
+        except UnreadableDocumentError as refused:
+            assert str(refused)
+
+
+def test_a_cipher_that_pypdf_cannot_read_is_named(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by == "pdfium":
+        pytest.skip("pdfium knows every cipher")
+
+    def decrypt(*_: object) -> None:
+        raise DependencyError("cryptography>=3.1 is required for AES algorithm")
+
+    monkeypatch.setattr(pypdf.PdfReader, "decrypt", decrypt)
+    assert "it is encrypted" in why(encrypted(TEA, ""))

@@ -1,0 +1,102 @@
+"""From bytes to text: formats, encodings, and that no bytes are too odd."""
+
+import codecs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.retrieval.paper import block_texts, pdf, word
+from turnwire.core.encoding import clean_text
+from turnwire.core.errors import UnreadableDocumentError
+from turnwire.retrieval.documents import reading
+from turnwire.retrieval.documents.chunks import cut
+from turnwire.retrieval.documents.reading import SUFFIXES, format_of, parse
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.md", "markdown"),
+        ("folder/B.MarkDown", "markdown"),
+        ("a.txt", "text"),
+        ("a.b.HTML", "html"),
+        ("a.pdf", "pdf"),
+        ("a.docx", "docx"),
+        ("a.exe", None),
+        ("md", None),
+        (".md", None),
+        ("", None),
+    ],
+)
+def test_the_format_is_known_by_the_name(name: str, kind: str | None) -> None:
+    assert format_of(name) == kind
+
+
+def test_every_format_is_read() -> None:
+    contents = {
+        "markdown": b"# Tea\n\nHot.",
+        "text": b"Tea\n\nHot.",
+        "html": b"<h1>Tea</h1><p>Hot.</p>",
+        "pdf": pdf("Tea", "Hot."),
+        "docx": word("# Tea", "Hot."),
+    }
+    assert set(contents) == set(SUFFIXES.values())
+    for suffix, kind in SUFFIXES.items():
+        assert [text.strip("# ") for text in block_texts(parse(f"tea{suffix}", contents[kind]))] == ["Tea", "Hot."]
+
+
+def test_a_format_that_is_not_known_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UnreadableDocumentError, match=r"its format is not known; known are \.adoc \.docx .*\.pdf"):
+        parse("tea.exe", b"Tea")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("Tee für dich".encode(), "Tee für dich"),
+        (codecs.BOM_UTF8 + "Tee für dich".encode(), "Tee für dich"),
+        ("Tee für dich".encode("utf-16"), "Tee für dich"),
+        (codecs.BOM_UTF16_BE + "Tee für dich".encode("utf-16-be"), "Tee für dich"),
+        ("Tee für “dich”".encode("cp1252"), "Tee für “dich”"),
+        (b"one\r\ntwo\rthree\nfour", "one\ntwo\nthree\nfour"),
+        (b"a\x1b[31mred\x07 \x7ftea\x0c", "a[31mred tea"),
+    ],
+)
+def test_text_is_read_in_the_encoding_it_has(content: bytes, text: str) -> None:
+    assert parse("tea.txt", content).text == text
+
+
+@pytest.mark.parametrize("name", ["tea.md", "tea.txt", "tea.html"])
+def test_what_is_not_text_is_refused_whatever_its_name_says(name: str) -> None:
+    with pytest.raises(UnreadableDocumentError, match="it is not text"):
+        parse(name, b"\x7fELF\0\0\0")
+
+
+@pytest.mark.parametrize("name", ["tea.md", "tea.txt", "tea.html"])
+@pytest.mark.parametrize("content", [b"", b" \n\t\n", codecs.BOM_UTF8, b"\x07"])
+def test_a_file_without_text_is_refused(name: str, content: bytes) -> None:
+    with pytest.raises(UnreadableDocumentError, match="there is no text in it"):
+        parse(name, content)
+
+
+@pytest.mark.parametrize("suffix", sorted(SUFFIXES))
+@given(content=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
+def test_whatever_the_bytes_are_they_are_read_or_refused(suffix: str, content: bytes) -> None:
+    try:
+        parsed = parse(f"document{suffix}", content)
+    except UnreadableDocumentError as refused:
+        assert str(refused)
+        return
+    # What the log would take out is out already, so that an offset means the same in both.
+    assert parsed.text == clean_text(parsed.text)
+    assert "".join(chunk.text for chunk in cut(parsed)) == parsed.text
+
+
+def test_a_reader_that_stumbles_is_the_files_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumble(_: str) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setitem(reading._TEXT_PARSERS, "markdown", stumble)
+    with pytest.raises(UnreadableDocumentError, match=r"its reader stumbled over it \(IndexError\)"):
+        parse("tea.md", b"# Tea")
