@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from turnwire.agents.demo import demo_agent
 from turnwire.agents.generator import GeneratorAgent
 from turnwire.core.contracts import Agent, Store, Wire
 from turnwire.core.limits import Limits
@@ -106,10 +105,6 @@ def own_documentation() -> list[Path]:
         if (folder / "docs" / "concepts.md").exists():
             return [folder / "README.md", folder / "docs"]
     return []
-
-
-def demo() -> Agent:
-    return GeneratorAgent(demo_agent)
 
 
 def as_agent(given: Any) -> Agent:

@@ -18,8 +18,9 @@ from turnwire.core.events import CitationEvent, Event, Hit, ResponseEvent, Searc
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.collecting import collect_evidence
 from turnwire.retrieval.documents.reading import parse
-from turnwire.retrieval.evidence import RetrievalResult
+from turnwire.retrieval.evidence import Evidence, RetrievalResult
 from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.records import Passage
 from turnwire.retrieval.searching import Searcher
 from turnwire.retrieval.synthesis import stream_synthesis
 
@@ -253,3 +254,20 @@ def assert_exact(library: Library, citations: Sequence[CitationEvent]) -> None:
         text = text_of(library, one.document_id)
         assert one.supporting_quote
         assert text[one.source_start : one.source_end] == one.supporting_quote
+
+
+def evidence(index: int, text: str, start: int = 0) -> Evidence:
+    """Evidence that stands in no library."""
+    passage = Passage(
+        id=index,
+        document_id=f"d{index}",
+        ordinal=0,
+        title=f"Document {index}",
+        text=text,
+        start=start,
+        end=start + len(text),
+        line_start=1,
+        line_end=1,
+        score=1.0,
+    )
+    return Evidence(index, passage, "search_documents")

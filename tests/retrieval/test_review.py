@@ -196,7 +196,9 @@ async def test_what_was_searched_for_already_is_not_searched_for_again(
 async def test_odd_characters_in_a_review_reach_nobody(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
-    odd = judges(sufficient=False, keep=[1], next_query="tea\u0000\u001e water " + "x" * 900, missing=["\u0007" * 5] * 90)
+    odd = judges(
+        sufficient=False, keep=[1], next_query="tea\u0000\u001e water " + "x" * 900, missing=["\u0007" * 5] * 90
+    )
     found = await judged(searcher, model, model_server, odd, judges())
     review = found.of(ReviewEvent)[0]
     assert found.queries[-1].startswith("tea water xxx")

@@ -87,7 +87,8 @@ def test_nothing_but_blank_space_is_outside_of_sentences(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", [".", "e.g. ", "Vs. ", "foo. bar ", ".'", "a.", "? ", "\n ", "```\na. b\n```\nC. ", "| a. b |\n", "`", "\n|"]
+    "piece",
+    [".", "e.g. ", "Vs. ", "foo. bar ", ".'", "a.", "? ", "\n ", "```\na. b\n```\nC. ", "| a. b |\n", "`", "\n|"],
 )
 def test_no_text_takes_longer_than_its_length_allows(piece: str) -> None:
     text = piece * (200_000 // len(piece))

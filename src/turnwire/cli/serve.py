@@ -134,7 +134,7 @@ def _welcome(turnwire: Any, url: str) -> None:
     console.print(f"\n[bold]Turnwire[/] is listening on [bold cyan]{url}[/]   agents: {names}\n")
     console.print("[dim]Ask, and watch the answer being made:[/]")
     if turnwire.librarian is not None:
-        message = """{"message": "How do I resume a stream?"}"""
+        message = """{"message": "What happens when the process is killed?"}"""
         route = "/v1/rag/sessions/hello/messages/stream"
     else:
         message, route = """{"message": "Hello"}""", "/chat/stream"

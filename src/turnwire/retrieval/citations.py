@@ -3,18 +3,21 @@
 import re
 from collections.abc import Callable
 
+from turnwire.core.encoding import clean_text
 from turnwire.core.events import CitationEvent
 from turnwire.retrieval.evidence import Evidence, cite
 from turnwire.retrieval.index.terms import STOP_WORDS, stem, words
 from turnwire.retrieval.sentences import sentence_spans
 
-_MARKER = r"\[\s*\d{1,3}(?:\s*[,;]\s*\d{1,3})*\s*\]"
-_TOKEN = re.compile(rf"(?P<fence>```)|(?P<tick>`)|(?P<line>\n)|(?P<space>[ \t]*)(?P<marker>{_MARKER})")
+# Bounded, so that what is held back is bounded, and cut at the same places however the text comes.
+_MARKER = r"\[\s{0,3}\d{1,3}(?:\s{0,3}[,;]\s{0,3}\d{1,3}){0,15}\s{0,3}\]"
+_TOKEN = re.compile(rf"(?P<ticks>`+)|(?P<line>\n)|(?P<space>[ \t]{{0,8}})(?P<marker>{_MARKER})")
+_MARKERS = re.compile(_MARKER)
 _NUMBER = re.compile(r"\d+")
 # What may become a token with the next piece, and is held back until then.
-_OPEN = re.compile(r"(?:`{1,2}|[ \t]*\[[\s\d,;]{0,40}|[ \t]+)\Z")
-_TRAILING_MARKERS = re.compile(rf"(?:\s*{_MARKER})+\s*\Z")
+_OPEN = re.compile(r"(?:`+|[ \t]{0,8}\[[\s\d,;]{0,160}|[ \t]{1,8})\Z")
 _LETTER = re.compile(r"[^\W_]")
+_FENCE = 3
 _CLAIM_REACH = 1_000
 _LONGEST_QUOTE = 600
 
@@ -36,7 +39,8 @@ class MarkerStream:
         self._code = ""
 
     def feed(self, piece: str) -> list[str | CitationEvent]:
-        pending = self._held + piece
+        # The log takes the same characters out, so that an offset means the same here and there.
+        pending = self._held + clean_text(piece)
         held = _OPEN.search(pending)
         cut = held.start() if held else len(pending)
         self._held = pending[cut:]
@@ -61,11 +65,13 @@ class MarkerStream:
         return out
 
     def _follow_code(self, found: re.Match[str]) -> None:
-        if found["fence"]:
-            self._code = "" if self._code == "```" else "```"
-        elif found["tick"] and self._code != "```":
-            self._code = "" if self._code else "`"
-        elif found["line"] and self._code == "`":
+        """`_code` is what the code that the text stands in began with, and will end with."""
+        ticks, opened = found["ticks"], len(self._code)
+        if ticks and not opened:
+            self._code = ticks
+        elif ticks and (len(ticks) == opened or len(ticks) > opened >= _FENCE):
+            self._code = ""
+        elif found["line"] and opened < _FENCE:
             self._code = ""
 
     def _say(self, out: list[str | CitationEvent], text: str) -> None:
@@ -93,10 +99,8 @@ class MarkerStream:
     def _claim(self) -> tuple[int, int]:
         """The sentence that the marker stands in or behind."""
         base = max(0, len(self.text) - _CLAIM_REACH)
-        tail = self.text[base:]
-        markers = _TRAILING_MARKERS.search(tail)
-        tail = tail[: markers.start()] if markers else tail
-        spans = sentence_spans(tail)
+        # Earlier markers are no part of a sentence, and must not hide where one ends.
+        spans = sentence_spans(_MARKERS.sub(lambda found: " " * len(found[0]), self.text[base:]))
         if not spans:
             return len(self.text), len(self.text)
         return base + spans[-1][0], base + spans[-1][1]
@@ -127,5 +131,5 @@ def citation_coverage(answer: str) -> float:
     """The share of an answer's sentences that carry a marker."""
     bare = re.sub(rf"(?<=[.!?])(\s*{_MARKER})+", lambda found: found[0].strip(), answer)
     sentences = [bare[slice(*span)] for span in sentence_spans(bare)]
-    telling = [sentence for sentence in sentences if _LETTER.search(re.sub(_MARKER, "", sentence))]
-    return sum(bool(re.search(_MARKER, sentence)) for sentence in telling) / len(telling) if telling else 0.0
+    telling = [sentence for sentence in sentences if _LETTER.search(_MARKERS.sub("", sentence))]
+    return sum(bool(_MARKERS.search(sentence)) for sentence in telling) / len(telling) if telling else 0.0

@@ -41,7 +41,10 @@ class Pick(Struct, frozen=True):
 
 
 def pick_sentences(question: str, matcher: Matcher, evidence: Sequence[Evidence], count: int) -> list[Pick]:
-    """The best sentences, none of which says what another one says; those of one passage in their order."""
+    """The best sentences, none of which says what another one says.
+
+    Those of one passage come in their order, so that they read well; a definition that was asked for comes first.
+    """
     candidates = [pick for one in evidence for pick in _candidates(question, matcher, one)]
     candidates.sort(key=lambda pick: (-pick.score, pick.evidence.index, pick.start))
     chosen: list[Pick] = []
@@ -54,6 +57,8 @@ def pick_sentences(question: str, matcher: Matcher, evidence: Sequence[Evidence]
         if all(_overlap(words, other) < _SAME for other in said):
             chosen.append(pick)
             said.append(words)
+    if asks_what(question):
+        return chosen
     first = {pick.evidence.index: place for place, pick in reversed(list(enumerate(chosen)))}
     return sorted(chosen, key=lambda pick: (first[pick.evidence.index], pick.start))
 
