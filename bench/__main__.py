@@ -10,7 +10,7 @@ from bench.plan import FULL, QUICK, Plan
 from bench.report import Setting, as_json, as_markdown
 from bench.results import Table
 from bench.running import BenchError
-from bench.servers import VARIANTS
+from bench.subjects import SUBJECTS
 from bench.tables import TABLES
 
 
@@ -19,14 +19,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one repeat of a smaller load")
     parser.add_argument("--only", action="append", choices=TABLES, help="only this table (repeatable)")
     parser.add_argument("--case", default="", metavar="TEXT", help="only the cases whose name holds TEXT")
-    parser.add_argument("--variants", help=f"only these servers, of {','.join(VARIANTS)}")
+    parser.add_argument("--variants", help=f"only these servers and indexes, of {','.join(SUBJECTS)}")
     parser.add_argument("--repeats", type=int, metavar="N", help="runs of each server in each case")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample here")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables here")
     asked = parser.parse_args()
-    unknown = set((asked.variants or "raw").split(",")) - set(VARIANTS)
+    unknown = set((asked.variants or "raw").split(",")) - set(SUBJECTS)
     if unknown:
-        parser.error(f"no such server: {', '.join(sorted(unknown))}")
+        parser.error(f"no such server or index: {', '.join(sorted(unknown))}")
     if asked.repeats is not None and asked.repeats < 1:
         parser.error("--repeats takes a number from 1")
     return asked
@@ -40,7 +40,7 @@ def main() -> int:
     scale = QUICK if asked.quick else FULL
     if asked.repeats:
         scale = replace(scale, repeats=asked.repeats)
-    variants = frozenset(asked.variants.split(",") if asked.variants else VARIANTS)
+    variants = frozenset(asked.variants.split(",") if asked.variants else SUBJECTS)
     plan = Plan(scale, variants, asked.case)
     setting = Setting.here()
     if setting.cores < 2:

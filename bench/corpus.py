@@ -16,12 +16,12 @@ COMMON = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they"
     " which one you were all her she there would their we him been has when who will no more if out so said what up"
     " its about into than them can only other some could these two may then do first any my now such like our over"
-).split()
-ASKING = "how what which when why where who does".split()
-STARTS = "b br c ch cl d dr f fl g gr h j k l m n p pl qu r s sh st t tr v w z".split()
-MIDDLES = "a ai e ea i o oo u".split()
-ENDS = "b ck d ft g l ll m n nd p r rt s st t x".split()
-ENDINGS = "ing ed s es er tion ly ment able".split()
+)
+ASKING = "how what which when why where who does"
+STARTS = "b br c ch cl d dr f fl g gr h j k l m n p pl qu r s st t tr v w z"
+MIDDLES = "a ai e ea i o oo u"
+ENDS = "b d ft g l ll m n nd p r rt s st t x"
+ENDINGS = "ing ed s es er tion ly ment able"
 
 QUESTION_WORDS = 8
 # Mandelbrot's correction of Zipf's law, so that the very first words are not too common.
@@ -31,11 +31,12 @@ SHIFT = 2.7
 def vocabulary(size: int = VOCABULARY) -> list[str]:
     """Different words, the commonest first."""
     chance = random.Random(SEED)
-    words = dict.fromkeys(COMMON)
+    starts, middles, ends, endings = (parts.split() for parts in (STARTS, MIDDLES, ENDS, ENDINGS))
+    words = dict.fromkeys(COMMON.split())
     while len(words) < size:
         syllables = chance.choice((1, 2, 2, 2, 3))
-        word = "".join(chance.choice(STARTS) + chance.choice(MIDDLES) for _ in range(syllables)) + chance.choice(ENDS)
-        words.setdefault(word + chance.choice(ENDINGS) if chance.random() < 0.4 else word)
+        word = "".join(chance.choice(starts) + chance.choice(middles) for _ in range(syllables)) + chance.choice(ends)
+        words.setdefault(word + chance.choice(endings) if chance.random() < 0.4 else word)
     return list(words)
 
 
@@ -70,7 +71,7 @@ class Writer:
         return "\n".join(("| name | means | default |", "| --- | --- | --- |", *(f"| {row} |" for row in rows)))
 
     def section(self, level: int) -> str:
-        blocks = (self._chance.choice(self._blocks)() for _ in range(self._chance.randint(2, 5)))
+        blocks = (self._chance.choice(self._blocks)() for _ in range(self._chance.randint(1, 5)))
         return "\n\n".join((f"{'#' * level} {self.phrase(1, 5).capitalize()}", *blocks))
 
     def file(self, sections: int) -> str:
@@ -78,7 +79,7 @@ class Writer:
         return "\n\n".join(self.section(level) for level in levels) + "\n"
 
     def question(self) -> str:
-        return f"{self._chance.choice(ASKING)} {' '.join(self.words(QUESTION_WORDS - 1))}?".capitalize()
+        return f"{self._chance.choice(ASKING.split())} {' '.join(self.words(QUESTION_WORDS - 1))}?".capitalize()
 
 
 def write_files(folder: Path, files: int, sections: int) -> None:

@@ -16,6 +16,7 @@ import uvloop
 
 from bench import measure
 from bench.job import Job
+from bench.results import quantiles
 from bench.scan import AgeScan, Scan, Tally, shared_buffer
 
 # At once; a listening socket's backlog is no larger on many machines.
@@ -91,13 +92,6 @@ async def post(port: int, path: str) -> None:
     writer.write(head.encode())
     await reader.read()
     writer.close()
-
-
-def quantiles(values: list[float]) -> dict[str, float]:
-    if not values:
-        return {}
-    ranked = sorted(values)
-    return {name: ranked[int((len(ranked) - 1) * q)] for name, q in (("p50", 0.5), ("p99", 0.99))}
 
 
 def main() -> None:

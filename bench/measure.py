@@ -8,6 +8,8 @@ import os
 import resource
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _WHOLE_PROCESS = 2  # CPUCLOCK_SCHED in the kernel's posix-timers.h
 
@@ -22,6 +24,17 @@ def pin(core: int) -> None:
     os.sched_setaffinity(0, {core})
 
 
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """This thread stays on a core."""
+    allowed = os.sched_getaffinity(0)
+    pin(core)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU time a process has used since it started, user and system."""
     # What clock_getcpuclockid(3) computes; Python has no name for it.
@@ -33,14 +46,12 @@ def yardstick(core: int) -> float:
 
     The CPU clock counts time, not work: a core that is slowed down from outside charges more of it.
     """
-    allowed = os.sched_getaffinity(0)
-    pin(core)
-    started = time.thread_time()
-    total = 0
-    for n in range(300_000):
-        total += n
-    used = time.thread_time() - started
-    os.sched_setaffinity(0, allowed)
+    with pinned(core):
+        started = time.thread_time()
+        total = 0
+        for n in range(300_000):
+            total += n
+        used = time.thread_time() - started
     return used * 1000
 
 

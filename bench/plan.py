@@ -17,6 +17,7 @@ from bench.sources import Order
 COST = Column("us_per_event", "µs/event", 2)
 RATE = Column("events_per_second", "events/s", 0)
 P50 = Column("latency_p50_ms", "latency p50 ms", 2)
+P95 = Column("latency_p95_ms", "latency p95 ms", 2)
 P99 = Column("latency_p99_ms", "latency p99 ms", 2)
 CLIENT = Column("client_busy", "client busy", 2)
 
@@ -37,6 +38,13 @@ class Scale:
     idle_seconds: float
     """Longer than the time between two heartbeats."""
     replay_tokens: int
+    files: int
+    """Markdown files to index."""
+    sections: int
+    """Headings in each of them."""
+    searches: int
+    questions: int
+    """Asked over HTTP, of those the evaluation has about Turnwire's documentation."""
 
 
 FULL = Scale(
@@ -49,6 +57,10 @@ FULL = Scale(
     idle_streams=5000,
     idle_seconds=20,
     replay_tokens=10_000,
+    files=400,
+    sections=29,
+    searches=400,
+    questions=112,
 )
 QUICK = Scale(
     repeats=1,
@@ -60,6 +72,10 @@ QUICK = Scale(
     idle_streams=5000,
     idle_seconds=18,
     replay_tokens=10_000,
+    files=400,
+    sections=29,
+    searches=100,
+    questions=28,
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from bench.results import Row, Spread, Table
-from bench.servers import VARIANTS
+from bench.subjects import SUBJECTS
 
 PACKAGES = ("turnwire", "uvicorn", "uvloop", "httptools", "starlette", "fastapi", "msgspec")
 
@@ -57,7 +57,7 @@ def as_markdown(setting: Setting, tables: list[Table]) -> str:
 
 def _table(table: Table) -> Iterator[str]:
     others = [c for c in table.others if any(row.spread(c.key) for row in table.rows)]
-    headings = ["case", "server", "n", table.main.heading]
+    headings = ["case", table.subject, "n", table.main.heading]
     headings += [f"÷ {name}" for name in table.against]
     headings += [column.heading for column in others]
     yield f"### {table.title}"
@@ -65,7 +65,7 @@ def _table(table: Table) -> Iterator[str]:
     yield f"| {' | '.join(headings)} |"
     yield "|---|---|" + "--:|" * (len(headings) - 2)
     for row in table.rows:
-        cells = [row.case, VARIANTS[row.variant].label, str(len(row.samples))]
+        cells = [row.case, SUBJECTS[row.variant], str(len(row.samples))]
         cells.append(_spread(row.spread(table.main.key), table.main.digits))
         cells += [_ratio(table, row, name) for name in table.against]
         cells += [_middle(row.spread(column.key), column.digits) for column in others]

@@ -9,6 +9,13 @@ from statistics import median
 
 Sample = dict[str, float]
 
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    ranked = sorted(values)
+    return {name: ranked[int((len(ranked) - 1) * q)] for name, q in QUANTILES.items()} if ranked else {}
+
 
 @dataclass(frozen=True)
 class Column:
@@ -53,6 +60,8 @@ class Table:
     against: tuple[str, ...] = ()
     others: tuple[Column, ...] = ()
     rows: list[Row] = field(default_factory=list[Row])
+    subject: str = "server"
+    """What a row is about: the heading of the names."""
 
     def add(self, case: str, variant: str, sample: Sample) -> None:
         row = self.row(case, variant)

@@ -332,8 +332,8 @@ class Served(Client):
 
 
 def quick_settings(folder: Path, **settings: Any) -> Settings:
-    """Settings for tests: nothing waits long, unless a test says otherwise."""
-    return Settings(**{"data": folder, "shutdown_grace": 0, "cancel_patience": 1, **settings})
+    """Settings for tests: nothing waits long or loads a model, unless a test says otherwise."""
+    return Settings(**{"data": folder, "shutdown_grace": 0, "cancel_patience": 1, "embeddings": "off", **settings})
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """The servers under test, one module a variant, each with an `app()`.
 
-All take `POST /chat/stream` with `{"message": "yield 1000"}` and answer an event stream,
-so a client cannot tell them apart but by the cost.
+All but `documents` take `POST /chat/stream` with `{"message": "yield 1000"}` and answer an event
+stream, so a client cannot tell them apart but by the cost.
 """
 
 from dataclasses import dataclass
@@ -29,5 +29,6 @@ VARIANTS = {
         Variant("queue_fanout", "queue_fanout", SPACED, "one asyncio.Queue a reader"),
         Variant("memory", "ours_memory", COMPACT, "Turnwire, memory store"),
         Variant("sqlite", "ours_sqlite", COMPACT, "Turnwire, SQLite store"),
+        Variant("documents", "ours_documents", COMPACT, "Turnwire, answering from documents"),
     )
 }

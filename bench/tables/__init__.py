@@ -4,10 +4,13 @@ from collections.abc import Callable
 
 from bench.plan import Plan
 from bench.results import Table
+from bench.tables.answers import answers
 from bench.tables.fanout import fanout
 from bench.tables.idle import idle
+from bench.tables.indexing import indexing
 from bench.tables.latency import latency
 from bench.tables.replay import replay
+from bench.tables.search import search
 from bench.tables.streams import streams
 
 TABLES: dict[str, Callable[[Plan], Table]] = {
@@ -16,4 +19,7 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "idle": idle,
     "replay": replay,
     "latency": latency,
+    "indexing": indexing,
+    "search": search,
+    "answers": answers,
 }

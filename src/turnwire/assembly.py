@@ -22,6 +22,7 @@ from turnwire.wires.three_phase_text import ThreePhaseText
 
 if TYPE_CHECKING:
     # Retrieval takes a while to load; who brings an agent of their own need not wait for it.
+    from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
     from turnwire.retrieval.librarian import Librarian
 
@@ -82,7 +83,7 @@ def _has_minilm() -> bool:
 
 def build_retrieval(
     folder: Path, docs: Sequence[Path], settings: Settings, *, watch: bool = False
-) -> "tuple[Librarian, Agent]":
+) -> "tuple[Librarian, RetrievalAgent]":
     """The keeper of a library in this folder, and the agent that answers from it."""
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.index.library import Library

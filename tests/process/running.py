@@ -46,8 +46,9 @@ async def stubborn(turn):
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """The caller's, without any settings of Turnwire but these."""
+    """The caller's, without any settings of Turnwire but these, and with no model to load."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
+    settings = {"embeddings": "off", **settings}
     return {**kept, "PYTHONWARNINGS": "", **{f"TURNWIRE_{name.upper()}": value for name, value in settings.items()}}
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -143,44 +144,10 @@ def test_nothing_is_held_back_for_ever() -> None:
 
 FRAGMENTS = st.sampled_from(
     [
-        "Tea is green",
-        ". ",
-        " ",
-        "  ",
-        "\t",
-        "\n",
-        "\n\n",
-        "`",
-        "``",
-        "```",
-        "````",
-        "[",
-        "]",
-        "1",
-        "2",
-        "9",
-        "12",
-        ",",
-        ";",
+        *("Tea is green", ". ", " ", "  ", "\t", "\n", "\n\n", "- ", "é", "灯台。", "🍵", "\u0000", "\x1e", " " * 50),
+        *("`", "``", "```", "````", "[", "]", "1", "2", "9", "12", "٣", ",", ";", "(u)", "[a](u)", "x = y[1]"),
+        *(" [1]", "[1, 2]", "[ 3 ]", "[1", "[9]", " [9]", "[" + " " * 60 + "1]", "[1" + ", 1" * 30 + "]"),
     ]
-    + [
-        " [1]",
-        "[1, 2]",
-        "[ 3 ]",
-        "[1",
-        "(u)",
-        "[a](u)",
-        "- ",
-        "é",
-        "灯台。",
-        "🍵",
-        "[9]",
-        " [9]",
-        "x = y[1]",
-        "\u0000",
-        "\x1e",
-    ]
-    + ["[" + " " * 60 + "1]", "[1" + ", 1" * 30 + "]", " " * 50, "٣"]
 )
 TEXTS = st.lists(FRAGMENTS, max_size=30).map("".join)
 
@@ -192,7 +159,7 @@ TEXTS = st.lists(FRAGMENTS, max_size=30).map("".join)
 @example(text="Hot [1" + ", 1" * 30 + "].", cuts=[60])
 def test_any_pieces_give_the_same_answer_and_the_same_citations(text: str, cuts: list[int]) -> None:
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    pieces = [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+    pieces = [text[start:end] for start, end in pairwise(places)]
     shown, citations, stream = read([text])
     for told, cited, other in (read(pieces), read(list(text))):
         assert told == shown

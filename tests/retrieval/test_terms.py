@@ -84,7 +84,7 @@ def test_scripts_without_spaces_are_cut_into_pairs_and_triples() -> None:
 
 def test_words_that_say_nothing_are_not_looked_for() -> None:
     assert content_terms("What is the best time for tea?") == ["best", "time", "tea"]
-    assert content_terms("Why doesn’t it work? Don't ask.") == ["work", "ask"]
+    assert content_terms("Why doesn’t it boil? Don't ask.") == ["boil", "ask"]
     assert {"the", "is", "what", "don't"} <= STOP_WORDS
 
 
@@ -159,14 +159,31 @@ def test_a_term_is_quoted_whatever_stands_in_it(term: str) -> None:
     assert quoted.removesuffix(' OR "tea"')[1:-1].replace('""', "").count('"') == 0
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40))
-def test_a_text_is_found_by_its_own_words(index: sqlite3.Connection, text: str) -> None:
-    """Where the index knows any of its letters: SQLite's tables of letters are older than ours."""
+LETTERS = [
+    ("a", "ž"),
+    ("А", "ё"),
+    ("α", "ω"),
+    ("א", "ת"),
+    ("ء", "ي"),
+    ("अ", "्"),
+    ("অ", "হ"),
+    ("அ", "ஹ"),
+    ("ก", "์"),
+    ("가", "힣"),
+    ("ぁ", "ヺ"),
+    ("一", "龥"),
+]
+scripts = st.sampled_from(LETTERS).flatmap(
+    lambda ends: st.characters(
+        codec="utf-8", min_codepoint=ord(ends[0]), max_codepoint=ord(ends[1]), exclude_categories=["Cn"]
+    )
+)
+
+
+@given(st.text(alphabet=scripts | st.sampled_from(" ._'’-1"), max_size=30))
+def test_a_text_is_found_by_every_word_of_it(index: sqlite3.Connection, text: str) -> None:
     index.execute("DELETE FROM words")
     index.execute("INSERT INTO words VALUES (?)", (segment(text),))
-    index.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.terms USING fts5vocab(main, words, row)")
-    known = index.execute("SELECT count(*) FROM temp.terms").fetchone()[0]
-    terms = content_terms(text)
-    if terms and known:
-        query = match_query(list(words(text)))
-        assert index.execute("SELECT 1 FROM words WHERE words MATCH ?", (query,)).fetchone() or known
+    for word in words(text):
+        found = index.execute("SELECT 1 FROM words WHERE words MATCH ?", (match_query([word]),))
+        assert found.fetchone(), word

@@ -1,8 +1,8 @@
 """A server on uvloop, whose event loop must never be blocked and whose log must stay free of errors."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +10,8 @@ import pytest
 import uvloop
 from blockbuster import blockbuster_ctx
 
-from tests.serving import Puppet, Served, quick_settings, serving
+from tests.retrieval.shelf import SHELF
+from tests.serving import Puppet, Served, quick_settings, serving, within
 from turnwire import Turnwire
 
 StoreKind = Literal["memory", "sqlite"]
@@ -27,6 +28,7 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
         for function in blockbuster.functions.values():
             # Before the first request and after the last one there is nobody to keep waiting.
             function.can_block_in("turnwire/stores/sqlite/store.py", {"open", "close"})
+            function.can_block_in("turnwire/assembly.py", {"build_retrieval"})
         yield
 
 
@@ -65,6 +67,48 @@ def serve(puppet: Puppet, tmp_path: Path) -> Serve:
             agent or puppet, store=store, settings=quick_settings(tmp_path, **settings), authenticate=authenticate
         )
         return serving(turnwire)
+
+    return start
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    """A folder of small documents."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    for name, text in SHELF.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def serve_documents(shelf: Path, tmp_path: Path) -> Serve:
+    """Serves answers from documents, those on the shelf if nothing is said; further arguments are settings."""
+
+    @asynccontextmanager
+    async def start(
+        docs: Sequence[Path] | None = None,
+        *,
+        agent: Any = None,
+        store: Any = "memory",
+        authenticate: Any = None,
+        watch: bool = False,
+        settled: bool = True,
+        **settings: Any,
+    ) -> AsyncIterator[Served]:
+        turnwire = Turnwire(
+            agent,
+            store=store,
+            settings=quick_settings(tmp_path / "data", **settings),
+            authenticate=authenticate,
+            docs=[shelf] if docs is None else docs,
+            watch=watch,
+        )
+        async with serving(turnwire) as served:
+            assert turnwire.librarian is not None
+            if settled:
+                await within(turnwire.librarian.settled())
+            yield served
 
     return start
 

@@ -50,6 +50,7 @@ async def _compare(questions: list[str], settings: "Settings", review: bool) -> 
             _show(question, states)
     finally:
         await runner.close()
+        await agent.close()
         await librarian.close()
         await store.close()
 

@@ -31,6 +31,8 @@ def doctor(data: Data) -> None:
         ("free disk", lambda: _disk(data)),
         ("commit time", lambda: _commit_time(data)),
         ("database", lambda: _database(data)),
+        ("documents", lambda: _documents(data)),
+        ("model", _model),
         ("server", lambda: _server(data)),
     ]
     bad = 0
@@ -124,6 +126,34 @@ def _database(data: Path) -> Verdict:
     finally:
         archive.close()
     return ("ok", "sound") if problem is None else ("bad", f"{problem}; restore a backup, or move the file away")
+
+
+def _documents(data: Path) -> Verdict:
+    from turnwire.assembly import LIBRARY_FILE
+    from turnwire.core.errors import StoreUnusableError
+    from turnwire.retrieval.index.library import Library
+
+    library = Library(data / LIBRARY_FILE)
+    if not library.path.exists():
+        return "ok", "none are indexed; `turnwire index PATH`, or `turnwire serve --docs PATH`"
+    try:
+        library.open()
+    except StoreUnusableError as error:
+        return "bad", str(error)
+    try:
+        documents, passages = library.count()
+    finally:
+        library.close()
+    return "ok", f"{documents:,} in {passages:,} passages"
+
+
+def _model() -> Verdict:
+    name = os.environ.get("TURNWIRE_MODEL")
+    if not name:
+        return "ok", "none: answers are quoted; TURNWIRE_MODEL names one"
+    if find_spec("openai") is None:
+        return "bad", f"{name} needs an extra: pip install 'turnwire[openai]'"
+    return "ok", name
 
 
 def _server(data: Path) -> Verdict:

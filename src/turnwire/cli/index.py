@@ -68,7 +68,7 @@ async def _index(
     typer.echo(f"The library holds {documents:,} documents, {passages:,} passages: {library.path}")
 
 
-def _sync(library: "Library", root: Path, most_bytes: int) -> None:
+def _sync(library: "Library", root: Path, most_bytes: int, *, is_watching: bool = False) -> None:
     from turnwire.retrieval.index.syncing import sync_root
 
     with _bar(f"Reading {root}") as (bar, task):
@@ -79,6 +79,8 @@ def _sync(library: "Library", root: Path, most_bytes: int) -> None:
         progress = sync_root(library, root, most_bytes=most_bytes, report=report)
     for name, why in progress.problems:
         typer.secho(f"  {name}: {why}", fg="yellow", err=True)
+    if is_watching and not (progress.has_changed or progress.problems):
+        return
     typer.echo(
         f"{root}: {progress.added:,} new, {progress.changed:,} changed, {progress.unchanged:,} unchanged,"
         f" {progress.removed:,} gone, {len(progress.problems):,} not readable"
@@ -106,7 +108,7 @@ async def _watch(library: "Library", roots: list[Path], settings: "Settings", *,
     typer.echo("Watching for changes. Stop: Ctrl+C")
     async for changed in changed_roots(roots):
         for root in changed:
-            _sync(library, root, settings.max_document_bytes)
+            _sync(library, root, settings.max_document_bytes, is_watching=True)
         if embed:
             await _embed(library, settings)
 

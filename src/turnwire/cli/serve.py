@@ -132,6 +132,8 @@ def _welcome(turnwire: Any, url: str) -> None:
     console = Console(highlight=False)
     names = ", ".join(turnwire.agents)
     console.print(f"\n[bold]Turnwire[/] is listening on [bold cyan]{url}[/]   agents: {names}\n")
+    if turnwire.librarian is not None:
+        console.print(f"[dim]Answers come from[/] {_sources(turnwire)}")
     console.print("[dim]Ask, and watch the answer being made:[/]")
     if turnwire.librarian is not None:
         message = """{"message": "What happens when the process is killed?"}"""
@@ -146,6 +148,14 @@ def _welcome(turnwire: Any, url: str) -> None:
     program = "turnwire" if shutil.which("turnwire") else os.path.relpath(sys.argv[0])
     _command(console, f"{program} tail --data {turnwire.settings.data}")
     console.print(f"[dim]All routes:[/] {url}/docs   [dim]Stop: Ctrl+C[/]\n")
+
+
+def _sources(turnwire: Any) -> str:
+    roots = [root.path for root in turnwire.librarian.roots if not root.is_own]
+    if not roots:
+        return "Turnwire's own documentation; give it yours with --docs PATH"
+    model = turnwire.settings.model
+    return f"{', '.join(map(str, roots))}, {f'written by {model}' if model else 'quoted (no model is configured)'}"
 
 
 def _command(console: Any, text: str) -> None:

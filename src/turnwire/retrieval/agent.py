@@ -11,11 +11,10 @@ from turnwire.models.contract import Model
 from turnwire.retrieval.agent_loop import AgentLoop
 from turnwire.retrieval.citations import MarkerStream
 from turnwire.retrieval.collecting import LIMIT, Collecting, collect_evidence, match_question
-from turnwire.retrieval.evidence import RetrievalResult
 from turnwire.retrieval.gathering import Gathering
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, ANSWER_DIRECTLY
 from turnwire.retrieval.searching import Searcher
-from turnwire.retrieval.synthesis import explain, removed_markers, stream_fallback, stream_synthesis
+from turnwire.retrieval.synthesis import NO_ANSWER, explain, removed_markers, stream_fallback, stream_synthesis
 
 Notices = Callable[[], AsyncIterator[str]]
 
@@ -37,6 +36,10 @@ class RetrievalAgent:
         self._searcher = searcher
         self._model = model
         self._notices = notices
+
+    async def close(self) -> None:
+        if self._model is not None:
+            await self._model.close()
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         async for text in self._notices():
@@ -86,20 +89,17 @@ class RetrievalAgent:
             yield shown
         if notice := removed_markers(markers):
             yield notice
-        if cause is None and markers.has_prose:
+        if cause is None and loop.has_concluded and markers.has_prose:
             yield ResponseEvent("", mode="direct")
             return
         result = await collecting.result()
-        async for piece in self._instead(result, turn, model, cause, len(markers.text)):
+        # Where something stands already no other answer can begin.
+        if markers.text:
+            instead = stream_fallback(result, cause or NO_ANSWER, markers)
+        else:
+            instead = stream_synthesis(result, model=model, history=turn.history)
+        async for piece in instead:
             yield piece
-
-    def _instead(
-        self, result: RetrievalResult, turn: Turn, model: Model, cause: str | None, written: int
-    ) -> AsyncIterator[Event | str]:
-        """Where the model searched for nothing, or did not get to the end of its words."""
-        if cause is not None and written:
-            return stream_fallback(result, cause, written)
-        return stream_synthesis(result, model=model, history=turn.history)
 
 
 async def _emit(event: Event) -> None:

@@ -10,9 +10,9 @@ from turnwire.retrieval.index.terms import STOP_WORDS, stem, words
 from turnwire.retrieval.sentences import sentence_spans
 
 # Bounded, so that what is held back is bounded, and cut at the same places however the text comes.
-_MARKER = r"\[\s{0,3}\d{1,3}(?:\s{0,3}[,;]\s{0,3}\d{1,3}){0,15}\s{0,3}\]"
-_TOKEN = re.compile(rf"(?P<ticks>`+)|(?P<line>\n)|(?P<space>[ \t]{{0,8}})(?P<marker>{_MARKER})")
-_MARKERS = re.compile(_MARKER)
+MARKER = r"\[\s{0,3}\d{1,3}(?:\s{0,3}[,;]\s{0,3}\d{1,3}){0,15}\s{0,3}\]"
+_TOKEN = re.compile(rf"(?P<ticks>`+)|(?P<line>\n)|(?P<space>[ \t]{{0,8}})(?P<marker>{MARKER})")
+_MARKERS = re.compile(MARKER)
 _NUMBER = re.compile(r"\d+")
 # What may become a token with the next piece, and is held back until then.
 _OPEN = re.compile(r"(?:`+|[ \t]{0,8}\[[\s\d,;]{0,160}|[ \t]{1,8})\Z")
@@ -51,6 +51,10 @@ class MarkerStream:
         pending, self._held = self._held, ""
         return self._scan(pending)
 
+    def close_fence(self) -> str:
+        """What must follow the text so that what comes next does not stand in its code."""
+        return f"\n{self._code}" if len(self._code) >= _FENCE else ""
+
     def _scan(self, text: str) -> list[str | CitationEvent]:
         out: list[str | CitationEvent] = []
         done = 0
@@ -69,9 +73,7 @@ class MarkerStream:
         ticks, opened = found["ticks"], len(self._code)
         if ticks and not opened:
             self._code = ticks
-        elif ticks and (len(ticks) == opened or len(ticks) > opened >= _FENCE):
-            self._code = ""
-        elif found["line"] and opened < _FENCE:
+        elif (ticks and (len(ticks) == opened or len(ticks) > opened >= _FENCE)) or (found["line"] and opened < _FENCE):
             self._code = ""
 
     def _say(self, out: list[str | CitationEvent], text: str) -> None:
@@ -129,7 +131,7 @@ def best_quote(passage: str, claim: str) -> tuple[int, int]:
 
 def citation_coverage(answer: str) -> float:
     """The share of an answer's sentences that carry a marker."""
-    bare = re.sub(rf"(?<=[.!?])(\s*{_MARKER})+", lambda found: found[0].strip(), answer)
+    bare = re.sub(rf"(?<=[.!?])(\s*{MARKER})+", lambda found: found[0].strip(), answer)
     sentences = [bare[slice(*span)] for span in sentence_spans(bare)]
     telling = [sentence for sentence in sentences if _LETTER.search(_MARKERS.sub("", sentence))]
     return sum(bool(_MARKERS.search(sentence)) for sentence in telling) / len(telling) if telling else 0.0

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from turnwire.retrieval.citations import MARKER
 from turnwire.retrieval.definitions import asks_what, defines
 from turnwire.retrieval.evidence import Evidence
-from turnwire.retrieval.index.terms import stems
+from turnwire.retrieval.index.terms import stems, words
 from turnwire.retrieval.matching import Matcher
 from turnwire.retrieval.sentences import sentence_spans
 
@@ -25,9 +26,8 @@ _HEADING = re.compile(r"#{1,6}\s")
 _TABLE_HEADER = re.compile(r"^\|.*\|[ \t]*\n(?=\|[\s|:-]+$)", re.MULTILINE)
 _ROW_RULE = re.compile(r"^[\s|:+=-]+$")
 _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
-_NUMBERED = re.compile(r"\s?\[\d{1,3}\]")
+_NUMBERED = re.compile(rf"(`[^`]+`)|\s?{MARKER}")
 _CODE = re.compile(r"[{}();=<>\\]|::|->|[a-z]_[a-z]|```|~~~")
-_WORD = re.compile(r"\w+")
 
 
 class Pick(Struct, frozen=True):
@@ -50,13 +50,13 @@ def pick_sentences(question: str, matcher: Matcher, evidence: Sequence[Evidence]
     chosen: list[Pick] = []
     said: list[set[str]] = []
     for pick in candidates:
-        # What has nothing to do with the question is only shown if nothing else is there.
+        # What says nothing, or has nothing to do with the question, is only shown if nothing else is there.
         if len(chosen) == count or (chosen and pick.score < 0):
             break
-        words = stems(pick.text)
-        if all(_overlap(words, other) < _SAME for other in said):
+        says = stems(pick.text)
+        if all(_overlap(says, other) < _SAME for other in said):
             chosen.append(pick)
-            said.append(words)
+            said.append(says)
     if asks_what(question):
         return chosen
     first = {pick.evidence.index: place for place, pick in reversed(list(enumerate(chosen)))}
@@ -71,13 +71,17 @@ def _candidates(question: str, matcher: Matcher, evidence: Evidence) -> list[Pic
     for start, end in sentence_spans(passage.text):
         raw = passage.text[start:end]
         text = shown(raw)
-        if len(_WORD.findall(text)) < 3 or _HEADING.match(raw) or (header and header.start() == start):
+        length = len(list(words(text)))
+        if not length:
             continue
         covered = matcher.coverage(raw)
+        is_heading = _HEADING.match(raw) or (header and header.start() == start)
+        is_telling = covered and length > 2
         score = (1 - _PRIOR) * covered + _PRIOR * evidence.strength - _penalty(raw)
         if is_definition_wanted and defines(matcher, text):
             score += _DEFINITION_BONUS
-        picks.append(Pick(evidence, start, end, text, score if covered else score - 1))
+        score -= 2 if is_heading else 0 if is_telling else 1
+        picks.append(Pick(evidence, start, end, text, score))
     return picks
 
 
@@ -99,8 +103,17 @@ def shown(raw: str) -> str:
     text = _LEADING.sub("", raw.strip())
     if text.startswith("|"):
         text = ": ".join(cell.strip() for cell in text.strip("| ").split("|") if cell.strip())
-    text = _SPACE.sub(" ", _LINK.sub(r"\1", _NUMBERED.sub("", text))).strip()
+    text = _SPACE.sub(" ", _unnumbered(_LINK.sub(r"\1", text))).strip()
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1].rstrip() + "…"
+
+
+def _unnumbered(text: str) -> str:
+    """A sentence without numbers that look like ours, but for those in code."""
+    bare = _NUMBERED.sub(lambda found: found[1] or "", text)
+    if _LINK.search(bare) or any(found[1] is None for found in _NUMBERED.finditer(bare)):
+        # Only who means to fool somebody puts one into another.
+        return bare.replace("[", "(").replace("]", ")")
+    return bare
 
 
 def _overlap(one: set[str], other: set[str]) -> float:

@@ -61,6 +61,7 @@ class Librarian:
     ) -> None:
         self.library = library
         self.searcher = Searcher(library, meaning)
+        self.roots: list[Root] = []
         self.progress = SyncProgress()
         self.embedded = 0, 0
         """How many of how many passages have a vector."""
@@ -80,6 +81,7 @@ class Librarian:
     async def open(self) -> None:
         """Raises StoreUnusableError."""
         await asyncio.to_thread(self.library.open)
+        self.roots = await asyncio.to_thread(self._find_roots)
         self._tasks.append(asyncio.create_task(self._keep_reading()))
         if self._meaning is not None:
             self._tasks.append(asyncio.create_task(self._keep_embedding(self._meaning)))
@@ -147,12 +149,11 @@ class Librarian:
 
     async def _keep_reading(self) -> None:
         try:
-            roots = await asyncio.to_thread(self._roots)
-            for root in roots:
+            for root in self.roots:
                 await self._sync(root)
             self._read.set()
             if self._watch:
-                await self._watch_roots(roots)
+                await self._watch_roots(self.roots)
         except _ClosingError:
             pass
         except (TurnwireError, sqlite3.Error, OSError):
@@ -160,7 +161,7 @@ class Librarian:
         finally:
             self._read.set()
 
-    def _roots(self) -> list[Root]:
+    def _find_roots(self) -> list[Root]:
         known = {Path(path) for path, is_own in self.library.roots().items() if not is_own}
         known.update(path.resolve() for path in self._given)
         if known:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from turnwire.retrieval.index.terms import stem, stems, telling_terms
+from turnwire.retrieval.index.terms import looks_english, stem, stems, telling_terms
 from turnwire.retrieval.sentences import sentence_spans
 
 _SPACE = re.compile(r"\s+")
@@ -16,6 +16,7 @@ class Matcher:
         self.terms = telling_terms(question)
         self._stems = {term: stem(term) for term in self.terms}
         self.weights = {term: weights.get(term, 1.0) for term in self.terms}
+        self.is_english = looks_english(question)
         self._total = sum(self.weights.values()) or 1.0
 
     def knows(self, word: str) -> bool:

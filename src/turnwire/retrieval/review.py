@@ -21,6 +21,8 @@ from turnwire.retrieval.matching import Matcher
 from turnwire.retrieval.prompts import REVIEW_INSTRUCTIONS, REVIEW_SCHEMA, passages_json
 
 ENOUGH = 0.5
+# Only English words that merely ask are known and left out; elsewhere they count, and are seldom in the answer.
+_ENOUGH_ELSEWHERE = 0.35
 _WORTH_KEEPING = 0.5
 _LONGEST_REPLY = 20_000
 _PHRASE = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
@@ -50,7 +52,7 @@ def judge_by_coverage(matcher: Matcher, evidence: Sequence[Evidence]) -> Judgeme
     share = covered[best.index]
     kept = tuple(one.index for one in evidence if covered[one.index] >= max(share * _WORTH_KEEPING, 0.01))
     matched = matcher.matched(_whole(best))
-    sufficient = share >= ENOUGH
+    sufficient = share >= (ENOUGH if matcher.is_english else _ENOUGH_ELSEWHERE)
     return Judgement(
         sufficient=sufficient,
         kept=kept,

@@ -7,12 +7,12 @@ What was shown is never taken back: a failing model leaves what it wrote, a brea
 import logging
 from collections.abc import AsyncIterator, Sequence
 
-from turnwire.core.errors import AgentError, ModelError
+from turnwire.core.errors import AgentError
 from turnwire.core.events import Event, ReasoningEvent, ResponseEvent, StatusEvent, UsageEvent
 from turnwire.core.turns import Message
 from turnwire.models.contract import Model, ToolWish
 from turnwire.retrieval.citations import MarkerStream
-from turnwire.retrieval.evidence import RetrievalResult, cite
+from turnwire.retrieval.evidence import Evidence, RetrievalResult, cite
 from turnwire.retrieval.extractive import pick_sentences
 from turnwire.retrieval.prompts import SYNTHESIS_INSTRUCTIONS, passages_json, spoken
 from turnwire.retrieval.sentences import as_sentence
@@ -22,6 +22,7 @@ logger = logging.getLogger("turnwire.retrieval")
 SENTENCES = 3
 NEAREST = 3
 BREAK = "\n\n---\n\n"
+NO_ANSWER = "The model wrote no answer."
 NOT_FOUND = "I did not find this in your documents."
 _PASSAGES_IN_PROMPT = 8
 
@@ -42,30 +43,34 @@ async def stream_synthesis(
         async for piece in stream_extract(result, "extractive"):
             yield piece
         return
-    cause, written = result.model_failed, 0
+    cause, shown = result.model_failed, result.evidence[:_PASSAGES_IN_PROMPT]
+    markers = MarkerStream({one.index: one for one in shown}.get)
     if cause is None:
-        markers = MarkerStream({one.index: one for one in result.evidence}.get)
+        messages = [*spoken(history), _prompt(result.question, shown)]
         try:
-            async for piece in _by_model(result, model, history, markers):
+            async for piece in _by_model(model, messages, markers):
                 yield piece
         except Exception as error:
             cause = explain(error)
-        written = len(markers.text)
+        for rest in markers.finish():
+            yield rest
+        if not markers.has_prose:
+            cause = cause or NO_ANSWER
         if notice := removed_markers(markers):
             yield notice
     if cause is None:
         yield ResponseEvent("", mode="synthesis")
         return
-    async for piece in stream_fallback(result, cause, written):
+    async for piece in stream_fallback(result, cause, markers):
         yield piece
 
 
-async def _by_model(
-    result: RetrievalResult, model: Model, history: Sequence[Message], markers: MarkerStream
-) -> AsyncIterator[Event | str]:
-    passages = passages_json(result.evidence[:_PASSAGES_IN_PROMPT])
-    prompt = f"Passages:\n{passages}\n\nQuestion: {result.question}"
-    stream = model.stream(SYNTHESIS_INSTRUCTIONS, [*spoken(history), Message("user", prompt)])
+def _prompt(question: str, evidence: Sequence[Evidence]) -> Message:
+    return Message("user", f"Passages:\n{passages_json(evidence)}\n\nQuestion: {question}")
+
+
+async def _by_model(model: Model, messages: Sequence[Message], markers: MarkerStream) -> AsyncIterator[Event | str]:
+    stream = model.stream(SYNTHESIS_INSTRUCTIONS, messages)
     try:
         async for piece in stream:
             if isinstance(piece, str):
@@ -78,11 +83,6 @@ async def _by_model(
                 logger.warning("the model wished for a tool that it was not offered; it is ignored")
     finally:
         await stream.aclose()
-        rest = markers.finish()
-    for shown in rest:
-        yield shown
-    if not markers.has_prose:
-        raise ModelError("The model named sources but said nothing.", "bad_answer")
 
 
 def explain(error: Exception) -> str:
@@ -100,13 +100,15 @@ def removed_markers(markers: MarkerStream) -> StatusEvent | None:
     return StatusEvent(f"The model cited {names}, which names no evidence; it was taken out of the answer.")
 
 
-async def stream_fallback(result: RetrievalResult, cause: str, written: int) -> AsyncIterator[Event | str]:
-    """Quotations in place of what a model could not write, after the `written` characters that it did."""
+async def stream_fallback(result: RetrievalResult, cause: str, written: MarkerStream) -> AsyncIterator[Event | str]:
+    """Quotations in place of what a model could not write, after what it did."""
     yield StatusEvent(f"{as_sentence(cause)} These are the sentences that answer best.")
-    if written:
-        yield BREAK
-        written += len(BREAK)
-    async for piece in stream_extract(result, "fallback", written):
+    offset = len(written.text)
+    if offset:
+        gap = written.close_fence() + BREAK
+        yield gap
+        offset += len(gap)
+    async for piece in stream_extract(result, "fallback", offset):
         yield piece
 
 

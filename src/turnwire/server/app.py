@@ -74,7 +74,7 @@ class TurnwireApp:
             if endpoint is not None and caller is not None:
                 return await endpoint(scope, receive, send, caller, headers, added)
             scope["turnwire.caller"] = caller
-            await self._api(scope, receive, with_headers(send, added))  # pyright: ignore[reportArgumentType]
+            await self._call_api(scope, receive, with_headers(send, added))
         except TurnwireError as error:
             await _respond_error(send, http_error(error), added)
         except HttpError as error:
@@ -83,6 +83,13 @@ class TurnwireApp:
             logger.exception("a request to %s failed", scope["path"])
             await _respond_error(send, internal_error(), added)
         return None
+
+    async def _call_api(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        try:
+            await self._api(scope, receive, send)  # pyright: ignore[reportArgumentType]
+        except Exception:
+            # It has been answered; what is raised after that is for the log.
+            logger.exception("a request to %s failed", scope["path"])
 
     def _most_bytes(self, method: str, path: str) -> int:
         settings = self.turnwire.settings

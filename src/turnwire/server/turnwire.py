@@ -33,6 +33,7 @@ from turnwire.server.streams.hub import StreamHub
 from turnwire.settings import Settings
 
 if TYPE_CHECKING:
+    from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.librarian import Librarian
 
 logger = logging.getLogger("turnwire.server")
@@ -69,13 +70,14 @@ class Turnwire:
         self.agents: dict[str, Agent] = {name: assembly.as_agent(one) for name, one in given.items()}
         self.settings = settings
         self.librarian: Librarian | None = None
+        self._answering: RetrievalAgent | None = None
         self._scratch: Path | None = None
         if docs or not self.agents:
             if store == "memory":
                 self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}")
             folder, paths = self._scratch or settings.data, [Path(path) for path in docs]
-            self.librarian, answering = assembly.build_retrieval(folder, paths, settings, watch=watch)
-            self.agents.setdefault("documents", answering)
+            self.librarian, self._answering = assembly.build_retrieval(folder, paths, settings, watch=watch)
+            self.agents.setdefault("documents", self._answering)
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
         self.runner = assembly.build_runner(self.store, self.agents, settings)
         self.keys = KeyRing(self.store)
@@ -142,7 +144,8 @@ class Turnwire:
         await self.runner.close()
         await self.streams.close()
         self.is_open = False
-        if self.librarian is not None:
+        if self.librarian is not None and self._answering is not None:
+            await self._answering.close()
             await self.librarian.close()
         await self.store.close()
         if self._scratch is not None:

@@ -53,14 +53,17 @@ def shown(name: str) -> str:
 def read_file(path: Path, root: Path, most_bytes: int) -> bytes:
     """Raises UnreadableDocumentError. A link that took the place of the file, or of a folder on the way, ends it."""
     try:
-        with os.fdopen(_open(path, root), "rb") as file:
-            descriptor = file.fileno()
+        descriptor = _open(path, root)
+        try:
             told = os.fstat(descriptor)
             if not stat.S_ISREG(told.st_mode):
                 raise UnreadableDocumentError("it is not a regular file")
             if told.st_size > most_bytes:
                 raise UnreadableDocumentError(f"it is over the limit of {most_bytes:,} bytes")
-            return file.read(most_bytes)
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(most_bytes)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise UnreadableDocumentError(error.strerror or str(error)) from error
 

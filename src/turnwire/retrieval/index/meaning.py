@@ -52,7 +52,9 @@ class VectorIndex:
         with self._library.file.reading() as database:
             done, total = self._counts(database)
             batch = database.execute(
-                "SELECT p.id, p.heading || char(10) || p.text FROM passages p WHERE NOT EXISTS"
+                # The title first: an encoder reads only so far, and a passage alone may not say what it is about.
+                "SELECT p.id, d.title || char(10) || p.heading || char(10) || p.text"
+                " FROM passages p JOIN documents d ON d.id = p.document_id WHERE NOT EXISTS"
                 " (SELECT 1 FROM vectors v WHERE v.passage_id = p.id AND v.embedder = ?) ORDER BY p.id LIMIT ?",
                 (self._embedder.name, _BATCH),
             ).fetchall()

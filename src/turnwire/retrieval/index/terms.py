@@ -18,6 +18,8 @@ _MARKS = "".join(mark for mark in map(chr, range(0x300, 0x1AFF)) if unicodedata.
 _WORD = re.compile(rf"[\u0e00-\u0e7f]+|[^\W_]+(?:[{_MARKS}]+[^\W_]*)*(?:['’][^\W\d_]+)?")
 _MOST_TERMS = 48
 _PREFIX = 6
+_FEW_WORDS = 4
+_STOP_SHARE = 0.25
 
 
 def _word_list(name: str) -> frozenset[str]:
@@ -56,6 +58,13 @@ def content_terms(text: str) -> list[str]:
     every = list(dict.fromkeys(words(text)))
     telling = [word for word in every if word not in STOP_WORDS and word.replace("’", "'") not in STOP_WORDS]
     return (telling or every)[:_MOST_TERMS]
+
+
+def looks_english(text: str) -> bool:
+    """Whether the stop words are this text's: a few words without any may be names in English as well."""
+    every = list(words(text))
+    known = sum(word in STOP_WORDS for word in every)
+    return len(every) < _FEW_WORDS or known >= len(every) * _STOP_SHARE
 
 
 def telling_terms(text: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, UploadFile
 
 from turnwire.core.encoding import clean_text
+from turnwire.core.errors import DocumentNotFoundError
 from turnwire.retrieval.documents.reading import SUFFIXES, format_of
 from turnwire.retrieval.index.records import Document, Passage
 from turnwire.retrieval.librarian import Librarian
@@ -37,6 +38,9 @@ async def list_documents(
     after: Annotated[str | None, Query(description="The last id of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Json:
+    if after is not None:
+        # What is another's must not even be of use as a place in the list.
+        await asyncio.to_thread(keeper.library.document, after, owner=caller.principal)
     found = await asyncio.to_thread(
         keeper.library.documents, owner=caller.principal, search=search, after=after, limit=limit + 1
     )
@@ -69,13 +73,17 @@ async def show(
         )
     first, last = max(0, start - _CONTEXT), min(document.characters, end + _CONTEXT)
     passages = await asyncio.to_thread(library.document_passages, id, start=first, end=last)
+    if not passages or passages[-1].start + len(passages[-1].text) < last:
+        raise DocumentNotFoundError(id)  # It has become another one, or none, since it was looked up.
     return {**_document_json(document), "passage": _highlighted(passages, start, end, first, last)}
 
 
 @router.post("", status_code=201, summary="Upload a document; it is yours alone")
-async def upload(keeper: Keeper, caller: Writing, file: UploadFile) -> Json:
-    name = _file_name(file.filename or "")
-    content = await file.read()
+async def upload(server: Server, keeper: Keeper, caller: Writing, file: UploadFile) -> Json:
+    name, most = _file_name(file.filename or ""), server.settings.max_document_bytes
+    content = await file.read(most + 1)
+    if len(content) > most:
+        raise HttpError(413, "body_too_large", f"file: it is over {most:,} bytes")
     if not content:
         raise HttpError(422, "invalid_request", "file: it is empty")
     return _document_json(await keeper.add(name, content, caller.principal))
@@ -104,6 +112,8 @@ def _highlighted(passages: list[Passage], start: int, end: int, first: int, last
     base = passages[0].start
     text = "".join(passage.text for passage in passages)
     marked = next(passage for passage in passages if passage.start + len(passage.text) > start)
+    # A passage's first line is that of its first word, and not of the blank space before it.
+    blank = len(marked.text) - len(marked.text.lstrip())
     return {
         "start": start,
         "end": end,
@@ -112,7 +122,7 @@ def _highlighted(passages: list[Passage], start: int, end: int, first: int, last
         "after": text[end - base : last - base],
         "heading": marked.heading,
         "page_number": marked.page,
-        "line": marked.line_start + marked.text[: start - marked.start].lstrip("\n").count("\n"),
+        "line": marked.line_start + marked.text.count("\n", blank, start - marked.start),
     }
 
 

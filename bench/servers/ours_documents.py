@@ -1,0 +1,22 @@
+"""Turnwire without an agent: it answers from its own documentation, by words, with no model."""
+
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from turnwire import Settings, Turnwire
+
+
+class Settled(Turnwire):
+    """Begins to listen when its documents have been read."""
+
+    async def open(self) -> None:
+        await super().open()
+        if self.librarian is not None:
+            await self.librarian.settled()
+
+
+def app(data: Path | None) -> ASGIApp:
+    if data is None:
+        raise ValueError("the documents variant needs a folder; pass --data DIR")
+    return Settled(store="sqlite", data=data, settings=Settings(embeddings="off", model=None)).asgi()

@@ -1,0 +1,67 @@
+"""How long a search takes, beside the same MATCH on a bare FTS5 table."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench import measure
+from bench.corpus import questions, write_files
+from bench.indexes import LIMIT, BareTable, as_match, bare_table, opened_library, read_folder, word_rows
+from bench.plan import P50, P95, P99, Plan, record
+from bench.results import Sample, Table, quantiles
+from bench.running import SERVER_CORE, BenchError
+from turnwire.retrieval.index.library import Library
+
+
+def search(plan: Plan) -> Table:
+    with TemporaryDirectory(prefix="bench-") as folder, opened_library() as library, bare_table() as bare:
+        write_files(Path(folder), plan.scale.files, plan.scale.sections)
+        read_folder(library, Path(folder))
+        passages = bare.put(word_rows(library))
+        table = Table(
+            "search",
+            f"The best {LIMIT} of {passages} passages for a question of eight words",
+            P50,
+            against=("fts5",),
+            others=(P95, P99),
+            subject="index",
+        )
+        with measure.pinned(SERVER_CORE):
+            ask_in_turns(table, plan, library, bare)
+    return table
+
+
+def ask_in_turns(table: Table, plan: Plan, library: Library, bare: BareTable) -> None:
+    asked = questions(plan.scale.searches)
+    matches = [as_match(question) for question in asked]
+    check(library, bare, asked, matches)
+    ways: dict[str, Callable[[int], object]] = {
+        "fts5": lambda n: bare.search(matches[n]),
+        "library": lambda n: library.search(asked[n], limit=LIMIT),
+    }
+    names = plan.of(*ways)
+    case = f"{len(asked)} questions"
+    for _ in range(plan.scale.repeats if plan.case in case else 0):
+        times: dict[str, list[float]] = {name: [] for name in names}
+        yardstick = measure.yardstick(SERVER_CORE)
+        for n in range(len(asked)):
+            for name in names:
+                started = time.perf_counter()
+                ways[name](n)
+                times[name].append((time.perf_counter() - started) * 1000)
+        yardstick = (yardstick + measure.yardstick(SERVER_CORE)) / 2
+        for name in names:
+            record(table, case, name, latencies(times[name]) | {"yardstick_ms": yardstick})
+
+
+def check(library: Library, bare: BareTable, asked: Sequence[str], matches: Sequence[str]) -> None:
+    """Both find passages that are as good. It warms their caches too."""
+    for question, match in zip(asked, matches, strict=True):
+        ours = [round(passage.score, 6) for passage in library.search(question, limit=LIMIT)]
+        if ours != [round(-score, 6) for _, score in bare.search(match)]:
+            raise BenchError(f"the library and the bare table find different passages for {question!r}")
+
+
+def latencies(times: list[float]) -> Sample:
+    return {f"latency_{name}_ms": value for name, value in quantiles(times).items()}

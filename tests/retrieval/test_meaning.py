@@ -1,0 +1,293 @@
+"""Passages by meaning: whose vectors are compared, when, and what a search makes of both rankings."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blockbuster import blockbuster_ctx
+from msgspec import structs
+
+from tests.retrieval.paper import note, opened, rows
+from tests.serving import within
+from turnwire.core.errors import EmbedderError
+from turnwire.retrieval.embedding.contract import Vector
+from turnwire.retrieval.index import meaning as meaning_module
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.meaning import VectorIndex
+from turnwire.retrieval.index.records import Passage
+from turnwire.retrieval.searching import Searcher
+
+AXES = {"tea": 0, "oolong": 0, "beverage": 0, "ship": 1, "vessel": 1, "star": 2, "sun": 2}
+
+
+class Toy:
+    """Knows three meanings and nothing else. `embedded` is what it was asked for; `error` is what it raises."""
+
+    def __init__(self, name: str = "toy") -> None:
+        self.name = name
+        self.embedded: list[str] = []
+        self.error: EmbedderError | None = None
+        self.is_closed = False
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
+        if self.error:
+            raise self.error
+        self.embedded += texts
+        return [self._vector(text) for text in texts]
+
+    async def embed_query(self, text: str) -> Vector:
+        if self.error:
+            raise self.error
+        return self._vector(text)
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    def _vector(self, text: str) -> Vector:
+        vector = np.full(3, 0.01, dtype=np.float32)
+        for word in text.lower().replace(".", " ").split():
+            if word in AXES:
+                vector[AXES[word]] += 1
+        return vector / np.linalg.norm(vector)
+
+
+@pytest.fixture(autouse=True)
+def the_event_loop_is_never_blocked() -> Iterator[None]:
+    with blockbuster_ctx("turnwire"):
+        yield
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[Library]:
+    with opened(tmp_path / "documents.db") as library:
+        yield library
+
+
+@pytest.fixture
+def toy() -> Toy:
+    return Toy()
+
+
+@pytest.fixture
+def meaning(library: Library, toy: Toy) -> VectorIndex:
+    return VectorIndex(library, toy)
+
+
+async def put(library: Library, *texts: str, owner: str | None = None, start: int = 0) -> None:
+    notes = [note(text, f"{number}.md", owner=owner) for number, text in enumerate(texts, start=start)]
+    await asyncio.to_thread(library.put, notes)
+
+
+async def texts(library: Library, found: list[tuple[int, float]] | None) -> list[str]:
+    assert found is not None
+    return [one.text for one in await asyncio.to_thread(library.passages, [passage_id for passage_id, _ in found])]
+
+
+# Vectors
+
+
+async def test_the_nearest_come_first_with_how_near_they_are(library: Library, meaning: VectorIndex) -> None:
+    await put(library, "A ship.", "Tea on a ship.", "Tea and oolong.", "A star.")
+    assert await meaning.embed_missing() == 4
+    found = await meaning.nearest("beverage", 3)
+    assert await texts(library, found) == ["Tea and oolong.", "Tea on a ship.", "A ship."] or await texts(
+        library, found
+    ) == ["Tea and oolong.", "Tea on a ship.", "A star."]
+    assert found is not None
+    likeness = [near for _, near in found]
+    assert likeness == sorted(likeness, reverse=True)
+    assert likeness[0] == pytest.approx(1, abs=0.01)
+    assert likeness[1] == pytest.approx(0.7, abs=0.02)
+
+
+async def test_there_may_be_fewer_than_asked_for(library: Library, meaning: VectorIndex) -> None:
+    assert await meaning.nearest("tea", 5) is None
+    await put(library, "Tea.", "A ship.")
+    await meaning.embed_missing()
+    assert len(await texts(library, await meaning.nearest("tea", 5))) == 2
+
+
+async def test_while_too_many_have_no_vector_nobody_is_compared(
+    library: Library, meaning: VectorIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meaning_module, "_BATCH", 1)
+    await put(library, *(f"Tea {number}." for number in range(20)))
+    told: list[tuple[int, int, bool]] = []
+    loop = asyncio.get_running_loop()
+
+    def report(done: int, total: int) -> None:
+        fair = asyncio.run_coroutine_threadsafe(meaning.nearest("tea", 1), loop)
+        fairs.append((done, total, fair))
+
+    fairs: list[tuple[int, int, object]] = []
+    assert await within(meaning.embed_missing(report)) == 20
+    assert [(done, total) for done, total, _ in fairs] == [(number, 20) for number in range(21)]
+    del told
+    # One by one, and each time asked anew.
+    await asyncio.to_thread(_forget_vectors, library)
+    for done in range(20):
+        assert (await meaning.nearest("tea", 1) is not None) == (done >= 18), done
+        batch = (await asyncio.to_thread(meaning._next_batch))[2]
+        vectors = await meaning._embedder.embed_documents([text for _, text in batch])
+        await asyncio.to_thread(meaning._write, [passage_id for passage_id, _ in batch], vectors)
+    assert await meaning.nearest("tea", 1) is not None
+
+
+def _forget_vectors(library: Library) -> None:
+    with library.file.writing() as database:
+        database.execute("DELETE FROM vectors")
+
+
+async def test_only_what_has_no_vector_is_embedded(library: Library, meaning: VectorIndex, toy: Toy) -> None:
+    await put(library, "# Drinks\n\nTea.", "A ship.")
+    await meaning.embed_missing()
+    assert toy.embedded == ["Drinks\n# Drinks\n\nTea.", "\nA ship."]
+    toy.embedded.clear()
+    assert await meaning.embed_missing() == 0
+    await put(library, "A star.", start=2)
+    assert await meaning.embed_missing() == 1
+    assert toy.embedded == ["\nA star."]
+
+
+async def test_what_has_changed_is_seen_by_the_next_question(library: Library, meaning: VectorIndex) -> None:
+    await put(library, "Tea.", "A ship.")
+    await meaning.embed_missing()
+    assert await texts(library, await meaning.nearest("vessel", 1)) == ["A ship."]
+    await put(library, "Tea.", "Only a star now.")
+    await meaning.embed_missing()
+    assert await texts(library, await meaning.nearest("vessel", 2)) != ["A ship."]
+    assert await texts(library, await meaning.nearest("sun", 1)) == ["Only a star now."]
+
+
+async def test_passages_that_left_are_never_nearest(library: Library, meaning: VectorIndex) -> None:
+    await put(library, *(f"Tea {number}." for number in range(20)), "A ship.")
+    await meaning.embed_missing()
+    (ship,) = await asyncio.to_thread(library.search, "ship")
+    await asyncio.to_thread(library.remove, [ship.document_id])
+    found = await meaning.nearest("vessel", 30)
+    assert found is not None
+    assert ship.id not in dict(found)
+    assert await asyncio.to_thread(rows, library, "SELECT count(*) FROM vectors") == [(20,)]
+
+
+async def test_a_passage_that_leaves_while_it_is_embedded_leaves_no_vector(library: Library, toy: Toy) -> None:
+    class Slow(Toy):
+        async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
+            documents = await asyncio.to_thread(library.documents)
+            await asyncio.to_thread(library.remove, [documents[0].id])
+            return await super().embed_documents(texts)
+
+    await put(library, "Tea.", "A ship.")
+    await within(VectorIndex(library, Slow()).embed_missing())
+    assert await asyncio.to_thread(rows, library, "SELECT text FROM vectors JOIN passages ON id = passage_id") == [
+        ("A ship.",)
+    ]
+    assert await asyncio.to_thread(rows, library, "SELECT count(*) FROM vectors") == [(1,)]
+
+
+async def test_vectors_of_another_embedder_are_not_compared(library: Library, meaning: VectorIndex) -> None:
+    await put(library, "Tea.", "A ship.")
+    await meaning.embed_missing()
+    other = VectorIndex(library, Toy("another"))
+    assert await other.nearest("tea", 1) is None
+    assert await other.embed_missing() == 2
+    assert await texts(library, await other.nearest("tea", 1)) == ["Tea."]
+    assert await texts(library, await meaning.nearest("tea", 1)) == ["Tea."]
+
+
+async def test_many_may_ask_while_documents_change(library: Library, meaning: VectorIndex) -> None:
+    await put(library, "Tea.", "A ship.", "A star.")
+    await meaning.embed_missing()
+
+    async def ask(query: str, expected: str) -> None:
+        for _ in range(15):
+            found = await meaning.nearest(query, 1)
+            if found is not None:
+                near = await texts(library, found)
+                assert near in ([expected], []), near
+
+    async def change() -> None:
+        for number in range(15):
+            await put(library, "Tea.", *(["A ship.", "A star."] if number % 2 else ["A star.", "A ship."]))
+            await meaning.embed_missing()
+
+    questions = {"beverage": "Tea.", "vessel": "A ship.", "sun": "A star."}
+    await within(asyncio.gather(change(), *(ask(query, text) for query, text in questions.items())))
+
+
+async def test_what_the_embedder_cannot_do_is_an_error_and_keeps_what_was_made(
+    library: Library, meaning: VectorIndex, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meaning_module, "_BATCH", 2)
+    await put(library, *(f"Tea {number}." for number in range(4)))
+
+    def fail(done: int, total: int) -> None:
+        toy.error = EmbedderError("toy", "it is broken; mend it") if done == 2 else None
+
+    with pytest.raises(EmbedderError):
+        await meaning.embed_missing(fail)
+    toy.error = None
+    assert await meaning.embed_missing() == 2
+    await meaning.close()
+    assert toy.is_closed
+
+
+# Both rankings
+
+
+async def search(library: Library, meaning: VectorIndex | None, query: str, **options: str | None) -> list[Passage]:
+    return await Searcher(library, meaning).search(query, owner=options.get("owner"), limit=10)
+
+
+async def test_what_both_rankings_agree_on_comes_first(library: Library, meaning: VectorIndex) -> None:
+    await put(library, "A beverage machine.", "Oolong tea.", "A beverage of tea.", "A star.")
+    await meaning.embed_missing()
+    found = await search(library, meaning, "beverage tea")
+    assert found[0].text == "A beverage of tea."
+    assert {passage.text for passage in found} >= {"A beverage machine.", "Oolong tea."}
+    assert found[0].likeness == pytest.approx(1, abs=0.01)
+    assert all(passage.score > 0 for passage in found)
+
+
+async def test_what_has_none_of_the_words_is_found_by_its_meaning(library: Library, meaning: VectorIndex) -> None:
+    await put(library, "Oolong.", "A ship.")
+    assert await search(library, meaning, "beverage") == []
+    await meaning.embed_missing()
+    found = await search(library, meaning, "beverage")
+    assert found[0].text == "Oolong."
+    assert found[0].score == max(passage.score for passage in found)
+
+
+async def test_meaning_shows_nobody_what_is_not_theirs(library: Library, meaning: VectorIndex) -> None:
+    await put(library, "Tea for all.")
+    await put(library, "Oolong of Anna.", owner="anna")
+    await meaning.embed_missing()
+    assert [passage.text for passage in await search(library, meaning, "beverage", owner="bert")] == ["Tea for all."]
+    assert len(await search(library, meaning, "beverage", owner="anna")) == 2
+
+
+async def test_an_embedder_that_fails_leaves_the_words(
+    library: Library, meaning: VectorIndex, toy: Toy, caplog: pytest.LogCaptureFixture
+) -> None:
+    await put(library, "Tea.", "A ship with tea.", "Oolong.")
+    await meaning.embed_missing()
+    toy.error = EmbedderError("toy", "it is broken; mend it")
+    with caplog.at_level(logging.WARNING):
+        found = await search(library, meaning, "tea")
+    assert found == await search(library, None, "tea")
+    assert [passage.text for passage in found] == ["Tea.", "A ship with tea."]
+    assert "searching by words only" in caplog.text
+
+
+async def test_without_enough_vectors_it_is_a_search_by_words(library: Library, meaning: VectorIndex) -> None:
+    await put(library, *(f"Tea {number}." for number in range(12)))
+    by_words = await search(library, None, "tea")
+    assert await search(library, meaning, "tea") == by_words
+    assert len(by_words) == 10
+    await meaning.embed_missing()
+    assert {structs.replace(one, likeness=None).id for one in await search(library, meaning, "tea")} <= {
+        passage_id for (passage_id,) in await asyncio.to_thread(rows, library, "SELECT id FROM passages")
+    }

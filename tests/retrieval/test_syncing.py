@@ -1,0 +1,236 @@
+"""Bringing the library up to date with a folder: only what has changed is read, and one bad file stops nothing."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from tests.retrieval.paper import opened, pdf, word
+from turnwire.retrieval.index import syncing
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.syncing import SyncProgress, sync_root
+
+MOST = 100_000
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[Library]:
+    with opened(tmp_path / "documents.db") as library:
+        yield library
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    (folder / "folder").mkdir(parents=True)
+    (folder / "a.md").write_text("# Green\n\nTea.")
+    (folder / "b.txt").write_text("Black tea.")
+    (folder / "folder" / "c.pdf").write_bytes(pdf("Oolong tea."))
+    (folder / "folder" / "d.docx").write_bytes(word("White tea."))
+    return folder
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were really read into text."""
+    names: list[str] = []
+    parse = syncing.parse
+
+    def counting(name: str, content: bytes) -> object:
+        names.append(name)
+        return parse(name, content)
+
+    monkeypatch.setattr(syncing, "parse", counting)
+    return names
+
+
+def sync(library: Library, root: Path) -> SyncProgress:
+    return sync_root(library, root, most_bytes=MOST)
+
+
+def counts(progress: SyncProgress) -> tuple[int, int, int, int]:
+    return progress.added, progress.changed, progress.unchanged, progress.removed
+
+
+def listed(library: Library) -> list[str]:
+    return [document.name for document in library.documents()]
+
+
+EVERY = ["a.md", "b.txt", "folder/c.pdf", "folder/d.docx"]
+
+
+def test_every_file_of_a_folder_is_read(library: Library, root: Path) -> None:
+    progress = sync(library, root)
+    assert counts(progress) == (4, 0, 0, 0)
+    assert (progress.total, progress.done, progress.passages, progress.problems) == (4, 4, 4, [])
+    assert progress.has_changed
+    assert listed(library) == EVERY
+    assert library.roots() == {str(root): False}
+    assert len(library.search("tea")) == 4
+    assert [document.root for document in library.documents()] == [str(root)] * 4
+
+
+def test_what_has_not_changed_is_not_read_again(library: Library, root: Path, parsed: list[str]) -> None:
+    sync(library, root)
+    assert sorted(parsed) == EVERY
+    parsed.clear()
+    # A new time is no change, and neither is another place for the same bytes.
+    os.utime(root / "a.md", (1, 1))
+    before = library.documents()
+    progress = sync(library, root)
+    assert counts(progress) == (0, 0, 4, 0)
+    assert not progress.has_changed
+    assert parsed == []
+    assert library.documents() == before
+
+
+def test_only_what_has_changed_is_read_again(library: Library, root: Path, parsed: list[str]) -> None:
+    sync(library, root)
+    parsed.clear()
+    told = (root / "a.md").stat()
+    (root / "a.md").write_text("# Green\n\nHat.")
+    # An editor, or a copy, may keep size and time.
+    os.utime(root / "a.md", ns=(told.st_atime_ns, told.st_mtime_ns))
+    (root / "e.md").write_text("Herbal tea.")
+    (root / "b.txt").unlink()
+    assert counts(sync(library, root)) == (1, 1, 2, 1)
+    assert sorted(parsed) == ["a.md", "e.md"]
+    assert listed(library) == ["a.md", "e.md", "folder/c.pdf", "folder/d.docx"]
+    assert library.search("black") == []
+    assert library.search("hat")[0].title == "Green"
+
+
+def test_a_file_that_was_moved_leaves_its_old_place(library: Library, root: Path) -> None:
+    sync(library, root)
+    (root / "a.md").rename(root / "folder" / "moved.md")
+    assert counts(sync(library, root)) == (1, 0, 3, 1)
+    assert len(library.search("green")) == 1
+
+
+def test_one_that_cannot_be_read_is_reported_and_the_rest_goes_on(library: Library, root: Path) -> None:
+    (root / "a-broken.pdf").write_bytes(b"no PDF")
+    (root / "binary.md").write_bytes(b"\0\1\2")
+    (root / "broken.docx").write_bytes(b"PK no archive")
+    (root / "empty.md").write_text("\n")
+    (root / "large.txt").write_text("x" * (MOST + 1))
+    (root / "link.md").symlink_to("/etc/hostname")
+    os.mkfifo(root / "pipe.md")
+    progress = sync(library, root)
+    assert counts(progress) == (4, 0, 0, 0)
+    assert (progress.done, progress.total) == (11, 11)
+    assert dict(progress.problems) == {
+        "a-broken.pdf": "it is not a sound PDF",
+        "binary.md": "it is not text, whatever its name says",
+        "broken.docx": "it is not a sound Word document",
+        "empty.md": "there is no text in it",
+        "large.txt": "it is over the limit of 100,000 bytes",
+        "link.md": "it is a link to outside of the folder",
+        "pipe.md": "it is not a regular file",
+    }
+    assert listed(library) == EVERY
+
+
+def test_a_reader_that_stumbles_stops_nothing(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from turnwire.retrieval.documents import reading
+
+    monkeypatch.setitem(reading._TEXT_PARSERS, "markdown", lambda text: [][1])
+    progress = sync(library, root)
+    assert progress.problems == [("a.md", "its reader stumbled over it (IndexError)")]
+    assert listed(library) == EVERY[1:]
+
+
+def test_what_can_no_longer_be_read_leaves_and_comes_back(library: Library, root: Path) -> None:
+    sync(library, root)
+    (root / "a.md").write_bytes(b"\0")
+    progress = sync(library, root)
+    assert counts(progress) == (0, 0, 3, 1)
+    assert [name for name, _ in progress.problems] == ["a.md"]
+    assert listed(library) == EVERY[1:]
+    (root / "a.md").write_text("Green again.")
+    assert counts(sync(library, root)) == (1, 0, 3, 0)
+
+
+def test_a_root_that_is_gone_leaves_no_documents(library: Library, root: Path) -> None:
+    sync(library, root)
+    root.rename(root.with_name("moved"))
+    progress = sync(library, root)
+    assert progress.removed == 4
+    assert progress.problems == [("documents", "No such file or directory")]
+    assert library.documents() == []
+
+
+def test_one_root_knows_nothing_of_another(library: Library, root: Path) -> None:
+    other = root.with_name("other")
+    other.mkdir()
+    (other / "a.md").write_text("Green tea as well.")
+    sync(library, root)
+    assert counts(sync(library, other)) == (1, 0, 0, 0)
+    assert counts(sync(library, root)) == (0, 0, 4, 0)
+    assert listed(library) == ["a.md", *EVERY]
+
+
+def test_a_single_file_may_be_a_root(library: Library, root: Path) -> None:
+    assert counts(sync(library, root / "a.md")) == (1, 0, 0, 0)
+    assert counts(sync(library, root / "a.md")) == (0, 0, 1, 0)
+    assert listed(library) == ["a.md"]
+
+
+def test_a_root_is_known_by_where_it_really_is(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync(library, root)
+    link = root.with_name("link")
+    link.symlink_to(root)
+    monkeypatch.chdir(root)
+    assert counts(sync(library, link)) == counts(sync(library, Path())) == (0, 0, 4, 0)
+    assert list(library.roots()) == [str(root)]
+
+
+def test_progress_is_told_after_every_file(library: Library, root: Path) -> None:
+    (root / "b-broken.pdf").write_bytes(b"no PDF")
+    told: list[SyncProgress] = []
+    sync_root(library, root, most_bytes=MOST, report=lambda progress: told.append(structs.replace(progress)))
+    assert [(progress.done, progress.total) for progress in told] == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5), (5, 5)]
+    assert [progress.added for progress in told] == [1, 1, 2, 3, 4, 4]
+
+
+def test_who_stops_in_the_middle_keeps_what_was_written(
+    library: Library, root: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_BATCH_DOCUMENTS", 2)
+
+    def stop(progress: SyncProgress) -> None:
+        if progress.done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sync_root(library, root, most_bytes=MOST, report=stop)
+    assert listed(library) == EVERY[:2]
+    parsed.clear()
+    assert counts(sync(library, root)) == (2, 0, 2, 0)
+    assert parsed == EVERY[2:]
+    assert listed(library) == EVERY
+
+
+def test_who_stops_in_the_middle_loses_nothing_that_was_there(library: Library, root: Path) -> None:
+    sync(library, root)
+    (root / "b.txt").unlink()
+
+    def stop(progress: SyncProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sync_root(library, root, most_bytes=MOST, report=stop)
+    assert listed(library) == EVERY
+
+
+def test_much_is_written_in_several_transactions(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncing, "_BATCH_PASSAGES", 10)
+    sizes: list[int] = []
+    put = library.put
+    monkeypatch.setattr(library, "put", lambda documents: (sizes.append(len(documents)), put(documents)))
+    for number in range(9):
+        (root / f"e{number}.txt").write_text("tea. " * 1_000)
+    sync(library, root)
+    assert sum(sizes) == 13
+    assert max(sizes) < 13

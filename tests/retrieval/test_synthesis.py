@@ -1,0 +1,418 @@
+"""The answer: streamed while it is written, every sentence with its proof, and never silently half."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from tests.retrieval.shelf import (
+    GREEN,
+    KEY,
+    NOWHERE,
+    MakeModel,
+    Written,
+    assert_exact,
+    collect,
+    evidence,
+    prompt,
+    put,
+    synthesise,
+    write,
+)
+from tests.scripted_model import (
+    Failure,
+    ScriptedModel,
+    breaks,
+    calls,
+    cuts,
+    fails,
+    filtered,
+    garbles,
+    hangs,
+    says,
+    silent,
+    thinks,
+    too_long,
+    truncates,
+)
+from tests.scripted_wires import Answer
+from tests.serving import within
+from turnwire.core.errors import AgentError
+from turnwire.core.events import CitationEvent, ReasoningEvent, ResponseEvent, StatusEvent, UsageEvent
+from turnwire.core.turns import Message
+from turnwire.models.openai_client import OpenAIModel
+from turnwire.retrieval import synthesis
+from turnwire.retrieval.evidence import RetrievalResult
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.matching import Matcher
+from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.synthesis import BREAK, NOT_FOUND, stream_synthesis
+
+QUOTES = "Green tea is brewed at eighty degrees for two minutes. [1]"
+
+
+@pytest.fixture
+async def green(searcher: Searcher) -> RetrievalResult:
+    """What is found for the question about green tea; its first number is the passage that answers."""
+    return (await collect(GREEN, searcher)).result
+
+
+def assert_fell_back(written: Written, library: Library, kept: str, cause: str) -> None:
+    """What was written stays, then a visible break, then the sentences that answer, with exact citations."""
+    lead = kept + BREAK if kept else ""
+    assert written.text.startswith(lead + "Green tea is brewed at eighty degrees")
+    assert written.mode == "fallback"
+    assert any(cause in status for status in written.statuses), written.statuses
+    assert written.statuses[-1].endswith(". These are the sentences that answer best.")
+    assert KEY not in repr(written)
+    own = [one for one in written.citations if (one.answer_start or 0) >= len(lead)]
+    assert own
+    assert_exact(library, written.citations)
+    for one in own:
+        claim = written.text[one.answer_start : one.answer_end]
+        assert claim == one.supporting_quote
+        assert written.text[one.answer_end :].startswith(f" [{one.index}]")
+
+
+# With a model
+
+
+async def test_an_answer_is_streamed_while_the_model_writes_it(
+    green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+    model_server.plan(says("Green tea ", gates[0], "is brewed [1]", gates[1], "."))
+    pieces = stream_synthesis(green, model=model)
+    assert await within(anext(pieces)) == "Green tea"
+    gates[0].set()
+    assert await within(anext(pieces)) == " is brewed"
+    assert await within(anext(pieces)) == " [1]"
+    citation = await within(anext(pieces))
+    assert isinstance(citation, CitationEvent)
+    assert not gates[1].is_set()
+    gates[1].set()
+    rest = [piece async for piece in pieces]
+    assert rest == [".", UsageEvent("small", 11, 7), ResponseEvent("", mode="synthesis")]
+
+
+async def test_citations_are_exact_for_the_answer_and_for_the_document(
+    green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says("Brew it at eighty degrees. [1] Hotter water makes it bitter [1, 9]. That is all."))
+    written = await synthesise(green, model=model)
+    assert written.text == "Brew it at eighty degrees. [1] Hotter water makes it bitter [1]. That is all."
+    assert written.claims == [(1, "Brew it at eighty degrees."), (1, "Hotter water makes it bitter")]
+    quotes = [one.supporting_quote for one in written.citations]
+    assert quotes == ["Green tea is brewed at eighty degrees for two minutes.", "Hotter water makes it bitter."]
+    assert_exact(library, written.citations)
+    assert written.mode == "synthesis"
+
+
+async def test_markers_that_name_nothing_are_taken_out_and_told(
+    green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says("Green tea is hot [77], old [78] and green [77][1]."))
+    written = await synthesise(green, model=model)
+    assert written.text == "Green tea is hot, old and green[1]."
+    assert written.statuses == ["The model cited [77], [78], which names no evidence; it was taken out of the answer."]
+
+
+async def test_offsets_hold_when_a_model_writes_what_no_log_keeps(
+    green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says("\u0000Tea\u001e is \u0007hot. ", "\ud83c", "Green\u009f tea [1]."))
+    written = await synthesise(green, model=model)
+    assert written.text == "Tea is hot. \ufffdGreen tea [1]."
+    assert written.claims == [(1, "\ufffdGreen tea")]
+
+
+async def test_thoughts_and_usage_come_with_the_answer(
+    green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says(thinks("Let me see."), "It is hot [1]."))
+    written = await synthesise(green, model=model)
+    assert [event for event in written.events if isinstance(event, ReasoningEvent)] == [ReasoningEvent("Let me see.")]
+    assert [event for event in written.events if isinstance(event, UsageEvent)] == [UsageEvent("small", 11, 7)]
+
+
+async def test_the_model_is_shown_the_passages_the_question_and_what_was_said_before(
+    green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    history = [Message("user", "Hello"), Message("assistant", "Hello [1]."), Message("tool", "{}", call_id="x")]
+    model_server.plan(says("It is hot [1]."))
+    await synthesise(green, model=model, history=history)
+    (body,) = model_server.bodies
+    assert "tools" not in body
+    said = [(message["role"], message["content"]) for message in body["messages"][1:3]]
+    assert said == [("user", "Hello"), ("assistant", "Hello.")]
+    assert prompt(body).startswith('Passages:\n[{"number":1,"document":"Tea","section":"Tea › Green tea","text":')
+    assert prompt(body).endswith(f"\n\nQuestion: {GREEN}")
+
+
+async def test_evidence_that_the_model_was_not_shown_cannot_be_cited(
+    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    for number in range(12):
+        put(library, f"cup{number}.md", f"# Cup {number}\n\nA cup of cocoa costs {number} crowns.")
+    found = await collect("cocoa cup costs", searcher, review=False)
+    more = await collect("cocoa crowns cup", searcher, review=False)
+    every = {one.passage.chunk_id: one for one in (*found.result.evidence, *more.result.evidence)}
+    many = [evidence(number, one.passage.text) for number, one in enumerate(every.values(), 1)]
+    many += [evidence(number, f"Cocoa number {number}.") for number in range(len(many) + 1, 13)]
+    result = RetrievalResult(
+        question="cocoa", evidence=tuple(many), citations=(), sufficient=True, matcher=Matcher("cocoa", {})
+    )
+    model_server.plan(says("Cocoa is dear [8], very dear [9]."))
+    written = await synthesise(result, model=model)
+    assert '"number":8' in prompt(model_server.bodies[0])
+    assert '"number":9' not in prompt(model_server.bodies[0])
+    assert written.text == "Cocoa is dear [8], very dear."
+    assert "[9], which names no evidence" in written.statuses[0]
+
+
+async def test_a_tool_that_was_not_offered_is_not_called(
+    green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(calls(("search_documents", {"query": "x"}), text="It is hot [1]."))
+    written = await synthesise(green, model=model)
+    assert (written.text, written.mode) == ("It is hot [1].", "synthesis")
+    assert len(model_server.requests) == 1
+
+
+async def test_leaving_an_answer_hangs_up(
+    green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(silent("Green tea"))
+    pieces = stream_synthesis(green, model=model)
+    assert await within(anext(pieces)) == "Green"
+    await within(pieces.aclose())  # pyright: ignore[reportAttributeAccessIssue]
+    await model_server.aborted()
+
+
+# With a model that fails
+
+
+HALF = "Green tea is [1"
+BEFORE: dict[str, Answer | Failure] = {
+    "500": fails(500, message=f"boom {KEY}"),
+    "429": fails(429, message=f"slow down {KEY}"),
+    "401": fails(401, message=f"{KEY} is wrong"),
+    "hangs": hangs(),
+    "cut": cuts(),
+    "empty": says(),
+    "spaces": says(" \n "),
+    "a tool call": calls(("search_documents", {"query": "x"})),
+    "unknown markers": says("[77][78]"),
+}
+MIDWAY = {
+    "cut": (cuts(HALF), "cannot be reached, or has hung up"),
+    "broken": (breaks(HALF, message=f"boom {KEY}"), "failed while it answered"),
+    "garbled": (garbles(HALF), "not an answer"),
+    "silent": (silent(HALF), "said nothing for 0.2 seconds"),
+    "truncated": (truncates(HALF), "stopped in the middle"),
+    "too long": (too_long(HALF), "grew longer"),
+    "filtered": (filtered(HALF), "content filter"),
+}
+
+
+@pytest.mark.parametrize("answer", BEFORE.values(), ids=BEFORE)
+async def test_a_model_that_says_nothing_is_replaced_by_quotations(
+    green: RetrievalResult,
+    library: Library,
+    make_model: MakeModel,
+    model_server: ScriptedModel,
+    answer: Answer | Failure,
+) -> None:
+    model_server.plan(answer)
+    written = await synthesise(green, model=make_model(timeout=0.2))
+    kept = "" if written.text.startswith("G") else " \n "
+    assert_fell_back(written, library, kept, "odel")
+    assert len(model_server.requests) == 1
+
+
+@pytest.mark.parametrize("answer, cause", MIDWAY.values(), ids=MIDWAY)  # noqa: PT006
+async def test_what_a_failing_model_wrote_stays_and_quotations_follow_after_a_break(
+    green: RetrievalResult,
+    library: Library,
+    make_model: MakeModel,
+    model_server: ScriptedModel,
+    answer: Answer,
+    cause: str,
+) -> None:
+    model_server.plan(answer)
+    written = await synthesise(green, model=make_model(timeout=0.2))
+    assert_fell_back(written, library, HALF, cause)
+
+
+async def test_markers_alone_are_no_answer(
+    green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(says("[1]", " [2]."))
+    written = await synthesise(green, model=model)
+    shown = written.text.partition(BREAK)[0]
+    assert shown in ("[1] [2].", "[1].")
+    assert_fell_back(written, library, shown, "The model wrote no answer.")
+
+
+async def test_citations_of_the_half_that_was_written_stay(
+    green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(cuts("It takes eighty degrees [1] and [88] "))
+    written = await synthesise(green, model=model)
+    assert written.claims[0] == (1, "It takes eighty degrees")
+    assert_fell_back(written, library, "It takes eighty degrees [1] and ", "hung up")
+    assert "[88]" in written.statuses[0]
+
+
+async def test_code_that_a_failing_model_left_open_is_closed_before_the_break(
+    green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(cuts("So:\n\n```python\nbrew(80"))
+    written = await synthesise(green, model=model)
+    assert written.text.startswith(f"So:\n\n```python\nbrew(80\n```{BREAK}Green tea")
+    assert_fell_back(written, library, "So:\n\n```python\nbrew(80\n```", "hung up")
+
+
+async def test_a_failure_that_nobody_foresaw_is_told_without_its_words(
+    green: RetrievalResult, library: Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd:
+        name = "odd"
+
+        async def stream(self, instructions: str, messages: Any, **how: Any) -> AsyncGenerator[str]:
+            yield "Green tea is"
+            raise ValueError(f"secret {KEY}")
+
+        async def close(self) -> None: ...
+
+    written = await synthesise(green, model=Odd())
+    assert_fell_back(written, library, "Green tea is", "The model failed (ValueError).")
+    assert "not foreseen" in caplog.text
+
+
+async def test_a_model_that_failed_while_searching_is_not_asked_to_write(
+    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    model_server.plan(fails(500))
+    result = (await collect(GREEN, searcher, model=model)).result
+    written = await synthesise(result, model=model)
+    assert_fell_back(written, library, "", "The model's server is in trouble")
+    assert len(model_server.requests) == 1
+
+
+@pytest.mark.parametrize("half", ["", "Green tea is"])
+async def test_only_when_nothing_can_be_quoted_either_is_it_chat_failed(
+    green: RetrievalResult,
+    model: OpenAIModel,
+    model_server: ScriptedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    half: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError(KEY)
+
+    monkeypatch.setattr(synthesis, "pick_sentences", broken)
+    model_server.plan(cuts(half))
+    written = Written()
+    with pytest.raises(AgentError) as caught:
+        await write(stream_synthesis(green, model=model), written)
+    assert (caught.value.code, caught.value.retryable) == ("chat_failed", True)
+    assert KEY not in str(caught.value)
+    assert written.text.startswith(half)
+
+
+async def test_evidence_without_a_word_is_chat_failed() -> None:
+    result = RetrievalResult(
+        question="?", evidence=(evidence(1, "---"),), citations=(), sufficient=True, matcher=Matcher("?", {})
+    )
+    with pytest.raises(AgentError) as caught:
+        await synthesise(result)
+    assert caught.value.code == "chat_failed"
+
+
+# Without a model
+
+
+async def test_without_a_model_the_best_sentences_are_quoted(green: RetrievalResult, library: Library) -> None:
+    written = await synthesise(green)
+    assert written.mode == "extractive"
+    assert written.statuses == ["No model is configured: these are the sentences that answer best."]
+    assert isinstance(written.events[0], StatusEvent)
+    assert written.text.startswith("Green tea is brewed at eighty degrees for two minutes. [1]")
+    assert_exact(library, written.citations)
+    for one in written.citations:
+        assert written.text[one.answer_start : one.answer_end] == one.supporting_quote
+    assert len(written.citations) <= 3
+
+
+async def test_quotations_of_lists_tables_and_code_are_exact_too(searcher: Searcher, library: Library) -> None:
+    text = """\
+# Kettles
+
+- A kettle for green tea has a thermometer,
+  and [a whistle](https://example.org) [4].
+
+| Kettle | Price |
+|---|---|
+| Kettle with a thermometer | 90 crowns |
+
+```sh
+kettle --thermometer --whistle=on
+```
+"""
+    put(library, "kettles.md", text)
+    written = await synthesise((await collect("Which kettle has a thermometer and a whistle?", searcher)).result)
+    assert "A kettle for green tea has a thermometer, and a whistle." in written.text
+    assert_exact(library, written.citations)
+    for index, claim in written.claims:
+        assert claim
+        assert f"{claim} [{index}]" in written.text
+
+
+# Not found
+
+
+@pytest.mark.parametrize("with_model", [False, True])
+async def test_what_is_not_there_is_said_to_be_not_there(
+    searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel, with_model: bool
+) -> None:
+    result = (await collect("Who won the ferry chess tournament in Reykjavik?", searcher)).result
+    assert not result.sufficient
+    written = await synthesise(result, model=model if with_model else None)
+    assert written.mode == "not_found"
+    head, _, nearest = written.text.partition("\n\nThe nearest passages:\n\n")
+    assert head == NOT_FOUND
+    assert [line[:2] for line in nearest.splitlines()] == ["- "] * len(written.citations)
+    assert 1 <= len(written.citations) <= 3
+    assert_exact(library, written.citations)
+    for one in written.citations:
+        assert written.text[one.answer_start : one.answer_end] == one.supporting_quote
+    assert model_server.requests == []
+
+
+async def test_nothing_at_all_is_said_in_one_sentence(searcher: Searcher) -> None:
+    put_nothing = (await collect("Zzyzx?", searcher)).result
+    written = await synthesise(put_nothing)
+    assert (written.text, written.mode, written.citations) == (NOT_FOUND, "not_found", [])
+
+
+async def test_when_the_review_says_no_the_model_is_not_asked_to_write(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
+    no = says('{"keep": [1], "sufficient": false, "missing": ["who won"], "next_query": null, "reason": "No."}', "")
+    model_server.plan(says("Magnus won."), no, no, no)
+    result = (await collect("Who won the tea ferry race?", searcher, model=model)).result
+    asked = len(model_server.requests)
+    written = await synthesise(result, model=model)
+    assert written.mode == "not_found"
+    assert "Magnus" not in written.text
+    assert len(model_server.requests) == asked
+
+
+async def test_an_empty_library_finds_nothing(searcher: Searcher, library: Library) -> None:
+    library.remove([document.id for document in library.documents()])
+    for question in (GREEN, NOWHERE):
+        written = await synthesise((await collect(question, searcher)).result)
+        assert (written.text, written.mode) == (NOT_FOUND, "not_found")

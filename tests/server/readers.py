@@ -1,0 +1,65 @@
+"""Clients of a server that answers from documents: who they are, what they upload, what they are told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from tests.serving import Client, Served
+
+BOUNDARY = "boundary-of-the-test"
+FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+def by_user(scope: dict[str, Any]) -> str | None:
+    """Authenticates: whoever somebody says they are."""
+    return dict(scope["headers"]).get(b"x-user", b"").decode() or None
+
+
+@asynccontextmanager
+async def user(server: Served, name: str) -> AsyncIterator[Client]:
+    client = Client(server.url, {"X-User": name})
+    try:
+        yield client
+    finally:
+        await client.http.aclose()
+
+
+async def upload(client: Client, name: str, content: str | bytes) -> httpx.Response:
+    return await client.http.post("/v1/documents", files={"file": (name, content)})
+
+
+def form(name: bytes, content: bytes, field: bytes = b"file") -> bytes:
+    """The body of an upload, its name as these very bytes: a client library would tidy it up."""
+    head = b'--%b\r\nContent-Disposition: form-data; name="%b"; filename="%b"\r\n\r\n'
+    return head % (BOUNDARY.encode(), field, name) + content + f"\r\n--{BOUNDARY}--\r\n".encode()
+
+
+async def listed(client: Client, **query: Any) -> list[str]:
+    """The names of the documents that somebody may read."""
+    answer = await client.http.get("/v1/documents", params={"limit": 200, **query})
+    return [document["name"] for document in answer.json()["documents"]]
+
+
+async def answer(client: Client, question: str, **body: Any) -> dict[str, Any]:
+    """The `response` event of a turn that went well."""
+    async with client.ask(question, **body) as stream:
+        frames = await stream.rest()
+    assert frames[-1].event["outcome"] == "completed"
+    return frames[-2].event
+
+
+async def shown(client: Client, document_id: str, start: int | None = None, end: int | None = None) -> dict[str, Any]:
+    query = {} if start is None else {"start": start, "end": end}
+    found = await client.http.get(f"/v1/documents/{document_id}", params=query)
+    assert found.status_code == 200, found.text
+    return found.json()
+
+
+async def held(server: Served) -> tuple[int, int]:
+    """How many documents and passages the library holds, whoever they belong to."""
+    librarian = server.turnwire.librarian
+    assert librarian is not None
+    return await asyncio.to_thread(librarian.library.count)
