@@ -1,0 +1,120 @@
+"""Running a tool: within its time, within its length, and whatever it raises.
+
+What a tool raises by accident may hold a password or a path: the model and the log get the name of the exception,
+the server's log the rest. What it wants to be read, it raises as `ToolError`.
+"""
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from pydantic import BaseModel
+
+from turnwire.core.emit import emit
+from turnwire.core.errors import ToolError, TurnEndedError
+from turnwire.core.events import ToolProgressEvent
+from turnwire.tools.arguments import BadArgumentsError
+from turnwire.tools.declaring import Tool
+
+logger = logging.getLogger("turnwire.tools")
+
+# Threads of their own: a tool that hangs must not keep the store waiting for one.
+_THREADS = ThreadPoolExecutor(32, thread_name_prefix="turnwire-tool")
+_call_id: ContextVar[str | None] = ContextVar("turnwire_tool_call", default=None)
+
+
+class ToolOutcome(Struct, frozen=True):
+    """How a call ended: `result` is plain JSON for the log, `text` the same for the model."""
+
+    success: bool
+    result: Any
+    text: str
+    ms: float
+
+
+async def run_tool(tool: Tool, args: dict[str, Any] | None, *, call_id: str | None = None) -> ToolOutcome:
+    """Never raises for what the tool or the model did wrong: that is an outcome. `args` is None if they are not JSON.
+
+    Raises CancelledError, and TurnEndedError from a tool that wrote to a turn that is over.
+    """
+    began = time.perf_counter()
+    try:
+        with running_call(call_id):
+            value = plain(await _call(tool, args))
+        success, text = True, value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    except TurnEndedError:
+        raise
+    except Exception as error:
+        success, text = False, _why(tool, error)
+        value = text
+    if len(text) > tool.max_output:
+        text = value = f"{text[: tool.max_output]}… [cut here: {len(text):,} characters in all]"
+    return ToolOutcome(success, value, text, round((time.perf_counter() - began) * 1000, 1))
+
+
+@contextmanager
+def running_call(call_id: str | None) -> Generator[None]:
+    """Makes `progress` tell of this call in what is run inside."""
+    token = _call_id.set(call_id)
+    try:
+        yield
+    finally:
+        _call_id.reset(token)
+
+
+def progress(text: str | None = None, fraction: float | None = None, data: Any = None) -> None:
+    """Tells, from inside a tool, how far it is. Does nothing outside a turn."""
+    call_id = _call_id.get()
+    if call_id is not None:
+        emit(ToolProgressEvent(call_id, text, fraction, data))
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it; what it cannot hold is told as text."""
+    return msgspec.to_builtins(value, enc_hook=_spell, str_keys=True)
+
+
+def _spell(value: Any) -> Any:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else str(value)
+
+
+async def _call(tool: Tool, args: dict[str, Any] | None) -> Any:
+    if args is None:
+        raise BadArgumentsError("they are not a JSON object")
+    checked = tool.arguments.check(args)
+    limit = asyncio.timeout(tool.timeout)
+    try:
+        async with limit:
+            if _is_async(tool.function):
+                return await tool.function(**checked)
+            run = copy_context().run
+            loop = asyncio.get_running_loop()
+            value = await loop.run_in_executor(_THREADS, lambda: run(tool.function, **checked))
+            return await value if inspect.isawaitable(value) else value
+    except TimeoutError:
+        if limit.expired():
+            raise ToolError(f"it took longer than {tool.timeout:g} seconds and was given up") from None
+        raise
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _why(tool: Tool, error: Exception) -> str:
+    match error:
+        case BadArgumentsError():
+            return f"Error: the arguments of {tool.name} are wrong: {error}"
+        case ToolError():
+            return f"Error: {error}"
+        case _:
+            logger.error("the tool %r failed", tool.name, exc_info=error)
+            return f"Error: the tool failed ({type(error).__name__})"
