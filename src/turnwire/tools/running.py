@@ -53,7 +53,7 @@ async def run_tool(tool: Tool, args: dict[str, Any] | None, *, call_id: str | No
     except TurnEndedError:
         raise
     except Exception as error:
-        success, text = False, _why(tool, error)
+        success, text = False, why_it_failed(tool.name, error)
         value = text
     if len(text) > tool.max_output:
         text = value = f"{text[: tool.max_output]}… [cut here: {len(text):,} characters in all]"
@@ -109,12 +109,13 @@ def _is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def _why(tool: Tool, error: Exception) -> str:
+def why_it_failed(tool: str, error: Exception) -> str:
+    """What the model and the log are told of an exception that a tool raised."""
     match error:
         case BadArgumentsError():
-            return f"Error: the arguments of {tool.name} are wrong: {error}"
+            return f"Error: the arguments of {tool} are wrong: {error}"
         case ToolError():
             return f"Error: {error}"
         case _:
-            logger.error("the tool %r failed", tool.name, exc_info=error)
+            logger.error("the tool %r failed", tool, exc_info=error)
             return f"Error: the tool failed ({type(error).__name__})"
