@@ -6,7 +6,7 @@
 
 The SDK's own loop runs the model and the tools; this tells what happens in it. Beside the SDK's events it listens with
 a capability, because two things are in no event: an answer that ended without a finish reason (the SDK reports `stop`
-for it), and a tool that raised (the SDK ends the run with it; here the model is told, as with all of our tools).
+for it), and a tool that raised. With that the SDK ends the run; only what a tool raises as `ToolError` its model reads.
 """
 
 import time
@@ -35,7 +35,7 @@ from pydantic_ai.exceptions import (
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_json
 
-from turnwire.core.errors import AgentError, ModelError, TurnEndedError
+from turnwire.core.errors import AgentError, ModelError, ToolError, TurnEndedError
 from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.core.turns import Message, Turn
 from turnwire.models.failures import explain, refused, reported, unfinished, unreachable, unreadable
@@ -152,7 +152,13 @@ class _Listener(AbstractCapability[Any]):
     ) -> Any:
         if isinstance(error, _CONTROL_FLOW):
             raise error
-        raise ToolFailed(why_it_failed(call.tool_name, error)) from error
+        why = why_it_failed(call.tool_name, error)
+        if isinstance(error, ToolError):
+            raise ToolFailed(why) from error
+        began = self._began.pop(call.tool_call_id, None)
+        ms = None if began is None else _since(began)
+        self._heard.append(ToolResultEvent(call.tool_call_id, call.tool_name, False, why, ms))
+        raise ToolError(f"the tool {call.tool_name!r} failed ({type(error).__name__})") from error
 
 
 def _is_whole(response: sdk.ModelResponse) -> bool:
