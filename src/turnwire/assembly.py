@@ -117,8 +117,8 @@ def as_agent(given: Any) -> Agent:
     """
     if _is(inspect.isasyncgenfunction, given):
         return GeneratorAgent(given)
-    if not inspect.isclass(given) and callable(getattr(given, "answer", None)):
-        return given
+    if not isinstance(given, type) and callable(method := getattr(given, "answer", None)):
+        return FunctionAgent(method) if inspect.iscoroutinefunction(method) else given
     if kind := kind_of(given):
         return kind.adapt(given)
     if _is(inspect.iscoroutinefunction, given):
