@@ -1,0 +1,164 @@
+"""What happens in one run of the SDK, and its way into the turn.
+
+A turn is one run, and one more for every agent that is used as a tool in it: those have a path.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct
+
+from turnwire.core.emit import emit
+from turnwire.core.errors import TurnwireError
+from turnwire.core.events import (
+    Event,
+    HandoffEvent,
+    ReasoningEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.models.contract import Piece, ToolWish
+from turnwire.tools.arguments import read_arguments
+from turnwire.tools.running import plain
+
+_ROOM = 256
+
+
+class Outbox:
+    """Events between the SDK's tasks and the generator that yields them, in the order they happened."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[Event | str | None] = asyncio.Queue()
+        self._is_closed = False
+
+    def put(self, event: Event | str | None) -> None:
+        """None is the end."""
+        if not self._is_closed:
+            self._queue.put_nowait(event)
+        elif isinstance(event, UsageEvent):
+            # The run is being stopped and nobody reads here any more; what it has cost is still told.
+            with suppress(TurnwireError):
+                emit(event)
+
+    async def taken(self) -> None:
+        """Waits until everything put here is in the log. What a tool emits itself must not overtake it."""
+        await self._queue.join()
+
+    async def room(self) -> None:
+        """Holds a model back that is faster than the log."""
+        if self._queue.qsize() > _ROOM:
+            await self.taken()
+
+    async def events(self) -> AsyncIterator[Event | str]:
+        while (event := await self._queue.get()) is not None:
+            yield event
+            # Only now: who asks for the next event has written this one.
+            self._queue.task_done()
+
+    def close(self) -> None:
+        self._is_closed = True
+
+
+class ModelFailure(Struct, frozen=True):
+    """What a model's client raised, told apart from the same error raised by a tool."""
+
+    error: Exception
+    model: str
+
+
+class _Call(Struct):
+    tool: str
+    began: float
+    has_failed: bool = False
+
+
+class Run:
+    """Tells what happens in one run. `has_answered` if the model wrote text after the last tool."""
+
+    def __init__(self, outbox: Outbox, path: tuple[str, ...] = ()) -> None:
+        self.outbox = outbox
+        self.path = path
+        self.has_answered = False
+        self.model_failure: ModelFailure | None = None
+        self._open: dict[str, _Call] = {}
+        self._told: set[str] = set()
+        self._wishes: dict[str, tuple[str, str]] = {}
+
+    def inside(self, agent: str) -> "Run":
+        """The run of an agent that is asked by a tool of this one."""
+        return Run(self.outbox, (*self.path, agent))
+
+    def tell(self, event: Event) -> None:
+        self.outbox.put(event)
+
+    def read(self, piece: Piece) -> None:
+        """A piece of what the model says."""
+        match piece:
+            case str():
+                self.say(piece)
+            case ReasoningEvent(content=content):
+                self.tell(ReasoningEvent(content=content, agent_path=self.path))
+            case UsageEvent():
+                self.tell(
+                    UsageEvent(
+                        model=piece.model,
+                        input_tokens=piece.input_tokens,
+                        output_tokens=piece.output_tokens,
+                        cached_input_tokens=piece.cached_input_tokens,
+                        reasoning_tokens=piece.reasoning_tokens,
+                        agent_path=self.path,
+                    )
+                )
+            case ToolWish():
+                pass  # Told when the tool is run.
+
+    def say(self, text: str) -> None:
+        self.has_answered = True
+        self.outbox.put(TokenEvent(text, agent_path=self.path) if self.path else text)
+
+    def hand_over(self, agent: str) -> None:
+        self.tell(HandoffEvent(agent, agent_path=self.path))
+
+    # Tools
+
+    def begin_call(self, call_id: str, tool: str, arguments: str) -> None:
+        args = read_arguments(arguments) or {}
+        self._told.add(call_id)
+        self._open[call_id] = _Call(tool, time.perf_counter())
+        self.tell(ToolCallEvent(call_id, tool, args, agent_path=self.path))
+
+    def fail_call(self, call_id: str) -> None:
+        """The tool has raised; what is said about it comes with its end."""
+        if call := self._open.get(call_id):
+            call.has_failed = True
+
+    def end_call(self, call_id: str, result: Any, *, failed: bool = False) -> None:
+        call = self._open.pop(call_id, None)
+        if call is not None:
+            ms = round((time.perf_counter() - call.began) * 1000, 1)
+            success = not (failed or call.has_failed)
+            self.has_answered = False
+            self.tell(ToolResultEvent(call_id, call.tool, success, plain(result), ms, agent_path=self.path))
+
+    def end_open_calls(self, why: str) -> None:
+        """The run is over, and these tools with it."""
+        for call_id in list(self._open):
+            self.end_call(call_id, why, failed=True)
+
+    # What the SDK tells late
+
+    def note_wish(self, call_id: str, tool: str, arguments: str) -> None:
+        self._wishes[call_id] = (tool, arguments)
+
+    def note_output(self, call_id: str, output: Any) -> None:
+        """An answer to a call that was never begun: the tool is not there, or a guardrail kept it from running."""
+        wish = self._wishes.get(call_id)
+        if wish is not None and call_id not in self._told:
+            self.begin_call(call_id, *wish)
+            self.end_call(call_id, output, failed=True)
