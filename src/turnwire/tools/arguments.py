@@ -6,8 +6,10 @@ from typing import Any, get_type_hints
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
+# Those that can be given by their names.
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -16,7 +18,7 @@ class BadArgumentsError(Exception):
 
 
 class Arguments:
-    """The parameters of one function. Raises TypeError for a function that cannot be called by name."""
+    """The parameters of one function. Raises TypeError for those that a model could not give."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         parameters = inspect.signature(function).parameters.values()
@@ -32,13 +34,13 @@ class Arguments:
             fields[f"p{number}"] = (hints.get(parameter.name, Any), Field(default, alias=parameter.name))
         self._names = {f"p{number}": parameter.name for number, parameter in enumerate(parameters)}
         config = ConfigDict(extra="forbid")
-        self._model: type[BaseModel] = create_model("Arguments", __config__=config, **fields)
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        schema = self._model.model_json_schema(schema_generator=_WithoutTitles)
-        del schema["title"]
-        return schema
+        try:
+            self._model: type[BaseModel] = create_model("Arguments", __config__=config, **fields)
+            self.schema = self._model.model_json_schema(schema_generator=_WithoutTitles)
+        except PydanticUserError as error:
+            name = getattr(function, "__name__", repr(function))
+            raise TypeError(f"{name!r} takes something that JSON cannot hold: {error.message}") from error
+        del self.schema["title"]
 
     def check(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the function takes them. Raises BadArgumentsError."""

@@ -6,6 +6,7 @@ the server's log the rest. What it wants to be read, it raises as `ToolError`.
 
 import asyncio
 import inspect
+import json
 import logging
 import time
 from collections.abc import Generator
@@ -22,7 +23,7 @@ from turnwire.core.emit import emit
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import ToolProgressEvent
 from turnwire.tools.arguments import BadArgumentsError
-from turnwire.tools.declaring import Tool
+from turnwire.tools.declaring import Function, Tool
 
 logger = logging.getLogger("turnwire.tools")
 
@@ -49,7 +50,8 @@ async def run_tool(tool: Tool, args: dict[str, Any] | None, *, call_id: str | No
     try:
         with running_call(call_id):
             value = plain(await _call(tool, args))
-        success, text = True, value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        # The standard library's JSON, because half a surrogate pair in what was found must not lose the rest.
+        success, text = True, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     except TurnEndedError:
         raise
     except Exception as error:
@@ -95,14 +97,25 @@ async def _call(tool: Tool, args: dict[str, Any] | None) -> Any:
         async with limit:
             if _is_async(tool.function):
                 return await tool.function(**checked)
-            run = copy_context().run
-            loop = asyncio.get_running_loop()
-            value = await loop.run_in_executor(_THREADS, lambda: run(tool.function, **checked))
+            value = await _call_in_thread(tool.function, checked)
             return await value if inspect.isawaitable(value) else value
     except TimeoutError:
         if limit.expired():
             raise ToolError(f"it took longer than {tool.timeout:g} seconds and was given up") from None
         raise
+
+
+async def _call_in_thread(function: Function, args: dict[str, Any]) -> Any:
+    context = copy_context()
+
+    def call() -> Any:
+        try:
+            return context.run(function, **args)
+        except StopIteration as error:
+            # A future cannot hold one: whoever waits for it would wait for ever.
+            raise RuntimeError("the tool raised StopIteration") from error
+
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
 
 
 def _is_async(function: Any) -> bool:
