@@ -72,6 +72,11 @@ def running_call(call_id: str | None) -> Generator[None]:
         _call_id.reset(token)
 
 
+def set_running_call(call_id: str) -> None:
+    """The same, for the rest of the current task and what is started from it: where a tool can only be watched."""
+    _call_id.set(call_id)
+
+
 def progress(text: str | None = None, fraction: float | None = None, data: Any = None) -> None:
     """Tells, from inside a tool, how far it is. Does nothing outside a turn."""
     call_id = _call_id.get()

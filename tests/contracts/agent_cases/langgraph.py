@@ -1,0 +1,33 @@
+"""An agent of LangChain's, which is a graph of LangGraph's."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_openai import ChatOpenAI
+
+from turnwire.agents.langgraph import LangGraphAgent
+
+NAME = "langgraph"
+# Not "responses": ChatOpenAI loses the arguments of parallel calls whose pieces do not come one call after the other.
+APIS = ("chat",)
+CANNOT = {"reasoning": "ChatOpenAI drops the reasoning that chat servers send"}
+TOOL_ERROR = "fatal"
+UNKNOWN_TOOL = "told"
+
+
+def build(url: str, tools: Sequence[Callable[..., Any]], *, api: Any, timeout: float) -> Any:
+    model = ChatOpenAI(
+        model="small",
+        base_url=url,
+        api_key="none",
+        max_retries=0,
+        timeout=timeout,
+        stream_usage=True,  # type: ignore[arg-type]
+    )
+    return create_agent(model, tools=tools, system_prompt="Be kind.")
+
+
+def adapt(built: Any, *, max_turns: int) -> LangGraphAgent:
+    # A step of the graph is one call of the model, or the tools that it wished for.
+    return LangGraphAgent(built, config={"recursion_limit": 2 * max_turns})
