@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agents import Agent, RunConfig, RunHooks, RunResultStreaming, Session, TResponseInputItem
@@ -44,29 +45,22 @@ class OpenAIAgentsAgent:
         self._context = context
         self._hooks = hooks
         # A model that asks for a tool which is not there is told so, as with all of our agents.
-        self._config = run_config or RunConfig(tool_not_found_behavior="return_error_to_model")
-        self._config.tracing_disabled = not tracing
+        config = run_config or RunConfig(tool_not_found_behavior="return_error_to_model")
+        self._config = replace(config, tracing_disabled=not tracing)
         self._runner = install_runner()
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(Outbox())
-        try:
-            result = self._start(turn, run)
-        except Exception as error:
-            raise explained(error, None) from error
+        result = self._start(turn, run)
         reading = asyncio.create_task(_read(result, run))
         try:
             async for event in run.outbox.events():
                 yield event
             await reading
-        except Exception as error:
-            better = explained(error, run.model_failure)
-            if better is error:
-                raise
-            raise better from error
         finally:
             run.outbox.close()
             await _stop(result, reading)
+            run.outbox.release()
 
     def _start(self, turn: Turn, run: Run) -> RunResultStreaming:
         asked: TResponseInputItem = {"role": "user", "content": turn.message}
@@ -93,19 +87,25 @@ async def _read(result: RunResultStreaming, run: Run) -> None:
         if result.final_output is not None and not run.has_answered:
             output = result.final_output
             run.say(output if isinstance(output, str) else to_json(output, serialize_unknown=True).decode())
-    except Exception:
-        run.end_open_calls("it was given up when the run failed")
-        raise
+    except Exception as error:
+        better = explained(error, run.model_failure)
+        run.end_open_calls(better)
+        if better is error:
+            raise
+        raise better from error
     finally:
         run.outbox.put(None)
 
 
 async def _stop(result: RunResultStreaming, reading: asyncio.Task[None]) -> None:
     """Stops what still runs: the request to the model's server, and the tools."""
+    if reading.done():
+        return
     result.cancel()
     reading.cancel()
-    tasks = {task for task in (reading, result.run_loop_task) if task is not None}
-    await asyncio.wait(tasks, timeout=_CLEAN_UP_SECONDS)
+    # Errors on the way out are nobody's any more, but somebody has to look at them.
+    tasks = asyncio.gather(*filter(None, (reading, result.run_loop_task)), return_exceptions=True)
+    await asyncio.wait({tasks}, timeout=_CLEAN_UP_SECONDS)
 
 
 def input_items(history: Sequence[Message]) -> list[TResponseInputItem]:

@@ -8,11 +8,12 @@ from agents import (
     OutputGuardrailTripwireTriggered,
     ToolInputGuardrailTripwireTriggered,
     ToolOutputGuardrailTripwireTriggered,
+    UserError,
 )
 from agents.exceptions import ModelTimeoutError
 
 from turnwire.agents.openai_agents.runs import ModelFailure
-from turnwire.core.errors import AgentError, ModelError
+from turnwire.core.errors import AgentError, ModelError, ToolError
 from turnwire.models.failures import explain
 
 _TRIPWIRES = (
@@ -32,6 +33,9 @@ def explained(error: Exception, failure: ModelFailure | None) -> Exception:
             return AgentError("the agent took more steps than it may; ask for less at once", code="max_turns")
         case _ if isinstance(error, _TRIPWIRES):
             return AgentError("a guardrail of this agent stopped the answer; ask for something else", code="guardrail")
+        case UserError(__cause__=Exception() as cause) if str(error).startswith("Error running tool"):
+            # A tool whose `failure_error_function` is None: what it raises ends the run.
+            return ToolError(f"a tool of this agent failed ({type(cause).__name__})")
         case ModelTimeoutError():
             silence = f"{error.timeout_seconds:g} seconds"
             return ModelError(f"the model took longer than {silence}; try again", "model_unavailable")

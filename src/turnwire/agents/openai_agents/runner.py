@@ -7,6 +7,7 @@ here stands before it. It does nothing to runs that are not made inside a turn o
 import asyncio
 import dataclasses
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from agents import Agent, RunConfig, RunResultStreaming, RunState
@@ -16,7 +17,7 @@ from agents.tool_context import ToolContext
 from turnwire.agents.openai_agents.failures import explained
 from turnwire.agents.openai_agents.hooks import Hooks, error_formatter, read_item
 from turnwire.agents.openai_agents.models import WatchedModel
-from turnwire.agents.openai_agents.runs import Run
+from turnwire.agents.openai_agents.runs import Run, told_of
 
 _running: ContextVar[Run | None] = ContextVar("turnwire_openai_agents_run", default=None)
 
@@ -37,15 +38,13 @@ class TurnAgentRunner(AgentRunner):
         try:
             async for event in result.stream_events():
                 read_item(run, event)
-        except Exception as error:
-            context = options.get("context")
-            if not isinstance(context, ToolContext):
-                raise
-            # An agent as a tool: its words go to the model that asked, and into the log.
-            outer.fail_call(context.tool_call_id)
-            raise explained(error, run.model_failure) from error
-        finally:
+        except BaseException as error:
             result.cancel()
+            if isinstance(error, Exception) and isinstance(context := options.get("context"), ToolContext):
+                # An agent as a tool: what it raises is read by the model that asked for it.
+                error = explained(error, run.model_failure)
+                outer.fail_call(context.tool_call_id, told_of(context.tool_name, error))
+            raise error
         return result
 
     def run_sync(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
@@ -55,7 +54,17 @@ class TurnAgentRunner(AgentRunner):
         outer = _outer_run(input)
         if outer is None:
             return self.inner.run_streamed(starting_agent, input, **options)
-        return start_run(self.inner, outer.inside(starting_agent.name), starting_agent, input, options)
+        run = outer.inside(starting_agent.name)
+        result = start_run(self.inner, run, starting_agent, input, options)
+        if isinstance(context := options.get("context"), ToolContext) and result.run_loop_task is not None:
+            result.run_loop_task.add_done_callback(partial(_note_failure, outer, run, context))
+        return result
+
+
+def _note_failure(outer: Run, run: Run, context: ToolContext[Any], ended: asyncio.Task[Any]) -> None:
+    """A run that somebody else reads has ended."""
+    if not ended.cancelled() and isinstance(error := ended.exception(), Exception):
+        outer.fail_call(context.tool_call_id, told_of(context.tool_name, explained(error, run.model_failure)))
 
 
 def install_runner() -> AgentRunner:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from turnwire.core.emit import emit
-from turnwire.core.errors import TurnwireError
+from turnwire.core.errors import AgentError, TurnwireError
 from turnwire.core.events import (
     Event,
     HandoffEvent,
@@ -24,7 +24,7 @@ from turnwire.core.events import (
 )
 from turnwire.models.contract import Piece, ToolWish
 from turnwire.tools.arguments import read_arguments
-from turnwire.tools.running import plain
+from turnwire.tools.running import plain, why_it_failed
 
 _ROOM = 256
 
@@ -48,7 +48,8 @@ class Outbox:
 
     async def taken(self) -> None:
         """Waits until everything put here is in the log. What a tool emits itself must not overtake it."""
-        await self._queue.join()
+        if not self._is_closed:
+            await self._queue.join()
 
     async def room(self) -> None:
         """Holds a model back that is faster than the log."""
@@ -62,7 +63,14 @@ class Outbox:
             self._queue.task_done()
 
     def close(self) -> None:
+        """Nothing is taken any more."""
         self._is_closed = True
+
+    def release(self) -> None:
+        """Lets go of those who wait for what nobody will take."""
+        with suppress(ValueError):
+            while True:
+                self._queue.task_done()
 
 
 class ModelFailure(Struct, frozen=True):
@@ -72,10 +80,18 @@ class ModelFailure(Struct, frozen=True):
     model: str
 
 
+def told_of(tool: str, error: Exception) -> str:
+    """What the log is told of a tool that failed with this error."""
+    return f"Error: {error}" if isinstance(error, AgentError) else why_it_failed(tool, error)
+
+
 class _Call(Struct):
+    """A tool that runs; `why` it has failed, if somebody knows that before its end."""
+
     tool: str
     began: float
     has_failed: bool = False
+    why: str | None = None
 
 
 class Run:
@@ -133,23 +149,24 @@ class Run:
         self._open[call_id] = _Call(tool, time.perf_counter())
         self.tell(ToolCallEvent(call_id, tool, args, agent_path=self.path))
 
-    def fail_call(self, call_id: str) -> None:
-        """The tool has raised; what is said about it comes with its end."""
+    def fail_call(self, call_id: str, why: str | None = None) -> None:
+        """The tool has raised; its result comes with its end, or is `why`."""
         if call := self._open.get(call_id):
-            call.has_failed = True
+            call.has_failed, call.why = True, why
 
     def end_call(self, call_id: str, result: Any, *, failed: bool = False) -> None:
         call = self._open.pop(call_id, None)
         if call is not None:
             ms = round((time.perf_counter() - call.began) * 1000, 1)
             success = not (failed or call.has_failed)
+            told = plain(result) if call.why is None else call.why
             self.has_answered = False
-            self.tell(ToolResultEvent(call_id, call.tool, success, plain(result), ms, agent_path=self.path))
+            self.tell(ToolResultEvent(call_id, call.tool, success, told, ms, agent_path=self.path))
 
-    def end_open_calls(self, why: str) -> None:
-        """The run is over, and these tools with it."""
-        for call_id in list(self._open):
-            self.end_call(call_id, why, failed=True)
+    def end_open_calls(self, error: Exception) -> None:
+        """The run has failed, and these tools with it."""
+        for call_id, call in list(self._open.items()):
+            self.end_call(call_id, told_of(call.tool, error), failed=True)
 
     # What the SDK tells late
 
