@@ -19,9 +19,10 @@ _LONGEST = 8_000
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
 _KEYS = (*_NAMES, *_ARGUMENTS, "tool_calls", "type", "id")
+_BRACKET = re.compile(r"\s*[{\[]")
 _FENCE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _OPENING = re.compile(r"[ \t]*```(\w*)[ \t]*(?:\n|\Z)")
-_HALF_FENCE = re.compile(r"(?:^|\n)[ \t]*`{0,2}\Z")
+_HALF_FENCE = re.compile(r"^[ \t]*`{0,2}\Z", re.MULTILINE)
 _BEGINNING = re.compile(r'[\s\[]*(?:\{\s*(?:"(\w*)("?))?)?')
 
 
@@ -38,29 +39,34 @@ class SpokenCalls:
         self._held += piece
         if not self._tools:
             return self._show(len(self._held))
-        start = self._candidate()
-        if start is None:
-            half = _HALF_FENCE.search(self._held)
-            return self._show(half.start() if half and self._is_line(half.start()) else len(self._held))
-        if _may_be_call(self._held[start:]):
-            return self._show(start)
-        return self._show(len(self._held))
+        shown = ""
+        while place := self._candidate():
+            start, marker = place
+            if _may_be_call(self._held[start:]):
+                return shown + self._show(start)
+            shown += self._show(marker)
+        if not self._has_shown and not self._held.strip():
+            return shown
+        half = _HALF_FENCE.search(self._held)
+        return shown + self._show(half.start() if half and self._is_line(half.start()) else len(self._held))
 
     def end(self) -> tuple[str, list[ToolWish]]:
-        start = self._candidate() if self._tools else None
-        if start is not None and (wishes := _read(self._held[start:], self._tools)):
-            return self._show(start), wishes
+        place = self._candidate() if self._tools else None
+        if place and (wishes := _read(self._held[place[0] :], self._tools)):
+            return self._show(place[0]), wishes
         return self._show(len(self._held)), []
 
-    def _candidate(self) -> int | None:
-        """Where something begins that may be a call."""
-        if not self._has_shown and self._held.lstrip()[:1] in ("{", "["):
-            return 0
-        fence = _FENCE.search(self._held)
-        return fence.start() if fence and self._is_line(fence.start()) else None
+    def _candidate(self) -> tuple[int, int] | None:
+        """Where something begins that may be a call, and where the sign of that ends."""
+        if not self._has_shown and (bracket := _BRACKET.match(self._held)):
+            return 0, bracket.end()
+        for fence in _FENCE.finditer(self._held):
+            if self._is_line(fence.start()):
+                return fence.span()
+        return None
 
     def _is_line(self, place: int) -> bool:
-        return place > 0 or self._held[:1] == "\n" or self._at_line_start
+        return place > 0 or self._at_line_start
 
     def _show(self, length: int) -> str:
         shown, self._held = self._held[:length], self._held[length:]
