@@ -37,7 +37,7 @@ class ToolLoop:
     async def run(self) -> AsyncGenerator[Event | str]:
         """Raises ModelError, and AgentError `max_turns` when the model is never done."""
         has_spoken = False
-        for _ in range(self._max_steps):
+        for step in range(1, self._max_steps + 1):
             async with aclosing(self._ask()) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, str) and has_spoken:
@@ -48,6 +48,8 @@ class ToolLoop:
             self.messages.append(Message("assistant", self._said, tool_calls=requests))
             if not requests:
                 return
+            if step == self._max_steps:
+                break  # Nobody would read what the tools give.
             has_spoken = has_spoken or bool(self._said)
             async with aclosing(self._run_tools(requests)) as results:
                 async for event in results:
