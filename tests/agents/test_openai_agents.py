@@ -1,6 +1,7 @@
 """What is special to the OpenAI Agents SDK. What all agents promise is in tests/contracts/test_agent.py."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from agents import (
     Runner,
     SQLiteSession,
     TracingProcessor,
+    WebSearchTool,
     function_tool,
     set_trace_processors,
 )
@@ -324,6 +326,31 @@ async def test_tools_find_the_turn_or_what_the_application_makes_of_it(
     assert [event.result for event in found] == ["ann", "made for ann"]
 
 
+# Tools at the provider
+
+
+async def test_a_tool_that_runs_at_the_provider_is_told(model_server: ScriptedModel) -> None:
+    def item(kind: str, **fields: Any) -> bytes:
+        told = {"id": "ws_1", "type": "web_search_call", **fields}
+        return json.dumps({"type": kind, "output_index": 0, "sequence_number": 2, "item": told}).encode()
+
+    action = {"type": "search", "query": "tea"}
+    model_server.plan(
+        says(
+            item("response.output_item.added", status="in_progress"),
+            item("response.output_item.done", status="completed", action=action),
+            "Green tea.",
+        )
+    )
+    model: Any = sdk_model(model_server.url, api="responses")
+    events = await answered(Agent(name="Helper", model=model, tools=[WebSearchTool()]))
+    await model._client.close()
+    assert outcome(events) == ("completed", None)
+    (call,), (result,) = only(events, ToolCallEvent), only(events, ToolResultEvent)
+    assert (call.call_id, call.tool) == ("ws_1", "web_search")
+    assert (result.call_id, result.success, result.result["query"]) == ("ws_1", True, "tea")
+
+
 # Answers that are not said by a model
 
 
@@ -461,7 +488,7 @@ async def test_hooks_of_the_application_are_called(model: Model, model_server: S
 
 async def test_what_a_stopped_answer_cost_is_told_where_the_server_counts_along(model_server: ScriptedModel) -> None:
     counted = b'{"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": %b}'
-    usage = str(chat_usage({"input": 5, "output": 2})).replace("'", '"').encode()
+    usage = json.dumps(chat_usage({"input": 5, "output": 2})).encode()
     model_server.plan(says("Half ", counted % usage, "an", asyncio.Event()))
     model: Any = sdk_model(model_server.url, api="chat")
     async with open_desk(Agent(name="Helper", model=model)) as desk:
