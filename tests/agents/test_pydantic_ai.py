@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, RunContext, UsageLimits
 from pydantic_ai import CustomEvent as SdkCustomEvent
 from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
@@ -50,7 +50,8 @@ def one_call(tool: str, arguments: str = "{}") -> FunctionModel:
         if len(messages) == 1:
             yield {0: DeltaToolCall(name=tool, json_args=arguments, tool_call_id="c1")}
         else:
-            for word in ("I ", "was ", "told: ", str(messages[-1].parts[0].content)):
+            (told,) = (part for part in messages[-1].parts if isinstance(part, ToolReturnPart))
+            for word in ("I ", "was ", "told: ", str(told.content)):
                 yield word
 
     return FunctionModel(stream_function=stream)
@@ -121,7 +122,7 @@ async def test_an_event_of_the_applications_own_is_told() -> None:
     agent: Agent[None, str] = Agent(one_call("taste"))
 
     @agent.tool
-    async def taste(context: RunContext[None]) -> str:
+    async def taste(context: RunContext[Any]) -> str:
         await context.emit(TastedEvent(cups=2))
         return "good"
 

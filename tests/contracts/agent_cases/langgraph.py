@@ -5,6 +5,7 @@ from typing import Any
 
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
+from openai import DefaultAsyncHttpx2Client
 
 from turnwire.agents.langgraph import LangGraphAgent
 
@@ -17,17 +18,26 @@ UNKNOWN_TOOL = "told"
 
 
 def build(url: str, tools: Sequence[Callable[..., Any]], *, api: Any, timeout: float) -> Any:
+    # A client of its own, so that it can be closed: others are shared by all models of the process.
+    client = DefaultAsyncHttpx2Client(timeout=timeout)
     model = ChatOpenAI(
         model="small",
         base_url=url,
-        api_key="none",
+        api_key="none",  # type: ignore[arg-type]
         max_retries=0,
         timeout=timeout,
-        stream_usage=True,  # type: ignore[arg-type]
+        stream_usage=True,
+        http_async_client=client,
     )
-    return create_agent(model, tools=tools, system_prompt="Be kind.")
+    graph: Any = create_agent(model, tools=tools, system_prompt="Be kind.")
+    graph.client = client
+    return graph
 
 
 def adapt(built: Any, *, max_turns: int) -> LangGraphAgent:
     # A step of the graph is one call of the model, or the tools that it wished for.
     return LangGraphAgent(built, config={"recursion_limit": 2 * max_turns})
+
+
+async def close(built: Any) -> None:
+    await built.client.aclose()

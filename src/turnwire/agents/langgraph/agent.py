@@ -21,8 +21,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 
 from turnwire.agents.langgraph.failing import explain
-from turnwire.agents.langgraph.listening import Heard, Listener, Pause, Written
-from turnwire.agents.langgraph.messages import fields_of, langchain_messages, read_text, unanswered
+from turnwire.agents.langgraph.listening import Listener
+from turnwire.agents.langgraph.messages import Heard, fields_of, langchain_messages, read_text, unanswered
+from turnwire.agents.langgraph.telling import Pause, Teller, Written
 from turnwire.core.errors import AgentError
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.turns import Turn
@@ -58,8 +59,9 @@ class LangGraphAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         queue: asyncio.Queue[Heard | Written | None] = asyncio.Queue()
         is_graph = isinstance(self._runnable, Pregel)
-        listener = Listener(queue.put_nowait, tells_text=is_graph, answer_nodes=self._answer_nodes)
-        config = self._run_config(turn, listener, Pause(queue.put_nowait))
+        teller = Teller(queue.put_nowait)
+        listener = Listener(teller, tells_text=is_graph, answer_nodes=self._answer_nodes)
+        config = self._run_config(turn, listener, Pause(teller))
         reading = self._read_graph(turn, config, listener) if is_graph else self._read_runnable(turn, config)
         running = asyncio.create_task(_pour(reading, queue.put_nowait))
         running.add_done_callback(lambda _: queue.put_nowait(None))

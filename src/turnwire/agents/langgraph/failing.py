@@ -14,16 +14,15 @@ _NO_ANSWER = re.compile("Connect|Timeout|Network|RemoteProtocol|ReadError|WriteE
 
 def explain(error: BaseException, listener: Listener) -> AgentError | None:
     """None if there is nothing to say about it."""
-    chain = list(_causes(error))
-    for one in chain:
+    for one in _causes(error):
         if isinstance(one, AgentError):
             return one
-        if tool := listener.failed_tools.get(id(one)):
+        if tool := next((tool for raised, tool in listener.failed_tools if raised is one), None):
             return ToolError(f"the tool {tool!r} failed ({type(one).__name__})")
-    if type(error).__name__ in _LIMITS:
-        return AgentError("the agent took more steps than it may; ask for less at once", code="max_turns")
-    if any(one is listener.model_error for one in chain):
-        return _explain_model(listener.model_error, listener.model)
+        if type(one).__name__ in _LIMITS:
+            return AgentError("the agent took more steps than it may; ask for less at once", code="max_turns")
+        if isinstance(one, Exception) and (one is listener.model_error or _is_openai(one)):
+            return _explain_model(one, listener.model)
     return None
 
 
@@ -33,9 +32,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _explain_model(error: BaseException | None, model: str) -> ModelError | None:
-    if not isinstance(error, Exception):
-        return None
+def _explain_model(error: Exception, model: str) -> ModelError | None:
     # A line that is not JSON comes as it is.
     if _is_openai(error) or isinstance(error, ValueError):
         return failures.explain(error, model)

@@ -4,14 +4,12 @@ A callback comes at the moment something happens, in the task or thread it happe
 answer ends the run before its tools are called, and a tool is not called with arguments that cannot be read.
 """
 
-import asyncio
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGenerationChunk, LLMResult
 from langgraph.constants import TAG_NOSTREAM
@@ -19,6 +17,7 @@ from langgraph.errors import GraphBubbleUp
 from pydantic_core import PydanticCustomError, ValidationError
 
 from turnwire.agents.langgraph.messages import Heard, Path, answer_of, check_whole, tool_message, usage_event, words
+from turnwire.agents.langgraph.telling import Teller
 from turnwire.core.events import (
     CustomEvent,
     Event,
@@ -28,10 +27,6 @@ from turnwire.core.events import (
 )
 from turnwire.tools.arguments import read_arguments
 from turnwire.tools.running import plain, set_running_call, why_it_failed
-
-Written = asyncio.Event | threading.Event
-"""Set by the reader once all that was told before it is written."""
-_PATIENCE_SECONDS = 30
 
 
 class _Asking:
@@ -59,27 +54,19 @@ class _Calling:
 
 
 class Listener(BaseCallbackHandler):
-    """Hands what it hears to `put`, on the event loop and in order.
+    """Tells what it hears; with `tells_text` also the words of the models.
 
-    `tells_text`: also the words of the models. `failed_tools` and `model_error` say whose an exception is.
+    `failed_tools` and `model_error` say whose an exception is.
     """
 
     run_inline = True
     raise_error = True
 
-    def __init__(
-        self,
-        put: Callable[[Heard | Written], None],
-        *,
-        tells_text: bool,
-        answer_nodes: Collection[str] | None = None,
-    ) -> None:
+    def __init__(self, teller: Teller, *, tells_text: bool, answer_nodes: Collection[str] | None = None) -> None:
         self.model = ""
         self.model_error: BaseException | None = None
-        self.failed_tools: dict[int, str] = {}
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._put = put
+        self.failed_tools: list[tuple[Exception, str]] = []
+        self._teller = teller
         self._tells_text = tells_text
         self._answer_nodes = answer_nodes
         self._asking: dict[UUID, _Asking] = {}
@@ -145,7 +132,7 @@ class Listener(BaseCallbackHandler):
         if not asking.streams:
             self._tell_words(message, asking)
         if usage := usage_event(message, asking.path):
-            self._tell(usage)
+            self._teller.tell(usage)
         check_whole(message)
         self._read_wishes(message, asking)
 
@@ -156,7 +143,7 @@ class Listener(BaseCallbackHandler):
     def _tell_words(self, message: BaseMessage, asking: _Asking) -> None:
         for heard in words(message, asking.path):
             if asking.tells_text or isinstance(heard, ReasoningEvent):
-                self._tell(heard)
+                self._teller.tell(heard)
 
     def _read_wishes(self, message: AIMessage, asking: _Asking) -> None:
         """LangChain mends arguments that break off, and drops calls whose arguments are no object.
@@ -192,31 +179,31 @@ class Listener(BaseCallbackHandler):
         args = self._wishes.get(call_id, inputs if inputs is not None else {"input": input_str})
         calling = self._calling[run_id] = _Calling(call_id, tool, self._path(metadata))
         self._told_calls.add(call_id)
-        self._tell(ToolCallEvent(call_id, tool, plain(args), agent_path=calling.path))
-        self._let_it_be_written()
+        self._teller.tell(ToolCallEvent(call_id, tool, plain(args), agent_path=calling.path))
+        self._teller.wait_in_thread()
         set_running_call(call_id)
         if call_id in self._unreadable:
             del self._calling[run_id]
             wrong = PydanticCustomError("json_invalid", "they are not a JSON object")
-            raise ValidationError.from_exception_data(tool, [{"type": wrong, "loc": (), "input": None}])
+            raise ValidationError.from_exception_data(tool, [{"type": wrong, "loc": ("arguments",), "input": None}])
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **rest: Any) -> None:
         if calling := self._calling.pop(run_id, None):
             self._told_results.add(calling.call_id)
             message = tool_message(output, calling.call_id)
             failed = message is not None and message.status == "error"
-            self._tell(calling.ended(not failed, plain(output if message is None else message.content)))
+            self._teller.tell(calling.ended(not failed, plain(output if message is None else message.content)))
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
         calling = self._calling.pop(run_id, None)
         # A graph that stops to ask a person does so by an exception, and one that is cancelled too.
         if calling is None or isinstance(error, GraphBubbleUp) or not isinstance(error, Exception):
             return
-        self.failed_tools[id(error)] = calling.tool
+        self.failed_tools.append((error, calling.tool))
         if isinstance(error, ValidationError):
             return  # Its graph says what is wrong, in a message.
         self._told_results.add(calling.call_id)
-        self._tell(calling.ended(False, why_it_failed(calling.tool, error)))
+        self._teller.tell(calling.ended(False, why_it_failed(calling.tool, error)))
 
     def _result_of(self, message: ToolMessage, path: Path) -> Iterator[Event]:
         call_id, tool = message.tool_call_id, message.name or "tool"
@@ -233,23 +220,7 @@ class Listener(BaseCallbackHandler):
     def on_custom_event(
         self, name: str, data: Any, *, run_id: UUID, metadata: dict[str, Any] | None = None, **rest: Any
     ) -> None:
-        self._tell(CustomEvent(name=name, data=plain(data), agent_path=self._path(metadata)))
-
-    def _let_it_be_written(self) -> None:
-        """What a tool emits goes to the log at once, so that what was told of it must be there before."""
-        if not self._is_on_loop():  # If it is, `Pause` waits.
-            written = threading.Event()
-            self._tell(written)
-            written.wait(_PATIENCE_SECONDS)
-
-    def _tell(self, heard: Heard | Written) -> None:
-        if self._is_on_loop():
-            self._put(heard)
-        else:
-            self._loop.call_soon_threadsafe(self._put, heard)
-
-    def _is_on_loop(self) -> bool:
-        return threading.get_ident() == self._thread
+        self._teller.tell(CustomEvent(name=name, data=plain(data), agent_path=self._path(metadata)))
 
     def _path(self, metadata: Mapping[str, Any] | None) -> Path:
         metadata = metadata or {}
@@ -269,20 +240,3 @@ class Listener(BaseCallbackHandler):
         node = metadata.get("langgraph_node")
         is_aside = not path and self._answer_nodes is not None and node not in self._answer_nodes
         return (str(node),) if is_aside else path
-
-
-class Pause(AsyncCallbackHandler):
-    """Holds an async tool back until it is told that it runs. It stands after the listener."""
-
-    run_inline = True
-
-    def __init__(self, put: Callable[[Written], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._put = put
-
-    async def on_tool_start(self, serialized: dict[str, Any], input_str: str, **rest: Any) -> None:
-        # Sync code calls it too, in a loop of its own; then the listener has waited already, or nobody can.
-        if asyncio.get_running_loop() is self._loop:
-            written = asyncio.Event()
-            self._put(written)
-            await written.wait()
