@@ -6,6 +6,7 @@ import sys
 import pytest
 
 HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "sqlite3"}
+SDKS = {"agents", "langchain", "langchain_core", "langgraph", "openai", "pydantic_ai"}
 
 
 def loaded(*arguments: str) -> set[str]:
@@ -17,7 +18,7 @@ def loaded(*arguments: str) -> set[str]:
 
 
 def test_importing_turnwire_loads_no_framework() -> None:
-    assert not loaded("-c", "import turnwire") & {*HEAVY, "msgspec", "typer"}
+    assert not loaded("-c", "import turnwire") & {*HEAVY, *SDKS, "msgspec", "typer"}
 
 
 def test_importing_emit_loads_no_framework() -> None:
@@ -28,4 +29,8 @@ def test_importing_emit_loads_no_framework() -> None:
 def test_help_loads_no_framework(command: list[str]) -> None:
     found = loaded("-m", "turnwire", *command, "--help")
     assert "typer" in found
-    assert not found & {"fastapi", "starlette", "uvicorn", "pydantic_settings"}
+    assert not found & {"fastapi", "starlette", "uvicorn", "pydantic_settings", *SDKS}
+
+
+def test_no_agent_sdk_is_loaded_before_an_agent_of_its_is_given() -> None:
+    assert not loaded("-c", "import turnwire.assembly; from turnwire import Turnwire, tool") & SDKS

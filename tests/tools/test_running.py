@@ -16,7 +16,7 @@ from tests.serving import within
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
 from turnwire.core.errors import ToolError, TurnEndedError
-from turnwire.core.events import Event, StatusEvent, ToolProgressEvent
+from turnwire.core.events import Event, StatusEvent, ToolProgressEvent, ToolResultEvent
 from turnwire.core.turns import Turn
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import ToolOutcome, progress, run_tool, tool
@@ -80,6 +80,15 @@ async def test_a_long_result_is_cut_and_says_so(value: Any) -> None:
     assert outcome.text[:5] in ("xxxxx", '["x",')
     assert "cut here" in outcome.text
     assert len(outcome.text) < 80
+
+
+async def test_a_result_that_is_cut_fits_into_an_event_whatever_it_is(store: Store) -> None:
+    async def answer(turn: Turn) -> AsyncIterator[Event | str]:
+        outcome = await run_tool(tool(name="shout")(lambda: "🍵" * 50_000), {})
+        yield ToolResultEvent("c1", "shout", outcome.success, outcome.result)
+
+    async with open_desk(store, answer) as desk:
+        assert (await desk.end(await desk.start())).outcome == "completed"
 
 
 # Where it runs
@@ -226,7 +235,7 @@ async def test_a_tool_that_takes_too_long_is_given_up() -> None:
 
 async def test_a_thread_that_takes_too_long_is_left_behind() -> None:
     go_on = threading.Event()
-    outcome = await run(lambda: go_on.wait(10), timeout=0.01)
+    outcome = await run(lambda: go_on.wait(10), name="hang", timeout=0.01)
     assert "longer than 0.01 seconds" in outcome.text
     go_on.set()
 

@@ -127,7 +127,13 @@ def test_wrong_arguments_are_told_one_by_one_and_not_repeated() -> None:
 )
 def test_parameters_without_a_name_are_refused(function: Any) -> None:
     with pytest.raises(TypeError, match="need names"):
-        tool(function)
+        tool(name="count")(function)
+
+
+@pytest.mark.parametrize("name", ["<lambda>", "two words", "x" * 65, "wetter.heute"])
+def test_a_name_that_no_provider_takes_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a tool cannot be called"):
+        tool(name=name)(lambda: None)
 
 
 def test_parameters_that_json_cannot_hold_are_refused() -> None:

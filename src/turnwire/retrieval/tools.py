@@ -5,12 +5,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
-
 from turnwire.core.events import StatusEvent, ToolCallEvent, ToolResultEvent
 from turnwire.models.contract import ToolSpec, ToolWish
 from turnwire.retrieval.gathering import SEARCH, Gathering, reading_index
 from turnwire.retrieval.prompts import framed, passages_json
+from turnwire.tools.arguments import read_arguments
 
 _LIST_LIMIT = 100
 _MOST_LIMIT = 20
@@ -57,7 +56,7 @@ class ToolBox:
     async def run(self, wish: ToolWish) -> str:
         """What the model is told."""
         tool = self._tools.get(wish.tool)
-        args = arguments_of(wish)
+        args = read_arguments(wish.arguments)
         if tool is None:
             await self._gathering.tell(
                 StatusEvent(f"The model asked for a tool that is not there: {wish.tool[:80]!r}.")
@@ -112,14 +111,6 @@ class ToolBox:
 
 class _WrongArguments(Exception):
     """The model's arguments do not fit the tool; the message is for the model."""
-
-
-def arguments_of(wish: ToolWish) -> dict[str, Any] | None:
-    """None if they are not a JSON object."""
-    try:
-        return msgspec.json.decode(wish.arguments.strip() or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeEncodeError, RecursionError):
-        return None
 
 
 def _refusal(why: str) -> str:

@@ -1,6 +1,7 @@
 """`@tool`: a function with type hints and a docstring is all that a tool is."""
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -9,10 +10,14 @@ from msgspec import Struct
 from turnwire.tools.arguments import Arguments
 
 Function = Callable[..., Any]
+_NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """A function that a model may call. `timeout` is in seconds, `max_output` in characters."""
+    """A function that a model may call. `timeout` is in seconds, `max_output` in characters.
+
+    The default for `max_output` is what fits into one event whatever the characters are.
+    """
 
     name: str
     description: str
@@ -20,7 +25,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     function: Function
     arguments: Arguments
     timeout: float = 60.0
-    max_output: int = 32_000
+    max_output: int = 20_000
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, as if it had never been made a tool."""
@@ -35,7 +40,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     timeout: float = 60.0,
-    max_output: int = 32_000,
+    max_output: int = 20_000,
 ) -> Callable[[Function], Tool]: ...
 def tool(
     function: Function | None = None,
@@ -44,17 +49,21 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     timeout: float = 60.0,
-    max_output: int = 32_000,
+    max_output: int = 20_000,
 ) -> Tool | Callable[[Function], Tool]:
     """Makes a tool of a function, sync or async. Its docstring tells the model what it is for.
 
-    Raises TypeError for parameters that cannot be given by name, or of a type that JSON cannot hold.
+    Raises TypeError for parameters that cannot be given by name, or of a type that JSON cannot hold, and ValueError
+    for a name that model providers do not take.
     """
 
     def declare(function: Function) -> Tool:
+        called = name or getattr(function, "__name__", type(function).__name__)
+        if not _NAME.fullmatch(called):
+            raise ValueError(f"a tool cannot be called {called!r}: use letters, digits, _ and -, at most 64; name=...")
         arguments = Arguments(function)
         return Tool(
-            name=name or getattr(function, "__name__", type(function).__name__),
+            name=called,
             description=inspect.cleandoc(description or inspect.getdoc(function) or ""),
             parameters=arguments.schema,
             function=function,
