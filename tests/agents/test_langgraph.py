@@ -1,7 +1,8 @@
 """What is special to LangGraph and LangChain; the contract suite has the rest."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
 
@@ -51,6 +52,10 @@ TURN = Turn(id="t1", session_id="s1", principal="ann", message="hello", history=
 
 async def heard(agent: Any, turn: Turn = TURN) -> list[Event | str]:
     return [event async for event in agent.answer(turn)]
+
+
+def answering(given: Any) -> AsyncGenerator[Event | str]:
+    return as_agent(given).answer(TURN)  # type: ignore[return-value]
 
 
 def only(events: Any, kind: Any) -> list[Any]:
@@ -403,6 +408,40 @@ async def test_a_sync_tool_is_not_called_with_half_its_arguments(
     assert not result.success
     assert "not a JSON object" in result.result
     assert text(events) == "Sorry."
+
+
+async def test_a_blocking_tool_does_not_begin_once_the_turn_is_over(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    ran: list[str] = []
+
+    def look(city: str) -> str:
+        """Looks."""
+        ran.append(city)
+        return "Sunny"
+
+    model_server.plan(calls(("look", {"city": "Oslo"})))
+    async with asyncio.timeout(10), aclosing(answering(create_agent(model, tools=[look]))) as events:
+        while not isinstance(await anext(events), ToolCallEvent):
+            pass
+    async with asyncio.timeout(10):
+        await asyncio.get_running_loop().shutdown_default_executor()
+    assert ran == []
+
+
+async def test_a_long_result_is_cut_in_the_log_and_not_for_the_model(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    async def read() -> str:
+        """Reads a book."""
+        return "word " * 100_000
+
+    model_server.plan(calls(("read", {})), says("Long."))
+    events = await heard(as_agent(create_agent(model, tools=[read])))
+    (result,) = only(events, ToolResultEvent)
+    assert len(result.result) < 21_000
+    assert "500,000 characters in all" in result.result
+    assert len(model_server.bodies[1]["messages"][-1]["content"]) == 500_000
 
 
 async def test_a_tool_of_half_an_answer_does_not_run(model_server: ScriptedModel, model: ChatOpenAI) -> None:

@@ -151,6 +151,20 @@ async def test_a_tool_tells_how_far_it_is(store: Store) -> None:
     assert ToolProgressEvent("c1", "half way", 0.5) in events
 
 
+async def test_a_long_result_is_cut_in_the_log_and_not_for_the_model() -> None:
+    agent: Agent[None, str] = Agent(one_call("read"))
+
+    @agent.tool_plain
+    async def read() -> str:
+        return "word " * 100_000
+
+    events = await heard(as_agent(agent))
+    (result,) = only(events, ToolResultEvent)
+    assert len(result.result) < 21_000
+    assert "500,000 characters in all" in result.result
+    assert len(text(events)) > 500_000
+
+
 @pytest.mark.parametrize("error", [ToolError("there is no such city"), ModelRetry("there is no such city")])
 async def test_what_a_tool_raises_for_the_model_is_read_by_it(error: Exception) -> None:
     agent: Agent[None, str] = Agent(one_call("look"))

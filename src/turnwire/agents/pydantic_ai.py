@@ -39,7 +39,7 @@ from turnwire.core.errors import AgentError, ModelError, ToolError, TurnEndedErr
 from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.core.turns import Message, Turn
 from turnwire.models.failures import explain, refused, reported, unfinished, unreachable, unreadable
-from turnwire.tools.running import plain, running_call, why_it_failed
+from turnwire.tools.running import loggable, plain, running_call, why_it_failed
 
 # How the SDK's own steps leave a tool: not failures, and not ours to answer.
 _CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed, TurnEndedError)
@@ -123,7 +123,7 @@ class _Listener(AbstractCapability[Any]):
         call = part.tool_call_id
         began = self._began.pop(call, None)
         ms = self._took.pop(call, None) or (None if began is None else _since(began))
-        return ToolResultEvent(call, part.tool_name, part.outcome == "success", plain(part.content), ms)
+        return ToolResultEvent(call, part.tool_name, part.outcome == "success", loggable(part.content), ms)
 
     # What it does not tell
 

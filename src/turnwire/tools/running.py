@@ -58,7 +58,7 @@ async def run_tool(tool: Tool, args: dict[str, Any] | None, *, call_id: str | No
         success, text = False, why_it_failed(tool.name, error)
         value = text
     if len(text) > tool.max_output:
-        text = value = f"{text[: tool.max_output]}… [cut here: {len(text):,} characters in all]"
+        text = value = _cut(text, tool.max_output)
     return ToolOutcome(success, value, text, round((time.perf_counter() - began) * 1000, 1))
 
 
@@ -87,6 +87,17 @@ def progress(text: str | None = None, fraction: float | None = None, data: Any =
 def plain(value: Any) -> Any:
     """The value as JSON can hold it; what it cannot hold is told as text."""
     return msgspec.to_builtins(value, enc_hook=_spell, str_keys=True)
+
+
+def loggable(value: Any, max_output: int = 20_000) -> Any:
+    """What a tool that is not ours gave, plain and no longer than fits into one event."""
+    value = plain(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _cut(text, max_output) if len(text) > max_output else value
+
+
+def _cut(text: str, length: int) -> str:
+    return f"{text[:length]}… [cut here: {len(text):,} characters in all]"
 
 
 def _spell(value: Any) -> Any:

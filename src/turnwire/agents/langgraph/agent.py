@@ -59,7 +59,7 @@ class LangGraphAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         queue: asyncio.Queue[Heard | Written | None] = asyncio.Queue()
         is_graph = isinstance(self._runnable, Pregel)
-        teller = Teller(queue.put_nowait)
+        teller = Teller(turn.id, queue.put_nowait)
         listener = Listener(teller, tells_text=is_graph, answer_nodes=self._answer_nodes)
         config = self._run_config(turn, listener, Pause(teller))
         reading = self._read_graph(turn, config, listener) if is_graph else self._read_runnable(turn, config)
@@ -77,6 +77,7 @@ class LangGraphAgent:
                     raise error
                 raise explained from error
         finally:
+            teller.close()
             # Also closes the connection to the model's server.
             running.cancel()
             await asyncio.wait({running})

@@ -26,7 +26,7 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.tools.arguments import read_arguments
-from turnwire.tools.running import plain, set_running_call, why_it_failed
+from turnwire.tools.running import loggable, plain, set_running_call, why_it_failed
 
 
 class _Asking:
@@ -192,7 +192,7 @@ class Listener(BaseCallbackHandler):
             self._told_results.add(calling.call_id)
             message = tool_message(output, calling.call_id)
             failed = message is not None and message.status == "error"
-            self._teller.tell(calling.ended(not failed, plain(output if message is None else message.content)))
+            self._teller.tell(calling.ended(not failed, loggable(output if message is None else message.content)))
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
         calling = self._calling.pop(run_id, None)
@@ -213,7 +213,7 @@ class Listener(BaseCallbackHandler):
             yield ToolCallEvent(call_id, tool, plain(self._wishes.get(call_id, {})), agent_path=path)
         self._told_calls.add(call_id)
         self._told_results.add(call_id)
-        yield ToolResultEvent(call_id, tool, message.status != "error", plain(message.content), agent_path=path)
+        yield ToolResultEvent(call_id, tool, message.status != "error", loggable(message.content), agent_path=path)
 
     # The rest
 

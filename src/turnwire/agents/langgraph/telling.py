@@ -11,6 +11,7 @@ from typing import Any
 from langchain_core.callbacks import AsyncCallbackHandler
 
 from turnwire.agents.langgraph.messages import Heard
+from turnwire.core.errors import TurnEndedError
 
 Written = asyncio.Event | threading.Event
 """Set by the reader when it comes to it."""
@@ -18,10 +19,13 @@ _PATIENCE_SECONDS = 30
 
 
 class Teller:
-    """Calls `put` on the event loop that it was made on."""
+    """Calls `put` on the event loop that it was made on, until it is closed."""
 
-    def __init__(self, put: Callable[[Heard | Written], None]) -> None:
+    def __init__(self, turn_id: str, put: Callable[[Heard | Written], None]) -> None:
+        self._turn_id = turn_id
         self._put = put
+        self._waiting: set[threading.Event] = set()
+        self._is_closed = False
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
@@ -32,11 +36,20 @@ class Teller:
             self._loop.call_soon_threadsafe(self._put, heard)
 
     def wait_in_thread(self) -> None:
-        """Until all that was told is written. Does nothing on the event loop: there `wait` is for that."""
-        if not self._is_on_loop():
-            written = threading.Event()
+        """Until all that was told is written. Does nothing on the event loop: there `wait` is for that.
+
+        Raises TurnEndedError, which stops the tool: nobody can cancel a thread.
+        """
+        if self._is_on_loop():
+            return
+        written = threading.Event()
+        self._waiting.add(written)
+        if not self._is_closed:
             self.tell(written)
             written.wait(_PATIENCE_SECONDS)
+        self._waiting.discard(written)
+        if self._is_closed:
+            raise TurnEndedError(self._turn_id)
 
     async def wait(self) -> None:
         """The same on the event loop, and only there."""
@@ -44,6 +57,11 @@ class Teller:
             written = asyncio.Event()
             self.tell(written)
             await written.wait()
+
+    def close(self) -> None:
+        self._is_closed = True
+        for written in tuple(self._waiting):
+            written.set()
 
     def _is_on_loop(self) -> bool:
         return threading.get_ident() == self._thread
