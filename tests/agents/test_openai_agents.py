@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -272,15 +273,15 @@ async def test_stop_reaches_an_agent_that_is_used_as_a_tool(model: Model, model_
 
 
 async def test_runs_outside_a_turn_are_left_alone() -> None:
-    script = SdkScript([[assistant_message("Alone.")], [assistant_message("Streamed.")], [assistant_message("Told.")]])
-    agent = Agent(name="Helper", model=script)
-    adapted = OpenAIAgentsAgent(agent)
-    assert (await Runner.run(agent, "Hello", run_config=RunConfig(tracing_disabled=True))).final_output == "Alone."
-    streamed = Runner.run_streamed(agent, "Hello", run_config=RunConfig(tracing_disabled=True))
-    assert [event async for event in streamed.stream_events()]
+    script = SdkScript([[assistant_message("Told.")], [assistant_message("Alone.")], [assistant_message("Streamed.")]])
+    agent, config = Agent(name="Helper", model=script), RunConfig(tracing_disabled=True)
     turn = Turn(id="t", session_id="s", principal="ann", message="Hello")
-    assert "".join([event async for event in adapted.answer(turn) if isinstance(event, str)]) == "Told."
-    assert [call.streamed for call in script.calls] == [False, True, True]
+    told = [event async for event in OpenAIAgentsAgent(agent).answer(turn)]
+    assert "".join(event for event in told if isinstance(event, str)) == "Told."
+    assert (await Runner.run(agent, "Hello", run_config=config)).final_output == "Alone."
+    streamed = Runner.run_streamed(agent, "Hello", run_config=config)
+    assert [event async for event in streamed.stream_events()]
+    assert [call.streamed for call in script.calls] == [True, False, True]
     assert agent.model is script
 
 
@@ -335,19 +336,15 @@ async def test_a_tool_that_runs_at_the_provider_is_told(model_server: ScriptedMo
         return json.dumps({"type": kind, "output_index": 0, "sequence_number": 2, "item": told}).encode()
 
     action = {"type": "search", "query": "tea"}
-    model_server.plan(
-        says(
-            item("response.output_item.added", status="in_progress"),
-            item("response.output_item.done", status="completed", action=action),
-            "Green tea.",
-        )
-    )
+    begun = item("response.output_item.added", status="in_progress")
+    model_server.plan(says(begun, "Green tea.", item("response.output_item.done", status="completed", action=action)))
     model: Any = sdk_model(model_server.url, api="responses")
     events = await answered(Agent(name="Helper", model=model, tools=[WebSearchTool()]))
     await model._client.close()
     assert outcome(events) == ("completed", None)
     (call,), (result,) = only(events, ToolCallEvent), only(events, ToolResultEvent)
     assert (call.call_id, call.tool) == ("ws_1", "web_search")
+    assert text(events) == "Green tea."
     assert (result.call_id, result.success, result.result["query"]) == ("ws_1", True, "tea")
 
 
@@ -484,6 +481,17 @@ async def test_hooks_of_the_application_are_called(model: Model, model_server: S
     model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
     await answered(Agent(name="Helper", model=model, tools=[weather]), hooks=Listening())
     assert called == ["Helper", "weather begins", "weather: Sunny in Oslo", "Helper"]
+
+
+async def test_a_line_that_is_lost_after_the_last_word_costs_nothing(model_server: ScriptedModel) -> None:
+    finish = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [finish]}
+    model_server.plan(replace(says("Whole", " answer.", json.dumps(chunk).encode()), ending="cut"))
+    model: Any = sdk_model(model_server.url, api="chat")
+    events = await answered(Agent(name="Helper", model=model))
+    await model._client.close()
+    assert outcome(events) == ("completed", None)
+    assert text(events) == "Whole answer."
 
 
 async def test_what_a_stopped_answer_cost_is_told_where_the_server_counts_along(model_server: ScriptedModel) -> None:

@@ -99,10 +99,9 @@ async def _read(result: RunResultStreaming, run: Run) -> None:
 
 async def _stop(result: RunResultStreaming, reading: asyncio.Task[None]) -> None:
     """Stops what still runs: the request to the model's server, and the tools."""
-    if reading.done():
-        return
-    result.cancel()
-    reading.cancel()
+    if not reading.done():
+        result.cancel()
+        reading.cancel()
     # Errors on the way out are nobody's any more, but somebody has to look at them.
     tasks = asyncio.gather(*filter(None, (reading, result.run_loop_task)), return_exceptions=True)
     await asyncio.wait({tasks}, timeout=_CLEAN_UP_SECONDS)

@@ -61,6 +61,7 @@ class Hooks(RunHooks[Any]):
         await self._others.on_tool_start(context, agent, tool)
 
     async def on_tool_end(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool, result: object) -> None:
+        self._run.has_answered = False
         self._run.end_call(_call_id(context, tool), result)
         await self._others.on_tool_end(context, agent, tool, result)
 

@@ -81,7 +81,9 @@ def start_run(
 ) -> RunResultStreaming:
     """Starts a run that is told. It must be read to its end, or cancelled."""
     hooks = Hooks(run, options.get("hooks"))
-    config: RunConfig = options.get("run_config") or RunConfig()
+    config: RunConfig | dict[str, Any] = options.get("run_config") or RunConfig()
+    if isinstance(config, dict):
+        config = RunConfig(**config)
     if isinstance(config.model, WatchedModel):
         config = config.model.config  # An agent as a tool is given the configuration of the run around it.
     watched = dataclasses.replace(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError, TurnwireError
@@ -95,7 +96,7 @@ class _Call(Struct):
 
 
 class Run:
-    """Tells what happens in one run. `has_answered` if the model wrote text after the last tool."""
+    """Tells what happens in one run. `has_answered` if the model wrote text after the last tool that ran here."""
 
     def __init__(self, outbox: Outbox, path: tuple[str, ...] = ()) -> None:
         self.outbox = outbox
@@ -118,19 +119,8 @@ class Run:
         match piece:
             case str():
                 self.say(piece)
-            case ReasoningEvent(content=content):
-                self.tell(ReasoningEvent(content=content, agent_path=self.path))
-            case UsageEvent():
-                self.tell(
-                    UsageEvent(
-                        model=piece.model,
-                        input_tokens=piece.input_tokens,
-                        output_tokens=piece.output_tokens,
-                        cached_input_tokens=piece.cached_input_tokens,
-                        reasoning_tokens=piece.reasoning_tokens,
-                        agent_path=self.path,
-                    )
-                )
+            case ReasoningEvent() | UsageEvent():
+                self.tell(replace(piece, agent_path=self.path))
             case ToolWish():
                 pass  # Told when the tool is run.
 
@@ -160,7 +150,6 @@ class Run:
             ms = round((time.perf_counter() - call.began) * 1000, 1)
             success = not (failed or call.has_failed)
             told = plain(result) if call.why is None else call.why
-            self.has_answered = False
             self.tell(ToolResultEvent(call_id, call.tool, success, told, ms, agent_path=self.path))
 
     def end_open_calls(self, error: Exception) -> None:
