@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import ToolRetryMiddleware
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.callbacks import adispatch_custom_event
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -23,6 +25,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
 from openai import DefaultAsyncHttpx2Client
+from pydantic import BaseModel
 
 from tests.core.desk import Gate, open_desk
 from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, thinks, too_long, truncates
@@ -201,6 +204,20 @@ async def test_only_the_nodes_that_answer_do(model_server: ScriptedModel, model:
     ]
 
 
+class City(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize("as_tool", [True, False], ids=["as a call", "as text"])
+async def test_an_answer_that_is_a_value_is_told_as_json(
+    model_server: ScriptedModel, model: ChatOpenAI, as_tool: bool
+) -> None:
+    model_server.plan(calls(("City", {"name": "Oslo"})) if as_tool else says('{"name":"Oslo"}'))
+    form: Any = ToolStrategy(City) if as_tool else ProviderStrategy(City)
+    agent = create_agent(model, response_format=form)
+    assert text(await heard(as_agent(agent))) == '{"name":"Oslo"}'
+
+
 async def test_a_model_that_is_not_to_be_streamed_is_not(model_server: ScriptedModel, model: ChatOpenAI) -> None:
     async def reply(state: MessagesState) -> dict[str, Any]:
         await model.with_config(tags=[TAG_NOSTREAM]).ainvoke("which?")
@@ -316,6 +333,19 @@ async def test_a_thread_that_was_stopped_in_a_tool_goes_on(
         ("tool", "call_1"),
         ("user", None),
     ]
+
+
+async def test_a_thread_whose_tool_failed_goes_on(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    async def broken() -> str:
+        """Does not work."""
+        raise LookupError("swordfish")
+
+    agent = as_agent(create_agent(model, tools=[broken], checkpointer=InMemorySaver()))
+    model_server.plan(calls(("broken", {})), says("Whole."))
+    with pytest.raises(ToolError):
+        await heard(agent)
+    assert text(await heard(agent)) == "Whole."
+    assert [message["role"] for message in model_server.bodies[1]["messages"]] == ["user", "assistant", "tool", "user"]
 
 
 async def test_a_graph_that_waits_for_a_person_is_an_error() -> None:
@@ -453,6 +483,24 @@ async def test_a_tool_of_half_an_answer_does_not_run(model_server: ScriptedModel
     with pytest.raises(ModelError) as caught:
         await heard(as_agent(create_agent(model, tools=[look])))
     assert caught.value.code == "truncated"
+
+
+async def test_a_tool_that_is_tried_again_is_another_call(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    tries = iter([LookupError("swordfish"), None])
+
+    async def flaky() -> str:
+        """Works the second time."""
+        if error := next(tries):
+            raise error
+        return "Sunny"
+
+    model_server.plan(calls(("flaky", {})), says("It is sunny."))
+    patient = ToolRetryMiddleware(max_retries=1, initial_delay=0)
+    events = await heard(as_agent(create_agent(model, tools=[flaky], middleware=[patient])))
+    assert [event.call_id for event in only(events, ToolCallEvent)] == ["call_1", "call_1-2"]
+    results = [(event.call_id, event.success) for event in only(events, ToolResultEvent)]
+    assert results == [("call_1", False), ("call_1-2", True)]
+    assert text(events) == "It is sunny."
 
 
 # The Responses API

@@ -19,6 +19,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
+from pydantic_core import to_json
 
 from turnwire.agents.langgraph.failing import explain
 from turnwire.agents.langgraph.listening import Listener
@@ -91,7 +92,7 @@ class LangGraphAgent:
 
     async def _read_graph(self, turn: Turn, config: RunnableConfig, listener: Listener) -> AsyncGenerator[Heard]:
         graph = cast("Pregel[Any, Any, Any, Any]", self._runnable)
-        last: AIMessage | None = None
+        last: object = None
         given = self._to_input(turn) if self._to_input else {"messages": await _graph_messages(graph, turn, config)}
         stream = graph.astream(given, config, stream_mode=_MODES, subgraphs=True, **self._options)  # type: ignore[arg-type]
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as items:
@@ -102,21 +103,27 @@ class LangGraphAgent:
                 elif mode == "custom":
                     yield _custom_event(item, listener.path_of(space))
                 elif not space:
-                    last = self._last_answer(item) or last
                     if "__interrupt__" in item:
                         raise AgentError("the graph waits for somebody to decide, and nobody was asked")
+                    last = self._last_written(item, last)
+        if not isinstance(last, BaseMessage | None):
+            yield to_json(last).decode()
         # A subgraph has written the answer: its tokens were told as its own, and now they are the graph's.
-        if last is not None and listener.is_of_subgraph(last) and (text := read_text(last)):
+        elif isinstance(last, AIMessage) and listener.is_of_subgraph(last) and (text := read_text(last)):
             yield text
 
-    def _last_answer(self, update: Any) -> AIMessage | None:
-        """The last message, if it is the model's, of what nodes of the graph itself have written."""
-        found: Any = None
+    def _last_written(self, update: Any, last: object) -> object:
+        """The last message of those that nodes of the graph itself have written, or the value that an agent answers."""
         for node, written in fields_of(update).items():
             if self._answer_nodes is None or node in self._answer_nodes:
-                messages: Any = fields_of(written).get("messages") or found
-                found = cast("list[Any]", messages)[-1] if isinstance(messages, list) else messages
-        return found if isinstance(found, AIMessage) else None
+                state = fields_of(written)
+                messages: Any = state.get("messages") or last
+                last = cast("list[Any]", messages)[-1] if isinstance(messages, list) else messages
+                value = state.get("structured_response")
+                # Some models write the value as text, and that was told.
+                if value is not None and not (isinstance(last, AIMessage) and read_text(last)):
+                    last = value
+        return last
 
     async def _read_runnable(self, turn: Turn, config: RunnableConfig) -> AsyncGenerator[Heard]:
         given = (

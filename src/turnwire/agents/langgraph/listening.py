@@ -5,6 +5,7 @@ answer ends the run before its tools are called, and a tool is not called with a
 """
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from uuid import UUID
@@ -73,7 +74,7 @@ class Listener(BaseCallbackHandler):
         self._calling: dict[UUID, _Calling] = {}
         self._wishes: dict[str, dict[str, Any]] = {}
         self._unreadable: set[str] = set()
-        self._told_calls: set[str] = set()
+        self._tries: Counter[str] = Counter()
         self._told_results: set[str] = set()
         self._authors: dict[str, Path] = {}
         self._names: dict[Path, str] = {}
@@ -174,15 +175,17 @@ class Listener(BaseCallbackHandler):
         inputs: dict[str, Any] | None = None,
         **rest: Any,
     ) -> None:
-        call_id = rest.get("tool_call_id") or str(run_id)
+        wished = rest.get("tool_call_id") or str(run_id)
         tool = rest.get("name") or (serialized or {}).get("name") or "tool"
-        args = self._wishes.get(call_id, inputs if inputs is not None else {"input": input_str})
+        args = self._wishes.get(wished, inputs if inputs is not None else {"input": input_str})
+        # One that is tried again is another call: the first has its result, and an id stands for one pair.
+        self._tries[wished] += 1
+        call_id = wished if self._tries[wished] == 1 else f"{wished}-{self._tries[wished]}"
         calling = self._calling[run_id] = _Calling(call_id, tool, self._path(metadata))
-        self._told_calls.add(call_id)
         self._teller.tell(ToolCallEvent(call_id, tool, plain(args), agent_path=calling.path))
         self._teller.wait_in_thread()
         set_running_call(call_id)
-        if call_id in self._unreadable:
+        if wished in self._unreadable:
             del self._calling[run_id]
             wrong = PydanticCustomError("json_invalid", "they are not a JSON object")
             raise ValidationError.from_exception_data(tool, [{"type": wrong, "loc": ("arguments",), "input": None}])
@@ -209,9 +212,9 @@ class Listener(BaseCallbackHandler):
         call_id, tool = message.tool_call_id, message.name or "tool"
         if call_id in self._told_results:
             return
-        if call_id not in self._told_calls:
+        if call_id not in self._tries:
             yield ToolCallEvent(call_id, tool, plain(self._wishes.get(call_id, {})), agent_path=path)
-        self._told_calls.add(call_id)
+            self._tries[call_id] += 1
         self._told_results.add(call_id)
         yield ToolResultEvent(call_id, tool, message.status != "error", loggable(message.content), agent_path=path)
 
