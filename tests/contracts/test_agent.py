@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -30,7 +32,9 @@ from tests.scripted_model import (
     too_long,
     truncates,
 )
+from tests.scripted_wires import Ending
 from turnwire.core.emit import emit
+from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
@@ -249,7 +253,8 @@ async def test_each_tool_is_told_the_moment_it_ends(case: AgentCase, model_serve
         await long_gate.wait()
         return f"long {city}"
 
-    model_server.plan(calls(("long", {"city": "Oslo"}), ("short", {"city": "Rome"}), woven=True), says("Both."))
+    both = ("long", {"city": "Oslo"}), ("short", {"city": "Rome"})
+    model_server.plan(calls(*both, woven=case.can("woven")), says("Both."))
     async with case.desk(model_server, short, long) as desk:
         turn = await desk.start()
         await long_gate.reached()
@@ -269,6 +274,22 @@ async def test_each_tool_is_told_the_moment_it_ends(case: AgentCase, model_serve
     assert [event.tool for event in only(events, ToolResultEvent)] == ["short", "long"]
     check_calls_have_results(events)
     assert sorted(results_told(model_server.bodies[1])) == ["long Oslo", "short Rome"]
+
+
+async def test_a_result_is_told_as_the_value_it_is(case: AgentCase, model_server: ScriptedModel) -> None:
+    async def forecast(city: str) -> dict[str, Any]:
+        """The weather of tomorrow."""
+        return {"city": city, "degrees": [3, 4.5], "sky": None}
+
+    model_server.plan(calls(("forecast", {"city": "Oslo"})), says("Sunny."))
+    async with case.desk(model_server, forecast) as desk:
+        events = await desk.events(await desk.start())
+    (result,) = only(events, ToolResultEvent)
+    value = result.result if case.can("values") else json.loads(result.result)
+    assert value == {"city": "Oslo", "degrees": [3, 4.5], "sky": None}
+    (told,) = results_told(model_server.bodies[1])
+    assert "Oslo" in told
+    assert "4.5" in told
 
 
 async def test_text_before_a_tool_is_part_of_the_answer(case: AgentCase, model_server: ScriptedModel) -> None:
@@ -354,17 +375,18 @@ async def test_arguments_that_make_no_sense_are_told_to_the_model(
         ran.append(city)
         return f"Sunny in {city}"
 
-    model_server.plan(
-        calls(("weather", arguments)), calls(("weather", {"city": "Rome"}), ids=["call_9"]), says("Done.")
-    )
+    goes_on = arguments != "[1]" or case.can("lists")
+    model_server.plan(calls(("weather", arguments)))
+    if goes_on:
+        model_server.plan(calls(("weather", {"city": "Rome"}), ids=["call_9"]), says("Done."))
     async with case.desk(model_server, weather) as desk:
         turn = await desk.start()
         events = await desk.events(turn)
-        assert outcome(events) == ("completed", None)
-        assert ran == ["Rome"]
+        assert outcome(events)[0] == ("completed" if goes_on else "failed")
+        assert ran == (["Rome"] if goes_on else [])
         check_calls_have_results(events)
         results = {event.call_id: event.success for event in only(events, ToolResultEvent)}
-        assert results["call_9"] is True
+        assert results.get("call_9", False) is goes_on
         assert results.get("call_1", False) is False
         model_server.plan(says("Still here."))
         await desk.events(await desk.start("And now?", session_id=turn.session_id))
@@ -470,6 +492,25 @@ async def test_an_answer_that_breaks_off_after_a_tool_is_a_failed_turn(
     assert text(events).endswith("Half an")
 
 
+@pytest.mark.parametrize("ending", ["unfinished", "length", "cut"])
+async def test_a_tool_call_of_half_an_answer_is_never_run(
+    case: AgentCase, model_server: ScriptedModel, ending: Ending
+) -> None:
+    ran: list[str] = []
+
+    async def delete(city: str) -> str:
+        """Deletes a city."""
+        ran.append(city)
+        return "gone"
+
+    model_server.plan(replace(calls(("delete", {"city": "Oslo"})), ending=ending))
+    async with case.desk(model_server, delete) as desk:
+        events = await desk.events(await desk.start())
+    assert outcome(events) == ("failed", "model_unavailable" if ending == "cut" else "truncated")
+    assert not ran
+    assert not only(events, ToolCallEvent)
+
+
 @pytest.mark.parametrize("answer", [silent("Half an"), hangs()], ids=["midway", "from the start"])
 async def test_silence_is_bounded(case: AgentCase, model_server: ScriptedModel, answer: Answer | Failure) -> None:
     model_server.plan(answer)
@@ -565,6 +606,35 @@ async def test_stop_while_a_tool_runs_stops_the_tool(case: AgentCase, model_serv
     assert [event.tool for event in only(events, ToolResultEvent)] == ["weather"]
     told = [what for kind, what in said(model_server.bodies[-1]) if kind == "result"]
     assert told == [("call_1", '{"error":"cancelled"}'), ("call_2", "Sunny in Rome")]
+
+
+async def test_stop_does_not_wait_for_a_thread(case: AgentCase, model_server: ScriptedModel) -> None:
+    reached, go_on, stopped = asyncio.Event(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def blocking(city: str) -> str:
+        """Takes its time, and tells of it."""
+        loop.call_soon_threadsafe(reached.set)
+        assert go_on.wait(BOUND)
+        try:
+            emit(StatusEvent("too late"))
+        except TurnEndedError:
+            loop.call_soon_threadsafe(stopped.set)
+            raise
+        return city
+
+    model_server.plan(calls(("blocking", {"city": "Oslo"})))
+    async with case.desk(model_server, blocking) as desk:
+        turn = await desk.start()
+        try:
+            async with asyncio.timeout(BOUND):
+                await reached.wait()
+            events = await _stop_and_go_on(desk, turn, model_server)
+        finally:
+            go_on.set()
+        async with asyncio.timeout(BOUND):
+            await stopped.wait()
+    assert not only(events, StatusEvent)
 
 
 def test_what_a_case_cannot_do_has_a_reason() -> None:

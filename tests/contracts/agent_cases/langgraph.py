@@ -10,9 +10,13 @@ from openai import DefaultAsyncHttpx2Client
 from turnwire.agents.langgraph import LangGraphAgent
 
 NAME = "langgraph"
-# Not "responses": ChatOpenAI loses the arguments of parallel calls whose pieces do not come one call after the other.
-APIS = ("chat",)
-CANNOT = {"reasoning": "ChatOpenAI drops the reasoning that chat servers send"}
+APIS = ("chat", "responses")
+CANNOT = {
+    "lists/responses": "ChatOpenAI raises when arguments are JSON, but not an object",
+    "reasoning/chat": "ChatOpenAI drops the reasoning that chat servers send",
+    "values": "LangChain makes text of what a tool returns before anybody hears of it",
+    "woven/responses": "ChatOpenAI loses the arguments of calls whose pieces do not come one call after the other",
+}
 TOOL_ERROR = "fatal"
 UNKNOWN_TOOL = "told"
 
@@ -28,6 +32,7 @@ def build(url: str, tools: Sequence[Callable[..., Any]], *, api: Any, timeout: f
         timeout=timeout,
         stream_usage=True,
         http_async_client=client,
+        use_responses_api=api == "responses",
     )
     graph: Any = create_agent(model, tools=tools, system_prompt="Be kind.")
     graph.client = client
