@@ -1,16 +1,15 @@
 from agents import Agent, function_tool
 from agents.testing import ScriptedModel, assistant_message, function_call
-from agents.tool_context import ToolContext
 
-from turnwire import Turn, Turnwire, emit
+from turnwire import Turnwire
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
-from turnwire.core.events import ToolProgressEvent
+from turnwire.tools import progress
 
 
 @function_tool
-async def weather(context: ToolContext[Turn], city: str) -> str:
+async def weather(city: str) -> str:
     """What the weather is like in a city."""
-    emit(ToolProgressEvent(context.tool_call_id, f"looking out of the window in {city}"))
+    progress(f"looking out of the window in {city}")
     return f"Sunny in {city}"
 
 

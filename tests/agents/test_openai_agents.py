@@ -33,7 +33,7 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from tests.contracts.agent_cases.openai_agents import sdk_model
-from tests.contracts.test_agent import SECRET, check_calls_have_results, only, outcome, said, seen, text
+from tests.contracts.test_agent import SECRET, check_calls_have_results, only, outcome, results_told, said, seen, text
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate
 from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, silent, thinks
@@ -49,6 +49,7 @@ from turnwire.core.events import (
     StatusEvent,
     TokenEvent,
     ToolCallEvent,
+    ToolProgressEvent,
     ToolResultEvent,
     UsageEvent,
 )
@@ -56,6 +57,7 @@ from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import Turn
 from turnwire.stores.memory import MemoryStore
+from turnwire.tools import progress
 
 __all__ = ["model_server"]
 
@@ -327,7 +329,43 @@ async def test_tools_find_the_turn_or_what_the_application_makes_of_it(
     assert [event.result for event in found] == ["ann", "made for ann"]
 
 
-# Tools at the provider
+# Tools
+
+
+async def test_tools_tell_of_the_progress_of_their_own_call(model: Model, model_server: ScriptedModel) -> None:
+    both = asyncio.Barrier(2)
+
+    @function_tool
+    async def stir(cup: int) -> str:
+        """Stirs a cup of tea."""
+        await both.wait()
+        progress(f"stirring {cup}")
+        return "stirred"
+
+    @function_tool
+    def pour(cup: int) -> str:
+        """Pours one, in a thread."""
+        progress(f"pouring {cup}")
+        return "poured"
+
+    wanted = [("stir", {"cup": 1}), ("stir", {"cup": 2}), ("pour", {"cup": 3})]
+    model_server.plan(calls(*wanted), says("Tea."))
+    events = await answered(Agent(name="Helper", model=model, tools=[stir, pour]))
+    told = {(event.call_id, event.text) for event in only(events, ToolProgressEvent)}
+    assert told == {("call_1", "stirring 1"), ("call_2", "stirring 2"), ("call_3", "pouring 3")}
+
+
+async def test_a_result_too_long_for_the_log_is_cut_there(model: Model, model_server: ScriptedModel) -> None:
+    @function_tool
+    async def read_all() -> str:
+        """Reads a long book."""
+        return "tea " * 500_000
+
+    model_server.plan(calls(("read_all", {})), says("Read."))
+    events = await answered(Agent(name="Helper", model=model, tools=[read_all]))
+    assert outcome(events) == ("completed", None)
+    assert len(only(events, ToolResultEvent)[0].result) < 50_000
+    assert len(results_told(model_server.bodies[1])[0]) == 2_000_000
 
 
 async def test_a_tool_that_runs_at_the_provider_is_told(model_server: ScriptedModel) -> None:

@@ -1,5 +1,6 @@
 """Where the SDK tells of tools and handoffs at once: its hooks, and the formatter of what a tool raised."""
 
+from collections.abc import Coroutine
 from typing import Any, cast
 
 from agents import (
@@ -19,7 +20,7 @@ from agents.run_config import ToolErrorFormatter, ToolErrorFormatterArgs
 from agents.tool_context import ToolContext
 
 from turnwire.agents.openai_agents.runs import Run
-from turnwire.tools.running import why_it_failed
+from turnwire.tools.running import set_running_call, why_it_failed
 
 
 class Hooks(RunHooks[Any]):
@@ -54,7 +55,14 @@ class Hooks(RunHooks[Any]):
         self._run.hand_over(to_agent.name)
         await self._others.on_handoff(context, from_agent, to_agent)
 
-    async def on_tool_start(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool) -> None:
+    def on_tool_start(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool
+    ) -> Coroutine[Any, Any, None]:
+        # Not `async`: it is awaited in a task of its own, but called in the one that the tool is run from.
+        set_running_call(_call_id(context, tool))
+        return self._begin(context, agent, tool)
+
+    async def _begin(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool) -> None:
         arguments = context.tool_arguments if isinstance(context, ToolContext) else ""
         self._run.begin_call(_call_id(context, tool), tool.name, arguments)
         await self._run.outbox.taken()

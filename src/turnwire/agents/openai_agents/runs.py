@@ -25,7 +25,7 @@ from turnwire.core.events import (
 )
 from turnwire.models.contract import Piece, ToolWish
 from turnwire.tools.arguments import read_arguments
-from turnwire.tools.running import plain, why_it_failed
+from turnwire.tools.running import loggable, why_it_failed
 
 _ROOM = 256
 
@@ -149,7 +149,7 @@ class Run:
         if call is not None:
             ms = round((time.perf_counter() - call.began) * 1000, 1)
             success = not (failed or call.has_failed)
-            told = plain(result) if call.why is None else call.why
+            told = loggable(result) if call.why is None else call.why
             self.tell(ToolResultEvent(call_id, call.tool, success, told, ms, agent_path=self.path))
 
     def end_open_calls(self, error: Exception) -> None:
