@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, RunContext, UsageLimits
 from pydantic_ai import CustomEvent as SdkCustomEvent
 from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError
-from pydantic_ai.messages import ModelMessage, ToolReturnPart
-from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.messages import ModelMessage, NativeToolCallPart, NativeToolReturnPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -22,7 +22,15 @@ from turnwire.agents.pydantic_ai import PydanticAIAgent, sdk_messages
 from turnwire.assembly import as_agent
 from turnwire.core.contracts import Store
 from turnwire.core.errors import AgentError, ModelError, ToolError
-from turnwire.core.events import CustomEvent, Event, ToolCallEvent, ToolProgressEvent, ToolResultEvent, UsageEvent
+from turnwire.core.events import (
+    CustomEvent,
+    Event,
+    ReasoningEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
 from turnwire.core.turns import Message, ToolRequest, Turn
 from turnwire.tools import progress
 
@@ -112,6 +120,21 @@ async def test_an_answer_that_is_a_value_is_told_as_json() -> None:
 
     agent = Agent(TestModel(custom_output_args={"name": "Oslo", "people": 700_000}), output_type=City)
     assert text(await heard(as_agent(agent))) == '{"name":"Oslo","people":700000}'
+
+
+async def test_tools_that_run_at_the_provider_and_thoughts_are_told() -> None:
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        yield {0: NativeToolCallPart("web_search", {"query": "tea"}, "n1", provider_name="function")}
+        yield {1: NativeToolReturnPart("web_search", {"hits": 2}, "n1", provider_name="function")}
+        yield {2: DeltaThinkingPart(content="Hm.")}
+        yield "Green."
+
+    events = await heard(as_agent(Agent(FunctionModel(stream_function=stream))))
+    assert events[0] == ToolCallEvent("n1", "web_search", {"query": "tea"})
+    (result,) = only(events, ToolResultEvent)
+    assert (result.call_id, result.success, result.result) == ("n1", True, {"hits": 2})
+    assert only(events, ReasoningEvent) == [ReasoningEvent("Hm.")]
+    assert text(events) == "Green."
 
 
 async def test_an_event_of_the_applications_own_is_told() -> None:
