@@ -10,7 +10,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import ToolRetryMiddleware
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
-from langchain_core.callbacks import adispatch_custom_event
+from langchain_core.callbacks import AsyncCallbackManager, adispatch_custom_event
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
@@ -23,6 +23,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 from openai import DefaultAsyncHttpx2Client
 from pydantic import BaseModel
@@ -169,6 +170,13 @@ async def test_a_state_of_another_shape_is_made_by_the_application() -> None:
     assert await heard(LangGraphAgent(built, to_input=lambda turn: {"question": turn.message})) == ["HELLO"]
 
 
+async def test_a_node_may_know_who_asks() -> None:
+    async def reply(state: MessagesState, runtime: Runtime[Turn]) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"You are {runtime.context.principal}.")]}
+
+    assert text(await heard(LangGraphAgent(graph(reply), to_context=lambda turn: turn))) == "You are ann."
+
+
 async def test_what_the_stream_writer_sends_is_told() -> None:
     def search(state: MessagesState) -> dict[str, Any]:
         write = get_stream_writer()
@@ -302,6 +310,17 @@ async def test_a_thread_keeps_the_history_of_its_session(model_server: ScriptedM
     assert text(await heard(agent, other)) == "Other."
     told = [[message["content"] for message in body["messages"]] for body in model_server.bodies]
     assert told == [["one"], ["one", "First.", "two"], ["three"]]
+
+
+async def test_no_configuration_makes_sessions_share_a_thread() -> None:
+    async def count(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(str(len(state["messages"])))]}
+
+    config: Any = {"configurable": {"thread_id": "one for all"}, "callbacks": AsyncCallbackManager([])}
+    agent = LangGraphAgent(graph(count, checkpointer=InMemorySaver()), config=config)
+    for session_id in ("s1", "s2"):
+        turn = Turn(id="t1", session_id=session_id, principal="ann", message="hello")
+        assert text(await heard(agent, turn)) == "1"
 
 
 async def test_a_thread_that_was_stopped_in_a_tool_goes_on(

@@ -113,6 +113,16 @@ async def test_what_is_given_for_the_run_reaches_it() -> None:
     assert caught.value.code == "max_turns"
 
 
+async def test_a_tool_may_know_who_asks() -> None:
+    agent: Agent[Turn, str] = Agent(one_call("whoami"), deps_type=Turn)
+
+    @agent.tool
+    async def whoami(context: RunContext[Turn]) -> str:
+        return context.deps.principal
+
+    assert text(await heard(PydanticAIAgent(agent, to_deps=lambda turn: turn))) == "I was told: ann"
+
+
 async def test_an_answer_that_is_a_value_is_told_as_json() -> None:
     class City(BaseModel):
         name: str

@@ -11,7 +11,7 @@ for it), and a tool that raised. With that the SDK ends the run; only what a too
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,10 +46,16 @@ _CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, 
 
 
 class PydanticAIAgent:
-    """`run_options` are those of the SDK's `run_stream_events`: `deps`, `usage_limits`, `model_settings` and so on."""
+    """`run_options` are those of the SDK's `run_stream_events`: `deps`, `usage_limits`, `model_settings` and so on.
 
-    def __init__(self, agent: AbstractAgent[Any, Any], **run_options: Any) -> None:
+    `to_deps` makes the dependencies of each turn, for tools that must know who asks.
+    """
+
+    def __init__(
+        self, agent: AbstractAgent[Any, Any], *, to_deps: Callable[[Turn], Any] | None = None, **run_options: Any
+    ) -> None:
         self._agent = agent
+        self._to_deps = to_deps
         self._capabilities: Sequence[Any] = run_options.pop("capabilities", None) or ()
         self._options = run_options
 
@@ -61,6 +67,8 @@ class PydanticAIAgent:
             **self._options,
             "capabilities": [*self._capabilities, listener],
         }
+        if self._to_deps is not None:
+            options["deps"] = self._to_deps(turn)
         try:
             # Leaving it, also by a cancellation, stops the run and closes the connection to the model's server.
             async with self._agent.run_stream_events(turn.message, **options) as events:

@@ -38,8 +38,9 @@ class LangGraphAgent:
     history; without one the graph is given the history of the turn.
 
     `to_input` makes what the runnable is given; by default that is `{"messages": [...]}` for a graph, and the messages
-    for any other. `answer_nodes` are the nodes of a graph whose text is the answer, by default all of them; the text of
-    others is theirs alone, told with their name as `agent_path`.
+    for any other. `to_context` makes the context of a graph's run, for nodes and tools that must know who asks; other
+    options go to `astream`. `answer_nodes` are the nodes of a graph whose text is the answer, by default all of them;
+    the text of others is theirs alone, told with their name as `agent_path`.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class LangGraphAgent:
         *,
         config: RunnableConfig | None = None,
         to_input: Callable[[Turn], Any] | None = None,
+        to_context: Callable[[Turn], Any] | None = None,
         answer_nodes: Collection[str] | None = None,
         **options: Any,
     ) -> None:
         self._runnable = runnable
         self._config: RunnableConfig = config or {}
         self._to_input = to_input
+        self._to_context = to_context
         self._answer_nodes = answer_nodes
         self._options = options
 
@@ -85,16 +88,17 @@ class LangGraphAgent:
 
     def _run_config(self, turn: Turn, *handlers: BaseCallbackHandler) -> RunnableConfig:
         given = self._config.get("callbacks") or []
-        if not isinstance(given, list):
-            raise TypeError("config: callbacks must be a list of handlers")
-        configurable = {"thread_id": turn.session_id, **self._config.get("configurable", {})}
-        return {**self._config, "callbacks": [*given, *handlers], "configurable": configurable}
+        listening = given if isinstance(given, list) else given.handlers
+        # Not even the application's own word goes before it: one thread for all would show everybody's words to all.
+        configurable = {**self._config.get("configurable", {}), "thread_id": turn.session_id}
+        return {**self._config, "callbacks": [*listening, *handlers], "configurable": configurable}
 
     async def _read_graph(self, turn: Turn, config: RunnableConfig, listener: Listener) -> AsyncGenerator[Heard]:
         graph = cast("Pregel[Any, Any, Any, Any]", self._runnable)
         last: object = None
         given = self._to_input(turn) if self._to_input else {"messages": await _graph_messages(graph, turn, config)}
-        stream = graph.astream(given, config, stream_mode=_MODES, subgraphs=True, **self._options)  # type: ignore[arg-type]
+        options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
+        stream = graph.astream(given, config, stream_mode=_MODES, subgraphs=True, **options)  # type: ignore[arg-type]
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as items:
             async for space, mode, item in items:
                 if mode == "messages":
