@@ -64,7 +64,11 @@ def test_our_own_agent_is_one() -> None:
     assert as_agent(agent) is agent
 
 
-@pytest.mark.parametrize("given", [None, 3, "echo", lambda turn: turn, Answering, Called, object()], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [None, 3, "echo", lambda turn: turn, Answering, Called, object()],
+    ids=["None", "number", "text", "function", "class", "called class", "object"],
+)
 def test_anything_else_is_refused_and_told_what_would_do(given: Any) -> None:
     with pytest.raises(TypeError, match="is not an agent: give an async function"):
         as_agent(given)
