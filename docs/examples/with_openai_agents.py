@@ -1,8 +1,6 @@
-from agents import Agent, function_tool, set_tracing_disabled
+from agents import Agent, function_tool
 
 from turnwire import Turnwire
-
-set_tracing_disabled(True)  # Or its SDK sends a trace of every run to OpenAI.
 
 
 @function_tool
