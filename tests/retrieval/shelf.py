@@ -156,7 +156,7 @@ READY = says("READY")
 
 def prompt(body: dict[str, Any]) -> str:
     """The last message of a request, on either wire."""
-    last = (body.get("messages") or body.get("input"))[-1]
+    last = (body.get("messages") or body["input"])[-1]
     return last["content"] if "content" in last else last["output"]
 
 

@@ -49,7 +49,7 @@ from turnwire.retrieval.searching import Searcher
 TOOLS = ["search_documents", "read_passage", "list_documents"]
 
 
-def told(body: dict[str, Any]) -> list[dict[str, Any]]:
+def told(body: dict[str, Any]) -> list[Any]:
     """What the tools told the model, in a request to Chat Completions."""
     return [json.loads(message["content"]) for message in body["messages"] if message["role"] == "tool"]
 

@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 
 from turnwire.core.errors import AgentError, DocumentNotFoundError
@@ -22,7 +22,7 @@ _MORE = 5
 
 
 @contextmanager
-def reading_index() -> Iterator[None]:
+def reading_index() -> Generator[None]:
     """Raises AgentError `chat_failed` if the index cannot be read."""
     try:
         yield

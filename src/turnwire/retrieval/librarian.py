@@ -6,7 +6,6 @@ for the very first documents of an empty library.
 
 import asyncio
 import logging
-import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from turnwire.core.errors import EmbedderError, TooManyDocumentsError, TurnwireError, UnreadableDocumentError
+from turnwire.core.errors import TooManyDocumentsError, UnreadableDocumentError
 from turnwire.retrieval.documents.reading import format_of
 from turnwire.retrieval.documents.sandbox import parse_apart
 from turnwire.retrieval.index.library import Library, NewDocument
@@ -156,7 +155,8 @@ class Librarian:
                 await self._watch_roots(self.roots)
         except _ClosingError:
             pass
-        except (TurnwireError, sqlite3.Error, OSError):
+        except Exception:
+            # Whatever it was, questions are still answered, and the library must be closed in the end.
             logger.exception("the documents can no longer be kept up to date")
         finally:
             self._read.set()
@@ -206,7 +206,7 @@ class Librarian:
                 self._changed.clear()
                 await meaning.embed_missing(self._report_embedded)
                 await self._changed.wait()
-        except (EmbedderError, sqlite3.Error):
+        except Exception:
             logger.exception("searching goes on by words only: the passages cannot be embedded")
 
     def _report_embedded(self, done: int, total: int) -> None:
