@@ -10,7 +10,7 @@ import httpcore2
 import pytest
 from msgspec import Struct, field
 
-from tests.scripted_model import ScriptedModel, calls, says
+from tests.scripted_model import Failure, ScriptedModel, calls, says
 from tests.scripted_wires import Answer
 from tests.serving import PATIENCE
 from turnwire.core.encoding import ascii_json
@@ -97,19 +97,24 @@ def searcher(library: Library) -> Searcher:
 
 
 class HeldSearcher(Searcher):
-    """Finds nothing until it is let go; `queries` is what it was asked for."""
+    """Finds nothing until it is let go; `queries` is what it was asked for, `running` how many are under way."""
 
     def __init__(self, library: Library) -> None:
         super().__init__(library)
         self.queries: list[str] = []
+        self.running = 0
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
 
     async def search(self, query: str, **how: Any) -> list[Any]:
         self.queries.append(query)
+        self.running += 1
         self.begun.set()
-        await self.go_on.wait()
-        return await super().search(query, **how)
+        try:
+            await self.go_on.wait()
+            return await super().search(query, **how)
+        finally:
+            self.running -= 1
 
 
 # The model
@@ -138,6 +143,12 @@ async def make_model(model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def model(make_model: MakeModel) -> OpenAIModel:
     return make_model()
+
+
+def patience(answer: Answer | Failure) -> dict[str, float]:
+    """How long to wait for a model: not long for one that is silent, and long enough for any other."""
+    is_silent = answer.status is None if isinstance(answer, Failure) else answer.ending == "silence"
+    return {"timeout": 0.3} if is_silent else {}
 
 
 def searches(*queries: str, **how: Any) -> Answer:

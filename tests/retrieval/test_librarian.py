@@ -19,6 +19,7 @@ from turnwire.retrieval import librarian as librarian_module
 from turnwire.retrieval.documents import files
 from turnwire.retrieval.documents.parsed import Parsed
 from turnwire.retrieval.documents.reading import parse
+from turnwire.retrieval.index import syncing
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.meaning import VectorIndex
 from turnwire.retrieval.librarian import Librarian, UploadLimits
@@ -212,6 +213,19 @@ async def test_a_question_to_a_library_with_documents_waits_for_nothing(
     async with keeping(path, docs) as librarian:
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
         assert await within(told(librarian)) == ["The documents are still being read."]
+        held.open.set()
+
+
+async def test_once_there_are_some_documents_a_question_waits_a_moment_for_the_rest(
+    path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_BATCH_DOCUMENTS", 1)
+    monkeypatch.setattr(librarian_module, "_MOMENT", 0.01)
+    held = gate("white.md")
+    async with keeping(path, docs) as librarian:
+        assert await asyncio.to_thread(held.reached.wait, PATIENCE)
+        assert await within(told(librarian)) == ["The documents are still being read: 2 of 3 files."]
+        assert librarian.is_reading
         held.open.set()
 
 

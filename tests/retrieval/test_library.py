@@ -227,6 +227,13 @@ def test_a_commit_that_fails_does_not_stand_in_the_way_of_the_next(library: Libr
     assert names(library, "tea") == ["a.md"]
 
 
+def test_a_transaction_that_sqlite_has_ended_itself_hides_no_error(library: Library) -> None:
+    with pytest.raises(KeyError), library.file.writing() as database:
+        database.execute("ROLLBACK")
+        raise KeyError
+    library.put([note("Tea", "a.md")])
+
+
 def test_the_version_changes_with_every_write_also_of_another(library: Library) -> None:
     seen = {library.version()}
     library.put([note("Tea", "a.md")])

@@ -425,7 +425,8 @@ async def test_stopping_a_turn_hangs_up_on_the_model_and_keeps_what_was_written(
     serve: Serve, model: OpenAIModel, model_server: ScriptedModel, plans: list[Any], kept: str
 ) -> None:
     model_server.plan(*plans)
-    async with serve(model) as server:
+    # With such patience, a turn that would not let go could not end while the test waits.
+    async with serve(model, cancel_patience=60) as server:
         turn_id = await server.start(GREEN)
         for _ in plans:
             await model_server.request()
@@ -433,10 +434,8 @@ async def test_stopping_a_turn_hangs_up_on_the_model_and_keeps_what_was_written(
             async with server.events(turn_id) as stream:
                 while "".join(frame.event["content"] for frame in stream.seen if frame.type == "token") != kept:
                     await stream.next()
-        began = asyncio.get_running_loop().time()
         stopped = await server.http.post(f"/v1/turns/{turn_id}/cancel")
         await model_server.aborted()
-        assert asyncio.get_running_loop().time() - began < 1
         assert stopped.status_code < 300
         state = (await server.ended(turn_id))["state"]
         assert state["outcome"] == "cancelled"

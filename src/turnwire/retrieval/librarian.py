@@ -1,7 +1,7 @@
 """Keeps a library up to date while a server runs: reads the roots, watches them, takes uploads, embeds.
 
 Everything heavy happens in threads or in a process of its own, and a question never waits for it, except
-for the very first documents of an empty library.
+for the first documents of an empty library.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from turnwire.retrieval.searching import Searcher
 logger = logging.getLogger("turnwire.retrieval")
 
 _PATIENCE = 30.0
+_MOMENT = 2.0
 _READING_AT_ONCE = 2
 
 
@@ -69,6 +70,7 @@ class Librarian:
         self._limits = limits
         self._meaning = meaning
         self._watch = watch
+        self._was_empty = False
         self._read = asyncio.Event()
         self._reading = asyncio.Semaphore(_READING_AT_ONCE)
         self._adding = Counter[str]()
@@ -81,6 +83,7 @@ class Librarian:
         """Raises StoreUnusableError."""
         await asyncio.to_thread(self.library.open)
         self.roots = await asyncio.to_thread(self._find_roots)
+        self._was_empty = await asyncio.to_thread(self._is_empty)
         self._tasks.append(asyncio.create_task(self._keep_reading()))
         if self._meaning is not None:
             self._tasks.append(asyncio.create_task(self._keep_embedding(self._meaning)))
@@ -109,14 +112,22 @@ class Librarian:
         await self._read.wait()
 
     async def notices(self) -> AsyncIterator[str]:
-        """What a question should know: that documents are still being read. Waits only if there is none yet."""
+        """What a question should know: that documents are still being read.
+
+        Waits only if there was none to begin with: long for the first, and a moment for the rest, which for
+        a small folder is all of it.
+        """
         if not self.is_reading:
             return
         yield self._told()
-        if (await asyncio.to_thread(self.library.count))[0] == 0:
+        if self._was_empty:
+            patience = _PATIENCE if await asyncio.to_thread(self._is_empty) else _MOMENT
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(patience):
                     await self._read.wait()
+
+    def _is_empty(self) -> bool:
+        return self.library.count()[0] == 0
 
     def _told(self) -> str:
         if not self.progress.total:

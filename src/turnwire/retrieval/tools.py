@@ -14,6 +14,7 @@ from turnwire.retrieval.prompts import framed, passages_json
 
 _LIST_LIMIT = 100
 _MOST_LIMIT = 20
+_LONGEST_ARGUMENTS = 20_000
 
 
 def _spec(name: str, description: str, **properties: dict[str, Any]) -> ToolSpec:
@@ -115,7 +116,9 @@ class _WrongArguments(Exception):
 
 
 def arguments_of(wish: ToolWish) -> dict[str, Any] | None:
-    """None if they are not a JSON object."""
+    """None if they are not a JSON object, or one that nobody needs."""
+    if len(wish.arguments) > _LONGEST_ARGUMENTS:
+        return None
     try:
         return msgspec.json.decode(wish.arguments.strip() or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeEncodeError, RecursionError):
