@@ -259,8 +259,6 @@ async def test_an_upload_is_its_owners_alone(path: Path) -> None:
     [
         ("tea.exe", b"Tea", "its format is not known"),
         ("tea.pdf", b"no PDF", "it is not a sound PDF"),
-        ("tea.md", b"\0", "it is not text"),
-        ("tea.md", b"", "there is no text in it"),
     ],
 )
 async def test_an_upload_that_cannot_be_read_is_refused_in_words(
@@ -273,9 +271,9 @@ async def test_an_upload_that_cannot_be_read_is_refused_in_words(
         await within(librarian.add("tea.md", b"Tea", "anna"))
 
 
-async def test_an_upload_that_takes_too_long_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upload_that_takes_too_long_is_refused(path: Path) -> None:
     async with keeping(path, seconds=0.001) as librarian:
-        with pytest.raises(UnreadableDocumentError, match="it took longer than 0.001 seconds to read"):
+        with pytest.raises(UnreadableDocumentError, match=r"it took longer than 0\.001 seconds to read"):
             await within(librarian.add("tea.md", b"Tea", "anna"))
 
 

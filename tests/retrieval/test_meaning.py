@@ -53,7 +53,7 @@ class Toy:
         for word in text.lower().replace(".", " ").split():
             if word in AXES:
                 vector[AXES[word]] += 1
-        return vector / np.linalg.norm(vector)
+        return (vector / np.linalg.norm(vector)).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)

@@ -85,8 +85,7 @@ def test_a_file_without_text_is_refused(name: str, content: bytes) -> None:
 def test_whatever_the_bytes_are_they_are_read_or_refused(suffix: str, content: bytes) -> None:
     try:
         parsed = parse(f"document{suffix}", content)
-    except UnreadableDocumentError as refused:
-        assert str(refused)
+    except UnreadableDocumentError:
         return
     # What the log would take out is out already, so that an offset means the same in both.
     assert parsed.text == clean_text(parsed.text)
