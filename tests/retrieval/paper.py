@@ -12,7 +12,8 @@ from docx import Document as WordDocument
 
 from turnwire.retrieval.documents.parsed import Parsed
 from turnwire.retrieval.documents.reading import format_of, parse
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.writing import NewDocument
 
 ROOT = "/documents"
 

@@ -19,8 +19,9 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.collecting import collect_evidence
 from turnwire.retrieval.documents.reading import parse
 from turnwire.retrieval.evidence import Evidence, RetrievalResult
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.records import Passage
+from turnwire.retrieval.index.writing import NewDocument
 from turnwire.retrieval.searching import Searcher
 from turnwire.retrieval.synthesis import stream_synthesis
 

@@ -16,10 +16,11 @@ from msgspec import Struct
 from turnwire.core.errors import TooManyDocumentsError, UnreadableDocumentError
 from turnwire.retrieval.documents.reading import format_of
 from turnwire.retrieval.documents.sandbox import parse_apart
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.meaning import VectorIndex
 from turnwire.retrieval.index.records import Document
 from turnwire.retrieval.index.syncing import SyncProgress, sync_root
+from turnwire.retrieval.index.writing import NewDocument
 from turnwire.retrieval.searching import Searcher
 
 logger = logging.getLogger("turnwire.retrieval")
