@@ -15,8 +15,9 @@ from turnwire.retrieval.documents.parsed import Parsed
 from turnwire.retrieval.documents.plain import paragraphs
 from turnwire.retrieval.documents.reading import format_of, parse
 from turnwire.retrieval.embedding.minilm import MiniLM
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.meaning import VectorIndex
+from turnwire.retrieval.index.writing import NewDocument
 from turnwire.retrieval.searching import Searcher
 from turnwire.retrieval.synthesis import stream_synthesis
 

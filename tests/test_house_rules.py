@@ -4,7 +4,7 @@ import ast
 import importlib
 import re
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePath
 from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any, get_args
@@ -89,6 +89,19 @@ def test_every_limit_is_a_setting_with_the_same_default() -> None:
     limits, settings = Limits(), Settings.model_fields
     for name in Limits.__struct_fields__:
         assert settings[name].default == getattr(limits, name), name
+
+
+def test_the_package_takes_along_the_documentation_that_it_answers_from() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    taken = {ROOT / source: PurePath(target) for source, target in wheel["force-include"].items()}
+    assert all(source.exists() for source in taken)
+    assert set(assembly.own_documentation()) == set(taken)
+    # Installed, they lie where they are looked for first.
+    home = PurePath("turnwire", "documentation")
+    assert {target.relative_to(home).name: source.name for source, target in taken.items()} == {
+        "README.md": "README.md",
+        "docs": "docs",
+    }
 
 
 # What is under contract

@@ -67,4 +67,5 @@ def take_turns(server: Server, asked: Sequence[str], session: str) -> dict[tuple
 
 def spread(questions: list[str], most: int) -> list[str]:
     """At most so many, from all parts of the list."""
-    return questions[:: -(-len(questions) // most)]
+    count = min(most, len(questions))
+    return [questions[number * len(questions) // count] for number in range(count)]

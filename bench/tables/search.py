@@ -9,7 +9,7 @@ from bench import measure
 from bench.corpus import questions, write_files
 from bench.indexes import LIMIT, BareTable, as_match, bare_table, opened_library, read_folder, word_rows
 from bench.plan import P50, P95, P99, Plan, record
-from bench.results import Sample, Table, quantiles
+from bench.results import Column, Sample, Table, quantiles
 from bench.running import SERVER_CORE, BenchError
 from turnwire.retrieval.index.library import Library
 
@@ -24,7 +24,7 @@ def search(plan: Plan) -> Table:
             f"The best {LIMIT} of {passages} passages for a question of eight words",
             P50,
             against=("fts5",),
-            others=(P95, P99),
+            others=(P95, P99, Column("cpu_p50_ms", "CPU p50 ms", 2)),
             subject="index",
         )
         with measure.pinned(SERVER_CORE):
@@ -44,15 +44,18 @@ def ask_in_turns(table: Table, plan: Plan, library: Library, bare: BareTable) ->
     case = f"{len(asked)} questions"
     for _ in range(plan.scale.repeats if plan.case in case else 0):
         times: dict[str, list[float]] = {name: [] for name in names}
+        used: dict[str, list[float]] = {name: [] for name in names}
         yardstick = measure.yardstick(SERVER_CORE)
         for n in range(len(asked)):
             for name in names:
-                started = time.perf_counter()
+                cpu, started = time.thread_time(), time.perf_counter()
                 ways[name](n)
                 times[name].append((time.perf_counter() - started) * 1000)
+                used[name].append((time.thread_time() - cpu) * 1000)
         yardstick = (yardstick + measure.yardstick(SERVER_CORE)) / 2
         for name in names:
-            record(table, case, name, latencies(times[name]) | {"yardstick_ms": yardstick})
+            sample = {"cpu_p50_ms": quantiles(used[name])["p50"], "yardstick_ms": yardstick}
+            record(table, case, name, latencies(times[name]) | sample)
 
 
 def check(library: Library, bare: BareTable, asked: Sequence[str], matches: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +43,7 @@ async def stubborn(turn):
         except asyncio.CancelledError:
             pass
 '''
+ALL = ("slow", "gushing", "silent", "stubborn")
 
 
 def environment(**settings: str) -> dict[str, str]:
@@ -81,9 +82,11 @@ async def start(*arguments: str | Path, cwd: Path | None = None, **settings: str
 class Running(Client):
     """A server process and a client of it."""
 
-    def __init__(self, url: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, url: str, process: asyncio.subprocess.Process, errors: "asyncio.Task[bytes]") -> None:
         super().__init__(url)
         self.process = process
+        self.errors = errors
+        """All that it says on stderr, once it has ended."""
 
     async def kill(self) -> None:
         """As the kernel does when memory runs out: nobody is asked, nothing is tidied up."""
@@ -92,17 +95,17 @@ class Running(Client):
 
 
 @asynccontextmanager
-async def served(data: Path, *options: str, cwd: Path | None = None, **settings: str) -> AsyncIterator[Running]:
+async def served(
+    data: Path, *options: str | Path, cwd: Path | None = None, agents: Sequence[str] = ALL, **settings: str
+) -> AsyncIterator[Running]:
     """`turnwire serve` with the agents above, until the block ends."""
     folder = cwd or data.parent
     (folder / "agents_of_the_test.py").write_text(AGENTS)
-    agents = [
-        part for name in ("slow", "gushing", "silent", "stubborn") for part in ("--agent", f"agents_of_the_test:{name}")
-    ]
-    process = await start("serve", "--data", data, "--port", "0", *agents, *options, cwd=folder, **settings)
+    named = [part for name in agents for part in ("--agent", f"agents_of_the_test:{name}")]
+    process = await start("serve", "--data", data, "--port", "0", *named, *options, cwd=folder, **settings)
     draining = asyncio.create_task(_drain(process.stderr))
     try:
-        server = Running(await _url(process, draining), process)
+        server = Running(await _url(process, draining), process, draining)
         try:
             yield server
         finally:

@@ -4,6 +4,7 @@ import io
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pypdf
@@ -11,7 +12,8 @@ from docx import Document as WordDocument
 
 from turnwire.retrieval.documents.parsed import Parsed
 from turnwire.retrieval.documents.reading import format_of, parse
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.writing import NewDocument
 
 ROOT = "/documents"
 
@@ -87,7 +89,7 @@ def with_part(content: bytes, name: str, part: bytes) -> bytes:
 def block_texts(parsed: Parsed) -> list[str]:
     """What each block says."""
     starts = [*(block.start for block in parsed.blocks), len(parsed.text)]
-    return [parsed.text[start:stop].strip() for start, stop in zip(starts, starts[1:], strict=False)]
+    return [parsed.text[start:stop].strip() for start, stop in pairwise(starts)]
 
 
 def note(text: str, name: str = "note.md", *, root: str | None = ROOT, owner: str | None = None) -> NewDocument:

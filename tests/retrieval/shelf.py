@@ -10,7 +10,7 @@ import httpcore2
 import pytest
 from msgspec import Struct, field
 
-from tests.scripted_model import ScriptedModel, calls, says
+from tests.scripted_model import Failure, ScriptedModel, calls, says
 from tests.scripted_wires import Answer
 from tests.serving import PATIENCE
 from turnwire.core.encoding import ascii_json
@@ -19,8 +19,9 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.collecting import collect_evidence
 from turnwire.retrieval.documents.reading import parse
 from turnwire.retrieval.evidence import Evidence, RetrievalResult
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.records import Passage
+from turnwire.retrieval.index.writing import NewDocument
 from turnwire.retrieval.searching import Searcher
 from turnwire.retrieval.synthesis import stream_synthesis
 
@@ -97,19 +98,24 @@ def searcher(library: Library) -> Searcher:
 
 
 class HeldSearcher(Searcher):
-    """Finds nothing until it is let go; `queries` is what it was asked for."""
+    """Finds nothing until it is let go; `queries` is what it was asked for, `running` how many are under way."""
 
     def __init__(self, library: Library) -> None:
         super().__init__(library)
         self.queries: list[str] = []
+        self.running = 0
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
 
     async def search(self, query: str, **how: Any) -> list[Any]:
         self.queries.append(query)
+        self.running += 1
         self.begun.set()
-        await self.go_on.wait()
-        return await super().search(query, **how)
+        try:
+            await self.go_on.wait()
+            return await super().search(query, **how)
+        finally:
+            self.running -= 1
 
 
 # The model
@@ -140,6 +146,12 @@ def model(make_model: MakeModel) -> OpenAIModel:
     return make_model()
 
 
+def patience(answer: Answer | Failure) -> dict[str, float]:
+    """How long to wait for a model: not long for one that is silent, and long enough for any other."""
+    is_silent = answer.status is None if isinstance(answer, Failure) else answer.ending == "silence"
+    return {"timeout": 0.3} if is_silent else {}
+
+
 def searches(*queries: str, **how: Any) -> Answer:
     """The model searches, for all of these at once."""
     return calls(*(("search_documents", {"query": query}) for query in queries), **how)
@@ -156,7 +168,7 @@ READY = says("READY")
 
 def prompt(body: dict[str, Any]) -> str:
     """The last message of a request, on either wire."""
-    last = (body.get("messages") or body.get("input"))[-1]
+    last = (body.get("messages") or body["input"])[-1]
     return last["content"] if "content" in last else last["output"]
 
 

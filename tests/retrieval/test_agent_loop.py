@@ -16,6 +16,7 @@ from tests.retrieval.shelf import (
     collect,
     judges,
     offered,
+    patience,
     prompt,
     put,
     searches,
@@ -37,7 +38,7 @@ from tests.scripted_model import (
     truncates,
 )
 from tests.scripted_wires import Answer
-from tests.serving import within
+from tests.serving import until, within
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ReasoningEvent, ReviewEvent, SearchEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.core.turns import Message
@@ -49,7 +50,7 @@ from turnwire.retrieval.searching import Searcher
 TOOLS = ["search_documents", "read_passage", "list_documents"]
 
 
-def told(body: dict[str, Any]) -> list[dict[str, Any]]:
+def told(body: dict[str, Any]) -> list[Any]:
     """What the tools told the model, in a request to Chat Completions."""
     return [json.loads(message["content"]) for message in body["messages"] if message["role"] == "tool"]
 
@@ -109,10 +110,7 @@ async def test_searches_at_once_run_at_once(library: Library, model: OpenAIModel
     model_server.plan(searches("green tea", "ferry"), READY, judges())
     searcher = HeldSearcher(library)
     asking = asyncio.create_task(collect(GREEN, searcher, model=model))
-    async with asyncio.timeout(5):
-        while len(searcher.queries) < 2:
-            await searcher.begun.wait()
-            await asyncio.sleep(0)
+    await until(lambda: searcher.running == 2)
     searcher.go_on.set()
     assert len((await asking).hits) == 2
 
@@ -250,6 +248,7 @@ async def test_a_tool_that_cannot_read_the_library_ends_the_search(
         ("search_documents", '{"query": ', "not a JSON object"),
         ("search_documents", '["green tea"]', "not a JSON object"),
         ("search_documents", '{"query": ' + "[" * 5_000 + "]" * 5_000 + "}", "not a JSON object"),
+        ("read_passage", '{"number": 1, "x": "' + "y" * 300_000 + '"}', "not a JSON object"),
         ("search_documents", "", "query: a text is needed"),
         ("search_documents", '{"query": 5}', "query: a text is needed"),
         ("search_documents", '{"query": "  "}', "query: a text is needed"),
@@ -378,7 +377,7 @@ async def test_a_model_that_fails_at_once_is_replaced(
     searcher: Searcher, make_model: MakeModel, model_server: ScriptedModel, answer: Answer | Failure, hopeless: bool
 ) -> None:
     model_server.plan(answer, *([] if hopeless else [judges()]))
-    found = await collect(GREEN, searcher, model=make_model(timeout=0.2))
+    found = await collect(GREEN, searcher, model=make_model(**patience(answer)))
     assert found.queries == [GREEN]
     assert found.result.sufficient
     assert (found.result.model_failed is not None) == hopeless
@@ -394,7 +393,7 @@ async def test_what_was_found_before_a_model_failed_is_kept(
     searcher: Searcher, make_model: MakeModel, model_server: ScriptedModel, answer: Answer | Failure, hopeless: bool
 ) -> None:
     model_server.plan(searches("green tea"), answer, *([] if hopeless else [judges()]))
-    found = await collect(GREEN, searcher, model=make_model(timeout=0.2))
+    found = await collect(GREEN, searcher, model=make_model(**patience(answer)))
     assert found.queries == ["green tea"]
     assert found.result.sufficient
     assert found.result.evidence[0].passage.heading == "Tea › Green tea"
@@ -434,8 +433,8 @@ async def test_cancelling_while_tools_run_ends_them(
     model_server.plan(searches("green tea", "ferry"))
     searcher = HeldSearcher(library)
     asking = asyncio.create_task(collect_evidence(GREEN, searcher, model=model))
-    await within(searcher.begun.wait())
+    await until(lambda: searcher.running == 2)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await within(asking)
-    assert len(asyncio.all_tasks()) <= 2 + model_server.connections
+    assert searcher.running == 0

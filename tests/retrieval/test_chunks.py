@@ -169,4 +169,5 @@ def test_no_blocks_are_no_trouble(text: str) -> None:
 def test_what_stands_before_the_first_block_is_kept() -> None:
     chunks = check(Parsed("before\n\nfirst", [Block(8)]))
     assert [chunk.text for chunk in chunks] == ["before\n\nfirst"]
-    check(parse_markdown("---\ntitle: " + "x" * 3_000 + "\n---\n\n| a |\n| - |\n| 1 |\n"))
+    matter = check(parse_markdown("---\ntitle: " + "x" * 3_000 + "\n---\n\n| a |\n| - |\n| 1 |\n"))
+    assert max(len(chunk.text) for chunk in matter) <= LONGEST

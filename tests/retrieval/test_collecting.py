@@ -8,6 +8,7 @@ import pytest
 from tests.core.desk import Gate, settle
 from tests.retrieval.shelf import GREEN, NOWHERE, Found, HeldSearcher, collect, of, put
 from tests.serving import within
+from turnwire.core.encoding import encode_event
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event, ReviewEvent, SearchEvent, StatusEvent
 from turnwire.core.turns import Message
@@ -217,6 +218,20 @@ async def test_nothing_at_all_is_a_review_that_says_so(searcher: Searcher) -> No
 async def test_any_text_can_be_asked(searcher: Searcher, question: str) -> None:
     found = await collect(question, searcher)
     assert len(found.queries) <= ROUNDS
+
+
+@pytest.mark.parametrize("question", ["w" * 300_000, "zzyzx why " * 30_000, "灯台" * 100_000, "green tea " * 30_000])
+async def test_a_question_as_long_as_a_book_makes_no_event_too_large(searcher: Searcher, question: str) -> None:
+    found = await collect(
+        question, searcher, history=[Message("user", question), Message("user", "Zzyzx! " + question)]
+    )
+    assert max(len(encode_event(event)[1]) for event in found.events) < 64_000
+    assert found.queries[0] == question[:2_000]
+
+
+async def test_after_a_long_message_a_short_one_still_counts(searcher: Searcher) -> None:
+    found = await collect("Zzyzx oolong Norway?", searcher, history=[Message("user", "green tea " * 30_000)])
+    assert found.queries[1].endswith("Zzyzx oolong Norway?")
 
 
 @pytest.mark.parametrize("question", [GREEN, NOWHERE])

@@ -3,6 +3,7 @@
 import io
 import sys
 import zipfile
+from contextlib import suppress
 
 import pytest
 
@@ -55,10 +56,8 @@ def test_what_is_no_sound_document_is_refused_in_words(content: bytes) -> None:
 
 def test_a_document_of_which_bytes_are_lost_is_read_or_refused_but_nothing_else() -> None:
     for place in range(0, len(TEA), 401):
-        try:
+        with suppress(UnreadableDocumentError):
             parse("broken.docx", TEA[:place] + b"\xff" * 8 + TEA[place + 8 :])
-        except UnreadableDocumentError as refused:
-            assert str(refused)
 
 
 def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """What is made of a page: what a reader would read of it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import block_texts
@@ -71,16 +71,13 @@ def test_a_page_with_mistakes_is_read_as_far_as_it_goes(page: str, text: str) ->
     assert parse_html(page).text == text
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            "<p> </p> <h2> </h2> <pre> </pre> <main> </main> <article> <header> </header> <nav> </nav> <td> <tr> <br>"
-            " <title> </title> <body> tea &amp; &#29;".split()
-        )
-        | st.just("\n ")
-        | st.text(max_size=5)
-    )
-)
+TAGS = [
+    f"<{end}{tag}>" for tag in ("p", "h2", "pre", "main", "header", "nav", "td", "title", "body") for end in ("", "/")
+]
+
+
+@given(st.lists(st.sampled_from([*TAGS, "<tr>", "<br>", "tea", "&amp;", "&#29;", "\n "]) | st.text(max_size=5)))
+@example(["<pre>", "\n ", "</pre>"])
 def test_blocks_begin_where_their_text_does(parts: list[str]) -> None:
     parsed = parse_html("".join(parts))
     texts = block_texts(parsed)

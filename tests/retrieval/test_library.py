@@ -13,7 +13,8 @@ import pytest
 from tests.retrieval.paper import ROOT, note, opened, pdf, rows
 from turnwire.core.errors import DocumentNotFoundError, StoreUnusableError
 from turnwire.retrieval.documents.reading import parse
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.writing import NewDocument
 
 LONG = "\n\n".join(f"# Part {part}\n\n{f'Sentence {part} about oolong. ' * 60}" for part in range(4))
 
@@ -56,7 +57,7 @@ def test_the_best_passage_comes_first_and_scores_highest(library: Library) -> No
 
 def test_a_title_and_its_headings_are_found_with_every_passage(library: Library) -> None:
     library.put([note("# Oolong\n\nIt is hot.\n\n## Brewing\n\nFor three minutes.", "a.md")])
-    assert [passage.headings for passage in library.search("oolong minutes")][0] == ("Oolong", "Brewing")
+    assert library.search("oolong minutes")[0].headings == ("Oolong", "Brewing")
     assert library.search("brewing")[0].heading == "Oolong › Brewing"
 
 
@@ -225,6 +226,13 @@ def test_a_commit_that_fails_does_not_stand_in_the_way_of_the_next(library: Libr
         database.execute("INSERT INTO children VALUES (1)")
     library.put([note("Tea", "a.md")])
     assert names(library, "tea") == ["a.md"]
+
+
+def test_a_transaction_that_sqlite_has_ended_itself_hides_no_error(library: Library) -> None:
+    # As it does when the disk is full, and then it raises.
+    with pytest.raises(ZeroDivisionError), library.file.writing() as database:
+        database.execute("ROLLBACK").fetchall().append(1 / 0)
+    library.put([note("Tea", "a.md")])
 
 
 def test_the_version_changes_with_every_write_also_of_another(library: Library) -> None:

@@ -1,6 +1,7 @@
 """What is made of a PDF, by both of its readers."""
 
 import random
+from contextlib import suppress
 
 import pypdf
 import pytest
@@ -80,10 +81,8 @@ def test_a_damaged_pdf_is_read_or_refused_but_nothing_else() -> None:
         damaged = bytearray(TEA)
         for _ in range(chance.randint(1, 12)):
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-        try:
+        with suppress(UnreadableDocumentError):
             parse("tea.pdf", bytes(damaged))
-        except UnreadableDocumentError as refused:
-            assert str(refused)
 
 
 def test_a_cipher_that_pypdf_cannot_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,10 +145,9 @@ async def test_a_citation_leads_back_to_its_very_words(
         assert (passage["heading"], passage["page_number"]) == (citation.get("heading"), citation.get("page_number"))
         assert "text" not in found
     best = told["citations"][0]
-    assert (whole := await shown(anna, best["document_id"]))["name"] == name
+    assert (await shown(anna, best["document_id"]))["name"] == name
     assert best.get("heading") == place
-    if whole["format"] == "pdf":
-        assert best["page_number"] == 2
+    assert best.get("page_number") == (2 if name.endswith(".pdf") else None)
 
 
 async def test_any_range_of_a_document_can_be_shown(anna: Client) -> None:
@@ -156,7 +155,14 @@ async def test_any_range_of_a_document_can_be_shown(anna: Client) -> None:
     for name in ("bells.md", "harbour.pdf", "tea.md"):
         text = (await shown(anna, found[name]["id"]))["text"]
         size = len(text)
-        for start, end in ((0, 1), (0, size), (size - 1, size), (4, 9), (size // 2, size // 2 + 900), (size // 3, size)):
+        for start, end in (
+            (0, 1),
+            (0, size),
+            (size - 1, size),
+            (4, 9),
+            (size // 2, size // 2 + 900),
+            (size // 3, size),
+        ):
             end = min(end, size)
             passage = (await shown(anna, found[name]["id"], start, end))["passage"]
             assert (passage["start"], passage["end"], passage["quote"]) == (start, end, text[start:end])
@@ -201,12 +207,13 @@ async def test_a_document_that_changes_while_it_is_shown_is_not_found(
 ) -> None:
     tea = (await documents(anna))["tea.md"]["id"]
 
-    def shorter(library: Library, *question: Any, **range: Any) -> list[Passage]:
-        return passages(library, *question, **range)[:remaining]
-
     passages: Callable[..., list[Passage]] = Library.document_passages
-    monkeypatch.setattr(Library, "document_passages", shorter)
-    for remaining in (0, 1):
+    for left in (0, 1):
+
+        def shorter(*question: Any, left: int = left, **range: Any) -> list[Passage]:
+            return passages(*question, **range)[:left]
+
+        monkeypatch.setattr(Library, "document_passages", shorter)
         response = await anna.http.get(f"/v1/documents/{tea}", params={"start": len(TEA) - 5, "end": len(TEA)})
         assert error_of(response, 404)["code"] == DocumentNotFoundError.code
 

@@ -1,37 +1,32 @@
-"""Yours only: for anyone else a session, its turns and their events are not there."""
+"""Yours only: for anyone else a session, its turns and their events, and a document, are not there."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.server.conftest import Serve, StoreKind
+from tests.server.readers import by_user, held, upload, user
 from tests.serving import Client, Puppet, Served, error_of
 
 BODIES = {"post": {"message": "Mine now"}, "patch": {"title": "Mine now"}}
 
 
-def authenticate(scope: dict) -> str | None:
-    return dict(scope["headers"]).get(b"x-user", b"").decode() or None
-
-
 @pytest.fixture
-async def server(serve: Serve, kind: StoreKind) -> AsyncIterator[Served]:
-    async with serve(store=kind, authenticate=authenticate) as served:
+async def server(serve_documents: Serve, kind: StoreKind, puppet: Puppet) -> AsyncIterator[Served]:
+    async with serve_documents(agent=puppet, store=kind, authenticate=by_user) as served:
         yield served
 
 
 @pytest.fixture
 async def anna(server: Served) -> AsyncIterator[Client]:
-    client = Client(server.url, {"X-User": "anna"})
-    yield client
-    await client.http.aclose()
+    async with user(server, "anna") as client:
+        yield client
 
 
 @pytest.fixture
 async def bob(server: Served) -> AsyncIterator[Client]:
-    client = Client(server.url, {"X-User": "bob"})
-    yield client
-    await client.http.aclose()
+    async with user(server, "bob") as client:
+        yield client
 
 
 async def test_every_route_that_takes_an_id_hides_what_is_anothers(
@@ -44,8 +39,9 @@ async def test_every_route_that_takes_an_id_hides_what_is_anothers(
             "turns": [stream.turn_id, "entry"],
             "sessions": [stream.session_id, "diary"],
             "rag": [stream.session_id],  # A name of one's own begins a session of one's own there.
-            "documents": ["annas"],  # This server has none; test_documents.py asks one that has.
+            "documents": [(await upload(anna, "diary.md", "The treasure is under the oak.")).json()["id"]],
         }
+        documents = await held(server)
         paths = (await server.http.get("/openapi.json")).json()["paths"]
         with_id = [(path, method) for path, methods in paths.items() if "{" in path for method in methods]
         assert len(with_id) >= 8
@@ -58,7 +54,7 @@ async def test_every_route_that_takes_an_id_hides_what_is_anothers(
                         method, path.format(id=one, session_id=one) + query, json=BODIES.get(method)
                     )
                     error = error_of(response, 404)
-                    assert error["code"] in ("turn_not_found", "session_not_found", "no_documents")
+                    assert error["code"] in ("turn_not_found", "session_not_found", "document_not_found")
                     assert "anna" not in error["message"]
                     tried.add((path, method))
         assert tried == set(with_id)
@@ -67,6 +63,7 @@ async def test_every_route_that_takes_an_id_hides_what_is_anothers(
         assert (snapshot["phase"], snapshot["position"]) == ("running", 2)
         session = (await anna.http.get("/v1/sessions/diary")).json()
         assert (session["title"], session["turn_count"]) == ("Hello", 1)
+        assert await held(server) == documents
     assert await server.written("bob") == (0, 0)
 
 

@@ -10,6 +10,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
+    # Older versions of typer show them by default, and a key may be among them.
+    pretty_exceptions_show_locals=False,
 )
 app.command("serve")(serve.serve)
 app.command("index")(index.index)

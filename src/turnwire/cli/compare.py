@@ -73,14 +73,16 @@ async def _ask(store: "Store", runner: "TurnRunner", question: str, mode: str, r
 def _show(question: str, states: "dict[str, TurnState]") -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=question, show_lines=True, expand=True)
+    # As plain text: what looks like markup in a question or an answer is none.
+    table = Table(title=Text(question), show_lines=True, expand=True)
     table.add_column("")
     for mode in states:
         table.add_column(mode, ratio=1)
     told = [_figures(state) for state in states.values()]
     for name in told[0]:
-        table.add_row(name, *(figures[name] for figures in told))
+        table.add_row(name, *(Text(figures[name]) for figures in told))
     Console().print(table)
 
 

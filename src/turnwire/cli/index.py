@@ -39,7 +39,16 @@ def index(
     library = Library(data / LIBRARY_FILE)
     try:
         library.open()
-        asyncio.run(_index(library, settings, paths or [], forget or [], watch=watch, embed=embed))
+        for path in forget or []:
+            _forget(library, path)
+        if paths or not forget:
+            roots = _roots(library, paths or [])
+            # Not inside the event loop, where Ctrl+C would have to wait for the last file.
+            for root in roots:
+                _sync(library, root, settings.max_document_bytes)
+            asyncio.run(_go_on(library, settings, roots, watch=watch, embed=embed))
+        documents, passages = library.count()
+        typer.echo(f"The library holds {documents:,} documents, {passages:,} passages: {library.path}")
     except TurnwireError as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -48,24 +57,23 @@ def index(
         library.close()
 
 
-async def _index(
-    library: "Library", settings: "Settings", paths: list[Path], forget: list[Path], *, watch: bool, embed: bool
-) -> None:
-    for path in forget:
-        count = library.forget_root(str(path.resolve()))
-        typer.echo(f"{path}: {count:,} documents are forgotten" if count else f"{path}: it was not in the library")
-    if paths or not forget:
-        roots = [path.resolve() for path in paths] or [Path(path) for path, own in library.roots().items() if not own]
-        if not roots:
-            fail("nothing was indexed before; say what to read: turnwire index PATH…")
-        for root in roots:
-            _sync(library, root, settings.max_document_bytes)
-        if embed:
-            await _embed(library, settings)
-        if watch:
-            await _watch(library, roots, settings, embed=embed)
-    documents, passages = library.count()
-    typer.echo(f"The library holds {documents:,} documents, {passages:,} passages: {library.path}")
+def _forget(library: "Library", path: Path) -> None:
+    count = library.forget_root(str(path.resolve()))
+    typer.echo(f"{path}: {count:,} documents are forgotten" if count else f"{path}: it was not in the library")
+
+
+def _roots(library: "Library", paths: list[Path]) -> list[Path]:
+    roots = [path.resolve() for path in paths] or [Path(path) for path, own in library.roots().items() if not own]
+    if not roots:
+        fail("nothing was indexed before; say what to read: turnwire index PATH…")
+    return roots
+
+
+async def _go_on(library: "Library", settings: "Settings", roots: list[Path], *, watch: bool, embed: bool) -> None:
+    if embed:
+        await _embed(library, settings)
+    if watch:
+        await _watch(library, roots, settings, embed=embed)
 
 
 def _sync(library: "Library", root: Path, most_bytes: int, *, is_watching: bool = False) -> None:

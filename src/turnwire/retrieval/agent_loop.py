@@ -11,8 +11,7 @@ from turnwire.core.turns import Message, ToolRequest
 from turnwire.models.contract import Model, ToolWish
 from turnwire.retrieval.gathering import Gathering
 from turnwire.retrieval.prompts import spoken
-from turnwire.retrieval.tools import TOOLS, ToolBox
-from turnwire.tools.arguments import read_arguments
+from turnwire.retrieval.tools import TOOLS, ToolBox, arguments_of
 
 _MOST_CALLS = 6
 _MOST_TOOLS_AT_ONCE = 8
@@ -60,7 +59,7 @@ class AgentLoop:
             messages += await self._run_tools(text, wishes[:_MOST_TOOLS_AT_ONCE])
 
     async def _run_tools(self, text: str, wishes: list[ToolWish]) -> list[Message]:
-        requests = tuple(ToolRequest(wish.call_id, wish.tool, read_arguments(wish.arguments) or {}) for wish in wishes)
+        requests = tuple(ToolRequest(wish.call_id, wish.tool, arguments_of(wish) or {}) for wish in wishes)
         told = await asyncio.gather(*(self._tools.run(wish) for wish in wishes))
         results = [Message("tool", text, call_id=wish.call_id) for wish, text in zip(wishes, told, strict=True)]
         return [Message("assistant", text, tool_calls=requests), *results]

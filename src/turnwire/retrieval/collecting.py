@@ -13,7 +13,7 @@ from turnwire.core.turns import Message
 from turnwire.models.contract import Model
 from turnwire.retrieval.agent_loop import AgentLoop
 from turnwire.retrieval.evidence import RetrievalResult, cite_whole
-from turnwire.retrieval.gathering import EventSink, Gathering, reading_index
+from turnwire.retrieval.gathering import LONGEST_QUERY, EventSink, Gathering, reading_index
 from turnwire.retrieval.index.terms import telling_terms
 from turnwire.retrieval.matching import Matcher
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, GATHER_ONLY
@@ -87,7 +87,7 @@ class Collecting:
 
     async def result(self) -> RetrievalResult:
         """Searches, if nothing was found yet, and judges; at most three rounds."""
-        gathering, tried = self.gathering, {self._question}
+        gathering, tried = self.gathering, {self._question[:LONGEST_QUERY]}
         if not len(gathering.book):
             await gathering.search(self._question, LIMIT)
         judgement = await self._judge()
@@ -108,7 +108,7 @@ class Collecting:
         """What the judgement asks for, or what else could be asked for."""
         earlier = next((one.content for one in reversed(self._history) if one.role == "user"), None)
         queries = [*judgement.next_queries, *other_queries(self._question, judgement, earlier)]
-        return next((query for query in queries if query not in tried), None)
+        return next((query for long in queries if (query := long[:LONGEST_QUERY]) not in tried), None)
 
     async def _judge(self) -> Judgement:
         evidence, matcher = self.gathering.book.ranked()[:_REVIEWED], self.gathering.matcher

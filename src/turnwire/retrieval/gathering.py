@@ -19,6 +19,9 @@ EventSink = Callable[[Event], Awaitable[None]]
 SEARCH = "search_documents"
 # A definition need not be among the passages that use a word most.
 _MORE = 5
+# A question may be as long as a book; what is told of a step must fit into an event.
+LONGEST_QUERY = 2_000
+_LONGEST_TERM = 100
 
 
 @contextmanager
@@ -59,6 +62,7 @@ class Gathering:
 
     async def search(self, query: str, limit: int) -> list[Evidence]:
         """Raises AgentError `chat_failed` if the index cannot be read."""
+        query = query[:LONGEST_QUERY]
         self._searches += 1
         step = f"search-{self._searches}"
         if SEARCH not in self.tools_used:
@@ -102,8 +106,8 @@ class Gathering:
                 feedback=judgement.reason or None,
                 kept=judgement.kept,
                 dropped=judgement.dropped,
-                matched=judgement.matched,
-                missing=judgement.missing,
+                matched=tuple(term[:_LONGEST_TERM] for term in judgement.matched),
+                missing=tuple(term[:_LONGEST_TERM] for term in judgement.missing),
                 next_queries=judgement.next_queries,
                 rounds_left=rounds_left,
                 method=judgement.method,

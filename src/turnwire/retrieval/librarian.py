@@ -1,12 +1,11 @@
 """Keeps a library up to date while a server runs: reads the roots, watches them, takes uploads, embeds.
 
 Everything heavy happens in threads or in a process of its own, and a question never waits for it, except
-for the very first documents of an empty library.
+for the first documents of an empty library.
 """
 
 import asyncio
 import logging
-import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -14,18 +13,20 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from turnwire.core.errors import EmbedderError, TooManyDocumentsError, TurnwireError, UnreadableDocumentError
+from turnwire.core.errors import TooManyDocumentsError, UnreadableDocumentError
 from turnwire.retrieval.documents.reading import format_of
 from turnwire.retrieval.documents.sandbox import parse_apart
-from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.meaning import VectorIndex
 from turnwire.retrieval.index.records import Document
 from turnwire.retrieval.index.syncing import SyncProgress, sync_root
+from turnwire.retrieval.index.writing import NewDocument
 from turnwire.retrieval.searching import Searcher
 
 logger = logging.getLogger("turnwire.retrieval")
 
 _PATIENCE = 30.0
+_MOMENT = 2.0
 _READING_AT_ONCE = 2
 
 
@@ -70,6 +71,7 @@ class Librarian:
         self._limits = limits
         self._meaning = meaning
         self._watch = watch
+        self._was_empty = False
         self._read = asyncio.Event()
         self._reading = asyncio.Semaphore(_READING_AT_ONCE)
         self._adding = Counter[str]()
@@ -82,6 +84,7 @@ class Librarian:
         """Raises StoreUnusableError."""
         await asyncio.to_thread(self.library.open)
         self.roots = await asyncio.to_thread(self._find_roots)
+        self._was_empty = await asyncio.to_thread(self._is_empty)
         self._tasks.append(asyncio.create_task(self._keep_reading()))
         if self._meaning is not None:
             self._tasks.append(asyncio.create_task(self._keep_embedding(self._meaning)))
@@ -110,14 +113,22 @@ class Librarian:
         await self._read.wait()
 
     async def notices(self) -> AsyncIterator[str]:
-        """What a question should know: that documents are still being read. Waits only if there is none yet."""
+        """What a question should know: that documents are still being read.
+
+        Waits only if there was none to begin with: long for the first, and a moment for the rest, which for
+        a small folder is all of it.
+        """
         if not self.is_reading:
             return
         yield self._told()
-        if (await asyncio.to_thread(self.library.count))[0] == 0:
+        if self._was_empty:
+            patience = _PATIENCE if await asyncio.to_thread(self._is_empty) else _MOMENT
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(patience):
                     await self._read.wait()
+
+    def _is_empty(self) -> bool:
+        return self.library.count()[0] == 0
 
     def _told(self) -> str:
         if not self.progress.total:
@@ -156,7 +167,8 @@ class Librarian:
                 await self._watch_roots(self.roots)
         except _ClosingError:
             pass
-        except (TurnwireError, sqlite3.Error, OSError):
+        except Exception:
+            # Whatever it was, questions are still answered, and the library must be closed in the end.
             logger.exception("the documents can no longer be kept up to date")
         finally:
             self._read.set()
@@ -206,7 +218,7 @@ class Librarian:
                 self._changed.clear()
                 await meaning.embed_missing(self._report_embedded)
                 await self._changed.wait()
-        except (EmbedderError, sqlite3.Error):
+        except Exception:
             logger.exception("searching goes on by words only: the passages cannot be embedded")
 
     def _report_embedded(self, done: int, total: int) -> None:

@@ -25,6 +25,7 @@ ENOUGH = 0.5
 _ENOUGH_ELSEWHERE = 0.35
 _WORTH_KEEPING = 0.5
 _LONGEST_REPLY = 20_000
+_LONGEST_EARLIER = 500
 _PHRASE = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
 
 
@@ -67,7 +68,7 @@ def other_queries(question: str, judgement: Judgement, earlier: str | None) -> l
     """What else could be asked for: with what was said before, only what is missing, only the longest phrase."""
     queries: list[str] = []
     if earlier:
-        queries.append(f"{earlier} {question}")
+        queries.append(f"{earlier[:_LONGEST_EARLIER]} {question}")
     if judgement.missing and judgement.matched:
         queries.append(" ".join(judgement.missing))
     phrase = _longest_phrase(question)

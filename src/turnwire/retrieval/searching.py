@@ -12,9 +12,9 @@ from turnwire.retrieval.index.records import Passage
 
 logger = logging.getLogger("turnwire.retrieval")
 
-_RANK_CONSTANT = 60
+_RANK_CONSTANT = 20
 _FADE = 0.9
-_DEEP = 50
+_DEEP = 200
 
 
 class MeaningIndex(Protocol):

@@ -13,6 +13,7 @@ from turnwire.tools.arguments import read_arguments
 
 _LIST_LIMIT = 100
 _MOST_LIMIT = 20
+_LONGEST_ARGUMENTS = 20_000
 
 
 def _spec(name: str, description: str, **properties: dict[str, Any]) -> ToolSpec:
@@ -56,7 +57,7 @@ class ToolBox:
     async def run(self, wish: ToolWish) -> str:
         """What the model is told."""
         tool = self._tools.get(wish.tool)
-        args = read_arguments(wish.arguments)
+        args = arguments_of(wish)
         if tool is None:
             await self._gathering.tell(
                 StatusEvent(f"The model asked for a tool that is not there: {wish.tool[:80]!r}.")
@@ -111,6 +112,11 @@ class ToolBox:
 
 class _WrongArguments(Exception):
     """The model's arguments do not fit the tool; the message is for the model."""
+
+
+def arguments_of(wish: ToolWish) -> dict[str, Any] | None:
+    """None if they are not a JSON object, or one that nobody needs."""
+    return None if len(wish.arguments) > _LONGEST_ARGUMENTS else read_arguments(wish.arguments)
 
 
 def _refusal(why: str) -> str:

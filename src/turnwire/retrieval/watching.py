@@ -1,5 +1,6 @@
 """Which roots have changed on disk, as it happens."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -14,11 +15,9 @@ async def changed_roots(roots: Sequence[Path]) -> AsyncIterator[list[Path]]:
 
     All of them are told once at the beginning: what changed before the watch had begun, nobody has seen.
     """
-    folders = {root if root.is_dir() else root.parent for root in roots}
     has_begun = False
     async for changes in awatch(
-        # One that is not there any more, or cannot be looked into, must not end the watch over the others.
-        *filter(Path.is_dir, folders),
+        *await asyncio.to_thread(_folders, roots),
         ignore_permission_denied=True,
         step=_STEP_MS,
         rust_timeout=_FIRST_MS,
@@ -29,3 +28,8 @@ async def changed_roots(roots: Sequence[Path]) -> AsyncIterator[list[Path]]:
         has_begun = True
         if changed:
             yield changed
+
+
+def _folders(roots: Sequence[Path]) -> set[Path]:
+    """One that is not there any more must not end the watch over the others."""
+    return {folder for root in roots if (folder := root if root.is_dir() else root.parent).is_dir()}

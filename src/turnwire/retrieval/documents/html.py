@@ -116,7 +116,7 @@ def parse_html(source: str) -> Parsed:
     reader = _Reader()
     reader.feed(source)
     reader.close()
-    pieces = [piece for piece in reader.pieces if piece.text]
+    pieces = [piece for piece in reader.pieces if piece.text.strip()]
     if any(piece.is_main for piece in pieces):
         pieces = [piece for piece in pieces if piece.is_main]
     texts: list[str] = []

@@ -3,62 +3,28 @@
 All methods block and may be called from any thread; async code calls them through `asyncio.to_thread`.
 """
 
-import hashlib
 import math
-import sqlite3
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from turnwire.core.errors import DocumentNotFoundError, StoreUnusableError
-from turnwire.retrieval.documents.chunks import Chunk, cut
-from turnwire.retrieval.documents.parsed import Parsed
 from turnwire.retrieval.index.database import IndexFile
 from turnwire.retrieval.index.records import HEADING_MARK, Document, Passage
 from turnwire.retrieval.index.terms import content_terms, match_query, segment
+from turnwire.retrieval.index.writing import (
+    DOCUMENT_COLUMNS,
+    NewDocument,
+    delete_document,
+    insert_document,
+    take_out_root,
+)
 
 _RARE, _RARE_SHARE = 10, 0.1
-_DOCUMENT = "id, name, title, format, digest, bytes, characters, passages, indexed_at, pages, owner, root"
 _VISIBLE = "(d.owner IS NULL OR d.owner = :owner)"
 _PASSAGE = (
     "p.id, p.document_id, p.ordinal, d.title, p.text, p.char_start, p.char_end, p.line_start, p.line_end,"
     " p.heading, p.page"
 )
-
-
-class NewDocument:
-    """A document that is read and cut, ready to be written."""
-
-    __slots__ = ("chunks", "record")
-
-    def __init__(
-        self, name: str, kind: str, content: bytes, parsed: Parsed, *, root: str | None = None, owner: str | None = None
-    ) -> None:
-        self.chunks: list[Chunk] = cut(parsed)
-        digest = digest_of(content)
-        self.record = Document(
-            id=document_id(root, name) if owner is None else document_id(owner, digest + name),
-            name=name,
-            title=parsed.title or Path(name).stem,
-            format=kind,
-            digest=digest,
-            bytes=len(content),
-            characters=len(parsed.text),
-            passages=len(self.chunks),
-            indexed_at=int(time.time() * 1000),
-            pages=parsed.pages,
-            owner=owner,
-            root=root,
-        )
-
-
-def document_id(place: str | None, name: str) -> str:
-    """The same for the same file, whenever it is indexed."""
-    return hashlib.sha256(f"{place or ''}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:20]
-
-
-def digest_of(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 class Library:
@@ -86,13 +52,13 @@ class Library:
         """Writes documents, each in place of the one that had its id, in one transaction."""
         with self.file.writing() as database:
             for document in documents:
-                _delete(database, document.record.id)
-                _insert(database, document)
+                delete_document(database, document.record.id)
+                insert_document(database, document)
 
     def remove(self, document_ids: Iterable[str]) -> None:
         with self.file.writing() as database:
             for document_id in document_ids:
-                _delete(database, document_id)
+                delete_document(database, document_id)
 
     def search(self, query: str, *, owner: str | None = None, limit: int = 10) -> list[Passage]:
         """The passages that say most of what the query asks, best first; a higher score is better."""
@@ -160,7 +126,7 @@ class Library:
         """By name; `search` looks in names and titles; `after` is the last id of the page before."""
         with self.file.reading() as database:
             rows = database.execute(
-                f"SELECT {_DOCUMENT} FROM documents d WHERE {_VISIBLE}"
+                f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE {_VISIBLE}"
                 " AND (:search IS NULL OR instr(lowered(name), :search) OR instr(lowered(title), :search))"
                 " AND (:after IS NULL OR (name, id) > (SELECT name, id FROM documents WHERE id = :after))"
                 " ORDER BY name, id LIMIT :limit",
@@ -172,7 +138,7 @@ class Library:
         """Raises DocumentNotFoundError."""
         with self.file.reading() as database:
             row = database.execute(
-                f"SELECT {_DOCUMENT} FROM documents d WHERE id = :id AND {_VISIBLE}",
+                f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE id = :id AND {_VISIBLE}",
                 {"id": document_id, "owner": owner},
             ).fetchone()
         if row is None:
@@ -208,12 +174,12 @@ class Library:
             database.execute("INSERT OR REPLACE INTO roots VALUES (?, ?)", (path, is_own))
             if not is_own:
                 for (own,) in database.execute("SELECT path FROM roots WHERE is_own").fetchall():
-                    _forget(database, own)
+                    take_out_root(database, own)
 
     def forget_root(self, path: str) -> int:
         """Takes a root and its documents out. Returns how many there were."""
         with self.file.writing() as database:
-            return _forget(database, path)
+            return take_out_root(database, path)
 
     def uploads(self, owner: str) -> int:
         """How many documents somebody has uploaded."""
@@ -233,52 +199,8 @@ class Library:
             return database.execute("SELECT count FROM changes").fetchone()[0]
 
 
-def _insert(database: sqlite3.Connection, document: NewDocument) -> None:
-    record = document.record
-    values = [getattr(record, name) for name in _DOCUMENT.split(", ")]
-    database.execute(f"INSERT INTO documents({_DOCUMENT}) VALUES ({','.join('?' * len(values))})", values)
-    (last,) = database.execute("SELECT coalesce(max(id), 0) FROM passages").fetchone()
-    numbered = list(enumerate(document.chunks))
-    database.executemany(
-        "INSERT INTO passages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [(last + 1 + n, record.id, n, HEADING_MARK.join(c.headings), c.text, *_place(c)) for n, c in numbered],
-    )
-    database.executemany(
-        "INSERT INTO words(rowid, heading, body) VALUES (?, ?, ?)",
-        [(last + 1 + n, segment(_indexed_heading(record, c)), segment(c.text)) for n, c in numbered],
-    )
-
-
-def _place(chunk: Chunk) -> tuple[int, int, int, int, int | None]:
-    return chunk.start, chunk.end, chunk.line_start, chunk.line_end, chunk.page
-
-
-def _indexed_heading(record: Document, chunk: Chunk) -> str:
-    """The title is found with every passage, also where no heading says it."""
-    if chunk.headings and chunk.headings[0] == record.title:
-        return " ".join(chunk.headings)
-    return " ".join((record.title, *chunk.headings))
-
-
-def _delete(database: sqlite3.Connection, document_id: str) -> int:
-    if database.execute("SELECT 1 FROM documents WHERE id = ?", (document_id,)).fetchone() is None:
-        return 0
-    for table, key in (("words", "rowid"), ("vectors", "passage_id")):
-        database.execute(
-            f"DELETE FROM {table} WHERE {key} IN (SELECT id FROM passages WHERE document_id = ?)", (document_id,)
-        )
-    database.execute("DELETE FROM passages WHERE document_id = ?", (document_id,))
-    return database.execute("DELETE FROM documents WHERE id = ?", (document_id,)).rowcount
-
-
-def _forget(database: sqlite3.Connection, root: str) -> int:
-    found = database.execute("SELECT id FROM documents WHERE root = ?", (root,)).fetchall()
-    database.execute("DELETE FROM roots WHERE path = ?", (root,))
-    return sum(_delete(database, document_id) for (document_id,) in found)
-
-
 def _document(row: Sequence[object]) -> Document:
-    return Document(**dict(zip(_DOCUMENT.split(", "), row, strict=True)))  # pyright: ignore[reportArgumentType]
+    return Document(**dict(zip(DOCUMENT_COLUMNS.split(", "), row, strict=True)))  # pyright: ignore[reportArgumentType]
 
 
 def _passage(

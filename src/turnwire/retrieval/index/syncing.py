@@ -8,7 +8,8 @@ from msgspec import Struct, field
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents.files import Found, find_files, read_file
 from turnwire.retrieval.documents.reading import format_of, parse
-from turnwire.retrieval.index.library import Library, NewDocument, digest_of
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.writing import NewDocument, digest_of
 
 # So much is written in one transaction: few enough that another writer need not wait for long.
 _BATCH_PASSAGES = 2_000

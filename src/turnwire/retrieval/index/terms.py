@@ -34,7 +34,11 @@ WEAK_WORDS = _word_list("weak_words.txt")
 
 def segment(text: str) -> str:
     """The text as it is indexed."""
-    if text.isascii() or not _UNSPACED.search(text):
+    if text.isascii():
+        return text
+    # A letter and its marks may be written as one character or as several.
+    text = unicodedata.normalize("NFC", text)
+    if not _UNSPACED.search(text):
         return text
     return _grams(_THAI, 3, _grams(_CJK, 2, text))
 

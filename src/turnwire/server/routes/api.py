@@ -55,6 +55,8 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, HttpError):
         return _response(error.__cause__)  # Ours, raised while FastAPI read the body.
+    if error.status_code == 400 and request.headers.get("content-type", "").startswith("multipart/"):
+        return _response(HttpError(422, "invalid_request", "the body is not a form that can be read"))
     if error.status_code == 400:
         return _response(HttpError(400, "invalid_json", "the body is not JSON"))
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")

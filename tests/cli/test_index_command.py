@@ -1,0 +1,164 @@
+"""`turnwire index`: what it says, and what is in the library afterwards."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.retrieval.paper import opened, pdf, word
+from turnwire.assembly import LIBRARY_FILE
+from turnwire.cli import app
+from turnwire.retrieval.index import syncing
+
+
+@pytest.fixture(autouse=True)
+def only_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNWIRE_EMBEDDINGS", "off")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "green.md").write_text("# Green\n\nA tea.")
+    (folder / "deep" / "black.pdf").write_bytes(pdf("A black tea."))
+    (folder / "white.docx").write_bytes(word("A white tea."))
+    return folder
+
+
+def call(data: Path, *arguments: str | Path) -> Result:
+    result = CliRunner().invoke(app, ["index", "--data", str(data), *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def names(data: Path) -> list[str]:
+    with opened(data / LIBRARY_FILE) as library:
+        return [document.name for document in library.documents()]
+
+
+def test_a_folder_is_read_and_counted(data: Path, docs: Path) -> None:
+    done = call(data, docs)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        f"{docs}: 3 new, 0 changed, 0 unchanged, 0 gone, 0 not readable",
+        f"The library holds 3 documents, 3 passages: {data / LIBRARY_FILE}",
+    ]
+    assert done.stderr == ""
+    assert names(data) == ["deep/black.pdf", "green.md", "white.docx"]
+
+
+def test_a_second_run_reads_only_what_has_changed(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call(data, docs)
+    parsed: list[str] = []
+    parse = syncing.parse
+    monkeypatch.setattr(syncing, "parse", lambda name, content: (parsed.append(name), parse(name, content))[1])
+    assert f"{docs}: 0 new, 0 changed, 3 unchanged, 0 gone" in call(data, docs).stdout
+    assert parsed == []
+    (docs / "green.md").write_text("# Green\n\nStill a tea.")
+    (docs / "white.docx").unlink()
+    (docs / "red.txt").write_text("Rooibos.")
+    # Without a path, it reads what it knows.
+    assert f"{docs}: 1 new, 1 changed, 1 unchanged, 1 gone" in call(data).stdout
+    assert sorted(parsed) == ["green.md", "red.txt"]
+
+
+def test_files_that_cannot_be_read_are_named_with_the_reason(data: Path, docs: Path) -> None:
+    (docs / "broken.pdf").write_bytes(b"no PDF")
+    (docs / "link.md").symlink_to("/etc/hostname")
+    done = call(data, docs)
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        "  broken.pdf: it is not a sound PDF",
+        "  link.md: it is a link to outside of the folder",
+    ]
+    assert "3 new, 0 changed, 0 unchanged, 0 gone, 2 not readable" in done.stdout
+
+
+def test_a_single_file_may_be_given_and_several_paths(data: Path, docs: Path) -> None:
+    done = call(data, docs / "green.md", docs / "deep")
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()[:2]] == [
+        str(docs / "green.md"),
+        str(docs / "deep"),
+    ]
+    assert names(data) == ["black.pdf", "green.md"]
+
+
+def test_a_file_of_a_format_that_is_not_known_is_named(data: Path, docs: Path) -> None:
+    (docs / "tea.exe").write_text("Tea")
+    assert "tea.exe: its format is not known; known are .adoc" in call(data, docs / "tea.exe").stderr
+
+
+def test_what_is_forgotten_is_gone_though_the_files_are_there(data: Path, docs: Path) -> None:
+    call(data, docs, docs / "green.md")
+    done = call(data, "--forget", docs)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[0] == f"{docs}: 3 documents are forgotten"
+    assert "The library holds 1 documents" in done.stdout
+    assert names(data) == ["green.md"]
+    assert call(data, "--forget", docs).stdout.splitlines()[0] == f"{docs}: it was not in the library"
+    assert (docs / "green.md").exists()
+
+
+def test_a_folder_that_no_longer_exists_can_be_forgotten(data: Path, docs: Path) -> None:
+    call(data, docs)
+    docs.rename(docs.with_name("moved"))
+    assert "3 documents are forgotten" in call(data, "--forget", docs).stdout
+    assert names(data) == []
+
+
+def test_one_folder_may_take_the_place_of_another(data: Path, docs: Path) -> None:
+    call(data, docs)
+    done = call(data, "--forget", docs, docs / "deep")
+    assert "3 documents are forgotten" in done.stdout
+    assert names(data) == ["black.pdf"]
+
+
+def test_without_anything_to_read_it_says_what_to_do(data: Path) -> None:
+    refused = call(data)
+    assert refused.exit_code == 1
+    assert refused.stderr == "turnwire: nothing was indexed before; say what to read: turnwire index PATH…\n"
+
+
+def test_a_path_that_does_not_exist_is_refused_before_anything_is_read(data: Path, docs: Path) -> None:
+    refused = call(data, docs, docs / "nothing")
+    assert refused.exit_code == 1
+    assert refused.stderr == f"turnwire: {docs / 'nothing'} does not exist\n"
+    assert not (data / LIBRARY_FILE).exists()
+
+
+def test_a_library_of_another_version_is_refused_in_words(data: Path, docs: Path) -> None:
+    call(data, docs)
+    with opened(data / LIBRARY_FILE) as library, library.file.writing() as database:
+        database.execute("PRAGMA user_version = 99")
+    refused = call(data, docs)
+    assert refused.exit_code == 1
+    assert "it has version 99" in refused.stderr
+    assert "Traceback" not in refused.output
+
+
+def test_a_document_over_the_limit_is_named(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNWIRE_MAX_DOCUMENT_BYTES", "100")
+    assert "white.docx: it is over the limit of 100 bytes" in call(data, docs).stderr
+
+
+def test_who_stops_it_keeps_what_was_read(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse = syncing.parse
+    monkeypatch.setattr(syncing, "_BATCH_DOCUMENTS", 1)
+
+    def interrupted(name: str, content: bytes) -> object:
+        if name == "white.docx":
+            raise KeyboardInterrupt
+        return parse(name, content)
+
+    monkeypatch.setattr(syncing, "parse", interrupted)
+    stopped = call(data, docs)
+    assert "Stopped. What was read stays; the rest is read the next time." in stopped.stdout
+    monkeypatch.setattr(syncing, "parse", parse)
+    assert names(data) == ["green.md"]
+    assert "2 new, 0 changed, 1 unchanged" in call(data).stdout

@@ -1,0 +1,98 @@
+"""`turnwire compare` against a model server: both ways of answering, side by side."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.process.running import Finished, run
+from tests.retrieval.shelf import GREEN, KEY, SHELF, judges, searches
+from tests.scripted_model import Request, fails, says, scripted_model
+from tests.scripted_wires import Answer
+from turnwire.assembly import LIBRARY_FILE
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.syncing import sync_root
+
+WRITTEN = "It is brewed at eighty degrees [1]. See [bold]more[/bold] in [/docs]."
+OWN_WORDS = "Eighty degrees [1]."
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    for name, text in SHELF.items():
+        (shelf / name).write_text(text)
+    library = Library(tmp_path / "data" / LIBRARY_FILE)
+    library.open()
+    sync_root(library, shelf, most_bytes=10_000)
+    library.close()
+    return tmp_path / "data"
+
+
+def reply(request: Request) -> Answer:
+    """Searches first, then judges or writes, as it is asked to."""
+    if "response_format" in request.body:
+        return judges()
+    if "tools" not in request.body:
+        return says(WRITTEN)
+    if request.body["messages"][-1]["role"] != "tool":
+        return searches("green tea")
+    return says(OWN_WORDS)
+
+
+def rows(shown: Finished) -> dict[str, tuple[str, str]]:
+    """What the table says, by the name of its row."""
+    lines = [line.strip("│┃ ").replace("┃", "│").split("│") for line in shown.out.splitlines() if line[:1] in "│┃"]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    found = {name: (left, right) for name, left, right in (line for line in cells if len(line) == 3)}
+    assert ["synthesis", "direct"] in cells
+    return found
+
+
+async def test_both_answers_are_shown_with_their_times_and_how_much_of_them_is_cited(data: Path) -> None:
+    async with scripted_model(*[reply] * 12) as model:
+        shown = await run("compare", GREEN, "[/tea]", "--data", data, model="small", model_url=model.url, model_key=KEY)
+        assert model.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert shown.code == 0, shown.err
+    assert "Traceback" not in shown.err
+    told = rows(shown)
+    assert told["mode"] == ("synthesis", "direct")
+    for name in ("first token", "total"):
+        assert all(value.endswith(" ms") for value in told[name])
+    assert told["sentences cited"] == ("50%", "100%")
+    assert told["tokens"][0].endswith(" out")
+    # Shown as it stands, whatever looks like markup in it.
+    assert told["answer"] == (WRITTEN, OWN_WORDS)
+    assert shown.out.count("[/tea]") == 1
+    assert KEY not in shown.out + shown.err
+
+
+async def test_without_a_model_it_says_that_both_are_quotations(data: Path) -> None:
+    shown = await run("compare", GREEN, "--data", data, "--no-review")
+    assert shown.code == 0
+    assert "No model is configured (TURNWIRE_MODEL)" in shown.err
+    told = rows(shown)
+    assert told["mode"] == ("extractive", "extractive")
+    assert told["sentences cited"] == ("100%", "100%")
+    assert told["tokens"] == ("–", "–")
+    assert "eighty degrees" in told["answer"][0]
+
+
+async def test_a_model_that_fails_or_cannot_be_used_does_not_tell_the_key(data: Path) -> None:
+    refusal = fails(401, code="invalid_api_key", message=f"Incorrect API key provided: {KEY}.")
+    async with scripted_model(*[refusal] * 12) as model:
+        failing, unusable = await asyncio.gather(
+            run("compare", GREEN, "--data", data, model="small", model_url=model.url, model_key=KEY),
+            run("compare", GREEN, "--data", data, model="small", model_url=f"ftp://{KEY}@localhost", model_key=KEY),
+        )
+    assert failing.code == 0
+    assert rows(failing)["mode"] == ("fallback", "fallback")
+    assert (unusable.code, unusable.out) == (1, "")
+    assert unusable.err.startswith("turnwire: ")
+    for shown in (failing, unusable):
+        assert KEY not in shown.out + shown.err
+        assert "Traceback" not in shown.err

@@ -1,0 +1,422 @@
+"""The keeper of a library while a server runs: reads, watches, takes uploads, and can be closed at any time."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blockbuster import blockbuster_ctx
+
+from tests.retrieval.paper import note, opened, pdf
+from tests.retrieval.test_meaning import Toy
+from tests.serving import PATIENCE, until, within
+from turnwire.core.errors import EmbedderError, StoreUnusableError, TooManyDocumentsError, UnreadableDocumentError
+from turnwire.retrieval import librarian as librarian_module
+from turnwire.retrieval.documents import files
+from turnwire.retrieval.documents.parsed import Parsed
+from turnwire.retrieval.documents.reading import parse
+from turnwire.retrieval.index import syncing
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.meaning import VectorIndex
+from turnwire.retrieval.librarian import Librarian, UploadLimits
+
+
+@pytest.fixture(autouse=True)
+def the_event_loop_is_never_blocked() -> Iterator[None]:
+    with blockbuster_ctx("turnwire"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_error_is_logged(caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    errors = [record.getMessage() for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+    assert not errors or "expects_errors" in request.fixturenames
+
+
+@pytest.fixture
+def expects_errors() -> None:
+    """For a test that makes something fail on purpose."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "documents.db"
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name in ("green", "black", "white"):
+        (folder / f"{name}.md").write_text(f"# {name.title()}\n\nA tea.")
+    return folder
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "turnwire.md").write_text("# Turnwire\n\nA log for every turn.")
+    return folder
+
+
+@asynccontextmanager
+async def keeping(
+    path: Path, *roots: Path, own: tuple[Path, ...] = (), meaning: Toy | None = None, watch: bool = False, **limits: Any
+) -> AsyncIterator[Librarian]:
+    library = Library(path)
+    vectors = None if meaning is None else VectorIndex(library, meaning)
+    librarian = Librarian(library, roots, own, limits=UploadLimits(**limits), meaning=vectors, watch=watch)
+    await librarian.open()
+    try:
+        yield librarian
+    finally:
+        await within(librarian.close())
+
+
+async def read(librarian: Librarian) -> None:
+    await until(lambda: not librarian.is_reading)
+
+
+async def names(librarian: Librarian, owner: str | None = None) -> list[str]:
+    documents = await asyncio.to_thread(librarian.library.documents, owner=owner)
+    return [document.name for document in documents]
+
+
+def fill(path: Path) -> None:
+    with opened(path) as library:
+        library.put([note("Tea")])
+
+
+def count(path: Path) -> int:
+    with opened(path) as library:
+        return library.count()[0]
+
+
+class Gate:
+    """Holds the reading of files until it is told to go on. A bound on its wait keeps a failing test short."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.reached = threading.Event()
+        self.open = threading.Event()
+        self._name = name
+        self._read = files.read_file
+        monkeypatch.setattr("turnwire.retrieval.index.syncing.read_file", self)
+
+    def __call__(self, path: Path, *rest: Any) -> bytes:
+        if path.name == self._name:
+            self.reached.set()
+            assert self.open.wait(PATIENCE)
+        return self._read(path, *rest)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Gate]:
+    """Makes a gate before the file of a name."""
+    return lambda name: Gate(monkeypatch, name)
+
+
+# What it reads
+
+
+async def test_the_folders_it_is_given_are_read_in_the_background(path: Path, docs: Path, own: Path) -> None:
+    async with keeping(path, docs, own=(own,)) as librarian:
+        await read(librarian)
+        assert await names(librarian) == ["black.md", "green.md", "white.md"]
+        assert (librarian.progress.done, librarian.progress.total) == (3, 3)
+
+
+async def test_folders_that_were_indexed_before_are_read_again(path: Path, docs: Path, own: Path) -> None:
+    async with keeping(path, docs) as librarian:
+        await read(librarian)
+    (docs / "red.md").write_text("Rooibos.")
+    (docs / "white.md").unlink()
+    async with keeping(path, own=(own,)) as librarian:
+        await read(librarian)
+        assert await names(librarian) == ["black.md", "green.md", "red.md"]
+
+
+async def test_without_any_documents_it_knows_turnwires_own(path: Path, docs: Path, own: Path) -> None:
+    async with keeping(path, own=(own / "turnwire.md",)) as librarian:
+        await read(librarian)
+        assert await names(librarian) == ["turnwire.md"]
+    async with keeping(path, docs, own=(own,)) as librarian:
+        await read(librarian)
+        assert "turnwire.md" not in await names(librarian)
+
+
+async def test_files_that_cannot_be_read_are_named_in_the_log(
+    path: Path, docs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (docs / "broken.pdf").write_bytes(b"no PDF")
+    async with keeping(path, docs) as librarian:
+        await read(librarian)
+        assert len(await names(librarian)) == 3
+    assert "broken.pdf was not indexed: it is not a sound PDF" in caplog.text
+
+
+async def test_a_folder_that_is_gone_does_not_keep_the_others_from_being_read(path: Path, docs: Path) -> None:
+    async with keeping(path, docs.parent / "a" / "gone", docs, watch=True) as librarian:
+        await read(librarian)
+        assert len(await names(librarian)) == 3
+        (docs / "red.md").write_text("Rooibos.")
+        await until(lambda: librarian.progress.total == 4)
+
+
+async def test_a_file_that_cannot_be_opened_as_a_library_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"no database " * 100)
+    with pytest.raises(StoreUnusableError):
+        async with keeping(path):
+            pass
+
+
+# What a question is told
+
+
+async def told(librarian: Librarian) -> list[str]:
+    return [notice async for notice in librarian.notices()]
+
+
+async def test_once_everything_is_read_there_is_nothing_to_tell(path: Path, docs: Path) -> None:
+    async with keeping(path, docs) as librarian:
+        await read(librarian)
+        assert await told(librarian) == []
+
+
+async def test_a_question_to_an_empty_library_waits_for_its_documents(
+    path: Path, docs: Path, gate: Callable[[str], Gate]
+) -> None:
+    held = gate("green.md")
+    async with keeping(path, docs) as librarian:
+        assert await asyncio.to_thread(held.reached.wait, PATIENCE)
+        notices = librarian.notices()
+        assert await within(anext(notices)) == "The documents are still being read: 1 of 3 files."
+        rest = asyncio.ensure_future(anext(notices, None))
+        done, _ = await asyncio.wait([rest], timeout=0.05)
+        assert not done
+        held.open.set()
+        assert await within(rest) is None
+        assert len(await names(librarian)) == 3
+
+
+async def test_a_question_to_a_library_with_documents_waits_for_nothing(
+    path: Path, docs: Path, gate: Callable[[str], Gate]
+) -> None:
+    await asyncio.to_thread(fill, path)
+    held = gate("black.md")
+    async with keeping(path, docs) as librarian:
+        assert await asyncio.to_thread(held.reached.wait, PATIENCE)
+        assert await within(told(librarian)) == ["The documents are still being read."]
+        held.open.set()
+
+
+async def test_once_there_are_some_documents_a_question_waits_a_moment_for_the_rest(
+    path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_BATCH_DOCUMENTS", 1)
+    monkeypatch.setattr(librarian_module, "_MOMENT", 0.01)
+    held = gate("white.md")
+    async with keeping(path, docs) as librarian:
+        assert await asyncio.to_thread(held.reached.wait, PATIENCE)
+        assert await within(told(librarian)) == ["The documents are still being read: 2 of 3 files."]
+        assert librarian.is_reading
+        held.open.set()
+
+
+async def test_a_question_does_not_wait_for_ever(
+    path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(librarian_module, "_PATIENCE", 0.01)
+    held = gate("black.md")
+    async with keeping(path, docs) as librarian:
+        assert await within(told(librarian))
+        assert librarian.is_reading
+        held.open.set()
+
+
+# Uploads
+
+
+async def test_an_upload_is_its_owners_alone(path: Path) -> None:
+    async with keeping(path) as librarian:
+        document = await within(librarian.add("tea.pdf", pdf("Anna drinks oolong."), "anna"))
+        assert (document.owner, document.format, document.pages, document.root) == ("anna", "pdf", 1, None)
+        assert await names(librarian, "anna") == ["tea.pdf"]
+        assert await names(librarian, "bert") == []
+        assert await asyncio.to_thread(librarian.library.search, "oolong", owner="anna")
+        await librarian.remove(document.id)
+        assert await names(librarian, "anna") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("tea.exe", b"Tea", "its format is not known"),
+        ("tea.pdf", b"no PDF", "it is not a sound PDF"),
+    ],
+)
+async def test_an_upload_that_cannot_be_read_is_refused_in_words(
+    path: Path, name: str, content: bytes, why: str
+) -> None:
+    async with keeping(path, most_documents=1) as librarian:
+        with pytest.raises(UnreadableDocumentError, match=why):
+            await within(librarian.add(name, content, "anna"))
+        # And it does not count.
+        await within(librarian.add("tea.md", b"Tea", "anna"))
+
+
+async def test_an_upload_that_takes_too_long_is_refused(path: Path) -> None:
+    async with keeping(path, seconds=0.001) as librarian:
+        with pytest.raises(UnreadableDocumentError, match=r"it took longer than 0\.001 seconds to read"):
+            await within(librarian.add("tea.md", b"Tea", "anna"))
+
+
+async def test_nobody_uploads_more_than_the_limit_also_not_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def parse_here(name: str, content: bytes, timeout: float) -> Parsed:
+        return await asyncio.to_thread(parse, name, content)
+
+    monkeypatch.setattr(librarian_module, "parse_apart", parse_here)
+    async with keeping(path, most_documents=3) as librarian:
+        adding = [librarian.add(f"{number}.md", b"Tea", "anna") for number in range(10)]
+        answers = await within(asyncio.gather(*adding, return_exceptions=True))
+        refused = [answer for answer in answers if isinstance(answer, TooManyDocumentsError)]
+        assert len(refused) == 7
+        assert len(await names(librarian, "anna")) == 3
+        assert "3 documents are uploaded already" in str(refused[0])
+        # Others have a limit of their own, and who deletes one may upload another.
+        document = await within(librarian.add("tea.md", b"Tea", "bert"))
+        assert document.owner == "bert"
+        (first, *_) = await asyncio.to_thread(librarian.library.documents, owner="anna")
+        await librarian.remove(first.id)
+        await within(librarian.add("again.md", b"Tea", "anna"))
+
+
+# Watching
+
+
+async def test_what_changes_is_read_again(path: Path, docs: Path) -> None:
+    async with keeping(path, docs, watch=True) as librarian:
+        await read(librarian)
+        (docs / "green.md").write_text("# Sencha\n\nFrom Japan.")
+        (docs / "black.md").unlink()
+        await until(lambda: librarian.progress.removed == 1)
+        await within(_until_found(librarian, "sencha"))
+        assert await names(librarian) == ["green.md", "white.md"]
+
+
+async def test_what_changed_before_the_watch_had_begun_is_seen_as_well(
+    path: Path, docs: Path, gate: Callable[[str], Gate]
+) -> None:
+    held = gate("white.md")
+    async with keeping(path, docs, watch=True) as librarian:
+        # The other two are read; it does not look at them again unless it is told to.
+        assert await asyncio.to_thread(held.reached.wait, PATIENCE)
+        (docs / "black.md").write_text("# Assam\n\nFrom India.")
+        held.open.set()
+        await within(_until_found(librarian, "assam"))
+
+
+async def test_a_file_may_be_watched_too(path: Path, docs: Path) -> None:
+    async with keeping(path, docs / "green.md", watch=True) as librarian:
+        await read(librarian)
+        (docs / "black.md").write_text("Nobody asked for it.")
+        # As an editor saves: another file takes its place.
+        (docs / "new").write_text("# Sencha\n\nFrom Japan.")
+        (docs / "new").rename(docs / "green.md")
+        await within(_until_found(librarian, "sencha"))
+        assert await names(librarian) == ["green.md"]
+
+
+async def _until_found(librarian: Librarian, query: str) -> None:
+    while not await asyncio.to_thread(librarian.library.search, query):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+# Vectors
+
+
+async def test_vectors_are_made_when_everything_is_read_and_when_more_comes(path: Path, docs: Path) -> None:
+    toy = Toy()
+    async with keeping(path, docs, meaning=toy) as librarian:
+        await until(lambda: librarian.embedded == (3, 3))
+        await within(librarian.add("tea.md", b"Oolong", "anna"))
+        await until(lambda: librarian.embedded == (4, 4))
+    assert toy.is_closed
+
+
+async def test_without_vectors_it_goes_on_by_words(
+    path: Path, docs: Path, caplog: pytest.LogCaptureFixture, expects_errors: None
+) -> None:
+    toy = Toy()
+    toy.error = EmbedderError("toy", "it is broken; mend it")
+    async with keeping(path, docs, meaning=toy) as librarian:
+        await until(lambda: "searching goes on by words only" in caplog.text)
+        await within(librarian.add("tea.md", b"Oolong", "anna"))
+        assert await asyncio.to_thread(librarian.library.search, "tea")
+
+
+# Closing
+
+
+async def test_whatever_goes_wrong_it_can_be_asked_and_closed(
+    path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expects_errors: None
+) -> None:
+    def stumble(*_: Any, **__: Any) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    await asyncio.to_thread(fill, path)
+    monkeypatch.setattr(librarian_module, "sync_root", stumble)
+    async with keeping(path, docs) as librarian:
+        await read(librarian)
+        assert await names(librarian) == ["note.md"]
+    assert "the documents can no longer be kept up to date" in caplog.text
+    assert await asyncio.to_thread(count, path) == 1
+
+
+async def test_closing_while_files_are_read_ends_between_two_of_them(
+    path: Path, docs: Path, gate: Callable[[str], Gate]
+) -> None:
+    held = gate("green.md")
+    async with keeping(path, docs) as librarian:
+        assert await asyncio.to_thread(held.reached.wait, PATIENCE)
+        closing = asyncio.ensure_future(librarian.close())
+        # It waits for the file that is being read, and not for the rest.
+        done, _ = await asyncio.wait([closing], timeout=0.05)
+        assert not done
+        held.open.set()
+        await within(closing)
+        assert librarian.progress.done == 2
+    assert await asyncio.to_thread(count, path) == 0
+    async with keeping(path, docs) as librarian:
+        await read(librarian)
+        assert len(await names(librarian)) == 3
+
+
+@pytest.mark.parametrize("turns", range(0, 12, 3))
+async def test_it_can_be_closed_at_any_time(path: Path, docs: Path, turns: int) -> None:
+    async with keeping(path, docs, meaning=Toy(), watch=True):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    assert await asyncio.to_thread(count, path) in (0, 3)
+
+
+async def test_closing_while_watching_does_not_hang(path: Path, docs: Path) -> None:
+    async with keeping(path, docs, watch=True) as librarian:
+        await read(librarian)
+        (docs / "green.md").write_text("Sencha")
+
+
+async def test_closing_while_an_upload_is_read_leaves_no_process(path: Path) -> None:
+    async with keeping(path) as librarian:
+        adding = asyncio.ensure_future(librarian.add("tea.md", b"Tea", "anna"))
+        await asyncio.sleep(0)
+        adding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await within(adding)
+        assert await names(librarian, "anna") == []
