@@ -169,6 +169,8 @@ class ScriptedModel:
         self.aborts = 0
         self.unplanned = 0
         self.mistakes: list[Exception] = []
+        self.keeps_alive = True
+        """If not, clients hang up after each answer: for those that nobody closes."""
         self.embed: Callable[[str], list[float]] = toy_embedding
         """Makes the vectors. The failures in `embedding_failures` are answered first."""
         self.embedding_failures: list[Failure] = []
@@ -381,6 +383,7 @@ class _Connection(asyncio.Protocol):
         return True
 
     def _head(self, status: int, headers: dict[str, str]) -> None:
+        headers = headers if self._server.keeps_alive else {**headers, "connection": "close"}
         lines = [f"HTTP/1.1 {status} Scripted", *(f"{name}: {value}" for name, value in headers.items())]
         self._transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
 

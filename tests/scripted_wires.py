@@ -219,6 +219,11 @@ class _Responses:
         yield self._about(self._open, "response.reasoning_summary_text.delta", summary_index=0, delta=text)
 
     def calls(self, calls: Calls) -> Iterator[bytes]:
+        """One after the other, as the real server does; woven, they are all begun before the first one ends."""
+        for together in [calls.calls] if calls.woven else [(call,) for call in calls.calls]:
+            yield from self._calls(Calls(together, calls.whole, calls.woven))
+
+    def _calls(self, calls: Calls) -> Iterator[bytes]:
         items: list[dict[str, Any]] = []
         for call in calls.calls:
             named = {"call_id": call.id} if call.id is not None else {}

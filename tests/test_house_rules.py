@@ -202,6 +202,9 @@ def error_codes() -> set[str]:
                 place = {"HttpError": 1, "ErrorEvent": 1}.get(node.func.id)
                 if place is not None and len(node.args) > place and isinstance(node.args[place], ast.Constant):
                     found.add(node.args[place].value)  # type: ignore[attr-defined]
+                if node.func.id == "AgentError":
+                    codes = (word.value for word in node.keywords if word.arg == "code")
+                    found |= {code.value for code in codes if isinstance(code, ast.Constant)}  # type: ignore[misc]
     return found - NOT_TOLD
 
 

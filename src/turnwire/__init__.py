@@ -12,21 +12,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from turnwire.agents.chat_completions import ChatCompletionsAgent
     from turnwire.core.contracts import Agent, Store, Wire
     from turnwire.core.emit import emit
-    from turnwire.core.errors import AgentError, TurnwireError
+    from turnwire.core.errors import AgentError, ToolError, TurnwireError
     from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
     from turnwire.server import Turnwire
     from turnwire.settings import Settings
+    from turnwire.tools import tool
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Agent",
     "AgentError",
+    "ChatCompletionsAgent",
     "Message",
     "Settings",
     "Store",
+    "ToolError",
     "Turn",
     "TurnRecord",
     "TurnState",
@@ -34,15 +38,18 @@ __all__ = [
     "TurnwireError",
     "Wire",
     "emit",
+    "tool",
 ]
 
 # Imported when first asked for: a tool that only wants `emit`, or a command line, need not load a web framework.
 _HOMES = {
     "Agent": "core.contracts",
     "AgentError": "core.errors",
+    "ChatCompletionsAgent": "agents.chat_completions",
     "Message": "core.turns",
     "Settings": "settings",
     "Store": "core.contracts",
+    "ToolError": "core.errors",
     "Turn": "core.turns",
     "TurnRecord": "core.turns",
     "TurnState": "core.turns",
@@ -50,6 +57,7 @@ _HOMES = {
     "TurnwireError": "core.errors",
     "Wire": "core.contracts",
     "emit": "core.emit",
+    "tool": "tools",
 }
 
 

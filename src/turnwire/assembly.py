@@ -3,12 +3,14 @@
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from turnwire.agents.function import FunctionAgent
 from turnwire.agents.generator import GeneratorAgent
+from turnwire.agents.recognising import kind_of
 from turnwire.core.contracts import Agent, Store, Wire
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
@@ -109,15 +111,28 @@ def own_documentation() -> list[Path]:
 
 
 def as_agent(given: Any) -> Agent:
-    """Makes an agent of what a developer has. Raises TypeError, which says what would do."""
-    if inspect.isasyncgenfunction(given) or inspect.isasyncgenfunction(getattr(given, "__call__", None)):  # noqa: B004
+    """Makes an agent of what a developer has. Raises TypeError, which says what would do.
+
+    Raises ImportError for an agent of an SDK whose adapter lacks a package.
+    """
+    if _is(inspect.isasyncgenfunction, given):
         return GeneratorAgent(given)
-    if callable(getattr(given, "answer", None)):
-        return given
+    if not isinstance(given, type) and callable(method := getattr(given, "answer", None)):
+        return FunctionAgent(method) if inspect.iscoroutinefunction(method) else given
+    if kind := kind_of(given):
+        return kind.adapt(given)
+    if _is(inspect.iscoroutinefunction, given):
+        return FunctionAgent(given)
     raise TypeError(
-        f"{given!r} is not an agent: give an async generator function `async def answer(turn): yield ...` "
-        "or an object with such an `answer` method"
+        f"{given!r} is not an agent: give an async function `async def answer(turn)` that yields or returns its "
+        "answer, an object with such an `answer` method, or an agent of the OpenAI Agents SDK, LangChain, LangGraph "
+        "or Pydantic AI"
     )
+
+
+def _is(kind: Callable[[Any], bool], given: Any) -> bool:
+    """Of a function, or of an object that is called like one."""
+    return kind(given) or (not inspect.isclass(given) and kind(getattr(given, "__call__", None)))  # noqa: B004
 
 
 def load_agent(reference: str) -> Agent:
@@ -129,10 +144,12 @@ def load_agent(reference: str) -> Agent:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        return as_agent(getattr(importlib.import_module(module_name), name))
+        given = getattr(importlib.import_module(module_name), name)
     except ImportError as error:
         raise ValueError(f"{module_name!r} cannot be imported: {error}") from error
     except AttributeError as error:
         raise ValueError(f"{module_name!r} has no {name!r}") from error
-    except TypeError as error:
+    try:
+        return as_agent(given)
+    except (ImportError, TypeError) as error:
         raise ValueError(str(error)) from error

@@ -1,9 +1,11 @@
-"""Nothing escapes its contract: every store and every wire in the package is in its table."""
+"""Nothing escapes its contract: every store, wire and agent adapter in the package is in its table."""
 
 from pkgutil import iter_modules
 
+import turnwire.agents
 import turnwire.stores
 import turnwire.wires
+from tests.contracts.agents import MODULES
 from tests.contracts.stores import STORES
 from tests.contracts.wires import WIRES
 
@@ -16,3 +18,10 @@ def test_every_store_is_under_contract() -> None:
 def test_every_wire_is_under_contract() -> None:
     modules = {module.name for module in iter_modules(turnwire.wires.__path__)}
     assert modules - {"framing"} == set(WIRES)
+
+
+def test_every_agent_adapter_is_under_contract() -> None:
+    # Functions and generators ask no model; the others are parts of adapters.
+    others = {"demo", "function", "generator", "recognising", "spoken_calls", "tool_loop"}
+    modules = {module.name for module in iter_modules(turnwire.agents.__path__)}
+    assert modules - others == {module.NAME for module in MODULES}

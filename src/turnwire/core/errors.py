@@ -2,7 +2,8 @@
 
 TurnwireError
 ├── AgentError               the agent failed, in words its user may read
-│   └── ModelError           ... because its model did not answer, or not to the end
+│   ├── ModelError           ... because its model did not answer, or not to the end
+│   └── ToolError            ... because a tool of its did, in words its model may read too
 ├── BadCursorError           a position to resume from could not be read
 ├── EmbedderError            texts could not be turned into vectors, and why
 │   └── EmbedderUnusableError ... and will not be until its installation or configuration is mended
@@ -68,6 +69,13 @@ class ModelError(AgentError):
 
     def __init__(self, message: str, code: ModelErrorCode) -> None:
         super().__init__(message, code=code, retryable=code in ("model_unavailable", "rate_limited"))
+
+
+class ToolError(AgentError):
+    """Raised by a tool to say what went wrong. Most agents tell their model and go on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="tool_failed")
 
 
 class BadCursorError(TurnwireError):

@@ -20,8 +20,8 @@ _RATE_LIMITED = re.compile(r"rate_?limit|insufficient_quota", re.IGNORECASE)
 _FILTERED = re.compile(r"content_?(filter|policy)|policy_violation|bio_policy", re.IGNORECASE)
 
 
-def explain(error: Exception, model: str, timeout: float) -> ModelError:
-    """What an error of the client means for the person who asked."""
+def explain(error: Exception, model: str, timeout: float | None = None) -> ModelError:
+    """What an error of the client means for the person who asked. `timeout`, where it is known, is told."""
     # Loaded already, since it raised the error; whoever only reads this module need not have it.
     import openai
 
@@ -34,15 +34,42 @@ def explain(error: Exception, model: str, timeout: float) -> ModelError:
     )
     match error:
         case openai.APITimeoutError():
-            return _gone(f"the model's server said nothing for {timeout:g} seconds; try again")
+            silence = "too long" if timeout is None else f"{timeout:g} seconds"
+            return _gone(f"the model's server said nothing for {silence}; try again")
         case openai.APIStatusError():
-            return _refused(error.status_code, error.code, error.type, error.message, model)
+            return refused(error.status_code, error.code, error.type, error.message, model)
         case openai.APIConnectionError():
-            return _gone("the model's server cannot be reached, or has hung up; try again")
+            return unreachable()
         case openai.APIError():
             return reported(error.code, error.type, error.message)
         case _:
-            return _gone("the model's server sent something that is not an answer; try again")
+            return unreadable()
+
+
+def refused(status: int, code: str | None, kind: str | None, words: str, model: str) -> ModelError:
+    """The server answered with an HTTP error."""
+    if status == 429:
+        return _rate_limited()
+    if status == 413:
+        return _too_long()
+    if status >= 500 or status == 408:
+        return _gone("the model's server is in trouble; try again in a moment")
+    if status in (401, 403):
+        return ModelError("the model's server refused the API key; check it", "model_refused")
+    if status == 404:
+        return ModelError(
+            f"the model's server knows no model {model!r}, or none at this address; check both", "model_refused"
+        )
+    refusal = ModelError(f"the model's server refused the request (status {status})", "model_refused")
+    return _recognised(code, kind, words) or refusal
+
+
+def unreachable() -> ModelError:
+    return _gone("the model's server cannot be reached, or has hung up; try again")
+
+
+def unreadable() -> ModelError:
+    return _gone("the model's server sent something that is not an answer; try again")
 
 
 def reported(code: str | None, kind: str | None, words: str) -> ModelError:
@@ -65,23 +92,6 @@ def unfinished(reason: str | None) -> ModelError:
 def _label(code: str | None) -> str | None:
     """A code as it may be logged: of those that are not just words, nobody knows what they hold."""
     return code if code is None or re.fullmatch("[a-z_]{1,60}", code) else "unprintable"
-
-
-def _refused(status: int, code: str | None, kind: str | None, words: str, model: str) -> ModelError:
-    if status == 429:
-        return _rate_limited()
-    if status == 413:
-        return _too_long()
-    if status >= 500 or status == 408:
-        return _gone("the model's server is in trouble; try again in a moment")
-    if status in (401, 403):
-        return ModelError("the model's server refused the API key; check it", "model_refused")
-    if status == 404:
-        return ModelError(
-            f"the model's server knows no model {model!r}, or none at this address; check both", "model_refused"
-        )
-    refusal = ModelError(f"the model's server refused the request (status {status})", "model_refused")
-    return _recognised(code, kind, words) or refusal
 
 
 def _recognised(code: str | None, kind: str | None, words: str) -> ModelError | None:

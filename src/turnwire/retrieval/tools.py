@@ -5,12 +5,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
-
 from turnwire.core.events import StatusEvent, ToolCallEvent, ToolResultEvent
 from turnwire.models.contract import ToolSpec, ToolWish
 from turnwire.retrieval.gathering import SEARCH, Gathering, reading_index
 from turnwire.retrieval.prompts import framed, passages_json
+from turnwire.tools.arguments import read_arguments
 
 _LIST_LIMIT = 100
 _MOST_LIMIT = 20
@@ -117,12 +116,7 @@ class _WrongArguments(Exception):
 
 def arguments_of(wish: ToolWish) -> dict[str, Any] | None:
     """None if they are not a JSON object, or one that nobody needs."""
-    if len(wish.arguments) > _LONGEST_ARGUMENTS:
-        return None
-    try:
-        return msgspec.json.decode(wish.arguments.strip() or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeEncodeError, RecursionError):
-        return None
+    return None if len(wish.arguments) > _LONGEST_ARGUMENTS else read_arguments(wish.arguments)
 
 
 def _refusal(why: str) -> str:

@@ -1,0 +1,97 @@
+"""An agent for any OpenAI-compatible server: a model, instructions, and plain functions as its tools.
+
+    agent = ChatCompletionsAgent("qwen3:8b", base_url="http://localhost:11434/v1", tools=[weather])
+
+It needs no agent SDK. With `api="responses"` it speaks the Responses API.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from typing import Any, Literal
+
+from turnwire.agents.tool_loop import ToolLoop
+from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent
+from turnwire.core.turns import Message, Turn
+from turnwire.models.contract import Model
+from turnwire.models.openai_client import OpenAIModel
+from turnwire.tools import Tool
+from turnwire.tools.declaring import Function, as_tool
+
+OnEvent = Callable[[str, dict[str, Any]], Awaitable[None]]
+
+
+class ChatCompletionsAgent:
+    """`max_steps` is how often the model may be asked in one turn. The rest is about a model given by its name.
+
+    Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two of one name.
+    """
+
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        instructions: str = "",
+        tools: Iterable[Tool | Function] = (),
+        max_steps: int = 20,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        api: Literal["chat", "responses"] = "chat",
+        timeout: float = 60.0,
+        retries: int = 2,
+    ) -> None:
+        self.model: Model = (
+            OpenAIModel(model, base_url=base_url, api_key=api_key, api=api, timeout=timeout, retries=retries)
+            if isinstance(model, str)
+            else model
+        )
+        self.instructions = instructions
+        self.max_steps = max_steps
+        self.tools: dict[str, Tool] = {}
+        for tool in map(as_tool, tools):
+            if tool.name in self.tools:
+                raise ValueError(f"two tools are called {tool.name!r}; give one another name: @tool(name=...)")
+            self.tools[tool.name] = tool
+
+    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        async with aclosing(self._run([*turn.history, Message("user", turn.message)])) as events:
+            async for event in events:
+                yield event
+
+    async def agent_turn(self, session: list[Message], message: str, *, on_event: OnEvent | None = None) -> str:
+        """One turn with no server around it: answers the message, and adds the exchange to `session`.
+
+        `on_event(event_type, data)` is awaited before each tool call (`tool_call`: tool, args), after each
+        (`tool_result`: tool, success, result) and with the answer (`response`: content). Raises AgentError, and what
+        `on_event` raises; the session is then as it was.
+        """
+        messages = [*session, Message("user", message)]
+        content = ""
+        async with aclosing(self._run(messages)) as events:
+            async for event in events:
+                if isinstance(event, str):
+                    content += event
+                elif on_event is not None:
+                    await _tell(on_event, event)
+        session[:] = messages
+        if on_event is not None:
+            await on_event("response", {"content": content})
+        return content
+
+    async def close(self) -> None:
+        """Closes the connections to the model's server."""
+        await self.model.close()
+
+    def _run(self, messages: list[Message]) -> AsyncGenerator[Event | str]:
+        """Answers the last message; `messages` grows by what is said."""
+        return ToolLoop(self.model, self.instructions, self.tools, messages, self.max_steps).run()
+
+
+async def _tell(on_event: OnEvent, event: Event) -> None:
+    match event:
+        case ToolCallEvent():
+            await on_event("tool_call", {"tool": event.tool, "args": event.args, "call_id": event.call_id})
+        case ToolResultEvent():
+            told = {"tool": event.tool, "success": event.success, "result": event.result, "call_id": event.call_id}
+            await on_event("tool_result", told)
+        case _:
+            pass

@@ -1,0 +1,170 @@
+"""What happens in one run of the SDK, and its way into the turn.
+
+A turn is one run, and one more for every agent that is used as a tool in it: those have a path.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from turnwire.core.emit import emit
+from turnwire.core.errors import AgentError, TurnwireError
+from turnwire.core.events import (
+    Event,
+    HandoffEvent,
+    ReasoningEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.models.contract import Piece, ToolWish
+from turnwire.tools.arguments import read_arguments
+from turnwire.tools.running import loggable, why_it_failed
+
+_ROOM = 256
+
+
+class Outbox:
+    """Events between the SDK's tasks and the generator that yields them, in the order they happened."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[Event | str | None] = asyncio.Queue()
+        self._is_closed = False
+
+    def put(self, event: Event | str | None) -> None:
+        """None is the end."""
+        if not self._is_closed:
+            self._queue.put_nowait(event)
+        elif isinstance(event, UsageEvent):
+            # The run is being stopped and nobody reads here any more; what it has cost is still told.
+            with suppress(TurnwireError):
+                emit(event)
+
+    async def taken(self) -> None:
+        """Waits until everything put here is in the log. What a tool emits itself must not overtake it."""
+        if not self._is_closed:
+            await self._queue.join()
+
+    async def room(self) -> None:
+        """Holds a model back that is faster than the log."""
+        if self._queue.qsize() > _ROOM:
+            await self.taken()
+
+    async def events(self) -> AsyncIterator[Event | str]:
+        while (event := await self._queue.get()) is not None:
+            yield event
+            # Only now: who asks for the next event has written this one.
+            self._queue.task_done()
+
+    def close(self) -> None:
+        """Nothing is taken any more."""
+        self._is_closed = True
+
+    def release(self) -> None:
+        """Lets go of those who wait for what nobody will take."""
+        with suppress(ValueError):
+            while True:
+                self._queue.task_done()
+
+
+class ModelFailure(Struct, frozen=True):
+    """What a model's client raised, told apart from the same error raised by a tool."""
+
+    error: Exception
+    model: str
+
+
+def told_of(tool: str, error: Exception) -> str:
+    """What the log is told of a tool that failed with this error."""
+    return f"Error: {error}" if isinstance(error, AgentError) else why_it_failed(tool, error)
+
+
+class _Call(Struct):
+    """A tool that runs; `why` it has failed, if somebody knows that before its end."""
+
+    tool: str
+    began: float
+    has_failed: bool = False
+    why: str | None = None
+
+
+class Run:
+    """Tells what happens in one run. `has_answered` if the model wrote text after the last tool that ran here."""
+
+    def __init__(self, outbox: Outbox, path: tuple[str, ...] = ()) -> None:
+        self.outbox = outbox
+        self.path = path
+        self.has_answered = False
+        self.model_failure: ModelFailure | None = None
+        self._open: dict[str, _Call] = {}
+        self._told: set[str] = set()
+        self._wishes: dict[str, tuple[str, str]] = {}
+
+    def inside(self, agent: str) -> "Run":
+        """The run of an agent that is asked by a tool of this one."""
+        return Run(self.outbox, (*self.path, agent))
+
+    def tell(self, event: Event) -> None:
+        self.outbox.put(event)
+
+    def read(self, piece: Piece) -> None:
+        """A piece of what the model says."""
+        match piece:
+            case str():
+                self.say(piece)
+            case ReasoningEvent() | UsageEvent():
+                self.tell(replace(piece, agent_path=self.path))
+            case ToolWish():
+                pass  # Told when the tool is run.
+
+    def say(self, text: str) -> None:
+        self.has_answered = True
+        self.outbox.put(TokenEvent(text, agent_path=self.path) if self.path else text)
+
+    def hand_over(self, agent: str) -> None:
+        self.tell(HandoffEvent(agent, agent_path=self.path))
+
+    # Tools
+
+    def begin_call(self, call_id: str, tool: str, arguments: str) -> None:
+        args = read_arguments(arguments) or {}
+        self._told.add(call_id)
+        self._open[call_id] = _Call(tool, time.perf_counter())
+        self.tell(ToolCallEvent(call_id, tool, args, agent_path=self.path))
+
+    def fail_call(self, call_id: str, why: str | None = None) -> None:
+        """The tool has raised; its result comes with its end, or is `why`."""
+        if call := self._open.get(call_id):
+            call.has_failed, call.why = True, why
+
+    def end_call(self, call_id: str, result: Any, *, failed: bool = False) -> None:
+        call = self._open.pop(call_id, None)
+        if call is not None:
+            ms = round((time.perf_counter() - call.began) * 1000, 1)
+            success = not (failed or call.has_failed)
+            told = loggable(result) if call.why is None else call.why
+            self.tell(ToolResultEvent(call_id, call.tool, success, told, ms, agent_path=self.path))
+
+    def end_open_calls(self, error: Exception) -> None:
+        """The run has failed, and these tools with it."""
+        for call_id, call in list(self._open.items()):
+            self.end_call(call_id, told_of(call.tool, error), failed=True)
+
+    # What the SDK tells late
+
+    def note_wish(self, call_id: str, tool: str, arguments: str) -> None:
+        self._wishes[call_id] = (tool, arguments)
+
+    def note_output(self, call_id: str, output: Any) -> None:
+        """An answer to a call that was never begun: the tool is not there, or a guardrail kept it from running."""
+        wish = self._wishes.get(call_id)
+        if wish is not None and call_id not in self._told:
+            self.begin_call(call_id, *wish)
+            self.end_call(call_id, output, failed=True)

@@ -1,0 +1,248 @@
+"""A Pydantic AI agent as an agent of ours.
+
+    from pydantic_ai import Agent
+
+    agent = PydanticAIAgent(Agent("openai-chat:gpt-5.2", tools=[search]), usage_limits=UsageLimits(request_limit=8))
+
+The SDK's own loop runs the model and the tools; this tells what happens in it. Beside the SDK's events it listens with
+a capability, because two things are in no event: an answer that ended without a finish reason (the SDK reports `stop`
+for it), and a tool that raised. With that the SDK ends the run; only what a tool raises as `ToolError` its model reads.
+"""
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_ai import AgentRunResultEvent, AgentStreamEvent, DeferredToolRequests, RunContext
+from pydantic_ai import messages as sdk
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ContentFilterError,
+    ModelAPIError,
+    ModelConnectionError,
+    ModelHTTPError,
+    ModelRetry,
+    SkipToolExecution,
+    ToolFailed,
+    UnexpectedModelBehavior,
+    UsageLimitExceeded,
+)
+from pydantic_ai.tools import ToolDefinition
+from pydantic_core import to_json
+
+from turnwire.core.errors import AgentError, ModelError, ToolError, TurnEndedError
+from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.turns import Message, Turn
+from turnwire.models.failures import explain, refused, reported, unfinished, unreachable, unreadable
+from turnwire.tools.running import loggable, plain, running_call, why_it_failed
+
+# How the SDK's own steps leave a tool: not failures, and not ours to answer.
+_CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed, TurnEndedError)
+
+
+class PydanticAIAgent:
+    """`run_options` are those of the SDK's `run_stream_events`: `deps`, `usage_limits`, `model_settings` and so on.
+
+    `to_deps` makes the dependencies of each turn, for tools that must know who asks.
+    """
+
+    def __init__(
+        self, agent: AbstractAgent[Any, Any], *, to_deps: Callable[[Turn], Any] | None = None, **run_options: Any
+    ) -> None:
+        self._agent = agent
+        self._to_deps = to_deps
+        self._capabilities: Sequence[Any] = run_options.pop("capabilities", None) or ()
+        self._options = run_options
+
+    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        listener = _Listener()
+        options: dict[str, Any] = {
+            "message_history": sdk_messages(turn.history),
+            "conversation_id": turn.session_id,
+            **self._options,
+            "capabilities": [*self._capabilities, listener],
+        }
+        if self._to_deps is not None:
+            options["deps"] = self._to_deps(turn)
+        try:
+            # Leaving it, also by a cancellation, stops the run and closes the connection to the model's server.
+            async with self._agent.run_stream_events(turn.message, **options) as events:
+                async for event in events:
+                    for heard in listener.heard():
+                        yield heard
+                    for told in listener.read(event):
+                        yield told
+        except Exception as error:
+            for heard in listener.heard():
+                yield heard
+            explained = _explain(error)
+            if explained is None:
+                raise
+            raise explained from error
+
+
+@dataclass
+class _Listener(AbstractCapability[Any]):
+    """Reads the run's events, and sits where no event tells what happens. One for each run."""
+
+    _heard: deque[Event] = field(default_factory=deque[Event])
+    _began: dict[str, float] = field(default_factory=dict[str, float])
+    _took: dict[str, float] = field(default_factory=dict[str, float])
+
+    def heard(self) -> Iterator[Event]:
+        while self._heard:
+            yield self._heard.popleft()
+
+    # What the SDK tells
+
+    def read(self, event: AgentStreamEvent | AgentRunResultEvent[Any]) -> Iterator[Event | str]:
+        match event:
+            # A part starts with its first piece.
+            case sdk.PartStartEvent(part=sdk.TextPart(content=text)) if text:
+                yield text
+            case sdk.PartDeltaEvent(delta=sdk.TextPartDelta(content_delta=text)) if text:
+                yield text
+            case sdk.PartStartEvent(part=sdk.ThinkingPart(content=thought)) if thought:
+                yield ReasoningEvent(content=thought)
+            case sdk.PartDeltaEvent(delta=sdk.ThinkingPartDelta(content_delta=thought)) if thought:
+                yield ReasoningEvent(content=thought)
+            case sdk.FunctionToolCallEvent(part=part) | sdk.PartEndEvent(part=sdk.NativeToolCallPart() as part):
+                self._began[part.tool_call_id] = time.perf_counter()
+                yield ToolCallEvent(part.tool_call_id, part.tool_name, _arguments(part))
+            case sdk.FunctionToolResultEvent(part=part) | sdk.PartStartEvent(part=sdk.NativeToolReturnPart() as part):
+                yield self._result(part)
+            case sdk.CustomEvent(name=name):
+                yield CustomEvent(name=name, data=plain(event.to_payload()))
+            case AgentRunResultEvent(result=result):
+                if isinstance(result.output, DeferredToolRequests):
+                    raise AgentError("the agent waits for somebody to decide, and nobody was asked")
+                # An answer that is a value, or that a function made, has not been told yet.
+                if not result.response.text:
+                    yield result.output if isinstance(result.output, str) else to_json(result.output).decode()
+            case _:
+                pass
+
+    def _result(self, part: sdk.ToolReturnPart | sdk.NativeToolReturnPart) -> ToolResultEvent:
+        call = part.tool_call_id
+        began = self._began.pop(call, None)
+        ms = self._took.pop(call, None) or (None if began is None else _since(began))
+        return ToolResultEvent(call, part.tool_name, part.outcome == "success", loggable(part.content), ms)
+
+    # What it does not tell
+
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: Any, response: sdk.ModelResponse
+    ) -> sdk.ModelResponse:
+        if response.usage.has_values():
+            self._heard.append(_usage_event(response))
+        # Here, and not at the end of the run: the tools that half an answer calls must not run.
+        if not _is_whole(response):
+            raise unfinished(response.finish_reason)
+        return response
+
+    async def wrap_tool_execute(
+        self, ctx: RunContext[Any], *, call: sdk.ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
+    ) -> Any:
+        began = time.perf_counter()
+        try:
+            with running_call(call.tool_call_id):
+                return await handler(args)
+        finally:
+            self._took[call.tool_call_id] = _since(began)
+
+    async def on_tool_execute_error(
+        self, ctx: RunContext[Any], *, call: sdk.ToolCallPart, tool_def: ToolDefinition, args: Any, error: Exception
+    ) -> Any:
+        if isinstance(error, _CONTROL_FLOW):
+            raise error
+        why = why_it_failed(call.tool_name, error)
+        if isinstance(error, ToolError):
+            raise ToolFailed(why) from error
+        began = self._began.pop(call.tool_call_id, None)
+        ms = None if began is None else _since(began)
+        self._heard.append(ToolResultEvent(call.tool_call_id, call.tool_name, False, why, ms))
+        raise ToolError(f"the tool {call.tool_name!r} failed ({type(error).__name__})") from error
+
+
+def _is_whole(response: sdk.ModelResponse) -> bool:
+    """Whether the model has said that it was finished."""
+    if response.finish_reason in ("length", "content_filter"):
+        return False
+    # Models that run here say nothing of the kind. A server's own word is among the details, and only there:
+    # where it is missing, the SDK makes one up.
+    return response.provider_url is None or "finish_reason" in (response.provider_details or {})
+
+
+def _usage_event(response: sdk.ModelResponse) -> UsageEvent:
+    usage = response.usage
+    return UsageEvent(
+        model=response.model_name,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_input_tokens=usage.cache_read_tokens or None,
+        reasoning_tokens=usage.details.get("reasoning_tokens") or None,
+    )
+
+
+def _arguments(part: sdk.BaseToolCallPart) -> dict[str, Any]:
+    return plain(part.args_as_dict())
+
+
+def _since(began: float) -> float:
+    return round((time.perf_counter() - began) * 1000, 1)
+
+
+def _explain(error: Exception) -> AgentError | None:
+    """Words for the user, where an error of the SDK's has any."""
+    match error:
+        case UsageLimitExceeded():
+            return AgentError("the agent took more steps than it may; ask for less at once", code="max_turns")
+        case ContentFilterError():
+            return unfinished("content_filter")
+        case UnexpectedModelBehavior():
+            return ModelError("the model's answer cannot be used, and asking again did not help", "bad_answer")
+        case ModelAPIError():
+            return _explain_request(error)
+        case _:
+            return None
+
+
+def _explain_request(error: ModelAPIError) -> ModelError:
+    cause = error.__cause__
+    words = str(error.body or "")
+    match error:
+        case _ if isinstance(cause, Exception) and type(cause).__module__.partition(".")[0] == "openai":
+            return explain(cause, error.model_name)
+        case ModelHTTPError(in_stream=False):
+            code, kind = error.provider_error_code, error.provider_error_type
+            return refused(error.status_code, code, kind, words, error.model_name)
+        case ModelConnectionError():
+            return unreachable()
+        case _ if error.in_stream:
+            return reported(error.provider_error_code, error.provider_error_type, words)
+        case _:
+            return unreadable()
+
+
+def sdk_messages(history: Sequence[Message]) -> list[sdk.ModelMessage]:
+    """The conversation so far, in the SDK's words."""
+    tools = {call.call_id: call.tool for message in history for call in message.tool_calls}
+    return [_sdk_message(message, tools) for message in history]
+
+
+def _sdk_message(message: Message, tools: dict[str, str]) -> sdk.ModelMessage:
+    call_id = message.call_id or ""
+    match message.role:
+        case "user":
+            return sdk.ModelRequest([sdk.UserPromptPart(message.content)])
+        case "tool":
+            return sdk.ModelRequest([sdk.ToolReturnPart(tools.get(call_id, "unknown"), message.content, call_id)])
+        case "assistant":
+            calls = [sdk.ToolCallPart(call.tool, call.args, call.call_id) for call in message.tool_calls]
+            said = [sdk.TextPart(message.content)] if message.content or not calls else []
+            return sdk.ModelResponse([*said, *calls])

@@ -1,0 +1,79 @@
+"""`@tool`: a function with type hints and a docstring is all that a tool is."""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, overload
+
+from msgspec import Struct
+
+from turnwire.tools.arguments import Arguments
+
+Function = Callable[..., Any]
+_NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
+
+
+class Tool(Struct, frozen=True, kw_only=True):
+    """A function that a model may call. `timeout` is in seconds, `max_output` in characters.
+
+    The default for `max_output` is what fits into one event whatever the characters are.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    function: Function
+    arguments: Arguments
+    timeout: float = 60.0
+    max_output: int = 20_000
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, as if it had never been made a tool."""
+        return self.function(*args, **kwargs)
+
+
+@overload
+def tool(function: Function, /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float = 60.0,
+    max_output: int = 20_000,
+) -> Callable[[Function], Tool]: ...
+def tool(
+    function: Function | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float = 60.0,
+    max_output: int = 20_000,
+) -> Tool | Callable[[Function], Tool]:
+    """Makes a tool of a function, sync or async. Its docstring tells the model what it is for.
+
+    Raises TypeError for parameters that cannot be given by name, or of a type that JSON cannot hold, and ValueError
+    for a name that model providers do not take.
+    """
+
+    def declare(function: Function) -> Tool:
+        called = name or getattr(function, "__name__", type(function).__name__)
+        if not _NAME.fullmatch(called):
+            raise ValueError(f"a tool cannot be called {called!r}: use letters, digits, _ and -, at most 64; name=...")
+        arguments = Arguments(function)
+        return Tool(
+            name=called,
+            description=inspect.cleandoc(description or inspect.getdoc(function) or ""),
+            parameters=arguments.schema,
+            function=function,
+            arguments=arguments,
+            timeout=timeout,
+            max_output=max_output,
+        )
+
+    return declare if function is None else declare(function)
+
+
+def as_tool(given: Tool | Function) -> Tool:
+    return given if isinstance(given, Tool) else tool(given)

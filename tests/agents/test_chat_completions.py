@@ -1,0 +1,273 @@
+"""Turnwire's own tool loop, beyond what every agent promises."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.contracts.turns import BOUND
+from tests.core.desk import Desk, Gate
+from tests.scripted_model import ScriptedModel, calls, model_server, says, truncates
+from tests.serving import within
+from turnwire.agents.chat_completions import ChatCompletionsAgent
+from turnwire.core.errors import AgentError, ModelError, ModelUnusableError, ToolError
+from turnwire.core.events import ErrorEvent, Event, ResponseEvent, TokenEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.limits import Limits
+from turnwire.core.runner import TurnRunner
+from turnwire.core.turns import Message, ToolRequest
+from turnwire.stores.memory import MemoryStore
+from turnwire.tools import tool
+
+__all__ = ["model_server"]
+
+CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+
+
+async def weather(city: str) -> str:
+    """What the weather is like in a city."""
+    return f"Sunny in {city}"
+
+
+def agent_for(server: ScriptedModel, *tools: Any, **options: Any) -> ChatCompletionsAgent:
+    return ChatCompletionsAgent("small", base_url=server.url, tools=tools, retries=0, **options)
+
+
+@asynccontextmanager
+async def open_agent(server: ScriptedModel, *tools: Any, **options: Any) -> AsyncIterator[Desk]:
+    agent, store = agent_for(server, *tools, **options), MemoryStore()
+    runner = TurnRunner(store, {"agent": agent}, Limits())
+    await runner.open()
+    try:
+        yield Desk(store, runner)
+    finally:
+        async with asyncio.timeout(BOUND):
+            await runner.close()
+            await agent.close()
+
+
+async def answered(server: ScriptedModel, *tools: Any, **options: Any) -> list[Event]:
+    async with open_agent(server, *tools, **options) as desk:
+        return await desk.events(await desk.start("How is the weather?"))
+
+
+def text(events: list[Event]) -> str:
+    return "".join(event.content for event in events if isinstance(event, TokenEvent))
+
+
+def results(events: list[Event]) -> list[ToolResultEvent]:
+    return [event for event in events if isinstance(event, ToolResultEvent)]
+
+
+# How a model is asked
+
+
+async def test_a_model_is_asked_with_its_instructions_and_its_tools(model_server: ScriptedModel) -> None:
+    model_server.plan(says("Hello."))
+    await answered(model_server, weather, instructions="Be kind.")
+    (body,) = model_server.bodies
+    assert body["messages"][0] == {"role": "system", "content": "Be kind."}
+    (offered,) = body["tools"]
+    assert offered["function"] == {
+        "name": "weather",
+        "description": "What the weather is like in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    }
+
+
+async def test_it_speaks_the_responses_api_when_told_to(model_server: ScriptedModel) -> None:
+    model_server.plan(says("Hello."))
+    assert text(await answered(model_server, weather, api="responses")) == "Hello."
+    assert model_server.requests[0].path == "/v1/responses"
+
+
+def test_two_tools_of_one_name_are_refused(model_server: ScriptedModel) -> None:
+    with pytest.raises(ValueError, match="two tools are called 'weather'"):
+        agent_for(model_server, weather, tool(weather))
+
+
+def test_a_model_that_cannot_be_used_is_refused_at_once() -> None:
+    with pytest.raises(ModelUnusableError):
+        ChatCompletionsAgent("small", base_url="localhost")
+
+
+# Tools
+
+
+async def test_ids_that_come_again_in_every_answer_are_made_new(model_server: ScriptedModel) -> None:
+    model_server.plan(*[calls(("weather", {"city": city})) for city in ("Oslo", "Rome")], says("Both."))
+    async with open_agent(model_server, weather) as desk:
+        turn = await desk.start()
+        events = await desk.events(turn)
+        model_server.plan(calls(("weather", {"city": "Lima"})), says("That too."))
+        events += await desk.events(await desk.start("And?", session_id=turn.session_id))
+    ids = [event.call_id for event in events if isinstance(event, ToolCallEvent)]
+    assert len(set(ids)) == 3
+    assert [event.call_id for event in results(events)] == ids
+    asked = [call["id"] for message in model_server.bodies[-1]["messages"] for call in message.get("tool_calls", ())]
+    assert asked == ids
+
+
+async def test_many_tools_at_once_take_turns_and_none_is_lost(model_server: ScriptedModel) -> None:
+    most = running = 0
+
+    async def count(number: int) -> int:
+        """Counts on."""
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running -= 1
+        return number + 1
+
+    model_server.plan(calls(*[("count", {"number": number}) for number in range(30)]), says("All."))
+    events = await answered(model_server, count)
+    assert sorted(event.result for event in results(events)) == list(range(1, 31))
+    told = [message for message in model_server.bodies[1]["messages"] if message["role"] == "tool"]
+    assert [int(message["content"]) for message in told] == list(range(1, 31))
+    assert 1 < most <= 8
+
+
+async def test_what_a_tool_says_went_wrong_reaches_the_model(model_server: ScriptedModel) -> None:
+    def find(city: str) -> str:
+        """Finds a city."""
+        raise ToolError(f"there is no city {city!r}")
+
+    model_server.plan(calls(("find", {"city": "Osl"})), says("Sorry."))
+    (result,) = results(await answered(model_server, find))
+    assert (result.success, result.result) == (False, "Error: there is no city 'Osl'")
+    assert model_server.bodies[1]["messages"][-1]["content"] == "Error: there is no city 'Osl'"
+
+
+async def test_a_tool_has_its_own_time_limit(model_server: ScriptedModel) -> None:
+    @tool(timeout=0.01)
+    async def hang() -> None:
+        """Never ends."""
+        await asyncio.Event().wait()
+
+    model_server.plan(calls(("hang", {})), says("It hangs."))
+    (result,) = results(await answered(model_server, hang))
+    assert not result.success
+    assert "longer than 0.01 seconds" in result.result
+
+
+async def test_tools_of_an_answer_that_broke_off_do_not_run(model_server: ScriptedModel) -> None:
+    whole = truncates()
+    model_server.plan(type(whole)(calls(("weather", {"city": "Oslo"})).pieces, whole.ending))
+    events = await answered(model_server, weather)
+    assert not [event for event in events if isinstance(event, ToolCallEvent)]
+    assert [event.code for event in events if isinstance(event, ErrorEvent)] == ["truncated"]
+
+
+async def test_tools_whose_results_nobody_would_read_do_not_run(model_server: ScriptedModel) -> None:
+    model_server.plan(calls(("weather", {"city": "Oslo"})))
+    events = await answered(model_server, weather, max_steps=1)
+    (error,) = (event for event in events if isinstance(event, ErrorEvent))
+    assert error.code == "max_turns"
+    assert not results(events)
+    assert not [event for event in events if isinstance(event, ToolCallEvent)]
+
+
+async def test_what_is_said_before_and_after_a_tool_are_two_paragraphs(model_server: ScriptedModel) -> None:
+    model_server.plan(calls(("weather", {"city": "Oslo"}), text="Let me look."), says("Sunny."))
+    assert text(await answered(model_server, weather)) == "Let me look.\n\nSunny."
+
+
+# Calls that are written out
+
+
+@pytest.mark.parametrize("reply", [CALL, f"```json\n{CALL}\n```"], ids=["bare", "fenced"])
+async def test_a_call_that_is_written_out_is_called(model_server: ScriptedModel, reply: str) -> None:
+    model_server.plan(says(*reply), says("Sunny."))
+    events = await answered(model_server, weather)
+    assert text(events) == "Sunny."
+    (result,) = results(events)
+    assert (result.tool, result.result) == ("weather", "Sunny in Oslo")
+    call, told = model_server.bodies[1]["messages"][-2:]
+    assert call["content"] is None
+    assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"city": "Oslo"}
+    assert (told["tool_call_id"], told["content"]) == (call["tool_calls"][0]["id"], "Sunny in Oslo")
+
+
+async def test_json_that_is_an_answer_is_one(model_server: ScriptedModel) -> None:
+    reply = '{"name": "delete_everything", "arguments": {}}'
+    model_server.plan(says(*reply))
+    events = await answered(model_server, weather)
+    assert text(events) == reply
+    assert isinstance(events[-2], ResponseEvent)
+
+
+# agent_turn
+
+
+async def test_agent_turn_tells_of_tools_and_the_answer_in_order(model_server: ScriptedModel) -> None:
+    told: list[tuple[str, dict[str, Any]]] = []
+    gate = Gate()
+
+    async def held_weather(city: str) -> str:
+        """What the weather is like in a city."""
+        assert told == [("tool_call", {"tool": "held_weather", "args": {"city": "Oslo"}, "call_id": "call_1"})]
+        await gate.wait()
+        return f"Sunny in {city}"
+
+    async def on_event(event_type: str, data: dict[str, Any]) -> None:
+        told.append((event_type, data))
+
+    agent = agent_for(model_server, held_weather)
+    session: list[Message] = []
+    model_server.plan(calls(("held_weather", {"city": "Oslo"})), says("Sunny."))
+    running = asyncio.create_task(agent.agent_turn(session, "How is the weather?", on_event=on_event))
+    await gate.reached()
+    gate.open()
+    assert await within(running) == "Sunny."
+    assert [kind for kind, _ in told] == ["tool_call", "tool_result", "response"]
+    assert told[1][1]["tool"] == "held_weather"
+    assert told[1][1]["result"] == "Sunny in Oslo"
+    assert told[2][1] == {"content": "Sunny."}
+    assert session == [
+        Message("user", "How is the weather?"),
+        Message("assistant", "", tool_calls=(ToolRequest("call_1", "held_weather", {"city": "Oslo"}),)),
+        Message("tool", "Sunny in Oslo", call_id="call_1"),
+        Message("assistant", "Sunny."),
+    ]
+    await agent.close()
+
+
+async def test_agent_turn_needs_nobody_to_listen_and_goes_on_with_a_session(model_server: ScriptedModel) -> None:
+    agent = agent_for(model_server)
+    session: list[Message] = []
+    model_server.plan(says("One."), says("Two."))
+    assert [await within(agent.agent_turn(session, question)) for question in ("1?", "2?")] == ["One.", "Two."]
+    assert [message["content"] for message in model_server.bodies[1]["messages"]] == ["1?", "One.", "2?"]
+    assert [message.content for message in session] == ["1?", "One.", "2?", "Two."]
+    await agent.close()
+
+
+async def test_agent_turn_that_fails_leaves_the_session_as_it_was(model_server: ScriptedModel) -> None:
+    agent = agent_for(model_server, weather, max_steps=2)
+    session = [Message("user", "1?"), Message("assistant", "One.")]
+    before = list(session)
+    model_server.plan(truncates("Half an"))
+    with pytest.raises(ModelError):
+        await within(agent.agent_turn(session, "2?"))
+    ask = ("weather", {"city": "Oslo"})
+    model_server.plan(calls(ask), calls(ask))
+    with pytest.raises(AgentError, match="asked 2 times"):
+        await within(agent.agent_turn(session, "2?"))
+
+    async def leave(event_type: str, data: dict[str, Any]) -> None:
+        raise ConnectionError
+
+    model_server.plan(calls(ask))
+    with pytest.raises(ConnectionError):
+        await within(agent.agent_turn(session, "2?", on_event=leave))
+    assert session == before
+    await agent.close()

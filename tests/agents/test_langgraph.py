@@ -1,0 +1,637 @@
+"""What is special to LangGraph and LangChain; the contract suite has the rest."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import ToolRetryMiddleware
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langchain_core.callbacks import AsyncCallbackManager, adispatch_custom_event
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableGenerator, RunnableLambda
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.constants import TAG_NOSTREAM
+from langgraph.func import entrypoint, task
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.runtime import Runtime
+from langgraph.types import interrupt
+from openai import DefaultAsyncHttpx2Client
+from pydantic import BaseModel
+
+from tests.core.desk import Gate, open_desk
+from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, thinks, too_long, truncates
+from turnwire.agents.langgraph import LangGraphAgent
+from turnwire.assembly import as_agent
+from turnwire.core.contracts import Store
+from turnwire.core.errors import AgentError, ModelError, ToolError
+from turnwire.core.events import (
+    CustomEvent,
+    Event,
+    ReasoningEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.core.turns import Message, Turn
+from turnwire.tools import progress
+
+__all__ = ["model_server"]
+
+HISTORY = (Message("user", "How is it?"), Message("assistant", "Sunny."))
+TURN = Turn(id="t1", session_id="s1", principal="ann", message="hello", history=HISTORY)
+
+
+async def heard(agent: Any, turn: Turn = TURN) -> list[Event | str]:
+    return [event async for event in agent.answer(turn)]
+
+
+def answering(given: Any) -> AsyncGenerator[Event | str]:
+    return as_agent(given).answer(TURN)  # type: ignore[return-value]
+
+
+def only(events: Any, kind: Any) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def text(events: list[Event | str]) -> str:
+    return "".join(only(events, str))
+
+
+def graph(*nodes: Any, state: Any = MessagesState, **options: Any) -> Any:
+    """The nodes one after the other: functions, or pairs of a name and what it does."""
+    builder = StateGraph(state)
+    builder.add_sequence(nodes)
+    name = nodes[0][0] if isinstance(nodes[0], tuple) else nodes[0].__name__
+    builder.add_edge(START, name)
+    return builder.compile(**options)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Any]:
+    client = DefaultAsyncHttpx2Client()
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def model(model_server: ScriptedModel, client: Any) -> ChatOpenAI:
+    """A model that asks the scripted server."""
+    return ChatOpenAI(
+        model="small",
+        base_url=model_server.url,
+        api_key="none",  # type: ignore[arg-type]
+        max_retries=0,
+        stream_usage=True,
+        http_async_client=client,
+    )
+
+
+@pytest.fixture
+def responding(model_server: ScriptedModel, client: Any) -> ChatOpenAI:
+    """The same by the Responses API."""
+    return ChatOpenAI(
+        model="small",
+        base_url=model_server.url,
+        api_key="none",  # type: ignore[arg-type]
+        max_retries=0,
+        use_responses_api=True,
+        http_async_client=client,
+    )
+
+
+def weather(city: str) -> str:
+    """What the weather is like in a city."""
+    return f"Sunny in {city}"
+
+
+# Graphs
+
+
+async def test_a_graph_without_a_model_answers() -> None:
+    def greet(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"{state['messages'][-1].text} yourself")]}
+
+    assert await heard(as_agent(graph(greet))) == ["hello yourself"]
+
+
+async def test_what_a_node_repeats_of_the_history_is_not_told_again() -> None:
+    class State(TypedDict):
+        messages: list[BaseMessage]
+
+    def greet(state: State) -> dict[str, Any]:
+        return {"messages": [*state["messages"], AIMessage("hello yourself")]}
+
+    assert await heard(as_agent(graph(greet, state=State))) == ["hello yourself"]
+
+
+async def test_a_model_that_does_not_stream_answers_too() -> None:
+    async def reply(state: MessagesState) -> dict[str, Any]:
+        fake = FakeListChatModel(responses=["all at once"], disable_streaming=True)
+        return {"messages": [await fake.ainvoke(state["messages"])]}
+
+    assert await heard(as_agent(graph(reply))) == ["all at once"]
+
+
+async def test_a_sync_node_with_a_sync_model_answers() -> None:
+    def reply(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [FakeListChatModel(responses=["Yes"]).invoke(state["messages"])]}
+
+    assert text(await heard(as_agent(graph(reply)))) == "Yes"
+
+
+async def test_the_history_is_given_to_a_graph_that_has_none(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    model_server.plan(says("Oslo."))
+    assert text(await heard(as_agent(create_agent(model)))) == "Oslo."
+    assert [message["content"] for message in model_server.bodies[0]["messages"]] == ["How is it?", "Sunny.", "hello"]
+
+
+async def test_a_state_of_another_shape_is_made_by_the_application() -> None:
+    class State(TypedDict):
+        question: str
+        messages: Annotated[list[BaseMessage], lambda before, more: before + more]
+
+    def reply(state: State) -> dict[str, Any]:
+        return {"messages": [AIMessage(state["question"].upper())]}
+
+    built = graph(reply, state=State)
+    assert await heard(LangGraphAgent(built, to_input=lambda turn: {"question": turn.message})) == ["HELLO"]
+
+
+async def test_a_node_may_know_who_asks() -> None:
+    async def reply(state: MessagesState, runtime: Runtime[Turn]) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"You are {runtime.context.principal}.")]}
+
+    assert text(await heard(LangGraphAgent(graph(reply), to_context=lambda turn: turn))) == "You are ann."
+
+
+async def test_what_the_stream_writer_sends_is_told() -> None:
+    def search(state: MessagesState) -> dict[str, Any]:
+        write = get_stream_writer()
+        write(StatusEvent("searching"))
+        write({"type": "found", "hits": 3})
+        write("half way")
+        return {"messages": [AIMessage("Done.")]}
+
+    assert await heard(as_agent(graph(search))) == [
+        StatusEvent("searching"),
+        CustomEvent(name="found", data={"type": "found", "hits": 3}),
+        CustomEvent(name="custom", data="half way"),
+        "Done.",
+    ]
+
+
+async def test_only_the_nodes_that_answer_do(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    async def classify(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke("which?")]}
+
+    async def reply(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    async def log(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage("(logged)")]}
+
+    model_server.plan(says("question"), says("It is."))
+    events = await heard(LangGraphAgent(graph(classify, reply, log), answer_nodes=["reply"]))
+    assert text(events) == "It is."
+    assert only(events, TokenEvent) == [
+        TokenEvent("question", agent_path=("classify",)),
+        TokenEvent("(logged)", agent_path=("log",)),
+    ]
+
+
+class City(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize("as_tool", [True, False], ids=["as a call", "as text"])
+async def test_an_answer_that_is_a_value_is_told_as_json(
+    model_server: ScriptedModel, model: ChatOpenAI, as_tool: bool
+) -> None:
+    model_server.plan(calls(("City", {"name": "Oslo"})) if as_tool else says('{"name":"Oslo"}'))
+    form: Any = ToolStrategy(City) if as_tool else ProviderStrategy(City)
+    agent = create_agent(model, response_format=form)
+    assert text(await heard(as_agent(agent))) == '{"name":"Oslo"}'
+
+
+async def test_a_model_that_is_not_to_be_streamed_is_not(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    async def reply(state: MessagesState) -> dict[str, Any]:
+        await model.with_config(tags=[TAG_NOSTREAM]).ainvoke("which?")
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    model_server.plan(says("question"), says("It is."))
+    events = await heard(as_agent(graph(reply)))
+    assert text(events) == "It is."
+    assert not only(events, TokenEvent)
+    assert len(only(events, UsageEvent)) == 2
+
+
+async def test_a_graph_that_is_a_function_answers(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    @task
+    async def ask(question: str) -> BaseMessage:
+        return await model.ainvoke(question)
+
+    @entrypoint()
+    async def flow(given: dict[str, Any]) -> str:
+        return (await ask(given["messages"][-1].text)).text
+
+    model_server.plan(says("It is."))
+    assert text(await heard(as_agent(flow))) == "It is."
+
+
+# Subgraphs
+
+
+async def test_a_subgraph_is_told_by_its_name_and_its_answer_is_the_graphs(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    def start(state: MessagesState) -> None:
+        get_stream_writer()(StatusEvent("reading"))
+
+    inner = graph(start, ("agent", create_agent(model, tools=[weather])))
+    model_server.plan(calls(("weather", {"city": "Oslo"})), says("It is sunny."))
+    events = await heard(as_agent(graph(("research", inner))))
+    assert only(events, StatusEvent) == [StatusEvent("reading", agent_path=("research",))]
+    path = ("research", "agent")
+    assert {event.agent_path for event in only(events, ToolCallEvent | ToolResultEvent)} == {path}
+    assert {event.agent_path for event in only(events, UsageEvent)} == {path}
+    told = only(events, TokenEvent)
+    assert {event.agent_path for event in told} == {path}
+    assert "".join(event.content for event in told) == "It is sunny."
+    assert text(events) == "It is sunny."
+
+
+async def test_an_agent_in_a_tool_is_told_by_its_own_name(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    expert = create_agent(model, tools=[weather], name="meteorologist")
+
+    async def consult(question: str) -> str:
+        """Asks somebody who knows."""
+        state = await expert.ainvoke({"messages": [HumanMessage(question)]})
+        return state["messages"][-1].text
+
+    model_server.plan(
+        calls(("consult", {"question": "Oslo?"}), ids=["c1"]),
+        calls(("weather", {"city": "Oslo"}), ids=["c2"]),
+        says("Sun."),
+        says("Sun, they say."),
+    )
+    events = await heard(as_agent(create_agent(model, tools=[consult], name="host")))
+    assert {event.call_id: event.agent_path for event in only(events, ToolResultEvent)} == {
+        "c1": (),
+        "c2": ("meteorologist",),
+    }
+    assert [event.content for event in only(events, TokenEvent)] == ["Sun."]
+    assert text(events) == "Sun, they say."
+
+
+# Checkpointers
+
+
+async def test_a_thread_keeps_the_history_of_its_session(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    agent = as_agent(create_agent(model, checkpointer=InMemorySaver()))
+    model_server.plan(says("First."), says("Second."), says("Other."))
+    fresh = Turn(id="t1", session_id="s1", principal="ann", message="one")
+    assert text(await heard(agent, fresh)) == "First."
+    again = Turn(id="t2", session_id="s1", principal="ann", message="two", history=HISTORY)
+    assert text(await heard(agent, again)) == "Second."
+    other = Turn(id="t3", session_id="s2", principal="ann", message="three")
+    assert text(await heard(agent, other)) == "Other."
+    told = [[message["content"] for message in body["messages"]] for body in model_server.bodies]
+    assert told == [["one"], ["one", "First.", "two"], ["three"]]
+
+
+async def test_no_configuration_makes_sessions_share_a_thread() -> None:
+    async def count(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(str(len(state["messages"])))]}
+
+    config: Any = {"configurable": {"thread_id": "one for all"}, "callbacks": AsyncCallbackManager([])}
+    agent = LangGraphAgent(graph(count, checkpointer=InMemorySaver()), config=config)
+    for session_id in ("s1", "s2"):
+        turn = Turn(id="t1", session_id=session_id, principal="ann", message="hello")
+        assert text(await heard(agent, turn)) == "1"
+
+
+async def test_a_thread_that_was_stopped_in_a_tool_goes_on(
+    store: Store, model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    gate = Gate()
+
+    async def endless(city: str) -> str:
+        """Never comes to an end."""
+        await gate.wait()
+        return city
+
+    adapter = as_agent(create_agent(model, tools=[endless], checkpointer=InMemorySaver()))
+
+    async def answer(turn: Turn) -> AsyncIterator[Event | str]:
+        async for event in adapter.answer(turn):
+            yield event
+
+    model_server.plan(calls(("endless", {"city": "Oslo"})), says("Whole."))
+    async with open_desk(store, answer) as desk:
+        turn = await desk.start("one")
+        await gate.reached()
+        await desk.cancel(turn)
+        again = await desk.start("two", session_id=turn.session_id)
+        assert (await desk.end(again)).outcome == "completed"
+    assert [(message["role"], message.get("tool_call_id")) for message in model_server.bodies[1]["messages"]] == [
+        ("user", None),
+        ("assistant", None),
+        ("tool", "call_1"),
+        ("user", None),
+    ]
+
+
+async def test_a_thread_whose_tool_failed_goes_on(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    async def broken() -> str:
+        """Does not work."""
+        raise LookupError("swordfish")
+
+    agent = as_agent(create_agent(model, tools=[broken], checkpointer=InMemorySaver()))
+    model_server.plan(calls(("broken", {})), says("Whole."))
+    with pytest.raises(ToolError):
+        await heard(agent)
+    assert text(await heard(agent)) == "Whole."
+    assert [message["role"] for message in model_server.bodies[1]["messages"]] == ["user", "assistant", "tool", "user"]
+
+
+async def test_a_graph_that_waits_for_a_person_is_an_error() -> None:
+    def ask(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage(interrupt("may I?"))]}
+
+    with pytest.raises(AgentError, match="waits for somebody to decide"):
+        await heard(as_agent(graph(ask, checkpointer=InMemorySaver())))
+
+
+# Tools
+
+
+async def test_a_tool_tells_how_far_it_is(store: Store, model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    async def look(city: str) -> str:
+        """Looks."""
+        await asyncio.to_thread(progress, f"on the way to {city}", 0.5)
+        return "Sunny"
+
+    def listen(city: str) -> str:
+        """Listens."""
+        progress(f"on the way to {city}", 0.5)
+        return "Quiet"
+
+    adapter = as_agent(create_agent(model, tools=[look, listen]))
+
+    async def answer(turn: Turn) -> AsyncIterator[Event | str]:
+        async for event in adapter.answer(turn):
+            yield event
+
+    model_server.plan(calls(("look", {"city": "Oslo"}), ("listen", {"city": "Rome"})), says("Sunny and quiet."))
+    async with open_desk(store, answer) as desk:
+        events = await desk.events(await desk.start())
+    assert {event.call_id: event.text for event in only(events, ToolProgressEvent)} == {
+        "call_1": "on the way to Oslo",
+        "call_2": "on the way to Rome",
+    }
+
+
+async def test_a_tool_node_may_tell_the_model_what_a_tool_raised(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    def broken(city: str) -> str:
+        """Does not work."""
+        raise LookupError("swordfish")
+
+    tools = [broken]
+
+    async def agent(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.bind_tools(tools).ainvoke(state["messages"])]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node(agent)
+    builder.add_node("tools", ToolNode(tools, handle_tool_errors="It does not work."))
+    builder.add_edge(START, "agent")
+    builder.add_conditional_edges("agent", tools_condition)
+    builder.add_edge("tools", "agent")
+    model_server.plan(calls(("broken", {"city": "Oslo"})), says("Sorry."))
+    events = await heard(as_agent(builder.compile()))
+    (result,) = only(events, ToolResultEvent)
+    assert (result.success, result.result) == (False, "Error: the tool failed (LookupError)")
+    assert model_server.bodies[1]["messages"][-1]["content"] == "It does not work."
+    assert text(events) == "Sorry."
+
+
+async def test_the_words_of_a_tool_error_are_the_users(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    async def broken(city: str) -> str:
+        """Does not work."""
+        raise ToolError(f"there is no {city}")
+
+    model_server.plan(calls(("broken", {"city": "Oslo"})))
+    with pytest.raises(ToolError, match="there is no Oslo"):
+        await heard(as_agent(create_agent(model, tools=[broken])))
+
+
+async def test_a_sync_tool_is_not_called_with_half_its_arguments(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    ran: list[str] = []
+
+    def look(city: str = "everywhere") -> str:
+        """Looks."""
+        ran.append(city)
+        return "Sunny"
+
+    model_server.plan(calls(("look", '{"city": "Os')), says("Sorry."))
+    events = await heard(as_agent(create_agent(model, tools=[look])))
+    assert ran == []
+    (result,) = only(events, ToolResultEvent)
+    assert not result.success
+    assert "not a JSON object" in result.result
+    assert text(events) == "Sorry."
+
+
+async def test_a_blocking_tool_does_not_begin_once_the_turn_is_over(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    ran: list[str] = []
+
+    def look(city: str) -> str:
+        """Looks."""
+        ran.append(city)
+        return "Sunny"
+
+    model_server.plan(calls(("look", {"city": "Oslo"})))
+    async with asyncio.timeout(10), aclosing(answering(create_agent(model, tools=[look]))) as events:
+        while not isinstance(await anext(events), ToolCallEvent):
+            pass
+    async with asyncio.timeout(10):
+        await asyncio.get_running_loop().shutdown_default_executor()
+    assert ran == []
+
+
+async def test_a_long_result_is_cut_in_the_log_and_not_for_the_model(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    async def read() -> str:
+        """Reads a book."""
+        return "word " * 100_000
+
+    model_server.plan(calls(("read", {})), says("Long."))
+    events = await heard(as_agent(create_agent(model, tools=[read])))
+    (result,) = only(events, ToolResultEvent)
+    assert len(result.result) < 21_000
+    assert "500,000 characters in all" in result.result
+    assert len(model_server.bodies[1]["messages"][-1]["content"]) == 500_000
+
+
+async def test_a_tool_of_half_an_answer_does_not_run(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    async def look() -> str:
+        """Looks."""
+        raise AssertionError("it ran")
+
+    model_server.plan(replace(calls(("look", {})), ending="unfinished"))
+    with pytest.raises(ModelError) as caught:
+        await heard(as_agent(create_agent(model, tools=[look])))
+    assert caught.value.code == "truncated"
+
+
+async def test_a_tool_that_is_tried_again_is_another_call(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    tries = iter([LookupError("swordfish"), None])
+
+    async def flaky() -> str:
+        """Works the second time."""
+        if error := next(tries):
+            raise error
+        return "Sunny"
+
+    model_server.plan(calls(("flaky", {})), says("It is sunny."))
+    patient = ToolRetryMiddleware(max_retries=1, initial_delay=0)
+    events = await heard(as_agent(create_agent(model, tools=[flaky], middleware=[patient])))
+    assert [event.call_id for event in only(events, ToolCallEvent)] == ["call_1", "call_1-2"]
+    results = [(event.call_id, event.success) for event in only(events, ToolResultEvent)]
+    assert results == [("call_1", False), ("call_1-2", True)]
+    assert text(events) == "It is sunny."
+
+
+# The Responses API
+
+
+async def test_the_responses_api_tells_thoughts_tools_and_cost(
+    model_server: ScriptedModel, responding: ChatOpenAI
+) -> None:
+    cost = {"input": 11, "output": 7, "cached": 5, "reasoning": 3}
+    model_server.plan(
+        calls(("weather", {"city": "Oslo"})), says(thinks("Hm, "), thinks("sun."), "It ", "is.", usage=cost)
+    )
+    events = await heard(as_agent(create_agent(responding, tools=[weather])))
+    assert "".join(event.content for event in only(events, ReasoningEvent)) == "Hm, sun."
+    assert text(events) == "It is."
+    assert [event.result for event in only(events, ToolResultEvent)] == ["Sunny in Oslo"]
+    last = only(events, UsageEvent)[-1]
+    assert (last.input_tokens, last.cached_input_tokens, last.reasoning_tokens) == (11, 5, 3)
+
+
+@pytest.mark.parametrize("answer", [truncates("Half an"), too_long("Half an")], ids=["cut", "at its limit"])
+async def test_half_an_answer_by_the_responses_api_is_an_error(
+    model_server: ScriptedModel, responding: ChatOpenAI, answer: Any
+) -> None:
+    model_server.plan(answer)
+    with pytest.raises(ModelError) as caught:
+        await heard(as_agent(create_agent(responding)))
+    assert caught.value.code == "truncated"
+
+
+# Other runnables
+
+
+async def test_a_chain_answers_with_what_it_streams_out(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    prompt = ChatPromptTemplate.from_messages(
+        [("system", "Be kind."), ("placeholder", "{history}"), ("user", "{said}")]
+    )
+    chain = prompt | model | StrOutputParser() | RunnableGenerator(_shouted)
+    model_server.plan(says("it ", "is."))
+    agent = LangGraphAgent(chain, to_input=lambda turn: {"said": turn.message, "history": [("user", "before")]})
+    events = await heard(agent)
+    assert only(events, str) == ["IT ", "IS."]
+    assert len(only(events, UsageEvent)) == 1
+    assert [message["role"] for message in model_server.bodies[0]["messages"]] == ["system", "user", "user"]
+
+
+async def _shouted(pieces: AsyncIterator[str]) -> AsyncIterator[str]:
+    async for piece in pieces:
+        if piece:
+            yield piece.upper()
+
+
+async def test_a_model_is_a_runnable_too(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    model_server.plan(says("It ", "is."), truncates("Half an"), fails(429))
+    events = await heard(as_agent(model))
+    assert only(events, str) == ["It ", "is."]
+    assert [message["content"] for message in model_server.bodies[0]["messages"]] == ["How is it?", "Sunny.", "hello"]
+    for code in ("truncated", "rate_limited"):
+        with pytest.raises(ModelError) as caught:
+            await heard(as_agent(model))
+        assert caught.value.code == code
+
+
+async def test_events_that_are_dispatched_are_told() -> None:
+    async def reply(messages: list[BaseMessage]) -> str:
+        await adispatch_custom_event("found", {"hits": 3})
+        return messages[-1].text.upper()
+
+    assert await heard(as_agent(RunnableLambda(reply))) == [CustomEvent(name="found", data={"hits": 3}), "HELLO"]
+
+
+async def test_a_runnable_that_gives_a_whole_state_answers_with_its_last_message() -> None:
+    def reply(messages: list[BaseMessage]) -> dict[str, Any]:
+        return {"messages": [*messages, AIMessage("hello yourself")]}
+
+    chain = RunnableLambda(reply)
+    assert await heard(as_agent(chain)) == ["hello yourself"]
+
+
+# What goes wrong
+
+
+async def test_an_error_of_a_node_is_the_applications_own() -> None:
+    def reply(state: MessagesState) -> None:
+        raise LookupError("swordfish")
+
+    with pytest.raises(LookupError):
+        await heard(as_agent(graph(reply)))
+
+
+class ProviderError(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__("swordfish")
+        self.status_code = status
+
+
+class ConnectTimeout(Exception):
+    """As many HTTP clients call it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ProviderError(429), "rate_limited"), (ConnectTimeout("swordfish"), "model_unavailable")],
+    ids=["status", "connection"],
+)
+async def test_an_error_of_any_provider_has_its_code(error: Exception, code: str) -> None:
+    class Failing(FakeListChatModel):
+        async def _astream(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+            raise error
+            yield
+
+    with pytest.raises(ModelError) as caught:
+        await heard(as_agent(create_agent(Failing(responses=[]))))
+    assert caught.value.code == code
+    assert "swordfish" not in str(caught.value)

@@ -1,0 +1,123 @@
+"""What a developer brings is known for what it is, without any SDK being imported to find out."""
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwire.agents.chat_completions import ChatCompletionsAgent
+from turnwire.agents.function import FunctionAgent
+from turnwire.agents.generator import GeneratorAgent
+from turnwire.agents.recognising import KINDS, kind_of
+from turnwire.assembly import as_agent, load_agent
+from turnwire.core.turns import Turn
+
+
+def imitation(module: str, name: str) -> Any:
+    """An object whose class says that it comes from there."""
+    base = type(name, (), {"__module__": module})
+    return type("Mine", (base,), {})()
+
+
+async def generator(turn: Turn) -> AsyncIterator[str]:
+    yield "hello"
+
+
+async def function(turn: Turn) -> str:
+    return "hello"
+
+
+class Called:
+    async def __call__(self, turn: Turn) -> str:
+        return "hello"
+
+
+class CalledGenerator:
+    async def __call__(self, turn: Turn) -> AsyncIterator[str]:
+        yield "hello"
+
+
+class Answering:
+    def answer(self, turn: Turn) -> AsyncIterator[str]:
+        return generator(turn)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (generator, GeneratorAgent),
+        (CalledGenerator(), GeneratorAgent),
+        (function, FunctionAgent),
+        (Called(), FunctionAgent),
+        (Answering(), Answering),
+    ],
+    ids=["generator", "called generator", "function", "called function", "object"],
+)
+def test_functions_and_objects(given: Any, kind: type) -> None:
+    assert isinstance(as_agent(given), kind)
+
+
+def test_our_own_agent_is_one() -> None:
+    agent = ChatCompletionsAgent("small", base_url="http://127.0.0.1:9/v1")
+    assert as_agent(agent) is agent
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, 3, "echo", lambda turn: turn, Answering, Called, object()],
+    ids=["None", "number", "text", "function", "class", "called class", "object"],
+)
+def test_anything_else_is_refused_and_told_what_would_do(given: Any) -> None:
+    with pytest.raises(TypeError, match="is not an agent: give an async function"):
+        as_agent(given)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "extra"),
+    [
+        ("agents.agent", "Agent", "agents"),
+        ("langchain_core.runnables.base", "Runnable", "langchain"),
+        ("langgraph.pregel.main", "Pregel", "langchain"),
+        ("pydantic_ai.agent", "Agent", "pydantic-ai"),
+        ("pydantic_ai.agent.abstract", "AbstractAgent", "pydantic-ai"),
+    ],
+)
+def test_an_agent_of_an_sdk_is_known_by_its_classes(module: str, name: str, extra: str) -> None:
+    kind = kind_of(imitation(module, name))
+    assert kind is not None
+    assert kind.extra == extra
+
+
+@pytest.mark.parametrize(("module", "name"), [("agents.tool", "Tool"), ("my_agents", "Agent"), ("langgraph.x", "Y")])
+def test_other_classes_of_theirs_and_ours_are_not(module: str, name: str) -> None:
+    assert kind_of(imitation(module, name)) is None
+
+
+def test_a_package_of_ones_own_may_be_called_agents() -> None:
+    mine = type("Agent", (Answering,), {"__module__": "agents"})()
+    assert as_agent(mine) is mine
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.extra)
+def test_a_missing_extra_is_told_with_the_command(kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module, name = min(kind.classes)
+    monkeypatch.setitem(sys.modules, f"turnwire.agents.{kind.adapter.partition(':')[0]}", None)
+    given = imitation(module, name)
+    with pytest.raises(ImportError, match=rf"pip install 'turnwire\[{kind.extra}\]'"):
+        as_agent(given)
+    shelf = type(sys)("a_shelf")
+    shelf.given = given  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_shelf", shelf)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(ValueError, match="pip install"):
+        load_agent("a_shelf:given")
+
+
+def test_every_kind_has_an_adapter() -> None:
+    for kind in KINDS:
+        module, _, name = kind.adapter.partition(":")
+        assert module
+        assert name

@@ -1,0 +1,48 @@
+"""An agent of LangChain's, which is a graph of LangGraph's."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_openai import ChatOpenAI
+from openai import DefaultAsyncHttpx2Client
+
+from turnwire.agents.langgraph import LangGraphAgent
+
+NAME = "langgraph"
+APIS = ("chat", "responses")
+CANNOT = {
+    "lists/responses": "ChatOpenAI raises when arguments are JSON, but not an object",
+    "reasoning/chat": "ChatOpenAI drops the reasoning that chat servers send",
+    "values": "LangChain makes text of what a tool returns before anybody hears of it",
+    "woven/responses": "ChatOpenAI loses the arguments of calls whose pieces do not come one call after the other",
+}
+TOOL_ERROR = "fatal"
+UNKNOWN_TOOL = "told"
+
+
+def build(url: str, tools: Sequence[Callable[..., Any]], *, api: Any, timeout: float) -> Any:
+    # A client of its own, so that it can be closed: others are shared by all models of the process.
+    client = DefaultAsyncHttpx2Client(timeout=timeout)
+    model = ChatOpenAI(
+        model="small",
+        base_url=url,
+        api_key="none",  # type: ignore[arg-type]
+        max_retries=0,
+        timeout=timeout,
+        stream_usage=True,
+        http_async_client=client,
+        use_responses_api=api == "responses",
+    )
+    graph: Any = create_agent(model, tools=tools, system_prompt="Be kind.")
+    graph.client = client
+    return graph
+
+
+def adapt(built: Any, *, max_turns: int) -> LangGraphAgent:
+    # A step of the graph is one call of the model, or the tools that it wished for.
+    return LangGraphAgent(built, config={"recursion_limit": 2 * max_turns})
+
+
+async def close(built: Any) -> None:
+    await built.client.aclose()

@@ -1,0 +1,643 @@
+"""What every agent adapter promises: whole turns, through the real runner, asked of a real server."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.contracts.agents import CASES, SILENCE, AgentCase
+from tests.contracts.turns import BOUND
+from tests.core.desk import Desk, Gate
+from tests.scripted_model import (
+    Answer,
+    Failure,
+    Request,
+    ScriptedModel,
+    breaks,
+    calls,
+    cuts,
+    fails,
+    filtered,
+    garbles,
+    hangs,
+    model_server,
+    says,
+    silent,
+    thinks,
+    too_long,
+    truncates,
+)
+from tests.scripted_wires import Ending
+from turnwire.core.emit import emit
+from turnwire.core.errors import TurnEndedError
+from turnwire.core.events import (
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    ReasoningEvent,
+    ResponseEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    Usage,
+    UsageEvent,
+)
+from turnwire.core.follow import follow
+from turnwire.core.turns import TurnRecord
+from turnwire.tools import progress
+
+__all__ = ["model_server"]
+
+SECRET = "the password is swordfish"
+E = TypeVar("E", bound=Event)
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.id)
+def case(request: pytest.FixtureRequest) -> AgentCase:
+    return request.param
+
+
+# Tools: plain functions, as a developer writes them
+
+
+async def weather(city: str) -> str:
+    """What the weather is like in a city."""
+    emit(StatusEvent(f"asking about {city}"))
+    await asyncio.sleep(0)
+    progress("half way", 0.5)
+    return f"Sunny in {city}"
+
+
+def blocking_weather(city: str) -> str:
+    """What the weather is like in a city, by a library that blocks."""
+    emit(StatusEvent(f"asking about {city}"))
+    progress("half way", 0.5)
+    return f"Sunny in {city}"
+
+
+async def broken(city: str) -> str:
+    """A tool that does not work."""
+    raise LookupError(f"{city}: {SECRET}")
+
+
+# Reading what happened
+
+
+async def seen(desk: Desk, turn: TurnRecord, wanted: Callable[[Event], bool]) -> list[Event]:
+    """The log of a running turn up to the first such event."""
+    events: list[Event] = []
+    async with asyncio.timeout(BOUND), aclosing(follow(desk.store, turn.id, 0)) as batches:
+        async for batch in batches:
+            for logged in batch:
+                events.append(logged.event)
+                if wanted(logged.event):
+                    return events
+    raise AssertionError(f"it never happened: {events}")
+
+
+def only(events: list[Event], kind: type[E]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def tokens(events: list[Event]) -> list[str]:
+    return [event.content for event in only(events, TokenEvent)]
+
+
+def text(events: list[Event]) -> str:
+    return "".join(tokens(events))
+
+
+def place(events: list[Event], kind: type[Event]) -> int:
+    return next(index for index, event in enumerate(events) if isinstance(event, kind))
+
+
+def outcome(events: list[Event]) -> tuple[str, str | None]:
+    """How it ended, and the code of its error."""
+    done = events[-1]
+    assert isinstance(done, DoneEvent), events[-1]
+    errors = only(events, ErrorEvent)
+    assert len(errors) <= 1
+    return done.outcome, errors[0].code if errors else None
+
+
+def check_calls_have_results(events: list[Event]) -> None:
+    asked = [event.call_id for event in only(events, ToolCallEvent)]
+    answered = [event.call_id for event in only(events, ToolResultEvent)]
+    assert sorted(asked) == sorted(answered)
+    assert len(set(asked)) == len(asked)
+
+
+def said(body: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The conversation in a request, the same for both APIs: who said what, which tool was called, what it gave."""
+    told: list[tuple[str, Any]] = []
+    for item in body["messages"] if "messages" in body else body["input"]:
+        role, kind = item.get("role"), item.get("type", "message")
+        content = _content(item.get("content"))
+        if role == "tool":
+            told.append(("result", (item["tool_call_id"], content)))
+        elif kind == "function_call":
+            told.append(("call", (item["call_id"], item["name"], json.loads(item["arguments"]))))
+        elif kind == "function_call_output":
+            told.append(("result", (item["call_id"], _content(item["output"]))))
+        elif role in ("user", "assistant"):
+            if content:
+                told.append((role, content))
+            for call in item.get("tool_calls") or ():
+                function = call["function"]
+                told.append(("call", (call["id"], function["name"], json.loads(function["arguments"]))))
+    return told
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content)
+    return content or ""
+
+
+def results_told(body: dict[str, Any]) -> list[str]:
+    return [what[1] for kind, what in said(body) if kind == "result"]
+
+
+# Text
+
+
+async def test_text_comes_in_the_pieces_and_at_the_time_the_model_sends_it(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    gate = asyncio.Event()
+    model_server.plan(says("Green ", "tea,\n", gate, " gladly", " 🍵."))
+    async with case.desk(model_server) as desk:
+        turn = await desk.start("What do you drink?")
+        early = await seen(desk, turn, lambda event: event == TokenEvent("tea,\n"))
+        assert tokens(early) == ["Green ", "tea,\n"]
+        gate.set()
+        events = await desk.events(turn)
+    assert tokens(events) == ["Green ", "tea,\n", " gladly", " 🍵."]
+    assert outcome(events) == ("completed", None)
+    (response,) = only(events, ResponseEvent)
+    assert response.content == "Green tea,\n gladly 🍵."
+    assert said(model_server.bodies[0])[-1] == ("user", "What do you drink?")
+
+
+async def test_what_it_cost_is_told(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
+    async with case.desk(model_server, weather) as desk:
+        events = await desk.events(await desk.start())
+    assert sum(event.input_tokens or 0 for event in only(events, UsageEvent)) == 22
+    (response,) = only(events, ResponseEvent)
+    assert isinstance(response.usage, Usage)
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (22, 14)
+
+
+async def test_cost_that_is_not_told_is_not_zero(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(says("Sunny.", usage=None))
+    async with case.desk(model_server) as desk:
+        events = await desk.events(await desk.start())
+    assert outcome(events) == ("completed", None)
+    for event in only(events, UsageEvent):
+        assert (event.input_tokens, event.output_tokens) == (None, None)
+
+
+async def test_the_models_thinking_is_told_apart_from_its_answer(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(says(thinks("Hm, "), thinks("tea."), "Tea."))
+    async with case.desk(model_server) as desk:
+        events = await desk.events(await desk.start())
+    assert outcome(events) == ("completed", None)
+    assert text(events) == "Tea."
+    thought = "".join(event.content for event in only(events, ReasoningEvent))
+    assert thought == ("Hm, tea." if case.can("reasoning") else "")
+
+
+# Tools
+
+
+@pytest.mark.parametrize("tool", [weather, blocking_weather], ids=["async", "sync"])
+async def test_a_tool_is_told_before_it_runs_and_after_and_from_inside(
+    case: AgentCase, model_server: ScriptedModel, tool: Callable[..., Any]
+) -> None:
+    model_server.plan(calls((tool.__name__, {"city": "Oslo"})), says("It is sunny."))
+    async with case.desk(model_server, tool) as desk:
+        events = await desk.events(await desk.start())
+    assert outcome(events) == ("completed", None)
+    (call,), (result,) = only(events, ToolCallEvent), only(events, ToolResultEvent)
+    assert (call.call_id, call.tool, call.args) == ("call_1", tool.__name__, {"city": "Oslo"})
+    assert (result.call_id, result.tool, result.success) == ("call_1", tool.__name__, True)
+    assert result.result == "Sunny in Oslo"
+    assert result.ms is not None
+    assert 0 <= result.ms < 60_000
+    assert only(events, StatusEvent) == [StatusEvent("asking about Oslo")]
+    order = [place(events, kind) for kind in (ToolCallEvent, StatusEvent, ToolResultEvent, TokenEvent)]
+    assert order == sorted(order)
+    assert only(events, ToolProgressEvent) == [ToolProgressEvent("call_1", "half way", 0.5)]
+    assert results_told(model_server.bodies[1]) == ["Sunny in Oslo"]
+    (response,) = only(events, ResponseEvent)
+    assert response.tools_used == (tool.__name__,)
+
+
+async def test_each_tool_is_told_the_moment_it_ends(case: AgentCase, model_server: ScriptedModel) -> None:
+    short_gate, long_gate = Gate(), Gate()
+
+    async def short(city: str) -> str:
+        """The quick one."""
+        await short_gate.wait()
+        return f"short {city}"
+
+    async def long(city: str) -> str:
+        """The slow one."""
+        await long_gate.wait()
+        return f"long {city}"
+
+    both = ("long", {"city": "Oslo"}), ("short", {"city": "Rome"})
+    model_server.plan(calls(*both, woven=case.can("woven")), says("Both."))
+    async with case.desk(model_server, short, long) as desk:
+        turn = await desk.start()
+        await long_gate.reached()
+        await short_gate.reached()
+        early = await seen(desk, turn, lambda event: isinstance(event, ToolCallEvent) and event.tool == "short")
+        assert not only(early, ToolResultEvent)
+        short_gate.open()
+        early = await seen(desk, turn, lambda event: isinstance(event, ToolResultEvent))
+        assert [(event.tool, event.result) for event in only(early, ToolResultEvent)] == [("short", "short Rome")]
+        long_gate.open()
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    assert {event.call_id: event.args["city"] for event in only(events, ToolCallEvent)} == {
+        "call_1": "Oslo",
+        "call_2": "Rome",
+    }
+    assert [event.tool for event in only(events, ToolResultEvent)] == ["short", "long"]
+    check_calls_have_results(events)
+    assert sorted(results_told(model_server.bodies[1])) == ["long Oslo", "short Rome"]
+
+
+async def test_a_result_is_told_as_the_value_it_is(case: AgentCase, model_server: ScriptedModel) -> None:
+    async def forecast(city: str) -> dict[str, Any]:
+        """The weather of tomorrow."""
+        return {"city": city, "degrees": [3, 4.5], "sky": None}
+
+    model_server.plan(calls(("forecast", {"city": "Oslo"})), says("Sunny."))
+    async with case.desk(model_server, forecast) as desk:
+        events = await desk.events(await desk.start())
+    (result,) = only(events, ToolResultEvent)
+    value = result.result if case.can("values") else json.loads(result.result)
+    assert value == {"city": "Oslo", "degrees": [3, 4.5], "sky": None}
+    (told,) = results_told(model_server.bodies[1])
+    assert "Oslo" in told
+    assert "4.5" in told
+
+
+async def test_text_before_a_tool_is_part_of_the_answer(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(calls(("weather", {"city": "Oslo"}), text="Let me look."), says("Sunny."))
+    async with case.desk(model_server, weather) as desk:
+        events = await desk.events(await desk.start())
+    assert outcome(events) == ("completed", None)
+    before = text(events[: place(events, ToolCallEvent)])
+    assert before.strip() == "Let me look."
+    assert text(events).endswith("Sunny.")
+    (response,) = only(events, ResponseEvent)
+    assert response.content == text(events)
+
+
+async def test_a_tool_that_raises_fails_and_gives_nothing_away(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(calls(("broken", {"city": "Oslo"})))
+    if not case.tool_error_is_fatal:
+        model_server.plan(says("It does not work."))
+    async with case.desk(model_server, broken) as desk:
+        turn = await desk.start()
+        events = await desk.events(turn)
+        assert outcome(events) == (("failed", "tool_failed") if case.tool_error_is_fatal else ("completed", None))
+        (result,) = only(events, ToolResultEvent)
+        assert (result.call_id, result.tool, result.success) == ("call_1", "broken", False)
+        assert "LookupError" in str(result.result)
+        assert "swordfish" not in repr(events)
+        if not case.tool_error_is_fatal:
+            (told,) = results_told(model_server.bodies[1])
+            assert told
+        model_server.plan(says("Still here."))
+        again = await desk.events(await desk.start("And now?", session_id=turn.session_id))
+    assert outcome(again) == ("completed", None)
+
+
+async def test_one_tool_that_raises_leaves_the_other_its_result(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(calls(("weather", {"city": "Oslo"}), ("broken", {"city": "Rome"})))
+    if not case.tool_error_is_fatal:
+        model_server.plan(says("One of them works."))
+    async with case.desk(model_server, weather, broken) as desk:
+        turn = await desk.start()
+        events = await desk.events(turn)
+        failed = [event.tool for event in only(events, ToolResultEvent) if not event.success]
+        assert failed == ["broken"]
+        if not case.tool_error_is_fatal:
+            check_calls_have_results(events)
+            assert outcome(events) == ("completed", None)
+        model_server.plan(says("Still here."))
+        await desk.events(await desk.start("And now?", session_id=turn.session_id))
+    _check_history(model_server.bodies[-1])
+
+
+async def test_a_tool_that_is_not_there_is_answered_or_ends_the_turn(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    model_server.plan(calls(("delete_everything", {"sure": True})))
+    if not case.unknown_tool_is_fatal:
+        model_server.plan(says("Then not."))
+    async with case.desk(model_server, weather) as desk:
+        turn = await desk.start()
+        events = await desk.events(turn)
+        if case.unknown_tool_is_fatal:
+            assert outcome(events) == ("failed", "bad_answer")
+        else:
+            assert outcome(events) == ("completed", None)
+            check_calls_have_results(events)
+            assert not [event for event in only(events, ToolResultEvent) if event.success]
+        model_server.plan(says("Still here."))
+        again = await desk.events(await desk.start("And now?", session_id=turn.session_id))
+    assert outcome(again) == ("completed", None)
+    _check_history(model_server.bodies[-1])
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"city": "Os', '{"town": "Oslo"}', "[1]"], ids=["cut", "wrong", "not an object"]
+)
+async def test_arguments_that_make_no_sense_are_told_to_the_model(
+    case: AgentCase, model_server: ScriptedModel, arguments: str
+) -> None:
+    ran: list[str] = []
+
+    async def weather(city: str) -> str:
+        """What the weather is like in a city."""
+        ran.append(city)
+        return f"Sunny in {city}"
+
+    goes_on = arguments != "[1]" or case.can("lists")
+    model_server.plan(calls(("weather", arguments)))
+    if goes_on:
+        model_server.plan(calls(("weather", {"city": "Rome"}), ids=["call_9"]), says("Done."))
+    async with case.desk(model_server, weather) as desk:
+        turn = await desk.start()
+        events = await desk.events(turn)
+        assert outcome(events)[0] == ("completed" if goes_on else "failed")
+        assert ran == (["Rome"] if goes_on else [])
+        check_calls_have_results(events)
+        results = {event.call_id: event.success for event in only(events, ToolResultEvent)}
+        assert results.get("call_9", False) is goes_on
+        assert results.get("call_1", False) is False
+        model_server.plan(says("Still here."))
+        await desk.events(await desk.start("And now?", session_id=turn.session_id))
+    _check_history(model_server.bodies[-1])
+
+
+# More than one turn
+
+
+def _check_history(body: dict[str, Any]) -> None:
+    """Every tool call has exactly one result, after it: what model providers insist on."""
+    told = said(body)
+    asked = [what[0] for kind, what in told if kind == "call"]
+    answered = [what[0] for kind, what in told if kind == "result"]
+    assert sorted(asked) == sorted(answered)
+    for call_id in asked:
+        place = [index for index, (kind, what) in enumerate(told) if kind in ("call", "result") and what[0] == call_id]
+        assert [told[index][0] for index in place] == ["call", "result"]
+
+
+async def test_a_second_turn_knows_the_first(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."), says("Oslo's."))
+    async with case.desk(model_server, weather) as desk:
+        first = await desk.start("How is the weather?")
+        await desk.events(first)
+        second = await desk.events(await desk.start("Whose weather?", session_id=first.session_id))
+    assert outcome(second) == ("completed", None)
+    assert text(second) == "Oslo's."
+    body = model_server.bodies[2]
+    assert said(body) == [
+        ("user", "How is the weather?"),
+        ("call", ("call_1", "weather", {"city": "Oslo"})),
+        ("result", ("call_1", "Sunny in Oslo")),
+        ("assistant", "Sunny."),
+        ("user", "Whose weather?"),
+    ]
+
+
+async def test_turns_at_the_same_time_do_not_mix(case: AgentCase, model_server: ScriptedModel) -> None:
+    def answer(request: Request) -> Answer:
+        told = said(request.body)
+        if told[-1][0] == "result":
+            return says(f"For {told[-1][1][1]}.")
+        return calls(("weather", {"city": told[-1][1]}))
+
+    cities = ["Oslo", "Rome", "Lima"]
+    model_server.plan(*[answer] * 2 * len(cities))
+    async with case.desk(model_server, weather) as desk:
+        turns = [await desk.start(city) for city in cities]
+        logs = [await desk.events(turn) for turn in turns]
+    for city, events in zip(cities, logs, strict=True):
+        assert text(events) == f"For Sunny in {city}."
+        assert only(events, StatusEvent) == [StatusEvent(f"asking about {city}")]
+        assert [event.args for event in only(events, ToolCallEvent)] == [{"city": city}]
+
+
+# What goes wrong at the model
+
+
+FAILURES: list[tuple[str, Answer | Failure, str]] = [
+    ("truncated", truncates("Half an"), "truncated"),
+    ("at its limit", too_long("Half an"), "truncated"),
+    ("filtered", filtered("Half an"), "content_filtered"),
+    ("cut", cuts("Half an"), "model_unavailable"),
+    ("not JSON", garbles("Half an"), "model_unavailable"),
+    ("broken", breaks("Half an"), "model_unavailable"),
+    ("429", fails(429), "rate_limited"),
+    ("500", fails(500, message=SECRET), "model_unavailable"),
+    ("401", fails(401, message=SECRET), "model_refused"),
+    ("too long", fails(400, code="context_length_exceeded", message=SECRET), "context_too_long"),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [(answer, code) for _, answer, code in FAILURES], ids=[name for name, _, _ in FAILURES]
+)
+async def test_half_an_answer_is_a_failed_turn(
+    case: AgentCase, model_server: ScriptedModel, answer: Answer | Failure, code: str
+) -> None:
+    model_server.plan(answer)
+    async with case.desk(model_server) as desk:
+        turn = await desk.start()
+        events = await desk.events(turn)
+        assert outcome(events) == ("failed", code)
+        assert text(events) == ("Half an" if isinstance(answer, Answer) else "")
+        (error,) = only(events, ErrorEvent)
+        assert error.retryable == (code in ("model_unavailable", "rate_limited"))
+        assert "swordfish" not in repr(events)
+        model_server.plan(says("Whole."))
+        again = await desk.events(await desk.start("Again", session_id=turn.session_id))
+    assert outcome(again) == ("completed", None)
+    assert text(again) == "Whole."
+
+
+async def test_an_answer_that_breaks_off_after_a_tool_is_a_failed_turn(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
+    model_server.plan(calls(("weather", {"city": "Oslo"})), truncates("Half an"))
+    async with case.desk(model_server, weather) as desk:
+        events = await desk.events(await desk.start())
+    assert outcome(events) == ("failed", "truncated")
+    check_calls_have_results(events)
+    assert text(events).endswith("Half an")
+
+
+@pytest.mark.parametrize("ending", ["unfinished", "length", "cut"])
+async def test_a_tool_call_of_half_an_answer_is_never_run(
+    case: AgentCase, model_server: ScriptedModel, ending: Ending
+) -> None:
+    ran: list[str] = []
+
+    async def delete(city: str) -> str:
+        """Deletes a city."""
+        ran.append(city)
+        return "gone"
+
+    model_server.plan(replace(calls(("delete", {"city": "Oslo"})), ending=ending))
+    async with case.desk(model_server, delete) as desk:
+        events = await desk.events(await desk.start())
+    assert outcome(events) == ("failed", "model_unavailable" if ending == "cut" else "truncated")
+    assert not ran
+    assert not only(events, ToolCallEvent)
+
+
+@pytest.mark.parametrize("answer", [silent("Half an"), hangs()], ids=["midway", "from the start"])
+async def test_silence_is_bounded(case: AgentCase, model_server: ScriptedModel, answer: Answer | Failure) -> None:
+    model_server.plan(answer)
+    async with case.desk(model_server, timeout=SILENCE) as desk:
+        events = await desk.events(await desk.start())
+        assert outcome(events) == ("failed", "model_unavailable")
+        assert text(events) == ("Half an" if isinstance(answer, Answer) else "")
+        await model_server.aborted()
+
+
+async def test_the_number_of_model_calls_is_bounded(case: AgentCase, model_server: ScriptedModel) -> None:
+    ask = ("weather", {"city": "Oslo"})
+    model_server.plan(calls(ask, ids=["call_1"]), calls(ask, ids=["call_2"]))
+    async with case.desk(model_server, weather, max_turns=2) as desk:
+        turn = await desk.start()
+        events = await desk.events(turn)
+        assert outcome(events) == ("failed", "max_turns")
+        assert len(model_server.requests) == 2
+        model_server.plan(says("Whole."))
+        again = await desk.events(await desk.start("Again", session_id=turn.session_id))
+    assert outcome(again) == ("completed", None)
+    _check_history(model_server.bodies[-1])
+
+
+async def test_a_run_within_its_bound_completes(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
+    async with case.desk(model_server, weather, max_turns=2) as desk:
+        events = await desk.events(await desk.start())
+    assert outcome(events) == ("completed", None)
+
+
+# Stop stops
+
+
+async def _stop_and_go_on(desk: Desk, turn: TurnRecord, server: ScriptedModel) -> list[Event]:
+    """Cancels the turn, and sees that the session works. The log of the cancelled turn."""
+    await desk.cancel(turn)
+    events = await desk.events(turn)
+    assert outcome(events) == ("cancelled", None)
+    server.plan(says("Whole."))
+    again = await desk.events(await desk.start("Again", session_id=turn.session_id))
+    assert outcome(again) == ("completed", None)
+    assert text(again) == "Whole."
+    _check_history(server.bodies[-1])
+    return events
+
+
+async def test_stop_while_the_model_answers_hangs_up(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(silent("Half an"))
+    async with case.desk(model_server) as desk:
+        turn = await desk.start()
+        await seen(desk, turn, lambda event: isinstance(event, TokenEvent) and "an" in event.content)
+        await desk.cancel(turn)
+        await model_server.aborted()
+        events = await _stop_and_go_on(desk, turn, model_server)
+    assert text(events) == "Half an"
+    assert any("Half an" in str(what) for _, what in said(model_server.bodies[-1]))
+
+
+async def test_stop_while_the_model_is_silent_hangs_up(case: AgentCase, model_server: ScriptedModel) -> None:
+    model_server.plan(hangs())
+    async with case.desk(model_server) as desk:
+        turn = await desk.start()
+        await model_server.request()
+        await desk.cancel(turn)
+        await model_server.aborted()
+        await _stop_and_go_on(desk, turn, model_server)
+
+
+async def test_stop_while_a_tool_runs_stops_the_tool(case: AgentCase, model_server: ScriptedModel) -> None:
+    reached, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(city: str) -> str:
+        """Never comes to an end."""
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return city
+
+    model_server.plan(calls(("endless", {"city": "Oslo"}), ("weather", {"city": "Rome"}), text="Let me look."))
+    async with case.desk(model_server, endless, weather) as desk:
+        turn = await desk.start()
+        async with asyncio.timeout(BOUND):
+            await reached.wait()
+        await seen(desk, turn, lambda event: isinstance(event, ToolResultEvent) and event.tool == "weather")
+        events = await _stop_and_go_on(desk, turn, model_server)
+        async with asyncio.timeout(BOUND):
+            await ended.wait()
+    assert text(events).strip() == "Let me look."
+    assert [event.tool for event in only(events, ToolCallEvent)] == ["endless", "weather"]
+    assert [event.tool for event in only(events, ToolResultEvent)] == ["weather"]
+    told = [what for kind, what in said(model_server.bodies[-1]) if kind == "result"]
+    assert told == [("call_1", '{"error":"cancelled"}'), ("call_2", "Sunny in Rome")]
+
+
+async def test_stop_does_not_wait_for_a_thread(case: AgentCase, model_server: ScriptedModel) -> None:
+    reached, go_on, stopped = asyncio.Event(), threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def blocking(city: str) -> str:
+        """Takes its time, and tells of it."""
+        loop.call_soon_threadsafe(reached.set)
+        assert go_on.wait(BOUND)
+        try:
+            emit(StatusEvent("too late"))
+        except TurnEndedError:
+            loop.call_soon_threadsafe(stopped.set)
+            raise
+        return city
+
+    model_server.plan(calls(("blocking", {"city": "Oslo"})))
+    async with case.desk(model_server, blocking) as desk:
+        turn = await desk.start()
+        try:
+            async with asyncio.timeout(BOUND):
+                await reached.wait()
+            events = await _stop_and_go_on(desk, turn, model_server)
+        finally:
+            go_on.set()
+        async with asyncio.timeout(BOUND):
+            await stopped.wait()
+    assert not only(events, StatusEvent)
+
+
+def test_what_a_case_cannot_do_has_a_reason() -> None:
+    for case in CASES:
+        assert all(len(reason) > 10 for reason in case.module.CANNOT.values())
