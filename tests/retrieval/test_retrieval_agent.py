@@ -482,6 +482,8 @@ async def test_the_models_own_words_are_streamed_with_their_markers_checked(
     (span,) = trailer["spans"]
     assert answer[span["answer_start"] : span["answer_end"]] == "At eighty degrees"
     assert set(trailer["timings"]) == TIMINGS
+    assert trailer["timings"]["retrieval_ms"] > 0
+    assert trailer["timings"]["synthesis_ms"] > 0
     assert len(model_server.requests) == 2
 
 

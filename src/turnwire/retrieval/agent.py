@@ -45,7 +45,7 @@ class RetrievalAgent:
         async for text in self._notices():
             yield StatusEvent(text)
         began = time.perf_counter()
-        retrieved = began
+        retrieved: float | None = None
         if self._model is not None and turn.options.get("answer") == "direct":
             pieces = self._answer_directly(turn, self._model)
         else:
@@ -61,7 +61,10 @@ class RetrievalAgent:
             retrieved = time.perf_counter()
             pieces = stream_synthesis(result, model=self._model, history=turn.history)
         async for piece in pieces:
+            if retrieved is None and isinstance(piece, str | ResponseEvent):
+                retrieved = time.perf_counter()  # Where a model leads, its first word is the end of its search.
             if isinstance(piece, ResponseEvent):
+                assert retrieved is not None
                 phases = {"retrieval_ms": retrieved - began, "synthesis_ms": time.perf_counter() - retrieved}
                 timings = {name: round(seconds * 1000, 1) for name, seconds in phases.items()}
                 yield ResponseEvent(piece.content, mode=piece.mode, timings=timings)
