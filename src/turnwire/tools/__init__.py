@@ -2,6 +2,18 @@
 
 from turnwire.tools.arguments import read_arguments
 from turnwire.tools.declaring import Tool, tool
+from turnwire.tools.fetching import FetchLimits, fetch_tool, fetch_url
 from turnwire.tools.running import ToolOutcome, progress, run_tool, running_call
 
-__all__ = ["Tool", "ToolOutcome", "progress", "read_arguments", "run_tool", "running_call", "tool"]
+__all__ = [
+    "FetchLimits",
+    "Tool",
+    "ToolOutcome",
+    "fetch_tool",
+    "fetch_url",
+    "progress",
+    "read_arguments",
+    "run_tool",
+    "running_call",
+    "tool",
+]
