@@ -200,6 +200,15 @@ async def test_vectors_of_another_embedder_are_not_compared(library: Library, me
     assert await texts(library, await meaning.nearest("tea", 1)) == ["Tea."]
 
 
+async def test_an_id_is_never_given_to_another_text(library: Library, meaning: VectorIndex) -> None:
+    await put(library, "Tea.", "A ship.")
+    await meaning.embed_missing()
+    before = await meaning.nearest("beverage", 2)
+    await put(library, "A star.", "A ship.")
+    assert before is not None
+    assert await texts(library, before) == []
+
+
 async def test_many_may_ask_while_documents_change(library: Library, meaning: VectorIndex) -> None:
     await put(library, "Tea.", "A ship.", "A star.")
     await meaning.embed_missing()

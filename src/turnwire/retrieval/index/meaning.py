@@ -85,14 +85,14 @@ class VectorIndex:
 
         with self._library.file.reading() as database:
             done, total = self._counts(database)
-            if not total or done < total * _FAIR_SHARE:
-                ids, matrix = [], None
-            else:
-                name = self._embedder.name
+            rows: list[tuple[int, bytes]] = []
+            if done >= total * _FAIR_SHARE:
                 query = "SELECT passage_id, vector FROM vectors WHERE embedder = ? ORDER BY passage_id"
-                rows = database.execute(query, (name,)).fetchall()
-                matrix = np.frombuffer(b"".join(row[1] for row in rows), dtype=np.float32).reshape(len(rows), -1)
-                ids = [row[0] for row in rows]
+                rows = database.execute(query, (self._embedder.name,)).fetchall()
+        # None is also what a change between the two looks like: it is another version, and read again.
+        ids, matrix = [row[0] for row in rows], None
+        if rows:
+            matrix = np.frombuffer(b"".join(row[1] for row in rows), dtype=np.float32).reshape(len(rows), -1)
         self._loaded = version, ids, matrix
         return ids, matrix
 

@@ -33,7 +33,7 @@ CREATE INDEX documents_root ON documents(root);
 CREATE INDEX documents_owner ON documents(owner) WHERE owner IS NOT NULL;
 
 CREATE TABLE passages(
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given twice: who holds an old id must not find another text
     document_id TEXT NOT NULL,
     ordinal INTEGER NOT NULL,
     heading TEXT NOT NULL,

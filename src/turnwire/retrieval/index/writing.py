@@ -52,7 +52,8 @@ def insert_document(database: sqlite3.Connection, document: NewDocument) -> None
     record = document.record
     values = [getattr(record, name) for name in DOCUMENT_COLUMNS.split(", ")]
     database.execute(f"INSERT INTO documents({DOCUMENT_COLUMNS}) VALUES ({','.join('?' * len(values))})", values)
-    (last,) = database.execute("SELECT coalesce(max(id), 0) FROM passages").fetchone()
+    counted = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'passages'").fetchone()
+    last = counted[0] if counted else 0
     numbered = list(enumerate(document.chunks))
     database.executemany(
         "INSERT INTO passages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
