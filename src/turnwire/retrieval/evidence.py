@@ -83,8 +83,10 @@ def hit_of(evidence: Evidence, matcher: Matcher) -> Hit:
     )
 
 
-def cite(evidence: Evidence, start: int, end: int, answer_start: int, answer_end: int) -> CitationEvent:
-    """A citation of a part of the passage, for a part of the answer."""
+def cite(
+    evidence: Evidence, start: int, end: int, answer_start: int | None = None, answer_end: int | None = None
+) -> CitationEvent:
+    """A citation of a part of the passage, for a part of the answer if it is tied to one."""
     passage = evidence.passage
     return CitationEvent(
         index=evidence.index,
@@ -104,18 +106,4 @@ def cite(evidence: Evidence, start: int, end: int, answer_start: int, answer_end
 
 
 def cite_whole(evidence: Evidence) -> CitationEvent:
-    """A citation that is not tied to a place in an answer."""
-    passage = evidence.passage
-    return CitationEvent(
-        index=evidence.index,
-        document_id=passage.document_id,
-        chunk_id=passage.chunk_id,
-        title=passage.title,
-        page_number=passage.page,
-        supporting_quote=passage.text,
-        source_tool=evidence.tool,
-        score=round(passage.score, 4),
-        source_start=passage.start,
-        source_end=passage.end,
-        heading=passage.heading,
-    )
+    return cite(evidence, 0, len(evidence.passage.text))
