@@ -44,6 +44,9 @@ class Settings(BaseSettings):
     history_turns: int = Field(default=50, ge=0, description="How many earlier turns an agent is given.")
 
     turn_timeout: float = Field(default=600, gt=0, description="The longest a turn may run.")
+    approval_timeout: float = Field(
+        default=86_400, gt=0, description="How long a turn waits for a person to decide; then it is a denial."
+    )
     cancel_patience: float = Field(default=5, ge=0, description="How long a cancelled agent may take to stop.")
     shutdown_grace: float = Field(default=10, ge=0, description="How long running turns may go on after SIGTERM.")
     lease: float = Field(default=10, gt=0, description="After this long without a sign of life a worker is dead.")

@@ -10,13 +10,15 @@ from contextlib import aclosing
 from typing import Any, Literal
 
 from turnwire.agents.tool_loop import ToolLoop
-from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent
+from turnwire.core.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
 from turnwire.core.turns import Message, Turn
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.tools import Tool
 from turnwire.tools.declaring import Function, as_tool
 
+Approve = Callable[[ApprovalRequestEvent], Awaitable[bool]]
 OnEvent = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
@@ -53,25 +55,41 @@ class ChatCompletionsAgent:
             self.tools[tool.name] = tool
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        async with aclosing(self._run([*turn.history, Message("user", turn.message)])) as events:
+        messages = [*turn.history, Message("user", turn.message)]
+        async with aclosing(self._run(messages, turn.resumption)) as events:
             async for event in events:
                 yield event
 
-    async def agent_turn(self, session: list[Message], message: str, *, on_event: OnEvent | None = None) -> str:
+    async def agent_turn(
+        self,
+        session: list[Message],
+        message: str,
+        *,
+        on_event: OnEvent | None = None,
+        approve: Approve | None = None,
+    ) -> str:
         """One turn with no server around it: answers the message, and adds the exchange to `session`.
 
         `on_event(event_type, data)` is awaited before each tool call (`tool_call`: tool, args), after each
-        (`tool_result`: tool, success, result) and with the answer (`response`: content). Raises AgentError, and what
-        `on_event` raises; the session is then as it was.
+        (`tool_result`: tool, success, result) and with the answer (`response`: content). `approve(request)` is awaited
+        for tools that need it; without it they are denied. Raises AgentError, and what the two raise; the session is
+        then as it was.
         """
-        messages = [*session, Message("user", message)]
         content = ""
-        async with aclosing(self._run(messages)) as events:
-            async for event in events:
-                if isinstance(event, str):
-                    content += event
-                elif on_event is not None:
-                    await _tell(on_event, event)
+        resumption: Resumption | None = None
+        while True:
+            messages = [*session, Message("user", message)]
+            try:
+                async with aclosing(self._run(messages, resumption)) as events:
+                    async for event in events:
+                        if isinstance(event, str):
+                            content += event
+                        elif on_event is not None:
+                            await _tell(on_event, event)
+                break
+            except WaitForApproval as waits:
+                decisions = [await _decide(request, approve) for request in waits.requests]
+                resumption = Resumption(tuple(decisions), waits.checkpoint)
         session[:] = messages
         if on_event is not None:
             await on_event("response", {"content": content})
@@ -81,9 +99,15 @@ class ChatCompletionsAgent:
         """Closes the connections to the model's server."""
         await self.model.close()
 
-    def _run(self, messages: list[Message]) -> AsyncGenerator[Event | str]:
+    def _run(self, messages: list[Message], resumption: Resumption | None) -> AsyncGenerator[Event | str]:
         """Answers the last message; `messages` grows by what is said."""
-        return ToolLoop(self.model, self.instructions, self.tools, messages, self.max_steps).run()
+        return ToolLoop(self.model, self.instructions, self.tools, messages, self.max_steps).run(resumption)
+
+
+async def _decide(request: ApprovalRequestEvent, approve: Approve | None) -> Decision:
+    approved = approve is not None and await approve(request)
+    reason = None if approve is not None else "there is nobody here who could allow it"
+    return Decision(call_id=request.call_id, tool=request.tool, args=request.args, approved=approved, reason=reason)
 
 
 async def _tell(on_event: OnEvent, event: Event) -> None:

@@ -1,21 +1,47 @@
-"""A model with tools: it is asked, its tools are run, and it is asked again, until it has answered."""
+"""A model with tools: it is asked, its tools are run, and it is asked again, until it has answered.
+
+Where a tool needs a person's word, those that do not are run first; then the loop waits, with nothing held but a
+checkpoint.
+"""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
-from msgspec import structs
+import msgspec
+from msgspec import Struct, structs
 
 from turnwire.agents.spoken_calls import SpokenCalls
+from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent
+from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
 from turnwire.core.ids import new_id
 from turnwire.core.turns import Message, ToolRequest
 from turnwire.models.contract import Model, ToolSpec, ToolWish
 from turnwire.tools import Tool, ToolOutcome, read_arguments, run_tool
+from turnwire.tools.arguments import BadArgumentsError
 
 _MOST_CALLS_IN_A_REPLY = 64
 _MOST_TOOLS_AT_ONCE = 8
+
+
+class _Call(Struct, frozen=True):
+    """`args` is None if they are not JSON; `denial` is there if a person has said no."""
+
+    call_id: str
+    tool: str
+    args: dict[str, Any] | None
+    denial: str | None = None
+
+
+class _Checkpoint(Struct, frozen=True):
+    """What the run has added to the conversation, and how often the model was asked."""
+
+    said: list[Message]
+    step: int
+    has_spoken: bool
 
 
 class ToolLoop:
@@ -25,6 +51,7 @@ class ToolLoop:
         self, model: Model, instructions: str, tools: Mapping[str, Tool], messages: list[Message], max_steps: int
     ) -> None:
         self.messages = messages
+        self._given = len(messages)
         self._model = model
         self._instructions = instructions
         self._tools = tools
@@ -34,10 +61,17 @@ class ToolLoop:
         self._said = ""
         self._wishes: list[ToolWish] = []
 
-    async def run(self) -> AsyncGenerator[Event | str]:
-        """Raises ModelError, and AgentError `max_turns` when the model is never done."""
-        has_spoken = False
-        for step in range(1, self._max_steps + 1):
+    async def run(self, resumption: Resumption | None = None) -> AsyncGenerator[Event | str]:
+        """Raises ModelError, AgentError `max_turns` when the model is never done, and WaitForApproval."""
+        has_spoken, first_step = False, 1
+        if resumption is not None:
+            left = _read_checkpoint(resumption.checkpoint)
+            self.messages += left.said
+            has_spoken, first_step = left.has_spoken, left.step + 1
+            async with aclosing(self._run_tools(_decided_calls(resumption.decisions))) as results:
+                async for event in results:
+                    yield event
+        for step in range(first_step, self._max_steps + 1):
             async with aclosing(self._ask()) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, str) and has_spoken:
@@ -51,9 +85,17 @@ class ToolLoop:
             if step == self._max_steps:
                 break  # Nobody would read what the tools give.
             has_spoken = has_spoken or bool(self._said)
-            async with aclosing(self._run_tools(requests)) as results:
+            for request in requests:
+                yield ToolCallEvent(request.call_id, request.tool, request.args)
+            calls = [_Call(wish.call_id, wish.tool, read_arguments(wish.arguments)) for wish in self._wishes]
+            asked = [call for call in calls if self._needs_approval(call)]
+            async with aclosing(self._run_tools([call for call in calls if call not in asked])) as results:
                 async for event in results:
                     yield event
+            if asked:
+                checkpoint = _Checkpoint(self.messages[self._given :], step, has_spoken)
+                requests = [ApprovalRequestEvent(call.call_id, call.tool, call.args or {}) for call in asked]
+                raise WaitForApproval(requests, _write_checkpoint(checkpoint))
         raise AgentError(
             f"The model was asked {self._max_steps} times and still wants to call tools; ask for less at once.",
             code="max_turns",
@@ -88,32 +130,58 @@ class ToolLoop:
         self._wishes = wishes
         return tuple(ToolRequest(wish.call_id, wish.tool, read_arguments(wish.arguments) or {}) for wish in wishes)
 
-    async def _run_tools(self, requests: Sequence[ToolRequest]) -> AsyncGenerator[Event]:
+    def _needs_approval(self, call: _Call) -> bool:
+        tool = self._tools.get(call.tool)
+        if tool is None or call.args is None:
+            return False
+        try:
+            tool.arguments.check(call.args)
+        except BadArgumentsError:
+            return False  # It will not run anyway.
+        return tool.asks(call.args)
+
+    async def _run_tools(self, calls: Sequence[_Call]) -> AsyncGenerator[Event]:
         """All at once; each is told the moment it ends, and the model in the order it asked."""
-        for request in requests:
-            yield ToolCallEvent(request.call_id, request.tool, request.args)
         room = asyncio.Semaphore(_MOST_TOOLS_AT_ONCE)
-        running = {asyncio.create_task(self._run_tool(wish, room)): wish for wish in self._wishes}
+        running = {asyncio.create_task(self._run_tool(call, room)): call for call in calls}
         outcomes: dict[str, ToolOutcome] = {}
         try:
             waiting = set(running)
             while waiting:
                 ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
-                    wish, outcome = running[task], task.result()
-                    outcomes[wish.call_id] = outcome
-                    yield ToolResultEvent(wish.call_id, wish.tool, outcome.success, outcome.result, outcome.ms)
+                    call, outcome = running[task], task.result()
+                    outcomes[call.call_id] = outcome
+                    yield ToolResultEvent(call.call_id, call.tool, outcome.success, outcome.result, outcome.ms)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        self.messages += [Message("tool", outcomes[one.call_id].text, call_id=one.call_id) for one in requests]
+        self.messages += [Message("tool", outcomes[one.call_id].text, call_id=one.call_id) for one in calls]
 
-    async def _run_tool(self, wish: ToolWish, room: asyncio.Semaphore) -> ToolOutcome:
-        tool = self._tools.get(wish.tool)
+    async def _run_tool(self, call: _Call, room: asyncio.Semaphore) -> ToolOutcome:
+        if call.denial is not None:
+            return ToolOutcome(False, call.denial, call.denial, 0.0)
+        tool = self._tools.get(call.tool)
         if tool is None:
             there = ", ".join(self._tools) or "none"
-            why = f"Error: there is no tool {wish.tool[:80]!r}; there is {there}"
+            why = f"Error: there is no tool {call.tool[:80]!r}; there is {there}"
             return ToolOutcome(False, why, why, 0.0)
         async with room:
-            return await run_tool(tool, read_arguments(wish.arguments), call_id=wish.call_id)
+            return await run_tool(tool, call.args, call_id=call.call_id)
+
+
+def _decided_calls(decisions: Sequence[Decision]) -> list[_Call]:
+    return [
+        _Call(decision.call_id, decision.tool, decision.args, None if decision.approved else decision.denial)
+        for decision in decisions
+    ]
+
+
+def _write_checkpoint(checkpoint: _Checkpoint) -> bytes:
+    # The standard library's JSON, because a model may write half a surrogate pair.
+    return json.dumps(msgspec.to_builtins(checkpoint)).encode()
+
+
+def _read_checkpoint(written: bytes) -> _Checkpoint:
+    return msgspec.convert(json.loads(written), _Checkpoint)

@@ -51,6 +51,13 @@ class Admission(Struct, frozen=True, kw_only=True):
     max_unfinished: int = 64
 
 
+class Parking(Struct, frozen=True):
+    """A turn is to wait for a person, until then; `checkpoint` is what its agent goes on with."""
+
+    until: int
+    checkpoint: bytes
+
+
 class Accepted(Struct, frozen=True):
     """The turn, and whether this request made it or joined the one that was there."""
 
@@ -134,6 +141,7 @@ class TurnStore(LogReader, Protocol):
         events: Sequence[LoggedEvent],
         settle: Settle,
         ending: TurnState | None = None,
+        parking: Parking | None = None,
     ) -> None:
         """Hands events over to be committed. Never waits.
 
@@ -141,7 +149,8 @@ class TurnStore(LogReader, Protocol):
         or with the error if they are not: FencedError for a writer of an older epoch, PositionError if
         they do not follow the last event, TurnEndedError after the last one, StoreFullError. It may be
         called before `append` returns. With `ending`, the last of the events is `done` and the turn is
-        closed in the same step; a full store still takes that.
+        closed in the same step; a full store still takes that. With `parking`, the turn waits from that step on,
+        and nobody's lease is needed for it.
         """
         ...
 
@@ -155,6 +164,21 @@ class TurnStore(LogReader, Protocol):
 
     async def queued(self) -> list[TurnRecord]:
         """The turns that wait to be run, in the order they were accepted."""
+        ...
+
+    async def waiting(self) -> list[TurnRecord]:
+        """The turns that wait for a person."""
+        ...
+
+    async def hold(self, turn_id: str, worker: str) -> TurnRecord:
+        """Makes the worker the only writer of a turn that waits, which it goes on doing.
+
+        Raises TurnNotWaitingError, TurnNotFoundError.
+        """
+        ...
+
+    async def checkpoint(self, turn_id: str) -> bytes:
+        """What the agent of a turn left when it was last parked; nothing if it never was, or has ended."""
         ...
 
     async def maintain(self, *, expire_before: int) -> None:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from msgspec import Struct
 
 from turnwire.core.errors import EventRefusedError, TurnEndedError
-from turnwire.core.events import RESERVED, Event, ResponseEvent
+from turnwire.core.events import RESERVED, ApprovalRequestEvent, ApprovalResponseEvent, Event, ResponseEvent
 from turnwire.core.log import TurnLog
 
 _THREAD_PATIENCE_SECONDS = 30
@@ -34,7 +34,7 @@ def emit(event: Event) -> None:
     running = _running.get()
     if running is None:
         return
-    if isinstance(event, (*RESERVED, ResponseEvent)):
+    if isinstance(event, (*RESERVED, ResponseEvent, ApprovalRequestEvent, ApprovalResponseEvent)):
         raise EventRefusedError(f"a tool must not emit {type(event).__name__}; Turnwire writes it")
     try:
         on_loop = asyncio.get_running_loop() is running.loop

@@ -1,6 +1,9 @@
 """Every error this library raises on purpose.
 
 TurnwireError
+├── ApprovalError            a decision that cannot be taken (any more)
+│   ├── ApprovalConflictError ... because it was decided otherwise, or about other arguments
+│   └── ApprovalNotFoundError ... because nobody asked for it
 ├── AgentError               the agent failed, in words its user may read
 │   ├── ModelError           ... because its model did not answer, or not to the end
 │   └── ToolError            ... because a tool of its did, in words its model may read too
@@ -33,6 +36,7 @@ TurnwireError
 │   ├── StoreFullError       the disk is full
 │   └── StoreUnusableError   the store cannot be opened, and why
 ├── TurnEndedError           an event arrived after the turn's last one
+├── TurnNotWaitingError      the turn does not wait for a person
 └── UnreadableDocumentError  a file cannot be read as a document, and why
 
 `code` goes to clients and keeps its meaning for ever.
@@ -76,6 +80,28 @@ class ToolError(AgentError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="tool_failed")
+
+
+class ApprovalError(TurnwireError):
+    code = "approval_refused"
+
+
+class ApprovalConflictError(ApprovalError):
+    """`why` goes on with the call."""
+
+    code = "approval_conflict"
+
+    def __init__(self, call_id: str, why: str) -> None:
+        super().__init__(f"the call {call_id!r} {why}")
+        self.call_id = call_id
+
+
+class ApprovalNotFoundError(ApprovalError):
+    code = "approval_not_found"
+
+    def __init__(self, turn_id: str, call_id: str) -> None:
+        super().__init__(f"turn {turn_id!r} has not asked for approval of a call {call_id!r}")
+        self.call_id = call_id
 
 
 class BadCursorError(TurnwireError):
@@ -282,6 +308,14 @@ class TurnEndedError(TurnwireError):
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(f"turn {turn_id!r} has ended; start a new one")
+        self.turn_id = turn_id
+
+
+class TurnNotWaitingError(TurnwireError):
+    code = "turn_not_waiting"
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(f"turn {turn_id!r} does not wait for a decision")
         self.turn_id = turn_id
 
 

@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
+from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.cancellation import SHUTDOWN, Stop
-from turnwire.core.contracts import Agent, Refusal, Store
+from turnwire.core.contracts import Agent, Parking, Refusal, Store
 from turnwire.core.emit import set_running_turn
 from turnwire.core.encoding import encode_event
 from turnwire.core.errors import (
@@ -18,10 +19,13 @@ from turnwire.core.errors import (
 )
 from turnwire.core.events import (
     RESERVED,
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
     ErrorEvent,
     Event,
     ResponseEvent,
     TokenEvent,
+    ToolCallEvent,
 )
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
@@ -33,7 +37,7 @@ logger = logging.getLogger("turnwire.runner")
 
 
 class Execution:
-    """Runs one turn in one task. `finished` is done when its end is committed, or cannot be."""
+    """Runs one turn in one task. `finished` is done when its end is committed, or cannot be, or when it is parked."""
 
     def __init__(
         self,
@@ -50,11 +54,13 @@ class Execution:
         self.task: asyncio.Task[None] | None = None
         self._store = store
         self._agent = agent
-        self._record = record
+        self.record = record
         self._limits = limits
         self._worker = worker
         self._on_finished = on_finished
+        self.is_parked = False
         self._log: TurnLog | None = None
+        self._decided: dict[str, Decision] = {}
         self._stop: Stop | None = None
         self._ending = False
         self._response: ResponseEvent | None = None
@@ -74,8 +80,8 @@ class Execution:
 
     async def run(self) -> None:
         try:
-            record = await self._store.claim(self._record.id, self._worker)
-            log = TurnLog(self._store, record, self._limits, self._store_failed)
+            self.record = await self._store.claim(self.turn_id, self._worker)
+            log = TurnLog(self._store, self.record, self._limits, self._store_failed)
             await log.restore()
             self._log = log
         except Exception:
@@ -83,20 +89,24 @@ class Execution:
             self._finish()
             return
         try:
-            await self._answer(log)
+            waits = await self._answer(log)
+            if waits is not None and self._stop is None:
+                await self._park(log, waits)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             await self._end(self._stop or self._verdict(error))
         else:
-            await self._end(self._stop)
+            if not self.is_parked:
+                await self._end(self._stop)
 
-    async def _answer(self, log: TurnLog) -> None:
+    async def _answer(self, log: TurnLog) -> WaitForApproval | None:
+        """Returns what the agent waits for, if it does."""
         if self._stop is not None:
-            return
+            return None
         if self._agent is None:
-            raise AgentNotFoundError(self._record.agent)
-        record = self._record
+            raise AgentNotFoundError(self.record.agent)
+        record = self.record
         history = transcript(await self._store.history(record.id, self._limits.history_turns))
         turn = Turn(
             id=record.id,
@@ -107,13 +117,41 @@ class Execution:
             channel=record.channel,
             history=history,
             options=record.options,
+            resumption=await self._resumption(log),
         )
-        clock = asyncio.get_running_loop().call_later(self._limits.turn_timeout, self._time_out)
+        clock = asyncio.get_running_loop().call_later(self._seconds_left(log), self._time_out)
         set_running_turn(log)
         try:
             await self._write_all(log, self._agent.answer(turn))
+        except WaitForApproval as waits:
+            return waits
         finally:
             clock.cancel()
+        return None
+
+    async def _resumption(self, log: TurnLog) -> Resumption | None:
+        decisions = log.fold.decisions
+        if not decisions:
+            return None
+        self._decided = {decision.call_id: decision for decision in decisions}
+        return Resumption(decisions, await self._store.checkpoint(self.turn_id))
+
+    def _seconds_left(self, log: TurnLog) -> float:
+        """The turn's clock stands still while it waits for a person."""
+        ran_ms = now_ms() - (self.record.started_at or now_ms()) - log.fold.waited_ms
+        return self._limits.turn_timeout - max(ran_ms, 0) / 1000
+
+    async def _park(self, log: TurnLog, waits: WaitForApproval) -> None:
+        """What the agent asks for is in the log from the moment that the turn waits, and not before."""
+        for asked in waits.requests:
+            if not log.fold.has_call(asked.call_id):
+                log.append(ToolCallEvent(asked.call_id, asked.tool, asked.args, agent_path=asked.agent_path))
+            log.append(asked)
+        until = now_ms() + int(self._limits.approval_timeout * 1000)
+        await log.park(Parking(until, waits.checkpoint))
+        if self._stop is None:
+            self.is_parked = True
+            self._finish()
 
     async def _write_all(self, log: TurnLog, answer: AsyncIterator[Event | str]) -> None:
         # This loop is the path of every token.
@@ -141,6 +179,13 @@ class Execution:
                 encode_event(event)  # One that is not as declared must fail here, not at the end.
                 if not log.fold.text and event.content:
                     log.append(TokenEvent(event.content))
+            case ToolCallEvent(call_id=call_id) if call_id in self._decided:
+                # It is in the log since it was asked for.
+                _check_arguments(event, self._decided[call_id])
+            case ApprovalRequestEvent() | ApprovalResponseEvent():
+                raise EventRefusedError(
+                    f"an agent must not yield {type(event).__name__}; to ask a person, raise WaitForApproval"
+                )
             case ErrorEvent():
                 raise AgentError(event.error, code=event.code, retryable=event.retryable)
             case _ if isinstance(event, RESERVED):
@@ -166,7 +211,7 @@ class Execution:
             case TurnwireError():
                 event = ErrorEvent(str(error), error.code)
             case _:
-                logger.exception("the agent %r failed in turn %s", self._record.agent, self.turn_id, exc_info=error)
+                logger.exception("the agent %r failed in turn %s", self.record.agent, self.turn_id, exc_info=error)
                 text = f"The agent failed ({type(error).__name__}). The server's log tells more."
                 event = ErrorEvent(text, "agent_failed")
         return event.code, event
@@ -176,7 +221,7 @@ class Execution:
 
     def _leave_behind(self) -> None:
         if not self._ending:
-            logger.warning("the agent %r does not stop in turn %s; it is left behind", self._record.agent, self.turn_id)
+            logger.warning("the agent %r does not stop in turn %s; it is left behind", self.record.agent, self.turn_id)
             self._last_resort = asyncio.create_task(self._end(self._stop))
 
     async def _end(self, stop: Stop | None) -> None:
@@ -233,3 +278,14 @@ class Execution:
             self._patience.cancel()
         self.finished.set_result(None)
         self._on_finished(self)
+
+
+def _check_arguments(call: ToolCallEvent, decision: Decision) -> None:
+    """A person has decided about these arguments and no others."""
+    kept, _ = encode_event(call)
+    assert isinstance(kept, ToolCallEvent)
+    if (kept.tool, kept.args) != (decision.tool, decision.args):
+        raise AgentError(
+            f"The agent wanted to call {decision.tool!r} with other arguments than those that were decided about.",
+            code="approval_conflict",
+        )

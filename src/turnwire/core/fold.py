@@ -6,6 +6,7 @@ from typing import Any, Literal, assert_never
 
 from msgspec import to_builtins
 
+from turnwire.core.approvals import Decision
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -47,6 +48,12 @@ class TurnFold:
         self._citation_positions: list[int] = []
         # What was changed at which position, and what it was before, for a restart to take back.
         self._changes: list[tuple[int, Step | TurnState, str, Any]] = []
+        self._asked: dict[str, ApprovalRequestEvent] = {}
+        self._decided: dict[str, ApprovalResponseEvent] = {}
+        self._parked_for: list[str] = []
+        self._waiting_since = 0
+        self.waited_ms = 0
+        """How long the turn has waited for people."""
 
     def add(self, logged: LoggedEvent) -> None:
         event = logged.event
@@ -69,6 +76,33 @@ class TurnFold:
     def text(self) -> str:
         """The answer so far."""
         return "".join(self._pieces)
+
+    @property
+    def undecided(self) -> list[ApprovalRequestEvent]:
+        """What a person has yet to decide."""
+        return [asked for call_id, asked in self._asked.items() if call_id not in self._decided]
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What was decided about the calls that the turn was last parked for."""
+        return tuple(decision for call_id in self._parked_for if (decision := self.decision(call_id)))
+
+    def decision(self, call_id: str) -> Decision | None:
+        told = self._decided.get(call_id)
+        if told is None:
+            return None
+        asked = self._asked[call_id]
+        return Decision(
+            call_id=call_id,
+            tool=asked.tool,
+            args=asked.args,
+            approved=told.approved,
+            reason=told.reason,
+            by=told.by,
+        )
+
+    def has_call(self, call_id: str) -> bool:
+        return self._find("tool", call_id) is not None
 
     def elapsed(self, at: int) -> int:
         """Milliseconds since the turn was asked for."""
@@ -115,7 +149,12 @@ class TurnFold:
                 step = self._find("tool", event.call_id)
                 step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
                 self._change(logged, step, state="waiting")
+                self._ask(logged, event)
             case ApprovalResponseEvent():
+                if event.call_id in self._asked:
+                    self._decided[event.call_id] = event
+                    self.waited_ms += logged.at - self._waiting_since
+                    self._waiting_since = logged.at
                 if step := self._find("tool", event.call_id):
                     self._change(logged, step, state="running")
             case RestartEvent():
@@ -173,6 +212,15 @@ class TurnFold:
         self._state.steps.append(step)
         return step
 
+    def _ask(self, logged: LoggedEvent, event: ApprovalRequestEvent) -> None:
+        if any(call_id in self._decided for call_id in self._parked_for):
+            # It is parked again: what it was parked for before was decided as a whole.
+            self._parked_for = []
+        self._decided.pop(event.call_id, None)
+        self._asked[event.call_id] = event
+        self._parked_for.append(event.call_id)
+        self._waiting_since = logged.at
+
     def _search(self, logged: LoggedEvent, event: SearchEvent) -> None:
         step = self._find("search", event.step_id)
         step = step or self._step(logged, "search", event.step_id, event.tool, {"query": event.query})
@@ -198,6 +246,7 @@ class TurnFold:
             _, target, name, before = self._changes.pop()
             setattr(target, name, before)
         self._state.steps = [step for step in self._state.steps if step.position <= position]
+        self._asked, self._decided, self._parked_for = {}, {}, []
         kept = bisect_right(self._citation_positions, position)
         del self._state.citations[kept:], self._citation_positions[kept:]
         self._state.tools_used = []

@@ -11,5 +11,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_running_turns: int = 64
     history_turns: int = 50
     turn_timeout: float = 600
+    approval_timeout: float = 86_400
     cancel_patience: float = 5
     lease: float = 10

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from time import time_ns
 
-from turnwire.core.contracts import Refusal, TurnStore
+from turnwire.core.contracts import Parking, Refusal, TurnStore
 from turnwire.core.encoding import encode_token, json_string
 from turnwire.core.errors import EventTooLargeError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
@@ -128,6 +128,25 @@ class TurnLog:
         while self.is_behind and self._failure is None:
             await self._next_change()
 
+    async def flush(self) -> None:
+        """Waits until all that was written is committed. Raises StoreError if it is not."""
+        self._hand_over()
+        await self._all_settled()
+
+    async def park(self, parking: Parking) -> None:
+        """Hands over what was written last, and from that step on the turn waits. Raises StoreError."""
+        if self._failure is None:
+            events, self._gathered = self._gathered, []
+            self._uncommitted += len(events)
+            self._store.append(self.turn_id, self._epoch, events, self._settled, parking=parking)
+        await self._all_settled()
+
+    async def _all_settled(self) -> None:
+        while self._uncommitted > 0:
+            await self._next_change()
+        if self._failure is not None:
+            raise self._failure
+
     async def end(
         self,
         outcome: Outcome,
@@ -150,10 +169,7 @@ class TurnLog:
             self._uncommitted += len(events)
             self._store.append(self.turn_id, self._epoch, events, self._settled, self.fold.state())
         self._gathered = []
-        while self._uncommitted > 0:
-            await self._next_change()
-        if self._failure is not None:
-            raise self._failure
+        await self._all_settled()
 
     async def rewind(self) -> None:
         """After a failure: goes back to what was committed. What was not has never happened."""

@@ -36,6 +36,11 @@ class LoggedEvent(Struct, eq=False, gc=False):
         # A log ends with `done` and only with it. This is asked of every event, so it does not decode.
         return self.body.startswith(LAST_BODY)
 
+    @property
+    def asks(self) -> bool:
+        """Whether this is a request for a person's approval."""
+        return self.body.startswith(_ASKING_BODY)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LoggedEvent) and self._key() == other._key()
 
@@ -55,5 +60,6 @@ def log_event(event: Event, position: int, epoch: int) -> LoggedEvent:
     return LoggedEvent(position, epoch, now_ms(), body, event)
 
 
+_ASKING_BODY = b'{"type":"approval_request"'
 LAST_BODY = b'{"type":"done"'
 assert encode_event(DoneEvent("completed", "", ""))[1].startswith(LAST_BODY)

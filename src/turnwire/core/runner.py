@@ -23,6 +23,7 @@ from turnwire.core.log import TurnLog, opening_events
 from turnwire.core.logged import now_ms
 from turnwire.core.sessions import new_session
 from turnwire.core.turns import TurnRecord
+from turnwire.core.waits import Waits
 
 logger = logging.getLogger("turnwire.runner")
 
@@ -59,6 +60,7 @@ class TurnRunner:
         self._running: dict[str, Execution] = {}
         self._queues: dict[str, deque[TurnRecord]] = {}
         self._current: dict[str, str] = {}
+        self._waits = Waits(store, self._limits, self.worker, self._resume)
         self._attendance: dict[str, Attendance] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -70,8 +72,11 @@ class TurnRunner:
         """Closes what a dead process left running, and goes on with what it left queued."""
         await self._store.renew(self.worker)
         await self._close_orphans()
+        for record in await self._store.waiting():
+            self._keep_waiting(record)
         for record in await self._store.queued():
             self._enqueue(record)
+        await self._waits.resume_decided()
         self._lease_keeper = asyncio.create_task(self._keep_lease())
 
     async def start(self, request: TurnRequest) -> Accepted:
@@ -129,10 +134,32 @@ class TurnRunner:
         if execution is not None:
             await asyncio.shield(execution.finished)
 
+    async def decide(
+        self,
+        turn_id: str,
+        call_id: str,
+        *,
+        approved: bool,
+        reason: str | None = None,
+        by: str | None = None,
+        args: dict[str, Any] | None = None,
+    ) -> None:
+        """Takes a person's decision about a call; the turn goes on when all of its calls are decided.
+
+        `args` are those that the person saw, if they are known. The same decision again is the same decision.
+        Raises ApprovalNotFoundError, ApprovalConflictError, TurnNotWaitingError.
+        """
+        await self._waits.check(turn_id, call_id, approved, args)
+        if execution := self._running.get(turn_id):
+            await asyncio.shield(execution.finished)  # It is just being parked.
+        await self._waits.decide(turn_id, call_id, approved=approved, reason=reason, by=by, args=args)
+
     async def cancel_session(self, session_id: str) -> None:
         """Stops all that runs or waits in a session."""
         turns = [execution.turn_id for execution in self._running.values() if execution.session_id == session_id]
         turns += [record.id for record in self._queues.get(session_id, ())]
+        if (current := self._current.get(session_id)) is not None and current in self._waits:
+            turns.append(current)
         await asyncio.gather(*(self.cancel(turn_id, "session_deleted") for turn_id in turns))
 
     def reader_joined(self, turn_id: str) -> None:
@@ -210,6 +237,11 @@ class TurnRunner:
     def _release(self, execution: Execution) -> None:
         # An agent that will not stop keeps its task, but not its session.
         del self._running[execution.turn_id]
+        if execution.is_parked:
+            if not self._running:
+                self._idle.set()
+            self._keep_waiting(execution.record)
+            return
         if attendance := self._attendance.pop(execution.turn_id, None):
             attendance.close()
         if not self._running:
@@ -224,6 +256,8 @@ class TurnRunner:
         if execution is not None:
             execution.stop(stop)
             return execution
+        if record := self._waits.take(turn_id):
+            return self._execute(record, stop)
         for queue in self._queues.values():
             for record in queue:
                 if record.id == turn_id:
@@ -241,6 +275,20 @@ class TurnRunner:
         for execution in self._running.values():
             if execution.session_id == session_id:
                 execution.stop(cancelled("superseded"))
+        if waiting := self._waits.take(self._current.get(session_id, "")):
+            self._execute(waiting, cancelled("superseded"))
+
+    # Turns that wait for a person
+
+    def _keep_waiting(self, record: TurnRecord) -> None:
+        """It holds nothing but its place in the session."""
+        self._waits.add(record)
+        self._current[record.session_id] = record.id
+
+    def _resume(self, record: TurnRecord) -> None:
+        # While the server goes down it stays as it is; the next process finds everything decided.
+        if not self._draining and self._waits.take(record.id) is not None:
+            self._execute(record)
 
     async def _keep_lease(self) -> None:
         while True:
@@ -248,6 +296,7 @@ class TurnRunner:
             try:
                 await self._store.renew(self.worker)
                 await self._close_orphans()
+                await self._waits.deny_overdue()
             except StoreError:
                 logger.exception("the lease of worker %s could not be renewed", self.worker)
 

@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from turnwire.core.approvals import Resumption
 from turnwire.core.events import CitationEvent, ErrorEvent, Outcome, Usage
 
-Phase = Literal["queued", "running", "ended"]
+Phase = Literal["queued", "running", "waiting", "ended"]
+"""A turn that waits does so for a person, and nobody runs it."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
@@ -29,7 +31,10 @@ class ToolRequest(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """What an agent is asked. `history` is the conversation before this message."""
+    """What an agent is asked. `history` is the conversation before this message.
+
+    `resumption` is there when the agent has waited for a person in this turn and goes on now.
+    """
 
     id: str
     session_id: str
@@ -39,6 +44,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     channel: str = "http"
     history: tuple[Message, ...] = ()
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+    resumption: Resumption | None = None
 
 
 class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,6 +67,7 @@ class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: int = 0
     started_at: int | None = None
     ended_at: int | None = None
+    waiting_until: int | None = None
     disconnect_grace: float | None = None
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 

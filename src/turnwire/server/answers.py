@@ -12,9 +12,14 @@ from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
 
 
+def answer_status(state: TurnState) -> int:
+    """202 for a turn that has no answer yet because it waits for a person."""
+    return 200 if state.outcome is not None else 202
+
+
 def answer_of(state: TurnState) -> dict[str, Any]:
-    """The answer of an ended turn."""
-    return {
+    """The answer of an ended turn, or of one that waits: then `approvals` are what it waits for."""
+    answer = {
         "session_id": state.session_id,
         "turn_id": state.turn_id,
         "content": state.text,
@@ -25,6 +30,10 @@ def answer_of(state: TurnState) -> dict[str, Any]:
         "timings": state.timings,
         "outcome": state.outcome,
     }
+    if state.outcome is None:
+        waiting = [step for step in state.steps if step.state == "waiting"]
+        answer["approvals"] = [{"call_id": step.id, "tool": step.name, "args": step.args} for step in waiting]
+    return answer
 
 
 def turn_error(state: TurnState, code: str | None = None) -> HttpError | None:

@@ -10,6 +10,10 @@ from turnwire.core.encoding import ascii_json
 _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.AgentNotFoundError, 422),
     (errors.NotFoundError, 404),
+    (errors.ApprovalNotFoundError, 404),
+    (errors.ApprovalError, 409),
+    (errors.TurnEndedError, 409),
+    (errors.TurnNotWaitingError, 409),
     (errors.BadCursorError, 400),
     (errors.EventsGoneError, 410),
     (errors.IdempotencyConflictError, 409),

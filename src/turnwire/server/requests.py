@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+)
 
 from turnwire.core.contracts import OnBusy, Scope
 from turnwire.core.encoding import clean_text
@@ -87,6 +96,16 @@ class SessionBody(BaseModel):
 
 class TitleBody(BaseModel):
     title: Title
+
+
+class ApprovalBody(BaseModel):
+    """A person's decision about a tool call. With `args` it holds only for exactly these."""
+
+    model_config = ConfigDict(title="Approval")
+
+    approved: StrictBool = Field(description="Whether the tool may run.")
+    reason: Annotated[str, StringConstraints(max_length=2_000)] | None = Field(None, description="The agent is told.")
+    args: dict[str, Any] | None = Field(None, description="The arguments that the person saw.")
 
 
 class KeyBody(BaseModel):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from turnwire.core.contracts import Accepted, Admission, ApiKey, NewTurn, Settle, Wake
+from turnwire.core.contracts import Accepted, Admission, ApiKey, NewTurn, Parking, Settle, Wake
 from turnwire.core.errors import (
     EventsGoneError,
     IdempotencyConflictError,
@@ -22,6 +22,7 @@ from turnwire.core.errors import (
     SessionNotFoundError,
     TurnEndedError,
     TurnNotFoundError,
+    TurnNotWaitingError,
 )
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.sessions import Session, new_session, title_from
@@ -41,6 +42,7 @@ class _Kept(Struct):
     idempotency_key: str | None
     fingerprint: str
     state: TurnState | None = None
+    checkpoint: bytes = b""
 
     def current(self) -> TurnRecord:
         return replace(self.record, last_position=self.head.position)
@@ -168,6 +170,7 @@ class MemoryStore:
         events: Sequence[LoggedEvent],
         settle: Settle,
         ending: TurnState | None = None,
+        parking: Parking | None = None,
     ) -> None:
         kept = self._world.turns.get(turn_id)
         refusal = kept.head.refusal(epoch, events) if kept else TurnEndedError(turn_id)
@@ -179,8 +182,12 @@ class MemoryStore:
         if ending is not None:
             kept.head.ended = True
             kept.state = ending
+            kept.checkpoint = b""
             kept.record = replace(kept.record, phase="ended", outcome=ending.outcome, ended_at=events[-1].at)
             self._count_ended(kept)
+        if parking is not None:
+            kept.checkpoint = parking.checkpoint
+            kept.record = replace(kept.record, phase="waiting", worker=None, waiting_until=parking.until)
         self._watchers.notify(turn_id, events)
         settle(len(events), None)
 
@@ -221,6 +228,19 @@ class MemoryStore:
 
     async def queued(self) -> list[TurnRecord]:
         return [kept.current() for kept in self._world.turns.values() if kept.record.phase == "queued"]
+
+    async def waiting(self) -> list[TurnRecord]:
+        return [kept.current() for kept in self._world.turns.values() if kept.record.phase == "waiting"]
+
+    async def hold(self, turn_id: str, worker: str) -> TurnRecord:
+        kept = self._kept(turn_id)
+        if kept.record.phase != "waiting":
+            raise TurnNotWaitingError(turn_id)
+        kept.record = replace(kept.record, epoch=kept.head.claim(worker))
+        return kept.current()
+
+    async def checkpoint(self, turn_id: str) -> bytes:
+        return self._kept(turn_id).checkpoint
 
     async def maintain(self, *, expire_before: int) -> None:
         for kept in self._world.turns.values():

@@ -1,6 +1,7 @@
 """`@tool`: a function with type hints and a docstring is all that a tool is."""
 
 import inspect
+import logging
 import re
 from collections.abc import Callable
 from typing import Any, overload
@@ -9,14 +10,18 @@ from msgspec import Struct
 
 from turnwire.tools.arguments import Arguments
 
+logger = logging.getLogger("turnwire.tools")
+
 Function = Callable[..., Any]
+NeedsApproval = bool | Callable[[dict[str, Any]], bool]
 _NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
 
 
 class Tool(Struct, frozen=True, kw_only=True):
     """A function that a model may call. `timeout` is in seconds, `max_output` in characters.
 
-    The default for `max_output` is what fits into one event whatever the characters are.
+    With `needs_approval` a person is asked before it runs; a function of the arguments says for which calls. The
+    default for `max_output` is what fits into one event whatever the characters are.
     """
 
     name: str
@@ -26,6 +31,18 @@ class Tool(Struct, frozen=True, kw_only=True):
     arguments: Arguments
     timeout: float = 60.0
     max_output: int = 20_000
+    needs_approval: NeedsApproval = False
+
+    def asks(self, args: dict[str, Any]) -> bool:
+        """Whether a person must allow a call with these arguments."""
+        if not callable(self.needs_approval):
+            return self.needs_approval
+        try:
+            return self.needs_approval(args)
+        except Exception:
+            # Who cannot say that it is harmless has not said so.
+            logger.exception("whether %s needs approval cannot be told; a person is asked", self.name)
+            return True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, as if it had never been made a tool."""
@@ -41,6 +58,7 @@ def tool(
     description: str | None = None,
     timeout: float = 60.0,
     max_output: int = 20_000,
+    needs_approval: NeedsApproval = False,
 ) -> Callable[[Function], Tool]: ...
 def tool(
     function: Function | None = None,
@@ -50,6 +68,7 @@ def tool(
     description: str | None = None,
     timeout: float = 60.0,
     max_output: int = 20_000,
+    needs_approval: NeedsApproval = False,
 ) -> Tool | Callable[[Function], Tool]:
     """Makes a tool of a function, sync or async. Its docstring tells the model what it is for.
 
@@ -70,6 +89,7 @@ def tool(
             arguments=arguments,
             timeout=timeout,
             max_output=max_output,
+            needs_approval=needs_approval,
         )
 
     return declare if function is None else declare(function)

@@ -40,6 +40,7 @@ def _path_id(id: Annotated[str, Path()]) -> str:
 Server = Annotated[Turnwire, Depends(_turnwire)]
 Reading = Annotated[Caller, Depends(_with_scope("read"))]
 Writing = Annotated[Caller, Depends(_with_scope("write"))]
+Approving = Annotated[Caller, Depends(_with_scope("approve"))]
 Operator = Annotated[Caller, Depends(_operator)]
 PathId = Annotated[str, Depends(_path_id)]
 Json = dict[str, Any]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 from turnwire.assembly import SSE_CHAT
@@ -73,11 +74,14 @@ def text_stream(
 async def answered(
     turnwire: Turnwire, receive: Receive, caller: Caller, body: MessageBody, key: str | None
 ) -> tuple[TurnRecord, TurnState] | None:
-    """Starts a turn, or joins the one the key names, and waits for its end. None if the client has left before."""
+    """Starts a turn, or joins the one the key names, and waits until it has ended, or waits for a person itself.
+
+    None if the client has left before.
+    """
     accepted = await turnwire.start(caller.principal, body, key)
     turn_id = accepted.record.id
     turnwire.runner.reader_joined(turn_id)
-    ended = asyncio.create_task(_ended(turnwire, turn_id))
+    ended = asyncio.create_task(_rested(turnwire, caller, turn_id))
     gone = asyncio.create_task(_gone(receive))
     try:
         await asyncio.wait([ended, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -92,9 +96,14 @@ async def answered(
     return record, await turnwire.state(record)
 
 
-async def _ended(turnwire: Turnwire, turn_id: str) -> None:
-    async for _ in follow(turnwire.store, turn_id):
-        pass
+async def _rested(turnwire: Turnwire, caller: Caller, turn_id: str) -> None:
+    async with aclosing(follow(turnwire.store, turn_id)) as batches:
+        async for events in batches:
+            if any(logged.asks for logged in events):
+                # It stands in the log since the turn waits; one that was decided long ago is only passed by.
+                record = await turnwire.store.find_turn(caller.principal, turn_id)
+                if any(step.state == "waiting" for step in (await turnwire.state(record)).steps):
+                    return
 
 
 async def _gone(receive: Receive) -> None:

@@ -6,7 +6,7 @@ failure as `chat_failed`.
 
 from turnwire.assembly import THREE_PHASE_TEXT
 from turnwire.core.encoding import ascii_json
-from turnwire.server.answers import answer_of, chat_error
+from turnwire.server.answers import answer_of, answer_status, chat_error
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
@@ -35,7 +35,7 @@ class RagRoutes:
         failure = chat_error(state)
         if failure is not None:
             raise failure
-        await respond_json(send, 200, ascii_json(answer_of(state)), [*added, *turn_headers(record)])
+        await respond_json(send, answer_status(state), ascii_json(answer_of(state)), [*added, *turn_headers(record)])
 
     async def messages_stream(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers

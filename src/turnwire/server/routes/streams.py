@@ -13,7 +13,7 @@ from turnwire.core.encoding import ascii_json
 from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 from turnwire.core.follow import follow
 from turnwire.core.turns import TurnRecord
-from turnwire.server.answers import answer_of, logged_json, turn_error
+from turnwire.server.answers import answer_of, answer_status, logged_json, turn_error
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
@@ -215,7 +215,7 @@ class StreamRoutes:
         failure = turn_error(state)
         if failure is not None:
             raise failure
-        await respond_json(send, 200, ascii_json(answer_of(state)), [*added, *turn_headers(record)])
+        await respond_json(send, answer_status(state), ascii_json(answer_of(state)), [*added, *turn_headers(record)])
 
 
 def _reset() -> HttpError:

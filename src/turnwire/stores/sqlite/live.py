@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from turnwire.core.contracts import Parking
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.stores.guards import Head
@@ -76,9 +77,17 @@ class LiveTurn:
         end = bisect_left(self.row_ends, after + limit) + 1
         return self.rows[start:end].tolist()
 
+    def write_parking(self, connection: sqlite3.Connection, parking: Parking) -> None:
+        query = "UPDATE turn SET phase = 'waiting', worker = NULL, waiting_until = ? WHERE number = ?"
+        connection.execute(query, (parking.until, self.number))
+        query = "INSERT OR REPLACE INTO checkpoint (turn, body) VALUES (?, ?)"
+        connection.execute(query, (self.number, parking.checkpoint))
+
     def write_ending(self, connection: sqlite3.Connection, last: LoggedEvent, state: TurnState) -> None:
         connection.execute(
             "UPDATE turn SET phase = 'ended', outcome = ?, ended_at = ?, last_position = ?, answer = ?, state = ?"
             " WHERE number = ?",
             (state.outcome, last.at, last.position, state.text, msgspec.json.encode(state), self.number),
         )
+        if self.record.waiting_until is not None:
+            connection.execute("DELETE FROM checkpoint WHERE turn = ?", (self.number,))

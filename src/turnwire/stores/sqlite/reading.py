@@ -16,7 +16,7 @@ from turnwire.stores.sqlite.lines import from_lines, unseal
 
 TURN_COLUMNS = (
     "id, session_id, principal, agent, message, channel, external_id, parent_turn_id, phase, outcome, worker, epoch,"
-    " last_position, first_kept, created_at, started_at, ended_at, disconnect_grace, options"
+    " last_position, first_kept, created_at, started_at, ended_at, waiting_until, disconnect_grace, options"
 )
 SESSION_COLUMNS = (
     "id, principal, created_at, updated_at, external_id, title,"

@@ -78,6 +78,7 @@ class Registry(ABC):
             own = "(SELECT number FROM turn WHERE session_id = ?)"
             connection.execute(f"DELETE FROM sealed_log WHERE turn IN {own}", (session.id,))
             connection.execute(f"DELETE FROM journal WHERE turn IN {own}", (session.id,))
+            connection.execute(f"DELETE FROM checkpoint WHERE turn IN {own}", (session.id,))
             connection.execute("DELETE FROM turn WHERE session_id = ?", (session.id,))
             connection.execute("DELETE FROM session WHERE id = ?", (session.id,))
             return session.id

@@ -81,6 +81,15 @@ MIGRATIONS = (
         revoked_at INTEGER
     );
     """,
+    """
+    ALTER TABLE turn ADD COLUMN waiting_until INTEGER;
+
+    -- What the agent of a waiting turn goes on with. It is nobody's but the agent's, so it is in no log.
+    CREATE TABLE checkpoint (
+        turn INTEGER PRIMARY KEY,
+        body BLOB NOT NULL
+    );
+    """,
 )
 
 

@@ -14,13 +14,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from turnwire.core.contracts import Accepted, Admission, NewTurn, Settle, Wake
+from turnwire.core.contracts import Accepted, Admission, NewTurn, Parking, Settle, Wake
 from turnwire.core.errors import (
     StoreError,
     StoreFullError,
     StoreUnusableError,
     TurnEndedError,
     TurnNotFoundError,
+    TurnNotWaitingError,
 )
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.turns import TurnRecord, TurnState
@@ -137,6 +138,25 @@ class SqliteStore(Registry):
     async def queued(self) -> list[TurnRecord]:
         return [live.current() for live in self._live.values() if live.record.phase == "queued"]
 
+    async def waiting(self) -> list[TurnRecord]:
+        return [live.current() for live in self._live.values() if live.record.phase == "waiting"]
+
+    async def hold(self, turn_id: str, worker: str) -> TurnRecord:
+        live = self._live.get(turn_id)
+        if live is None or live.record.phase != "waiting" or live.head.ended:
+            await self._read(lambda connection: reading.find_turn(connection, turn_id))
+            raise TurnNotWaitingError(turn_id)
+        epoch = live.head.claim(worker)
+        live.record = replace(live.record, epoch=epoch)
+        query = "UPDATE turn SET epoch = ? WHERE number = ?"
+        await self._write(lambda connection: connection.execute(query, (epoch, live.number)))
+        return live.current()
+
+    async def checkpoint(self, turn_id: str) -> bytes:
+        query = "SELECT body FROM checkpoint WHERE turn = (SELECT number FROM turn WHERE id = ?)"
+        row = await self._read(lambda connection: connection.execute(query, (turn_id,)).fetchone())
+        return row[0] if row else b""
+
     # Writing logs
 
     def append(
@@ -146,6 +166,7 @@ class SqliteStore(Registry):
         events: Sequence[LoggedEvent],
         settle: Settle,
         ending: TurnState | None = None,
+        parking: Parking | None = None,
     ) -> None:
         live = self._live.get(turn_id)
         if live is None:
@@ -167,6 +188,8 @@ class SqliteStore(Registry):
         if ending is not None:
             live.head.ended = True
             append.ending = ending
+        if parking is not None:
+            append.parking = parking
 
     async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """Runs a function on the writer's connection, in its order among the appends, and waits for the commit."""
@@ -237,6 +260,8 @@ class SqliteStore(Registry):
         live.remember(append.row, events)
         if ending is not None:
             live.record = replace(live.record, phase="ended", outcome=ending.outcome, ended_at=events[-1].at)
+        elif (parking := append.parking) is not None:
+            live.record = replace(live.record, phase="waiting", worker=None, waiting_until=parking.until)
         self._watchers.notify(live.record.id, events)
         append.settle(len(events), None)
 

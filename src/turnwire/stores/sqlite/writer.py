@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turnwire.core.contracts import Settle
+from turnwire.core.contracts import Parking, Settle
 from turnwire.core.errors import StoreError, StoreFullError
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
@@ -26,13 +26,14 @@ logger = logging.getLogger("turnwire.stores.sqlite")
 class Append:
     """What one turn adds to the journal in one commit."""
 
-    __slots__ = ("ending", "events", "row", "settle", "turn")
+    __slots__ = ("ending", "events", "parking", "row", "settle", "turn")
 
     def __init__(self, turn: LiveTurn, settle: Settle) -> None:
         self.turn = turn
         self.settle = settle
         self.events: list[LoggedEvent] = []
         self.ending: TurnState | None = None
+        self.parking: Parking | None = None
         self.row = 0
 
 
@@ -111,6 +112,8 @@ class Writer:
                     rows.append((work.row, work.turn.number, work.events[-1].position, to_lines(work.events)))
                     if work.ending is not None:
                         work.turn.write_ending(connection, work.events[-1], work.ending)
+                    elif work.parking is not None:
+                        work.turn.write_parking(connection, work.parking)
                 else:
                     self._call(connection, work)
             if rows:
