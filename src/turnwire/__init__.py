@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from turnwire.agents.chat_completions import ChatCompletionsAgent
+    from turnwire.core.approvals import WaitForApproval
     from turnwire.core.contracts import Agent, Store, Wire
     from turnwire.core.emit import emit
     from turnwire.core.errors import AgentError, ToolError, TurnwireError
@@ -36,6 +37,7 @@ __all__ = [
     "TurnState",
     "Turnwire",
     "TurnwireError",
+    "WaitForApproval",
     "Wire",
     "emit",
     "tool",
@@ -55,6 +57,7 @@ _HOMES = {
     "TurnState": "core.turns",
     "Turnwire": "server",
     "TurnwireError": "core.errors",
+    "WaitForApproval": "core.approvals",
     "Wire": "core.contracts",
     "emit": "core.emit",
     "tool": "tools",

@@ -3,21 +3,30 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
 
-from tests.contracts.turns import BOUND
+from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, Gate
 from tests.scripted_model import ScriptedModel, calls, model_server, says, truncates
 from tests.serving import within
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.core.errors import AgentError, ModelError, ModelUnusableError, ToolError
-from turnwire.core.events import ErrorEvent, Event, ResponseEvent, TokenEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ErrorEvent,
+    Event,
+    ResponseEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from turnwire.core.follow import follow
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
-from turnwire.core.turns import Message, ToolRequest
+from turnwire.core.turns import Message, ToolRequest, TurnRecord
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool
 
@@ -271,3 +280,113 @@ async def test_agent_turn_that_fails_leaves_the_session_as_it_was(model_server: 
         await within(agent.agent_turn(session, "2?", on_event=leave))
     assert session == before
     await agent.close()
+
+
+# Tools that need a person's word
+
+
+async def test_a_tool_that_needs_approval_waits_while_the_others_run(model_server: ScriptedModel) -> None:
+    ran: list[str] = []
+
+    @tool(needs_approval=True)
+    async def send(to: str) -> str:
+        ran.append(to)
+        return "sent"
+
+    model_server.plan(calls(("send", {"to": "bob"}), ("weather", {"city": "Oslo"})), says("It is sunny."))
+    async with open_agent(model_server, send, weather) as desk:
+        turn = await desk.start("Tell Bob how the weather is")
+        (asked,) = await requests_of(desk, turn)
+        assert (asked.tool, asked.args) == ("send", {"to": "bob"})
+        assert ran == []
+        log = [logged.event for logged in await whole_log(desk.store, turn.id)]
+        assert [event.result for event in results(log)] == ["Sunny in Oslo"]
+        await desk.runner.decide(turn.id, asked.call_id, approved=True)
+        events = await desk.events(turn)
+    assert ran == ["bob"]
+    assert [event.call_id for event in events if isinstance(event, ToolCallEvent)].count(asked.call_id) == 1
+    told = {message["tool_call_id"]: message["content"] for message in model_server.bodies[1]["messages"][2:]}
+    assert told[asked.call_id] == "sent"
+    assert text(events) == "It is sunny."
+
+
+async def test_a_denied_tool_does_not_run_and_the_model_is_told_why(model_server: ScriptedModel) -> None:
+    @tool(needs_approval=True)
+    async def send(to: str) -> str:
+        raise AssertionError("it ran")
+
+    model_server.plan(calls(("send", {"to": "bob"})), says("As you wish."))
+    async with open_agent(model_server, send) as desk:
+        turn = await desk.start("Write to Bob")
+        (asked,) = await requests_of(desk, turn)
+        await desk.runner.decide(turn.id, asked.call_id, approved=False, reason="he is asleep")
+        events = await desk.events(turn)
+        assert [(event.success, event.result) for event in results(events)] == [(False, "Denied: he is asleep")]
+        assert model_server.bodies[1]["messages"][-1]["content"] == "Denied: he is asleep"
+        model_server.plan(says("Nothing was sent."))
+        await desk.events(await desk.start("And?", session_id=turn.session_id))
+        assert [message["role"] for message in model_server.bodies[2]["messages"]] == [
+            "user", "assistant", "tool", "assistant", "user",
+        ]  # fmt: skip
+
+
+async def test_a_function_of_the_arguments_says_whom_to_ask_for(model_server: ScriptedModel) -> None:
+    @tool(needs_approval=lambda args: args["amount"] > 10)
+    async def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    @tool(needs_approval=lambda args: args["unknown"])
+    async def guess(amount: int) -> str:
+        return "never"
+
+    model_server.plan(
+        calls(("pay", {"amount": 5}), ("pay", {"amount": 50}), ("pay", {"amount": "x"}), ("guess", {"amount": 1}))
+    )
+    async with open_agent(model_server, pay, guess) as desk:
+        turn = await desk.start("Pay")
+        # What cannot run anyway is not asked about; what cannot be judged is.
+        assert [asked.args["amount"] for asked in await requests_of(desk, turn)] == [50, 1]
+
+
+async def test_steps_before_a_wait_count_after_it(model_server: ScriptedModel) -> None:
+    @tool(needs_approval=True)
+    async def again() -> str:
+        return "again"
+
+    model_server.plan(calls(("again", {})), calls(("again", {})))
+    async with open_agent(model_server, again, max_steps=2) as desk:
+        turn = await desk.start("Go")
+        (asked,) = await requests_of(desk, turn)
+        await desk.runner.decide(turn.id, asked.call_id, approved=True)
+        assert (await desk.end(turn)).reason == "max_turns"
+
+
+async def test_agent_turn_asks_its_caller_or_denies(model_server: ScriptedModel) -> None:
+    asked: list[Any] = []
+
+    @tool(needs_approval=True)
+    async def send(to: str) -> str:
+        return "sent"
+
+    async def approve(request: Any) -> bool:
+        asked.append(request.args)
+        return True
+
+    model_server.plan(calls(("send", {"to": "bob"})), says("Done."), calls(("send", {"to": "eve"})), says("Not done."))
+    agent = agent_for(model_server, send)
+    session: list[Message] = []
+    assert await within(agent.agent_turn(session, "Write to Bob", approve=approve)) == "Done."
+    assert asked == [{"to": "bob"}]
+    assert [message.content for message in session] == ["Write to Bob", "", "sent", "Done."]
+    assert await within(agent.agent_turn(session, "Write to Eve")) == "Not done."
+    assert session[-2].content == "Denied: there is nobody here who could allow it"
+    await agent.close()
+
+
+async def requests_of(desk: Desk, turn: TurnRecord) -> list[ApprovalRequestEvent]:
+    """What the turn waits for, once it does."""
+    async with asyncio.timeout(BOUND), aclosing(follow(desk.store, turn.id)) as batches:
+        async for events in batches:
+            if asked := [logged.event for logged in events if isinstance(logged.event, ApprovalRequestEvent)]:
+                return asked
+    raise AssertionError("it did not wait")

@@ -26,6 +26,7 @@ from turnwire.core.events import (
     ApprovalResponseEvent,
     DoneEvent,
     Event,
+    ResponseEvent,
     ToolCallEvent,
     ToolResultEvent,
 )
@@ -73,6 +74,15 @@ async def asked_for(desk: Desk, turn: TurnRecord, call_id: str) -> None:
                     return
 
 
+async def answer_of(desk: Desk, turn: TurnRecord) -> str:
+    """What a completed turn says."""
+    *_, response, done = await desk.events(turn)
+    assert isinstance(response, ResponseEvent)
+    assert isinstance(done, DoneEvent)
+    assert done.outcome == "completed"
+    return response.content
+
+
 async def types_of(store: Store, turn: TurnRecord) -> list[str]:
     return [str(type(logged.event).__struct_config__.tag) for logged in await whole_log(store, turn.id)]
 
@@ -90,7 +100,7 @@ async def test_a_turn_waits_until_it_is_decided_and_then_goes_on(store: Store) -
         assert [type(event).__name__ for event in events[6:]] == [
             "TokenEvent", "ToolResultEvent", "TokenEvent", "ResponseEvent", "DoneEvent",
         ]  # fmt: skip
-        assert events[-2].content == "I would like to. [left behind] c1=yes"
+        assert await answer_of(desk, turn) == "I would like to. [left behind] c1=yes"
         assert await store.checkpoint(turn.id) == b""
 
 
@@ -99,9 +109,8 @@ async def test_a_denial_is_told_with_its_reason(store: Store) -> None:
         turn = await desk.start("c1")
         await waits(desk, turn)
         await desk.runner.decide(turn.id, "c1", approved=False, reason="not today", by="ann")
-        *_, response, done = await desk.events(turn)
-        assert response.content.endswith("c1=Denied: not today")
-        assert done.outcome == "completed"
+        answer = await answer_of(desk, turn)
+        assert answer.endswith("c1=Denied: not today")
 
 
 async def test_it_goes_on_only_when_all_is_decided(store: Store) -> None:
@@ -112,8 +121,8 @@ async def test_it_goes_on_only_when_all_is_decided(store: Store) -> None:
         await desk.runner.decide(turn.id, "c1", approved=False)
         assert (await store.find_turn("ann", turn.id)).phase == "waiting"
         await desk.runner.decide(turn.id, "c3", approved=True)
-        *_, response, _ = await desk.events(turn)
-        assert response.content.endswith("c1=Denied: the user did not allow this. c2=yes c3=yes")
+        answer = await answer_of(desk, turn)
+        assert answer.endswith("c1=Denied: the user did not allow this. c2=yes c3=yes")
 
 
 async def test_decisions_at_once_are_all_taken(store: Store) -> None:
@@ -230,9 +239,9 @@ async def test_an_agent_may_wait_again_and_again(store: Store) -> None:
         for call in ("c0", "c1"):
             await asked_for(desk, turn, call)
             await desk.runner.decide(turn.id, call, approved=True)
-        *_, response, _ = await desk.events(turn)
+        answer = await answer_of(desk, turn)
         # The second time it is told of the second decision only.
-        assert response.content == "0 1 c1"
+        assert answer == "0 1 c1"
 
 
 async def test_a_waiting_turn_keeps_the_session_s_place(store: Store) -> None:
@@ -270,9 +279,8 @@ async def test_a_wait_that_is_too_long_is_a_denial_that_says_so(place: Place) ->
     store = await place.open(lease=0.2)
     async with open_desk(store, careful, approval_timeout=0.05, lease=0.2) as desk:
         turn = await desk.start("c1 c2")
-        *_, response, done = await desk.events(turn)
-        assert "c1=Denied: nobody decided within 0.05 seconds" in response.content
-        assert done.outcome == "completed"
+        answer = await answer_of(desk, turn)
+        assert "c1=Denied: nobody decided within 0.05 seconds" in answer
 
 
 async def test_what_is_asked_outlives_a_crash(place: Place) -> None:
@@ -288,8 +296,8 @@ async def test_what_is_asked_outlives_a_crash(place: Place) -> None:
         assert (await store.find_turn("ann", turn.id)).phase == "waiting"
         assert (await store.find_turn("ann", later.id)).phase == "queued"
         await desk.runner.decide(turn.id, "c2", approved=False)
-        *_, response, _ = await desk.events(turn)
-        assert response.content == "I would like to. [left behind] c1=yes c2=Denied: the user did not allow this."
+        answer = await answer_of(desk, turn)
+        assert answer == "I would like to. [left behind] c1=yes c2=Denied: the user did not allow this."
         await waits(desk, later)
 
 

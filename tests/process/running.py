@@ -15,6 +15,10 @@ COMMAND = (sys.executable, "-m", "turnwire")
 
 AGENTS = '''
 import asyncio
+import os
+
+from turnwire.core.approvals import WaitForApproval
+from turnwire.core.events import ApprovalRequestEvent
 
 async def slow(turn):
     """Says a word every other millisecond, as often as it is told."""
@@ -42,8 +46,17 @@ async def stubborn(turn):
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             pass
+
+async def careful(turn):
+    """Asks before it does anything, and remembers in which process it did."""
+    if turn.resumption is None:
+        yield "May I? "
+        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40})], str(os.getpid()).encode())
+    (decision,) = turn.resumption.decisions
+    yield "Yes, " if decision.approved else "No, "
+    yield "same process" if turn.resumption.checkpoint == str(os.getpid()).encode() else "another process"
 '''
-ALL = ("slow", "gushing", "silent", "stubborn")
+ALL = ("slow", "gushing", "silent", "stubborn", "careful")
 
 
 def environment(**settings: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, held, upload, user
 from tests.serving import Client, Puppet, Served, error_of
 
-BODIES = {"post": {"message": "Mine now"}, "patch": {"title": "Mine now"}}
+BODIES = {"post": {"message": "Mine now", "approved": True}, "patch": {"title": "Mine now"}}
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_every_route_that_takes_an_id_hides_what_is_anothers(
             for one in ids[family]:
                 for query in ("", "?wait=1", "?wire=sse_chat", "?limit=5"):
                     response = await bob.http.request(
-                        method, path.format(id=one, session_id=one) + query, json=BODIES.get(method)
+                        method, path.format(id=one, session_id=one, call_id="c1") + query, json=BODIES.get(method)
                     )
                     error = error_of(response, 404)
                     assert error["code"] in ("turn_not_found", "session_not_found", "document_not_found")

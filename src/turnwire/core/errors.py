@@ -1,12 +1,10 @@
 """Every error this library raises on purpose.
 
 TurnwireError
-├── ApprovalError            a decision that cannot be taken (any more)
-│   ├── ApprovalConflictError ... because it was decided otherwise, or about other arguments
-│   └── ApprovalNotFoundError ... because nobody asked for it
 ├── AgentError               the agent failed, in words its user may read
 │   ├── ModelError           ... because its model did not answer, or not to the end
 │   └── ToolError            ... because a tool of its did, in words its model may read too
+├── ApprovalConflictError    a call was decided otherwise, or has other arguments
 ├── BadCursorError           a position to resume from could not be read
 ├── EmbedderError            texts could not be turned into vectors, and why
 │   └── EmbedderUnusableError ... and will not be until its installation or configuration is mended
@@ -22,6 +20,7 @@ TurnwireError
 ├── ModelUnusableError       a model cannot be used as it is configured, and why
 ├── NotFoundError            nothing of the caller's has that id
 │   ├── AgentNotFoundError
+│   ├── ApprovalNotFoundError
 │   ├── DocumentNotFoundError
 │   ├── KeyNotFoundError
 │   ├── SessionNotFoundError
@@ -82,25 +81,13 @@ class ToolError(AgentError):
         super().__init__(message, code="tool_failed")
 
 
-class ApprovalError(TurnwireError):
-    code = "approval_refused"
-
-
-class ApprovalConflictError(ApprovalError):
+class ApprovalConflictError(TurnwireError):
     """`why` goes on with the call."""
 
     code = "approval_conflict"
 
     def __init__(self, call_id: str, why: str) -> None:
         super().__init__(f"the call {call_id!r} {why}")
-        self.call_id = call_id
-
-
-class ApprovalNotFoundError(ApprovalError):
-    code = "approval_not_found"
-
-    def __init__(self, turn_id: str, call_id: str) -> None:
-        super().__init__(f"turn {turn_id!r} has not asked for approval of a call {call_id!r}")
         self.call_id = call_id
 
 
@@ -213,6 +200,11 @@ class NotFoundError(TurnwireError):
 class AgentNotFoundError(NotFoundError):
     code = "agent_not_found"
     noun = "agent"
+
+
+class ApprovalNotFoundError(NotFoundError):
+    code = "approval_not_found"
+    noun = "call that this turn has asked about"
 
 
 class DocumentNotFoundError(NotFoundError):

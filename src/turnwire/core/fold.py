@@ -148,7 +148,7 @@ class TurnFold:
             case ApprovalRequestEvent():
                 step = self._find("tool", event.call_id)
                 step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
-                self._change(logged, step, state="waiting")
+                self._change(logged, step, state="waiting", reason=event.reason)
                 self._ask(logged, event)
             case ApprovalResponseEvent():
                 if event.call_id in self._asked:

@@ -73,7 +73,10 @@ class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Step(Struct, kw_only=True, omit_defaults=True):
-    """A tool call, a search, a review or a handoff; `answer_offset` is how much text stood before it."""
+    """A tool call, a search, a review or a handoff; `answer_offset` is how much text stood before it.
+
+    `reason` is why a person is asked about it.
+    """
 
     kind: Literal["tool", "search", "review", "handoff"]
     id: str
@@ -84,6 +87,7 @@ class Step(Struct, kw_only=True, omit_defaults=True):
     state: Literal["running", "waiting", "succeeded", "failed"] = "running"
     result: Any = None
     progress: str | None = None
+    reason: str | None = None
     ms: float | None = None
     agent_path: tuple[str, ...] = ()
 

@@ -46,7 +46,7 @@ class Waits:
 
     async def check(self, turn_id: str, call_id: str, approved: bool, args: dict[str, Any] | None) -> None:
         """Raises ApprovalNotFoundError and ApprovalConflictError, as `decide` would."""
-        _is_repeated(await self._read(turn_id), turn_id, call_id, approved, args)
+        _is_repeated(await self._read(turn_id), call_id, approved, args)
 
     async def decide(
         self,
@@ -60,12 +60,12 @@ class Waits:
     ) -> None:
         # One at a time: two that hold a turn at once would fence each other.
         async with self._deciding:
-            if _is_repeated(await self._read(turn_id), turn_id, call_id, approved, args):
+            if _is_repeated(await self._read(turn_id), call_id, approved, args):
                 return
             record = await self._store.hold(turn_id, self._worker)
             log = TurnLog(self._store, record, self._limits)
             await log.restore()
-            if not _is_repeated(log.fold, turn_id, call_id, approved, args):
+            if not _is_repeated(log.fold, call_id, approved, args):
                 log.append(ApprovalResponseEvent(call_id, approved, reason, by))
                 await log.flush()
             if not log.fold.undecided:
@@ -97,12 +97,12 @@ class Waits:
         return fold
 
 
-def _is_repeated(fold: TurnFold, turn_id: str, call_id: str, approved: bool, args: dict[str, Any] | None) -> bool:
+def _is_repeated(fold: TurnFold, call_id: str, approved: bool, args: dict[str, Any] | None) -> bool:
     """Whether exactly this was decided before. Raises ApprovalNotFoundError, ApprovalConflictError."""
     decided = fold.decision(call_id)
     asked = decided or next((asked for asked in fold.undecided if asked.call_id == call_id), None)
     if asked is None:
-        raise ApprovalNotFoundError(turn_id, call_id)
+        raise ApprovalNotFoundError(call_id)
     if args is not None and args != asked.args:
         raise ApprovalConflictError(call_id, "has other arguments than these; read the turn again before you decide")
     if decided is not None and decided.approved != approved:

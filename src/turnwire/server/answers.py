@@ -32,7 +32,9 @@ def answer_of(state: TurnState) -> dict[str, Any]:
     }
     if state.outcome is None:
         waiting = [step for step in state.steps if step.state == "waiting"]
-        answer["approvals"] = [{"call_id": step.id, "tool": step.name, "args": step.args} for step in waiting]
+        answer["approvals"] = [
+            {"call_id": step.id, "tool": step.name, "args": step.args, "reason": step.reason} for step in waiting
+        ]
     return answer
 
 

@@ -10,8 +10,7 @@ from turnwire.core.encoding import ascii_json
 _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.AgentNotFoundError, 422),
     (errors.NotFoundError, 404),
-    (errors.ApprovalNotFoundError, 404),
-    (errors.ApprovalError, 409),
+    (errors.ApprovalConflictError, 409),
     (errors.TurnEndedError, 409),
     (errors.TurnNotWaitingError, 409),
     (errors.BadCursorError, 400),
