@@ -6,4 +6,6 @@ SUBJECTS = {variant.name: variant.label for variant in VARIANTS.values()} | {
     "fts5": "bare FTS5 table",
     "library": "Turnwire, library",
     "healthz": "GET /healthz",
+    "bare": "the SDK alone",
+    "turnwire": "as a turn of Turnwire",
 }

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from bench.plan import Plan
 from bench.results import Table
+from bench.tables.adapters import adapters
 from bench.tables.answers import answers
 from bench.tables.fanout import fanout
 from bench.tables.idle import idle
@@ -22,4 +23,5 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "indexing": indexing,
     "search": search,
     "answers": answers,
+    "adapters": adapters,
 }
