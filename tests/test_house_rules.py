@@ -112,7 +112,7 @@ def test_every_store_that_can_be_chosen_is_under_contract() -> None:
 
 
 def test_every_wire_that_is_served_is_under_contract() -> None:
-    assert {name: type(wire) for name, wire in assembly.WIRES.items()} == {
+    assert {name: type(build({})) for name, build in assembly.WIRES.items()} == {
         name: type(wire) for name, wire in WIRES.items()
     }
 

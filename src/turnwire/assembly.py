@@ -33,7 +33,11 @@ StoreKind = Literal["memory", "sqlite"]
 
 SSE_CHAT = SseChat()
 THREE_PHASE_TEXT = ThreePhaseText()
-WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (SSE_CHAT, THREE_PHASE_TEXT)}
+WIRES: Mapping[str, Callable[[Mapping[str, str]], Wire]] = {
+    "sse_chat": lambda options: SSE_CHAT,
+    "three_phase_text": lambda options: THREE_PHASE_TEXT,
+}
+"""How to build each wire from what a client asks for in its query. Raises ValueError, which names the option."""
 
 
 def build_store(kind: StoreKind, settings: Settings) -> Store:

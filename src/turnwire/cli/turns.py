@@ -82,7 +82,7 @@ def _printer(wire: str | None) -> "Callable[[LoggedEvent], None]":
 
         if wire not in WIRES:
             fail(f"there is no wire {wire!r}; there is {', '.join(WIRES)}")
-        frame = WIRES[wire].encoder().frame
+        frame = WIRES[wire]({}).encoder().frame
 
         def write(logged: "LoggedEvent") -> None:
             sys.stdout.buffer.write(frame(logged))

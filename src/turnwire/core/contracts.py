@@ -276,6 +276,14 @@ class Encoder(Protocol):
         """
         ...
 
+    def pause(self) -> bytes:
+        """What a stream says, and ends with, when the turn waits for a person; nothing if it stays open.
+
+        Asking changes nothing. The frame of the first event after the wait begins with the same bytes, so that a
+        stream that is read later has them too.
+        """
+        ...
+
 
 class Wire(Protocol):
     """Writes a log in one client protocol: a pure function of the log, no I/O, no clock.
@@ -286,6 +294,11 @@ class Wire(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def key(self) -> str:
+        """The name, and what else the bytes depend on: whoever has the same key shares them."""
+        ...
+
     @property
     def media_type(self) -> str: ...
     @property

@@ -14,7 +14,7 @@ from turnwire.server.requests import path_of
 from turnwire.server.responses import respond, respond_json
 from turnwire.server.routes.api import build_api
 from turnwire.server.routes.exchange import OpenStream
-from turnwire.server.routes.streams import StreamRoutes
+from turnwire.server.routes.table import RouteTable
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.turnwire import Turnwire
 
@@ -29,7 +29,7 @@ class TurnwireApp:
     def __init__(self, turnwire: Turnwire) -> None:
         self.turnwire = turnwire
         self._guard = Guard(turnwire.settings)
-        self._streams = StreamRoutes(turnwire)
+        self._streams = RouteTable(turnwire)
         self._api = build_api(turnwire)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:

@@ -17,6 +17,9 @@ class _ChatEncoder:
         # The path of every token: the stored line is framed as it is.
         return b"id: %d.%d\ndata: %b\n\n" % (logged.position, logged.epoch, logged.body)
 
+    def pause(self) -> bytes:
+        return b""
+
 
 class _SessionEncoder:
     """For a stream of several turns, where a position alone would not say which turn it is of."""
@@ -29,9 +32,12 @@ class _SessionEncoder:
     def frame(self, logged: LoggedEvent) -> bytes:
         return b"id: %b:%d\ndata: %b\n\n" % (self._turn_id, logged.position, logged.body)
 
+    def pause(self) -> bytes:
+        return b""
+
 
 class SseChat:
-    name = "sse_chat"
+    name = key = "sse_chat"
     media_type = "text/event-stream; charset=utf-8"
     keeps_state = False
     heartbeat = COMMENT_HEARTBEAT

@@ -59,7 +59,7 @@ _MOST_CITATIONS = 1_000
 
 
 class ThreePhaseText:
-    name = "three_phase_text"
+    name = key = "three_phase_text"
     media_type = "text/plain; charset=utf-8"
     keeps_state = True
     heartbeat = b"\n"
@@ -118,6 +118,9 @@ class _TextEncoder:
                 return b""
             case _:
                 assert_never(event)
+
+    def pause(self) -> bytes:
+        return b""
 
     def _token(self, logged: LoggedEvent) -> bytes:
         # Not `logged.event`, which would be kept with the event for as long as the store keeps that.

@@ -1,7 +1,8 @@
 """What the routes that take a message, or stream, have in common: reading it, waiting for its turn, the headers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -22,6 +23,8 @@ from turnwire.server.turnwire import Turnwire
 Request = dict[str, Any]
 OpenStream = TurnStream | SessionStream | TextStream
 Endpoint = Callable[[Request, Receive, Send, Caller, dict[bytes, bytes], Headers], Awaitable[OpenStream | None]]
+Routes = Sequence[tuple[str, re.Pattern[str], Endpoint]]
+"""Method, path, and who answers."""
 
 STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
 

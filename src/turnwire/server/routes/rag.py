@@ -4,6 +4,8 @@ These are the routes of an older protocol. They take its names for fields beside
 failure as `chat_failed`.
 """
 
+import re
+
 from turnwire.assembly import THREE_PHASE_TEXT
 from turnwire.core.encoding import ascii_json
 from turnwire.server.answers import answer_of, answer_status, chat_error
@@ -12,7 +14,15 @@ from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
 from turnwire.server.requests import MessageBody, RagMessageBody, check_id, parse_message, path_of
 from turnwire.server.responses import respond_json
-from turnwire.server.routes.exchange import Request, answered, idempotency_key, read_json, text_stream, turn_headers
+from turnwire.server.routes.exchange import (
+    Request,
+    Routes,
+    answered,
+    idempotency_key,
+    read_json,
+    text_stream,
+    turn_headers,
+)
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.text import TextStream
 from turnwire.server.turnwire import Turnwire
@@ -21,6 +31,10 @@ from turnwire.server.turnwire import Turnwire
 class RagRoutes:
     def __init__(self, turnwire: Turnwire) -> None:
         self._turnwire = turnwire
+        self.routes: Routes = (
+            ("POST", re.compile("/v1/rag/sessions/[^/]+/messages"), self.messages),
+            ("POST", re.compile("/v1/rag/sessions/[^/]+/messages/stream"), self.messages_stream),
+        )
 
     async def messages(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers

@@ -30,9 +30,9 @@ from turnwire.server.requests import (
 from turnwire.server.responses import respond, respond_json
 from turnwire.server.routes.exchange import (
     STREAM_HEADERS,
-    Endpoint,
     OpenStream,
     Request,
+    Routes,
     answered,
     idempotency_key,
     read_json,
@@ -41,35 +41,23 @@ from turnwire.server.routes.exchange import (
     text_stream,
     turn_headers,
 )
-from turnwire.server.routes.rag import RagRoutes
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.lookahead import Place, place_of, void_of
 from turnwire.server.streams.opening import SessionStream, TurnStream
 from turnwire.server.turnwire import Turnwire
 
 _MOST_WAIT_SECONDS = 60
-_EVENTS = re.compile(r"/v1/(turns|sessions)/([^/]+)/events")
-_RAG = re.compile(r"/v1/rag/sessions/[^/]+/messages(/stream)?")
 
 
 class StreamRoutes:
     def __init__(self, turnwire: Turnwire) -> None:
         self._turnwire = turnwire
-        self._rag = RagRoutes(turnwire)
-
-    def find(self, method: str, path: str) -> Endpoint | None:
-        """Raises HttpError 405."""
-        if path in ("/chat", "/chat/stream"):
-            wanted, endpoint = "POST", self.chat if path == "/chat" else self.chat_stream
-        elif found := _EVENTS.fullmatch(path):
-            wanted, endpoint = "GET", self.turn_events if found[1] == "turns" else self.session_events
-        elif found := _RAG.fullmatch(path):
-            wanted, endpoint = "POST", self._rag.messages_stream if found[1] else self._rag.messages
-        else:
-            return None
-        if method != wanted:
-            raise HttpError(405, "method_not_allowed", f"only {wanted} is answered here", headers={"Allow": wanted})
-        return endpoint
+        self.routes: Routes = (
+            ("POST", re.compile("/chat"), self.chat),
+            ("POST", re.compile("/chat/stream"), self.chat_stream),
+            ("GET", re.compile("/v1/turns/[^/]+/events"), self.turn_events),
+            ("GET", re.compile("/v1/sessions/[^/]+/events"), self.session_events),
+        )
 
     async def chat_stream(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
@@ -90,9 +78,7 @@ class StreamRoutes:
         turn_id = check_id(path_of(scope).split("/")[3])
         query = query_of(scope)
         cursor, offset = parse_cursor(query, headers), parse_offset(query)
-        wire = WIRES.get(query.get("wire", SSE_CHAT.name))
-        if wire is None:
-            raise HttpError(422, "unknown_wire", f"wire: there is none of this name; there is {', '.join(WIRES)}")
+        wire = _wire_of(query)
         if offset is not None and (not wire.keeps_state or cursor.position or "wait" in query):
             raise HttpError(422, "invalid_request", "offset: only on a text wire, and without a position or `wait`")
         record = await self._turnwire.store.find_turn(caller.principal, turn_id)
@@ -216,6 +202,16 @@ class StreamRoutes:
         if failure is not None:
             raise failure
         await respond_json(send, answer_status(state), ascii_json(answer_of(state)), [*added, *turn_headers(record)])
+
+
+def _wire_of(query: dict[str, str]) -> Wire:
+    build = WIRES.get(query.get("wire", SSE_CHAT.name))
+    if build is None:
+        raise HttpError(422, "unknown_wire", f"wire: there is none of this name; there is {', '.join(WIRES)}")
+    try:
+        return build(query)
+    except ValueError as error:
+        raise HttpError(422, "invalid_request", str(error)) from None
 
 
 def _reset() -> HttpError:

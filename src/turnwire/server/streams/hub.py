@@ -96,7 +96,7 @@ class StreamHub:
         return TurnReader(self._pump_for(record, connection.wire, after, void), connection, after)
 
     def _pump_for(self, record: TurnRecord, wire: Wire, after: int, void: Void) -> TurnPump:
-        key = record.id, wire.name, void
+        key = record.id, wire.key, void
         pump = self._pumps.get(key)
         if pump is None:
             # A reader near the end begins in the window; one that is far behind reads up to it by itself.
@@ -107,7 +107,7 @@ class StreamHub:
         return pump
 
     def _drop_pump(self, pump: TurnPump) -> None:
-        key = pump.turn_id, pump.wire.name, pump.void
+        key = pump.turn_id, pump.wire.key, pump.void
         if self._pumps.get(key) is pump:  # After a failure there may be another one already.
             del self._pumps[key]
 

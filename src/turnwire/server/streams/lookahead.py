@@ -51,6 +51,9 @@ class _SettledEncoder:
             return b""
         return self._encoder.frame(logged)
 
+    def pause(self) -> bytes:
+        return self._encoder.pause()
+
 
 def settled_encoder(wire: Wire, void: Void) -> Encoder:
     return _SettledEncoder(wire.encoder(), void) if void else wire.encoder()
@@ -103,6 +106,49 @@ async def place_of(store: LogReader, turn_id: str, wire: Wire, offset: int) -> P
     if size < offset:
         raise _bad_offset(size, f"there are {size} bytes so far; read from offset={size}, or from offset=0")
     return Place(position, b"", void, is_end)
+
+
+async def place_of_frame(store: LogReader, turn_id: str, wire: Wire, count: int) -> Place:
+    """The place after so many frames, on a wire of server-sent events. Raises HttpError 410 or 416."""
+    void = await void_of(store, turn_id)
+    encoder = settled_encoder(wire, void)
+    position = seen = 0
+    is_end = False
+    try:
+        while events := await store.read(turn_id, position, PAGE):
+            for logged in events:
+                said = encoder.frame(logged)
+                position, is_end = logged.position, logged.is_last
+                frames = said.count(b"\n\n")
+                if seen + frames > count:
+                    return Place(position, _after_frames(said, count - seen), void, is_end)
+                seen += frames
+    except RestartedError:
+        return await place_of_frame(store, turn_id, wire, count)  # It has come since we looked.
+    if seen + encoder.pause().count(b"\n\n") < count:
+        raise _bad_offset(seen, f"there are {seen} frames so far; read from the start")
+    return Place(position, b"", void, is_end)
+
+
+async def place_after_wait(store: LogReader, turn_id: str, wire: Wire) -> Place:
+    """Where a client goes on that was told of a wait, and has had its decision taken: after the last one."""
+    void = await void_of(store, turn_id)
+    encoder = settled_encoder(wire, void)
+    place, position, paused = Place(void=void), 0, b""
+    while events := await store.read(turn_id, position, PAGE):
+        for logged in events:
+            said = encoder.frame(logged)
+            position = logged.position
+            if paused and not logged.asks and said.startswith(paused):
+                place = Place(position, said[len(paused) :], void, logged.is_last)
+            paused = encoder.pause() if logged.asks else b""
+    return place
+
+
+def _after_frames(said: bytes, count: int) -> bytes:
+    for _ in range(count):
+        said = said[said.index(b"\n\n") + 2 :]
+    return said
 
 
 async def first_word(store: LogReader, turn_id: str, wire: Wire) -> LoggedEvent | None:

@@ -44,7 +44,10 @@ class TurnPump:
         """The position before the first frame of the window."""
         self.frames: list[bytes] = []
         self.has_ended = False
+        self.farewell = b""
+        """What readers are sent away with while the turn waits for a person."""
         self._size = 0
+        self._pausing: asyncio.Task[None] | None = None
         self._encode = self.encoder.frame
         self._readers: list[TurnReader] = []
         self._on_closed = on_closed
@@ -95,6 +98,8 @@ class TurnPump:
             return
         if is_last:
             self.has_ended = True
+        if self.wire.keeps_state:
+            self._look_for_pause(events[-1])
         readers = self._readers
         if len(readers) == 1:
             reader = readers[0]
@@ -106,6 +111,21 @@ class TurnPump:
                 reader.advance()
         if len(self.frames) > _WINDOW_FRAMES or self._size > _WINDOW_BYTES:
             self._trim()
+
+    def _look_for_pause(self, newest: LoggedEvent) -> None:
+        self.farewell = b""
+        if self._pausing is not None:
+            self._pausing.cancel()
+            self._pausing = None
+        if newest.asks and self.encoder.pause():
+            self._pausing = asyncio.create_task(self._pause())
+
+    async def _pause(self) -> None:
+        # What was read may end here only because a page does; the turn waits if the log ends here too.
+        if not await self.store.read(self.turn_id, self.head, 1):
+            self.farewell = self.encoder.pause()
+            for reader in tuple(self._readers):
+                reader.advance()
 
     def _trim(self) -> None:
         """Forgets what every reader has got, and, if that is not enough, what the slowest have not."""
@@ -130,6 +150,8 @@ class TurnPump:
             reader.connection.abort()
 
     def _close(self) -> None:
+        if self._pausing is not None:
+            self._pausing.cancel()
         self._follower.close()
         self._on_closed(self)
 
@@ -169,6 +191,8 @@ class TurnReader:
             else:
                 body, self.position = pump.next_piece(self.position)
             connection.write(body, last=pump.has_ended and self.position == head)
+        if pump.farewell and self.position == head and not connection.is_blocked:
+            connection.write(pump.farewell, last=True)
 
     def _takes_heartbeat(self) -> bool:
         return self.position == self.pump.head and self.pump.encoder.takes_heartbeat
