@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -914,3 +915,30 @@ async def test_a_cancelled_turn_leaves_nothing_behind(store: Store, caplog: pyte
         assert not desk.runner._attendance
         assert not desk.runner._current
     assert caplog.text == ""
+
+
+# What came before
+
+
+async def test_a_turn_may_continue_another_than_the_last(store: Store) -> None:
+    async def recite(turn: Turn) -> Said:
+        yield " ".join(message.content for message in turn.history) or "nothing"
+
+    async with open_desk(store, recite) as desk:
+        session_id = await desk.session()
+        first = await desk.start("one", session_id=session_id)
+        await desk.end(first)
+        await desk.end(await desk.start("two", session_id=session_id))
+        again = await desk.start("three", session_id=session_id, parent_turn_id=first.id)
+        *_, response, _ = await desk.events(again)
+        assert response == ResponseEvent("one nothing", timings=ANY)
+
+
+async def test_what_was_said_elsewhere_comes_before_the_session(store: Store) -> None:
+    async def recite(turn: Turn) -> Said:
+        yield " ".join(f"{message.role}:{message.content}" for message in turn.history)
+
+    told = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    async with open_desk(store, recite) as desk:
+        *_, response, _ = await desk.events(await desk.start("go on", options={"history": told}))
+        assert response == ResponseEvent("user:hi assistant:hello", timings=ANY)

@@ -3,6 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any
+
+import msgspec
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.cancellation import SHUTDOWN, Stop
@@ -31,7 +34,7 @@ from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
 from turnwire.core.logged import now_ms
 from turnwire.core.sessions import transcript
-from turnwire.core.turns import Turn, TurnRecord
+from turnwire.core.turns import Message, Turn, TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
 
@@ -107,7 +110,8 @@ class Execution:
         if self._agent is None:
             raise AgentNotFoundError(self.record.agent)
         record = self.record
-        history = transcript(await self._store.history(record.id, self._limits.history_turns))
+        earlier = _told_history(record.options.get("history"))
+        history = earlier + transcript(await self._store.history(record.id, self._limits.history_turns))
         turn = Turn(
             id=record.id,
             session_id=record.session_id,
@@ -278,6 +282,10 @@ class Execution:
             self._patience.cancel()
         self.finished.set_result(None)
         self._on_finished(self)
+
+
+def _told_history(told: Any) -> tuple[Message, ...]:
+    return tuple(msgspec.convert(told, list[Message])) if told else ()
 
 
 def _check_arguments(call: ToolCallEvent, decision: Decision) -> None:

@@ -33,7 +33,9 @@ _SHUTDOWN_PATIENCE_SECONDS = 0.3
 class TurnRequest(Struct, frozen=True, kw_only=True):
     """A message that asks for a turn; with no `session_id` it begins a session, by the client's name if it has one.
 
-    `disconnect_grace` is None for "continue", 0 for "cancel".
+    `parent_turn_id` is the turn of that session whose history it continues, by default the last one.
+    `disconnect_grace` is None for "continue", 0 for "cancel". The option `history` is what was said elsewhere
+    before the session began: a list of `{"role": "user" or "assistant", "content": text}`.
     """
 
     principal: str
@@ -47,6 +49,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     fingerprint: str = ""
     on_busy: OnBusy = "enqueue"
+    parent_turn_id: str | None = None
     disconnect_grace: float | None = None
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -100,6 +103,7 @@ class TurnRunner:
             message=clean_text(request.message),
             channel=request.channel,
             external_id=request.external_id,
+            parent_turn_id=request.parent_turn_id,
             last_position=2,
             created_at=now_ms(),
             disconnect_grace=request.disconnect_grace,

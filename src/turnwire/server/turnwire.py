@@ -13,6 +13,8 @@ from tempfile import gettempdir
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from turnwire import assembly
 from turnwire.core.contracts import Accepted, Agent, Store
 from turnwire.core.errors import (
@@ -26,7 +28,7 @@ from turnwire.core.fold import TurnFold
 from turnwire.core.ids import is_own_id
 from turnwire.core.logged import now_ms
 from turnwire.core.runner import TurnRequest
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.turns import Message, TurnRecord, TurnState
 from turnwire.server.auth import Authenticate, Gatekeeper, KeyRing
 from turnwire.server.requests import MessageBody
 from turnwire.server.streams.hub import StreamHub
@@ -151,8 +153,21 @@ class Turnwire:
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
-    async def start(self, principal: str, body: MessageBody, idempotency_key: str | None = None) -> Accepted:
-        """Starts a turn for a message, in the session it names, or in a new one."""
+    async def start(
+        self,
+        principal: str,
+        body: MessageBody,
+        idempotency_key: str | None = None,
+        *,
+        parent: TurnRecord | None = None,
+        history: Sequence[Message] = (),
+        channel: str = "http",
+    ) -> Accepted:
+        """Starts a turn for a message, in the session it names, or in a new one.
+
+        `parent` is the turn, of that session and of the principal, whose history it continues; `history` is what was
+        said elsewhere before a new session.
+        """
         # First, because the session may be made by this: what is refused leaves nothing behind.
         if self.is_draining:
             raise ShuttingDownError
@@ -170,12 +185,15 @@ class Turnwire:
             fingerprint=body.fingerprint(),
             on_busy=body.on_busy,
             disconnect_grace=body.disconnect_grace,
-            options=body.options,
+            parent_turn_id=parent.id if parent and parent.session_id == session_id else None,
+            channel=channel,
+            options={**body.options, "history": to_builtins(history)} if history else body.options,
         )
         try:
             return await self.runner.start(request)
         except SessionExistsError:
-            return await self.start(principal, body, idempotency_key)  # Another request made it meanwhile.
+            # Another request made it meanwhile.
+            return await self.start(principal, body, idempotency_key, parent=parent, history=history, channel=channel)
 
     async def _session_id(self, principal: str, wanted: str | None) -> str | None:
         """The id of a session that is there; None for one that the turn is to begin."""
