@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from turnwire.agents.function import FunctionAgent
 from turnwire.agents.generator import GeneratorAgent
 from turnwire.agents.recognising import kind_of
-from turnwire.core.contracts import Agent, Store, Wire
+from turnwire.core.contracts import Agent, Store, Wire, takes_attachments
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
@@ -116,18 +116,24 @@ def as_agent(given: Any) -> Agent:
     Raises ImportError for an agent of an SDK whose adapter lacks a package.
     """
     if _is(inspect.isasyncgenfunction, given):
-        return GeneratorAgent(given)
+        return _as_declared(GeneratorAgent(given), given)
     if not isinstance(given, type) and callable(method := getattr(given, "answer", None)):
-        return FunctionAgent(method) if inspect.iscoroutinefunction(method) else given
+        return _as_declared(FunctionAgent(method), given) if inspect.iscoroutinefunction(method) else given
     if kind := kind_of(given):
         return kind.adapt(given)
     if _is(inspect.iscoroutinefunction, given):
-        return FunctionAgent(given)
+        return _as_declared(FunctionAgent(given), given)
     raise TypeError(
         f"{given!r} is not an agent: give an async function `async def answer(turn)` that yields or returns its "
         "answer, an object with such an `answer` method, or an agent of the OpenAI Agents SDK, LangChain, LangGraph "
         "or Pydantic AI"
     )
+
+
+def _as_declared(agent: GeneratorAgent | FunctionAgent, given: Any) -> Agent:
+    """What a function says of itself is true of the agent that is made of it."""
+    agent.takes_attachments = takes_attachments(given)
+    return agent
 
 
 def _is(kind: Callable[[Any], bool], given: Any) -> bool:

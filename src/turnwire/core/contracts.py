@@ -25,9 +25,16 @@ class Agent(Protocol):
     It must not yield `session`, `message` or `done`: those are Turnwire's. It may be cancelled at any
     await and has a few seconds to clean up then. An `AgentError` it raises is shown to the user; of
     any other exception only the class name is.
+
+    One that says `takes_attachments = True` finds the files that came with the message in
+    `turn.options["attachments"]`; to any other, a message that has some is refused.
     """
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]: ...
+
+
+def takes_attachments(agent: object) -> bool:
+    return getattr(agent, "takes_attachments", False) is True
 
 
 class NewTurn(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ TurnwireError
 ├── AgentError               the agent failed, in words its user may read
 │   ├── ModelError           ... because its model did not answer, or not to the end
 │   └── ToolError            ... because a tool of its did, in words its model may read too
+├── AttachmentsNotTakenError a message has attachments, and its agent takes none
 ├── BadCursorError           a position to resume from could not be read
 ├── EmbedderError            texts could not be turned into vectors, and why
 │   └── EmbedderUnusableError ... and will not be until its installation or configuration is mended
@@ -13,6 +14,7 @@ TurnwireError
 ├── EventsGoneError          retention has removed the events asked for
 ├── IdempotencyConflictError the same key came with another request
 ├── LimitError               the caller has too much under way
+│   ├── BudgetSpentError     ... or has used all the tokens of this day
 │   ├── TooManyDocumentsError ... documents uploaded
 │   ├── TooManyTurnsError    ... turns running or queued
 │   └── TooManyStreamsError  ... streams open
@@ -76,6 +78,17 @@ class ToolError(AgentError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="tool_failed")
+
+
+class AttachmentsNotTakenError(TurnwireError):
+    code = "attachments_not_taken"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(
+            f"attachments: the agent {agent!r} takes none; send the message without them, or to an agent that does "
+            "(one whose `takes_attachments` is True)"
+        )
+        self.agent = agent
 
 
 class BadCursorError(TurnwireError):
@@ -145,6 +158,22 @@ class IdempotencyConflictError(TurnwireError):
 class LimitError(TurnwireError):
     code = "limit"
     retry_after_seconds = 2
+
+
+class BudgetSpentError(LimitError):
+    """`resets_at` is when the next day begins, in ms; so many seconds from now is `retry_after_seconds`."""
+
+    code = "budget_spent"
+
+    def __init__(self, limit: int, used: int, resets_at: int, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"{used:,} tokens were used today and {limit:,} is the limit for one principal; go on after midnight UTC"
+        )
+        self.limit = limit
+        self.used = used
+        self.left = max(0, limit - used)
+        self.resets_at = resets_at
+        self.retry_after_seconds = retry_after_seconds
 
 
 class TooManyDocumentsError(LimitError):

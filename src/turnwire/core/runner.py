@@ -13,9 +13,15 @@ from typing import Any
 from msgspec import Struct, field
 
 from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Attendance, Stop, cancelled
-from turnwire.core.contracts import Accepted, Admission, Agent, NewTurn, OnBusy, Store
+from turnwire.core.contracts import Accepted, Admission, Agent, NewTurn, OnBusy, Store, takes_attachments
 from turnwire.core.encoding import clean_text
-from turnwire.core.errors import AgentNotFoundError, ShuttingDownError, StoreError, TurnEndedError
+from turnwire.core.errors import (
+    AgentNotFoundError,
+    AttachmentsNotTakenError,
+    ShuttingDownError,
+    StoreError,
+    TurnEndedError,
+)
 from turnwire.core.execution import Execution
 from turnwire.core.ids import new_id
 from turnwire.core.limits import Limits
@@ -77,13 +83,15 @@ class TurnRunner:
     async def start(self, request: TurnRequest) -> Accepted:
         """Accepts a turn and commits its beginning; it runs when the session is free.
 
-        Raises what `TurnStore.create_turn` raises, AgentNotFoundError and ShuttingDownError.
+        Raises what `TurnStore.create_turn` raises, AgentNotFoundError, AttachmentsNotTakenError and ShuttingDownError.
         """
         if self._draining:
             raise ShuttingDownError
         agent = request.agent or next(iter(self._agents))
         if agent not in self._agents:
             raise AgentNotFoundError(agent)
+        if request.options.get("attachments") and not takes_attachments(self._agents[agent]):
+            raise AttachmentsNotTakenError(agent)
         session = None
         if request.session_id is None:
             session = new_session(request.principal, request.session_external_id)

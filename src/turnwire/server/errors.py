@@ -9,6 +9,7 @@ from turnwire.core.encoding import ascii_json
 
 _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.AgentNotFoundError, 422),
+    (errors.AttachmentsNotTakenError, 422),
     (errors.NotFoundError, 404),
     (errors.BadCursorError, 400),
     (errors.EventsGoneError, 410),
