@@ -40,6 +40,8 @@ TurnwireError
 `code` goes to clients and keeps its meaning for ever.
 """
 
+from math import ceil
+from time import time
 from typing import Literal
 
 ModelErrorCode = Literal[
@@ -161,19 +163,19 @@ class LimitError(TurnwireError):
 
 
 class BudgetSpentError(LimitError):
-    """`resets_at` is when the next day begins, in ms; so many seconds from now is `retry_after_seconds`."""
+    """`resets_at` is when the next day begins, in ms."""
 
     code = "budget_spent"
 
-    def __init__(self, limit: int, used: int, resets_at: int, retry_after_seconds: int) -> None:
+    def __init__(self, limit: int, used: int, resets_at: int) -> None:
         super().__init__(
-            f"{used:,} tokens were used today and {limit:,} is the limit for one principal; go on after midnight UTC"
+            f"{used:,} tokens were used today, and {limit:,} is the limit for one principal; go on after midnight UTC"
         )
         self.limit = limit
         self.used = used
         self.left = max(0, limit - used)
         self.resets_at = resets_at
-        self.retry_after_seconds = retry_after_seconds
+        self.retry_after_seconds = max(1, ceil(resets_at / 1000 - time()))
 
 
 class TooManyDocumentsError(LimitError):

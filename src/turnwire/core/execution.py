@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from turnwire.core.cancellation import SHUTDOWN, Stop
-from turnwire.core.contracts import Agent, Refusal, Store
+from turnwire.core.contracts import Agent, Historian, Refusal, Store
 from turnwire.core.emit import set_running_turn
 from turnwire.core.encoding import encode_event
 from turnwire.core.errors import (
@@ -26,7 +26,7 @@ from turnwire.core.events import (
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
 from turnwire.core.logged import now_ms
-from turnwire.core.sessions import transcript
+from turnwire.core.metering import Meter
 from turnwire.core.turns import Turn, TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
@@ -43,6 +43,8 @@ class Execution:
         limits: Limits,
         worker: str,
         on_finished: Callable[["Execution"], None],
+        historian: Historian,
+        meter: Meter,
     ) -> None:
         self.turn_id = record.id
         self.session_id = record.session_id
@@ -54,6 +56,8 @@ class Execution:
         self._limits = limits
         self._worker = worker
         self._on_finished = on_finished
+        self._historian = historian
+        self._meter = meter
         self._log: TurnLog | None = None
         self._stop: Stop | None = None
         self._ending = False
@@ -96,9 +100,20 @@ class Execution:
             return
         if self._agent is None:
             raise AgentNotFoundError(self._record.agent)
+        await self._meter.begin(log.fold.state())
+        clock = asyncio.get_running_loop().call_later(self._limits.turn_timeout, self._time_out)
+        set_running_turn(log, self._note)
+        try:
+            await self._write_all(log, self._agent.answer(await self._turn()))
+        finally:
+            clock.cancel()
+
+    async def _turn(self) -> Turn:
         record = self._record
-        history = transcript(await self._store.history(record.id, self._limits.history_turns))
-        turn = Turn(
+        history = await self._historian.recall(record)
+        if self._meter.is_spent:  # By a summary of what came before, say.
+            raise self._meter.overdraft()
+        return Turn(
             id=record.id,
             session_id=record.session_id,
             principal=record.principal,
@@ -108,19 +123,15 @@ class Execution:
             history=history,
             options=record.options,
         )
-        clock = asyncio.get_running_loop().call_later(self._limits.turn_timeout, self._time_out)
-        set_running_turn(log)
-        try:
-            await self._write_all(log, self._agent.answer(turn))
-        finally:
-            clock.cancel()
 
     async def _write_all(self, log: TurnLog, answer: AsyncIterator[Event | str]) -> None:
         # This loop is the path of every token.
-        append_token = log.append_token
+        append_token, meter = log.append_token, self._meter
         try:
             async for event in answer:
                 if isinstance(event, str):
+                    if meter.is_spent:
+                        raise meter.overdraft()
                     if event:
                         append_token(event)
                 else:
@@ -146,7 +157,16 @@ class Execution:
             case _ if isinstance(event, RESERVED):
                 raise EventRefusedError(f"an agent must not yield {type(event).__name__}; Turnwire writes it")
             case _:
+                self._meter.note(event)
                 log.append(event)
+
+    def _note(self, event: Event) -> None:
+        """An event from inside a tool. An error that is raised there may be caught there, so it stops the turn too."""
+        try:
+            self._meter.note(event)
+        except TurnwireError as error:
+            self.stop(Stop("failed", *self._explain(error)))
+            raise
 
     def _time_out(self) -> None:
         text = f"The answer took longer than {self._limits.turn_timeout:g} seconds."

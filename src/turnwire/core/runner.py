@@ -12,8 +12,20 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from turnwire.core.budget import Spending
 from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Attendance, Stop, cancelled
-from turnwire.core.contracts import Accepted, Admission, Agent, NewTurn, OnBusy, Store, takes_attachments
+from turnwire.core.compaction import TrimmedHistory
+from turnwire.core.contracts import (
+    Accepted,
+    Admission,
+    Agent,
+    Budget,
+    Historian,
+    NewTurn,
+    OnBusy,
+    Store,
+    takes_attachments,
+)
 from turnwire.core.encoding import clean_text
 from turnwire.core.errors import (
     AgentNotFoundError,
@@ -27,6 +39,7 @@ from turnwire.core.ids import new_id
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog, opening_events
 from turnwire.core.logged import now_ms
+from turnwire.core.metering import Meter
 from turnwire.core.sessions import new_session
 from turnwire.core.turns import TurnRecord
 
@@ -57,11 +70,19 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 
 
 class TurnRunner:
-    def __init__(self, store: Store, agents: Mapping[str, Agent], limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        agents: Mapping[str, Agent],
+        limits: Limits | None = None,
+        historian: Historian | None = None,
+    ) -> None:
         self.worker = new_id()
         self._store = store
         self._agents = agents
-        self._limits = limits or Limits()
+        self._limits = limits = limits or Limits()
+        self._historian = historian or TrimmedHistory(store, limits.history_turns, limits.history_tokens)
+        self._spending = Spending(store, limits.max_tokens_per_day)
         self._running: dict[str, Execution] = {}
         self._queues: dict[str, deque[TurnRecord]] = {}
         self._current: dict[str, str] = {}
@@ -119,6 +140,7 @@ class TurnRunner:
             on_busy=request.on_busy,
             max_queued=self._limits.max_queued_turns,
             max_unfinished=self._limits.max_running_turns,
+            budget=await self.budget(request.principal) if self._spending.limit else None,
         )
         # Whoever asked may be gone before the answer: what is accepted must run all the same.
         return await asyncio.shield(self._accept(new, admission))
@@ -130,6 +152,10 @@ class TurnRunner:
                 self._supersede(accepted.record.session_id)
             self._enqueue(accepted.record)
         return accepted
+
+    async def budget(self, principal: str) -> Budget:
+        """What the principal has used today, also in turns that run."""
+        return await self._spending.budget(principal)
 
     async def cancel(self, turn_id: str, reason: str = "requested") -> None:
         """Stops a turn and returns when its end is committed. A turn that has ended is left as it is."""
@@ -184,6 +210,7 @@ class TurnRunner:
         if self._tasks:
             # Not for ever: an agent that was left behind may never end.
             await asyncio.wait(self._tasks, timeout=_SHUTDOWN_PATIENCE_SECONDS)
+        await self._historian.close()
 
     def _enqueue(self, record: TurnRecord) -> None:
         if record.disconnect_grace is not None:
@@ -203,7 +230,14 @@ class TurnRunner:
 
     def _execute(self, record: TurnRecord, stop: Stop | None = None) -> Execution:
         execution = Execution(
-            self._store, self._agents.get(record.agent), record, self._limits, self.worker, self._release
+            self._store,
+            self._agents.get(record.agent),
+            record,
+            self._limits,
+            self.worker,
+            self._release,
+            self._historian,
+            Meter(record, self._limits.max_steps_per_turn, self._spending),
         )
         if stop is not None:
             execution.stop(stop)

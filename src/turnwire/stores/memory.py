@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from turnwire.core.budget import day_of, tokens_in
 from turnwire.core.contracts import Accepted, Admission, ApiKey, NewTurn, Settle, Wake
 from turnwire.core.errors import (
     EventsGoneError,
@@ -55,6 +56,7 @@ class World(Struct):
     session_turns: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     unfinished: Counter[str] = field(default_factory=Counter[str])
     ended: deque[str] = field(default_factory=deque[str])
+    spent: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     keys: dict[str, ApiKey] = field(default_factory=dict[str, ApiKey])
 
 
@@ -149,6 +151,9 @@ class MemoryStore:
     async def turn_state(self, turn_id: str) -> TurnState | None:
         return self._kept(turn_id).state
 
+    async def tokens_used(self, principal: str, day: int) -> int:
+        return self._world.spent[principal, day]
+
     async def claim(self, turn_id: str, worker: str) -> TurnRecord:
         kept = self._kept(turn_id)
         epoch = kept.head.claim(worker)
@@ -181,6 +186,7 @@ class MemoryStore:
             kept.state = ending
             kept.record = replace(kept.record, phase="ended", outcome=ending.outcome, ended_at=events[-1].at)
             self._count_ended(kept)
+            self._world.spent[kept.record.principal, day_of(events[-1].at)] += tokens_in(ending.usage)
         self._watchers.notify(turn_id, events)
         settle(len(events), None)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from turnwire.core.budget import day_of, tokens_in
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.stores.guards import Head
@@ -82,3 +83,9 @@ class LiveTurn:
             " WHERE number = ?",
             (state.outcome, last.at, last.position, state.text, msgspec.json.encode(state), self.number),
         )
+        if tokens := tokens_in(state.usage):
+            connection.execute(
+                "INSERT INTO spending (principal, day, tokens) VALUES (?, ?, ?)"
+                " ON CONFLICT (principal, day) DO UPDATE SET tokens = tokens + excluded.tokens",
+                (self.record.principal, day_of(last.at), tokens),
+            )

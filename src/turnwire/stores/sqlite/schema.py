@@ -81,6 +81,15 @@ MIGRATIONS = (
         revoked_at INTEGER
     );
     """,
+    """
+    -- What each principal used on each day, counted from 1970. It outlives the turns that it comes from.
+    CREATE TABLE spending (
+        principal TEXT NOT NULL,
+        day INTEGER NOT NULL,
+        tokens INTEGER NOT NULL,
+        PRIMARY KEY (principal, day)
+    ) WITHOUT ROWID;
+    """,
 )
 
 

@@ -331,6 +331,11 @@ class SqliteStore(Registry):
             raise TurnNotFoundError(turn_id)
         return reading.state_from(row[0])
 
+    async def tokens_used(self, principal: str, day: int) -> int:
+        query = "SELECT tokens FROM spending WHERE principal = ? AND day = ?"
+        row = await self._read(lambda connection: connection.execute(query, (principal, day)).fetchone())
+        return row[0] if row else 0
+
     async def _read(self, run: Callable[[sqlite3.Connection], T]) -> T:
         return await self._readers.run(run)
 
