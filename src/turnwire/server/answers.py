@@ -1,20 +1,20 @@
 """What the JSON routes answer: turns, states and sessions in the words of the API."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from turnwire.core.contracts import ApiKey
+from turnwire.core.contracts import ApiKey, Budget
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.sessions import Session
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
+from turnwire.server.times import time_text
 
 
-def answer_of(state: TurnState) -> dict[str, Any]:
-    """The answer of an ended turn."""
-    return {
+def answer_of(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
+    """The answer of an ended turn, and what is left for the next one if there is a limit."""
+    told = {
         "session_id": state.session_id,
         "turn_id": state.turn_id,
         "content": state.text,
@@ -24,6 +24,19 @@ def answer_of(state: TurnState) -> dict[str, Any]:
         "usage": msgspec.to_builtins(state.usage),
         "timings": state.timings,
         "outcome": state.outcome,
+    }
+    if budget is not None:
+        told["budget"] = {"tokens_left": budget.left, "resets_at": time_text(budget.resets_at)}
+    return told
+
+
+def budget_json(budget: Budget) -> dict[str, Any]:
+    has_limit = budget.limit > 0
+    return {
+        "limit": budget.limit if has_limit else None,
+        "used": budget.used,
+        "left": budget.left if has_limit else None,
+        "resets_at": time_text(budget.resets_at),
     }
 
 
@@ -98,7 +111,3 @@ def logged_json(logged: LoggedEvent) -> bytes:
         logged.at,
         logged.body,
     )
-
-
-def time_text(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from turnwire import assembly
-from turnwire.core.contracts import Accepted, Agent, Store
+from turnwire.core.contracts import Accepted, Agent, Budget, Store
 from turnwire.core.errors import (
     AgentNotFoundError,
     SessionExistsError,
@@ -176,6 +176,10 @@ class Turnwire:
             return await self.runner.start(request)
         except SessionExistsError:
             return await self.start(principal, body, idempotency_key)  # Another request made it meanwhile.
+
+    async def budget(self, principal: str) -> Budget | None:
+        """What the principal has left for today; None if there is no limit."""
+        return await self.runner.budget(principal) if self.settings.max_tokens_per_day else None
 
     async def _session_id(self, principal: str, wanted: str | None) -> str | None:
         """The id of a session that is there; None for one that the turn is to begin."""

@@ -12,7 +12,15 @@ from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
 from turnwire.server.requests import MessageBody, RagMessageBody, check_id, parse_message, path_of
 from turnwire.server.responses import respond_json
-from turnwire.server.routes.exchange import Request, answered, idempotency_key, read_json, text_stream, turn_headers
+from turnwire.server.routes.exchange import (
+    Request,
+    answered,
+    budget_header,
+    idempotency_key,
+    read_json,
+    text_stream,
+    turn_headers,
+)
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.text import TextStream
 from turnwire.server.turnwire import Turnwire
@@ -35,7 +43,8 @@ class RagRoutes:
         failure = chat_error(state)
         if failure is not None:
             raise failure
-        await respond_json(send, 200, ascii_json(answer_of(state)), [*added, *turn_headers(record)])
+        told = answer_of(state, await self._turnwire.budget(caller.principal))
+        await respond_json(send, 200, ascii_json(told), [*added, *turn_headers(record)])
 
     async def messages_stream(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
@@ -45,6 +54,7 @@ class RagRoutes:
         body = await _read_message(scope, receive, headers)
         with self._turnwire.streams.room(caller.principal):
             accepted = await self._turnwire.start(caller.principal, body, idempotency_key(headers))
+            added = [*added, *await budget_header(self._turnwire, caller)]
             return text_stream(self._turnwire, scope, caller, accepted.record, None, THREE_PHASE_TEXT, added)
 
 

@@ -34,6 +34,7 @@ from turnwire.server.routes.exchange import (
     OpenStream,
     Request,
     answered,
+    budget_header,
     idempotency_key,
     read_json,
     session_header,
@@ -80,6 +81,7 @@ class StreamRoutes:
         cursor = parse_cursor({}, headers)
         with self._turnwire.streams.room(caller.principal):
             accepted = await self._turnwire.start(caller.principal, body, idempotency_key(headers))
+            added = [*added, *await budget_header(self._turnwire, caller)]
             return await self._open(scope, caller, accepted.record, cursor, SSE_CHAT, added)
 
     async def turn_events(
@@ -215,7 +217,8 @@ class StreamRoutes:
         failure = turn_error(state)
         if failure is not None:
             raise failure
-        await respond_json(send, 200, ascii_json(answer_of(state)), [*added, *turn_headers(record)])
+        told = answer_of(state, await self._turnwire.budget(caller.principal))
+        await respond_json(send, 200, ascii_json(told), [*added, *turn_headers(record)])
 
 
 def _reset() -> HttpError:
