@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from turnwire.agents.function import FunctionAgent
 from turnwire.agents.generator import GeneratorAgent
 from turnwire.agents.recognising import kind_of
-from turnwire.core.contracts import Agent, Store, Wire, takes_attachments
+from turnwire.core.compaction import TrimmedHistory
+from turnwire.core.contracts import Agent, Historian, Store, Wire, takes_attachments
+from turnwire.core.errors import ModelUnusableError
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
+from turnwire.models.summaries import SummarisedHistory
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
@@ -43,8 +46,19 @@ def build_store(kind: StoreKind, settings: Settings) -> Store:
 
 
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:
+    """Raises ModelUnusableError."""
     limits = Limits(**{name: getattr(settings, name) for name in Limits.__struct_fields__})
-    return TurnRunner(store, agents, limits)
+    return TurnRunner(store, agents, limits, build_historian(store, settings))
+
+
+def build_historian(store: Store, settings: Settings) -> Historian:
+    """Who makes the history of a turn. Raises ModelUnusableError."""
+    if settings.compaction == "trim":
+        return TrimmedHistory(store, settings.history_turns, settings.history_tokens)
+    model = build_model(settings)
+    if model is None:
+        raise ModelUnusableError("`compaction` is `summarise`, which needs one; set `model`, or `compaction` to `trim`")
+    return SummarisedHistory(store, model, settings.history_turns, settings.history_tokens)
 
 
 def build_model(settings: Settings) -> Model | None:
