@@ -143,6 +143,18 @@ async def test_the_files_of_a_queued_turn_outlive_the_process(tmp_path: Path) ->
         assert (part.turn.message, part.turn.options["attachments"]) == ("Look", [PICTURE])
 
 
+async def test_a_queued_turn_whose_agent_takes_files_no_longer_fails_and_says_so(tmp_path: Path) -> None:
+    first = Seeing()
+    settings = quick_settings(tmp_path)
+    async with serving(Turnwire(first, settings=settings)) as server:
+        await server.start("Wait", session_id="s")
+        await first.part()
+        turn_id = await server.start("Look", session_id="s", attachments=[PICTURE])
+    async with serving(Turnwire(saying("I see nothing."), settings=settings)) as server:
+        *_, error, done = await server.whole(turn_id)
+        assert (error.event["code"], done.event["outcome"]) == ("attachments_not_taken", "failed")
+
+
 async def test_a_function_says_of_itself_that_it_takes_files(serve: Serve) -> None:
     async def yields(turn: Turn):
         yield turn.options["attachments"][0]["name"]

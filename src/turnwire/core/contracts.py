@@ -183,7 +183,7 @@ class TurnStore(LogReader, Protocol):
         or with the error if they are not: FencedError for a writer of an older epoch, PositionError if
         they do not follow the last event, TurnEndedError after the last one, StoreFullError. It may be
         called before `append` returns. With `ending`, the last of the events is `done` and the turn is
-        closed in the same step; a full store still takes that.
+        closed in the same step, and its attachments are forgotten; a full store still takes that.
         """
         ...
 

@@ -5,12 +5,13 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from turnwire.core.cancellation import SHUTDOWN, Stop
-from turnwire.core.contracts import Agent, Historian, Refusal, Store
+from turnwire.core.contracts import Agent, Historian, Refusal, Store, takes_attachments
 from turnwire.core.emit import set_running_turn
 from turnwire.core.encoding import encode_event
 from turnwire.core.errors import (
     AgentError,
     AgentNotFoundError,
+    AttachmentsNotTakenError,
     EventRefusedError,
     FencedError,
     StoreError,
@@ -100,6 +101,9 @@ class Execution:
             return
         if self._agent is None:
             raise AgentNotFoundError(self._record.agent)
+        if self._record.options.get("attachments") and not takes_attachments(self._agent):
+            # It was another agent of that name that the turn was accepted for, before a restart.
+            raise AttachmentsNotTakenError(self._record.agent)
         await self._meter.begin(log.fold.state())
         clock = asyncio.get_running_loop().call_later(self._limits.turn_timeout, self._time_out)
         set_running_turn(log, self._note)

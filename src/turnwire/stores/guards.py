@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from turnwire.core.contracts import Admission, Refusal, Wake
 from turnwire.core.errors import (
@@ -62,6 +63,11 @@ def check_admission(admission: Admission, session_id: str, in_session: int, unfi
     budget = admission.budget
     if budget is not None and budget.left <= 0:
         raise BudgetSpentError(budget.limit, budget.used, budget.resets_at)
+
+
+def lasting(options: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a turn's options when it has ended: not the files, which nobody is given again."""
+    return {name: value for name, value in options.items() if name != "attachments"}
 
 
 class Leases:

@@ -27,7 +27,7 @@ from turnwire.core.errors import (
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.sessions import Session, new_session, title_from
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Gatherers, Head, Leases, Watchers, check_admission
+from turnwire.stores.guards import Gatherers, Head, Leases, Watchers, check_admission, lasting
 
 # Memory is all there is, so only the newest logs are kept whole; older ones keep their state.
 _MOST_ENDED_LOGS = 256
@@ -184,7 +184,13 @@ class MemoryStore:
         if ending is not None:
             kept.head.ended = True
             kept.state = ending
-            kept.record = replace(kept.record, phase="ended", outcome=ending.outcome, ended_at=events[-1].at)
+            kept.record = replace(
+                kept.record,
+                phase="ended",
+                outcome=ending.outcome,
+                ended_at=events[-1].at,
+                options=lasting(kept.record.options),
+            )
             self._count_ended(kept)
             self._world.spent[kept.record.principal, day_of(events[-1].at)] += tokens_in(ending.usage)
         self._watchers.notify(turn_id, events)

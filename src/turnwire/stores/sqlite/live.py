@@ -1,5 +1,6 @@
 """What the writing process remembers of a turn until its log is sealed."""
 
+import json
 import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from turnwire.core.budget import day_of, tokens_in
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Head
+from turnwire.stores.guards import Head, lasting
 
 if TYPE_CHECKING:
     from turnwire.stores.sqlite.writer import Append
@@ -83,6 +84,8 @@ class LiveTurn:
             " WHERE number = ?",
             (state.outcome, last.at, last.position, state.text, msgspec.json.encode(state), self.number),
         )
+        if (options := lasting(self.record.options)) != self.record.options:
+            connection.execute("UPDATE turn SET options = ? WHERE number = ?", (json.dumps(options), self.number))
         if tokens := tokens_in(state.usage):
             connection.execute(
                 "INSERT INTO spending (principal, day, tokens) VALUES (?, ?, ?)"

@@ -24,7 +24,7 @@ from turnwire.core.errors import (
 )
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Gatherers, Head, Leases, Watchers
+from turnwire.stores.guards import Gatherers, Head, Leases, Watchers, lasting
 from turnwire.stores.sqlite import accepting, reading, upkeep
 from turnwire.stores.sqlite.disk import Ballast, FolderLock
 from turnwire.stores.sqlite.live import LiveTurn
@@ -236,7 +236,13 @@ class SqliteStore(Registry):
         live, events, ending = append.turn, append.events, append.ending
         live.remember(append.row, events)
         if ending is not None:
-            live.record = replace(live.record, phase="ended", outcome=ending.outcome, ended_at=events[-1].at)
+            live.record = replace(
+                live.record,
+                phase="ended",
+                outcome=ending.outcome,
+                ended_at=events[-1].at,
+                options=lasting(live.record.options),
+            )
         self._watchers.notify(live.record.id, events)
         append.settle(len(events), None)
 
