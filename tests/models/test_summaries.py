@@ -186,6 +186,34 @@ async def test_more_turns_than_are_given_whole_are_summed_up_too(
     assert questions + kept == [f"Question {number}" for number in range(1, 8)]
 
 
+async def test_after_a_restart_turns_beyond_their_number_are_summed_up_too(
+    tmp_path: Path, model_server: ScriptedModel
+) -> None:
+    first, second = Listener(1), Listener(1)
+    async with serving(Turnwire(first, settings=quick_settings(tmp_path))) as server:
+        for number in range(1, 11):
+            await ask(server, f"Question {number}")
+    model_server.plan(says("A summary."))
+    settings = quick_settings(tmp_path, **summarising(model_server, history_turns=4))
+    async with serving(Turnwire(second, settings=settings)) as server:
+        await ask(server, "Question 11")
+    asked = [line["content"] for line in told(model_server.requests[0]) if line["role"] == "user"]
+    assert asked == [f"Question {number}" for number in range(1, 9)]
+    assert [text for text in second.last if text.startswith("Question")] == ["Question 9", "Question 10"]
+
+
+async def test_the_newest_turn_stays_whole_also_when_it_needs_more_than_half(
+    serve: Serve, model_server: ScriptedModel
+) -> None:
+    listener = Listener(10, "found " * 800)
+    model_server.plan(*[says("A summary.")] * 2)
+    async with serve(listener, **summarising(model_server)) as server:
+        for number in range(1, 4):
+            await ask(server, f"Question {number}")
+    assert "A summary." in listener.last[0]
+    assert [message.content for message in listener.histories[-1] if message.role == "tool"] == ["found " * 800]
+
+
 async def test_what_tools_found_is_summed_up_and_every_call_keeps_its_result(
     serve: Serve, model_server: ScriptedModel
 ) -> None:
