@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from turnwire.agents.function import FunctionAgent
 from turnwire.agents.generator import GeneratorAgent
 from turnwire.agents.recognising import kind_of
-from turnwire.core.contracts import Agent, Store, Wire
+from turnwire.core.compaction import TrimmedHistory
+from turnwire.core.contracts import Agent, Historian, Store, Wire, takes_attachments
+from turnwire.core.errors import ModelUnusableError
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
+from turnwire.models.summaries import SummarisedHistory
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
@@ -47,8 +50,19 @@ def build_store(kind: StoreKind, settings: Settings) -> Store:
 
 
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:
+    """Raises ModelUnusableError."""
     limits = Limits(**{name: getattr(settings, name) for name in Limits.__struct_fields__})
-    return TurnRunner(store, agents, limits)
+    return TurnRunner(store, agents, limits, build_historian(store, settings))
+
+
+def build_historian(store: Store, settings: Settings) -> Historian:
+    """Who makes the history of a turn. Raises ModelUnusableError."""
+    if settings.compaction == "trim":
+        return TrimmedHistory(store, settings.history_turns, settings.history_tokens)
+    model = build_model(settings)
+    if model is None:
+        raise ModelUnusableError("`compaction` is `summarise`, which needs one; set `model`, or `compaction` to `trim`")
+    return SummarisedHistory(store, model, settings.history_turns, settings.history_tokens)
 
 
 def build_model(settings: Settings) -> Model | None:
@@ -120,18 +134,24 @@ def as_agent(given: Any) -> Agent:
     Raises ImportError for an agent of an SDK whose adapter lacks a package.
     """
     if _is(inspect.isasyncgenfunction, given):
-        return GeneratorAgent(given)
+        return _as_declared(GeneratorAgent(given), given)
     if not isinstance(given, type) and callable(method := getattr(given, "answer", None)):
-        return FunctionAgent(method) if inspect.iscoroutinefunction(method) else given
+        return _as_declared(FunctionAgent(method), given) if inspect.iscoroutinefunction(method) else given
     if kind := kind_of(given):
         return kind.adapt(given)
     if _is(inspect.iscoroutinefunction, given):
-        return FunctionAgent(given)
+        return _as_declared(FunctionAgent(given), given)
     raise TypeError(
         f"{given!r} is not an agent: give an async function `async def answer(turn)` that yields or returns its "
         "answer, an object with such an `answer` method, or an agent of the OpenAI Agents SDK, LangChain, LangGraph "
         "or Pydantic AI"
     )
+
+
+def _as_declared(agent: GeneratorAgent | FunctionAgent, given: Any) -> Agent:
+    """What a function says of itself is true of the agent that is made of it."""
+    agent.takes_attachments = takes_attachments(given)
+    return agent
 
 
 def _is(kind: Callable[[Any], bool], given: Any) -> bool:

@@ -41,7 +41,20 @@ class Settings(BaseSettings):
         default=64, gt=0, description="Unfinished turns a principal may have; more is a 429."
     )
     max_open_streams: int = Field(default=64, gt=0, description="Streams a principal may have open; more is a 429.")
+    max_steps_per_turn: int = Field(
+        default=100, gt=0, description="Tool calls and searches that an agent may make in a turn; more ends it."
+    )
+    max_tokens_per_day: int = Field(
+        default=0, ge=0, description="Tokens a principal may use in a day (UTC); more is a 429. 0 is no limit."
+    )
     history_turns: int = Field(default=50, ge=0, description="How many earlier turns an agent is given.")
+    history_tokens: int = Field(
+        default=32_000, ge=0, description="How long they may be together, in estimated tokens. 0 is no limit."
+    )
+    compaction: Literal["trim", "summarise"] = Field(
+        default="trim",
+        description="What happens to turns beyond that: `trim` leaves them out, `summarise` has `model` sum them up.",
+    )
 
     turn_timeout: float = Field(default=600, gt=0, description="The longest a turn may run.")
     approval_timeout: float = Field(

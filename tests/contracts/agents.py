@@ -75,12 +75,13 @@ class AgentCase:
         *tools: Callable[..., Any],
         timeout: float = PATIENT,
         max_turns: int | None = None,
+        limits: Limits | None = None,
         **options: Any,
     ) -> AsyncIterator[Desk]:
         """A runner whose one agent asks the scripted server and has these tools."""
         built = self.module.build(server.url, list(tools), api=self.api, timeout=timeout, **options)
         store = MemoryStore()
-        runner = TurnRunner(store, {"agent": self.agent(built, max_turns)}, Limits())
+        runner = TurnRunner(store, {"agent": self.agent(built, max_turns)}, limits or Limits())
         await runner.open()
         try:
             yield Desk(store, runner)

@@ -50,6 +50,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.follow import follow
+from turnwire.core.limits import Limits
 from turnwire.core.turns import TurnRecord
 from turnwire.tools import progress
 
@@ -541,6 +542,41 @@ async def test_a_run_within_its_bound_completes(case: AgentCase, model_server: S
     async with case.desk(model_server, weather, max_turns=2) as desk:
         events = await desk.events(await desk.start())
     assert outcome(events) == ("completed", None)
+
+
+async def test_the_number_of_steps_is_bounded_from_outside(case: AgentCase, model_server: ScriptedModel) -> None:
+    asked: list[str] = []
+
+    async def look(city: str) -> str:
+        """Looks out of the window."""
+        asked.append(city)
+        return "sunny"
+
+    model_server.plan(*(calls(("look", {"city": f"city {number}"}), ids=[f"call_{number}"]) for number in (1, 2, 3)))
+    async with case.desk(model_server, look, limits=Limits(max_steps_per_turn=2)) as desk:
+        turn = await desk.start()
+        events = await desk.events(turn)
+        assert outcome(events) == ("failed", "max_turns")
+        assert [event.call_id for event in events if isinstance(event, ToolCallEvent)] == ["call_1", "call_2"]
+        # Pydantic AI begins a tool while it tells of the call; what does not wait for anything is done by then.
+        begun = ["city 1", "city 2", *(["city 3"] if case.module.NAME == "pydantic_ai" else [])]
+        assert asked in (begun, begun[:2])
+        model_server.plan(says("Whole."))
+        again = await desk.events(await desk.start("Again", session_id=turn.session_id))
+    assert outcome(again) == ("completed", None)
+    _check_history(model_server.bodies[-1])
+
+
+async def test_a_turn_that_goes_on_over_its_budget_ends(case: AgentCase, model_server: ScriptedModel) -> None:
+    ask = ("weather", {"city": "Oslo"})
+    model_server.plan(
+        calls(ask, ids=["call_1"], usage={"input": 90, "output": 20}),
+        calls(ask, ids=["call_2"], usage={"input": 90, "output": 20}),
+    )
+    async with case.desk(model_server, weather, limits=Limits(max_tokens_per_day=100)) as desk:
+        assert outcome(await desk.events(await desk.start())) == ("failed", "budget_spent")
+        used = (await desk.runner.budget("ann")).used
+    assert used == 110 * len(model_server.requests)
 
 
 # Stop stops

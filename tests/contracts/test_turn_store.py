@@ -720,3 +720,22 @@ async def test_expiry_is_remembered_after_a_crash(place: Place) -> None:
     with pytest.raises(EventsGoneError):
         await store.read(record.id, 0, 10)
     assert types(await whole_log(store, record.id, record.last_position - 1)) == ["done"]
+
+
+# Files
+
+
+async def test_the_files_of_a_message_are_kept_until_its_turn_has_ended(place: Place) -> None:
+    store = await place.open()
+    files = [{"media_type": "image/png", "data": "iVBORw=="}]
+    record = await started(store, options={"review": True, "attachments": files})
+    place.crash()
+    store = await place.open()
+    assert (await store.queued())[0].options == {"review": True, "attachments": files}
+    await store.renew("worker")
+    await write(store, await store.claim(record.id, "worker"), end="completed")
+    assert (await store.find_turn("ann", record.id)).options == {"review": True}
+    await store.maintain(expire_before=0)
+    place.crash()
+    store = await place.open()
+    assert (await store.find_turn("ann", record.id)).options == {"review": True}

@@ -27,9 +27,10 @@ from tests.contracts.turns import (
     write,
 )
 from tests.stores.full_disk import check_full_disk
+from turnwire.core.budget import day_of
 from turnwire.core.contracts import ApiKey
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
-from turnwire.core.events import TokenEvent
+from turnwire.core.events import TokenEvent, UsageEvent
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
 from turnwire.core.logged import log_event
@@ -94,6 +95,22 @@ async def test_a_store_that_was_closed_is_opened_again_as_it_was(tmp_path: Path)
     await store.open()
     assert [await whole_log(store, record.id) for record in records] == logs
     await store.close()
+
+
+async def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_that_is_in_it(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / DATABASE_NAME)
+    connection.executescript(f"{MIGRATIONS[0]}; PRAGMA user_version = 1")
+    connection.execute("INSERT INTO session VALUES ('s1', 'ann', NULL, 'Tea', 1, 1)")
+    connection.commit()
+    connection.close()
+    store = SqliteStore(tmp_path)
+    await store.open()
+    try:
+        assert (await store.find_session("ann", "s1")).title == "Tea"
+        record = await ended(store, UsageEvent(input_tokens=5), session_id="s1")
+        assert await store.tokens_used("ann", day_of(record.ended_at or 0)) == 5
+    finally:
+        await store.close()
 
 
 async def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ AnswerFunction = Callable[[Turn], Awaitable[str | None]]
 class FunctionAgent:
     """Wraps `async def answer(turn) -> str | None`. Its text may come by `emit(TokenEvent(...))` too."""
 
+    takes_attachments = False
+
     def __init__(self, answer: AnswerFunction) -> None:
         self._answer = answer
 

@@ -11,6 +11,8 @@ Answer = Callable[[Turn], AsyncIterator[Event | str]]
 class GeneratorAgent:
     """Wraps `async def answer(turn): yield ...`."""
 
+    takes_attachments = False
+
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
 

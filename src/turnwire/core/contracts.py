@@ -13,7 +13,7 @@ from turnwire.core.errors import StoreError, TurnEndedError
 from turnwire.core.events import Event
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.sessions import Session
-from turnwire.core.turns import Turn, TurnRecord, TurnState
+from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 Scope = Literal["read", "write", "approve"]
@@ -25,9 +25,28 @@ class Agent(Protocol):
     It must not yield `session`, `message` or `done`: those are Turnwire's. It may be cancelled at any
     await and has a few seconds to clean up then. An `AgentError` it raises is shown to the user; of
     any other exception only the class name is.
+
+    One that says `takes_attachments = True` finds the files that came with the message in
+    `turn.options["attachments"]`; to any other, a message that has some is refused.
     """
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]: ...
+
+
+def takes_attachments(agent: object) -> bool:
+    return getattr(agent, "takes_attachments", False) is True
+
+
+class Historian(Protocol):
+    """Makes the conversation that an agent is given with a turn: no longer than it may be, and one that every
+    model provider accepts. It never changes a log.
+    """
+
+    async def recall(self, record: TurnRecord) -> tuple[Message, ...]:
+        """It runs inside the turn: it may be cancelled, and what it has to tell it may `emit()`. Raises StoreError."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 class NewTurn(Struct, frozen=True, kw_only=True):
@@ -43,12 +62,28 @@ class NewTurn(Struct, frozen=True, kw_only=True):
     fingerprint: str = ""
 
 
+class Budget(Struct, frozen=True):
+    """What a principal may use in a day and has used of it, in tokens. The next day begins at `resets_at` (ms).
+
+    A limit of 0 is none.
+    """
+
+    limit: int
+    used: int
+    resets_at: int
+
+    @property
+    def left(self) -> int:
+        return max(0, self.limit - self.used)
+
+
 class Admission(Struct, frozen=True, kw_only=True):
     """What must hold for a new turn to be accepted, checked in the same step that writes it."""
 
     on_busy: OnBusy = "enqueue"
     max_queued: int = 8
     max_unfinished: int = 64
+    budget: Budget | None = None
 
 
 class Parking(Struct, frozen=True):
@@ -94,8 +129,8 @@ class TurnStore(LogReader, Protocol):
     async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
         """Commits the turn with its opening events, or finds the one that its key or external id names.
 
-        Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, SessionNotFoundError,
-        SessionExistsError, StoreFullError. On any of them nothing is written.
+        Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, BudgetSpentError,
+        SessionNotFoundError, SessionExistsError, StoreFullError. On any of them nothing is written.
         """
         ...
 
@@ -117,6 +152,13 @@ class TurnStore(LogReader, Protocol):
 
     async def turn_state(self, turn_id: str) -> TurnState | None:
         """The state of an ended turn, also when its events are gone; None for one that runs or waits."""
+        ...
+
+    async def tokens_used(self, principal: str, day: int) -> int:
+        """The tokens of the principal's turns that ended on this day (`budget.day_of`), also of deleted ones.
+
+        A turn is counted in the step that ends it.
+        """
         ...
 
     async def claim(self, turn_id: str, worker: str) -> TurnRecord:
@@ -149,8 +191,8 @@ class TurnStore(LogReader, Protocol):
         or with the error if they are not: FencedError for a writer of an older epoch, PositionError if
         they do not follow the last event, TurnEndedError after the last one, StoreFullError. It may be
         called before `append` returns. With `ending`, the last of the events is `done` and the turn is
-        closed in the same step; a full store still takes that. With `parking`, the turn waits from that step on,
-        and nobody's lease is needed for it.
+        closed in the same step, and its attachments are forgotten; a full store still takes that. With `parking`, the
+        turn waits from that step on, and nobody's lease is needed for it.
         """
         ...
 

@@ -6,6 +6,7 @@ inherit. Outside a turn `emit()` does nothing, so that a tool can be used and te
 
 import asyncio
 import concurrent.futures
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from msgspec import Struct
@@ -20,6 +21,12 @@ _THREAD_PATIENCE_SECONDS = 30
 class _Running(Struct, frozen=True):
     log: TurnLog
     loop: asyncio.AbstractEventLoop
+    note: Callable[[Event], None] | None
+
+    def write(self, event: Event) -> None:
+        if self.note is not None:
+            self.note(event)
+        self.log.append(event)
 
 
 _running: ContextVar[_Running | None] = ContextVar("turnwire_running_turn", default=None)
@@ -41,7 +48,7 @@ def emit(event: Event) -> None:
     except RuntimeError:
         on_loop = False
     if on_loop:
-        running.log.append(event)
+        running.write(event)
     else:
         _emit_from_thread(running, event)
 
@@ -52,7 +59,7 @@ def _emit_from_thread(running: _Running, event: Event) -> None:
 
     def write() -> None:
         try:
-            running.log.append(event)
+            running.write(event)
         except Exception as error:
             written.set_exception(error)
         else:
@@ -66,6 +73,9 @@ def _emit_from_thread(running: _Running, event: Event) -> None:
     written.result(_THREAD_PATIENCE_SECONDS)
 
 
-def set_running_turn(log: TurnLog) -> None:
-    """Makes `emit()` write to this log in the current task and in everything that is started from it."""
-    _running.set(_Running(log, asyncio.get_running_loop()))
+def set_running_turn(log: TurnLog, note: Callable[[Event], None] | None = None) -> None:
+    """Makes `emit()` write to this log in the current task and in everything that is started from it.
+
+    `note` is told of each event before it is written, and may raise to refuse it.
+    """
+    _running.set(_Running(log, asyncio.get_running_loop(), note))

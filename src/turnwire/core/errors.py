@@ -5,6 +5,7 @@ TurnwireError
 │   ├── ModelError           ... because its model did not answer, or not to the end
 │   └── ToolError            ... because a tool of its did, in words its model may read too
 ├── ApprovalConflictError    a call was decided otherwise, or has other arguments
+├── AttachmentsNotTakenError a message has attachments, and its agent takes none
 ├── BadCursorError           a position to resume from could not be read
 ├── EmbedderError            texts could not be turned into vectors, and why
 │   └── EmbedderUnusableError ... and will not be until its installation or configuration is mended
@@ -14,6 +15,7 @@ TurnwireError
 ├── EventsGoneError          retention has removed the events asked for
 ├── IdempotencyConflictError the same key came with another request
 ├── LimitError               the caller has too much under way
+│   ├── BudgetSpentError     ... or has used all the tokens of this day
 │   ├── TooManyDocumentsError ... documents uploaded
 │   ├── TooManyTurnsError    ... turns running or queued
 │   └── TooManyStreamsError  ... streams open
@@ -41,6 +43,8 @@ TurnwireError
 `code` goes to clients and keeps its meaning for ever.
 """
 
+from math import ceil
+from time import time
 from typing import Literal
 
 ModelErrorCode = Literal[
@@ -89,6 +93,17 @@ class ApprovalConflictError(TurnwireError):
     def __init__(self, call_id: str, why: str) -> None:
         super().__init__(f"the call {call_id!r} {why}")
         self.call_id = call_id
+
+
+class AttachmentsNotTakenError(TurnwireError):
+    code = "attachments_not_taken"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(
+            f"attachments: the agent {agent!r} takes none; send the message without them, or to an agent that does "
+            "(one whose `takes_attachments` is True)"
+        )
+        self.agent = agent
 
 
 class BadCursorError(TurnwireError):
@@ -158,6 +173,22 @@ class IdempotencyConflictError(TurnwireError):
 class LimitError(TurnwireError):
     code = "limit"
     retry_after_seconds = 2
+
+
+class BudgetSpentError(LimitError):
+    """`resets_at` is when the next day begins, in ms."""
+
+    code = "budget_spent"
+
+    def __init__(self, limit: int, used: int, resets_at: int) -> None:
+        super().__init__(
+            f"{used:,} tokens were used today, and {limit:,} is the limit for one principal; go on after midnight UTC"
+        )
+        self.limit = limit
+        self.used = used
+        self.left = max(0, limit - used)
+        self.resets_at = resets_at
+        self.retry_after_seconds = max(1, ceil(resets_at / 1000 - time()))
 
 
 class TooManyDocumentsError(LimitError):

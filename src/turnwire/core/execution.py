@@ -9,12 +9,13 @@ import msgspec
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.cancellation import SHUTDOWN, Stop
-from turnwire.core.contracts import Agent, Parking, Refusal, Store
+from turnwire.core.contracts import Agent, Historian, Parking, Refusal, Store, takes_attachments
 from turnwire.core.emit import set_running_turn
 from turnwire.core.encoding import encode_event
 from turnwire.core.errors import (
     AgentError,
     AgentNotFoundError,
+    AttachmentsNotTakenError,
     EventRefusedError,
     FencedError,
     StoreError,
@@ -33,7 +34,7 @@ from turnwire.core.events import (
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
 from turnwire.core.logged import now_ms
-from turnwire.core.sessions import transcript
+from turnwire.core.metering import Meter
 from turnwire.core.turns import Message, Turn, TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
@@ -50,6 +51,8 @@ class Execution:
         limits: Limits,
         worker: str,
         on_finished: Callable[["Execution"], None],
+        historian: Historian,
+        meter: Meter,
     ) -> None:
         self.turn_id = record.id
         self.session_id = record.session_id
@@ -62,6 +65,8 @@ class Execution:
         self._worker = worker
         self._on_finished = on_finished
         self.is_parked = False
+        self._historian = historian
+        self._meter = meter
         self._log: TurnLog | None = None
         self._decided: dict[str, Decision] = {}
         self._stop: Stop | None = None
@@ -109,10 +114,26 @@ class Execution:
             return None
         if self._agent is None:
             raise AgentNotFoundError(self.record.agent)
+        if self.record.options.get("attachments") and not takes_attachments(self._agent):
+            # It was another agent of that name that the turn was accepted for, before a restart.
+            raise AttachmentsNotTakenError(self.record.agent)
+        await self._meter.begin(log.fold.state())
+        clock = asyncio.get_running_loop().call_later(self._seconds_left(log), self._time_out)
+        set_running_turn(log, self._note)
+        try:
+            await self._write_all(log, self._agent.answer(await self._turn(log)))
+        except WaitForApproval as waits:
+            return waits
+        finally:
+            clock.cancel()
+        return None
+
+    async def _turn(self, log: TurnLog) -> Turn:
         record = self.record
-        earlier = _told_history(record.options.get("history"))
-        history = earlier + transcript(await self._store.history(record.id, self._limits.history_turns))
-        turn = Turn(
+        history = _told_history(record.options.get("history")) + await self._historian.recall(record)
+        if self._meter.is_spent:  # By a summary of what came before, say.
+            raise self._meter.overdraft()
+        return Turn(
             id=record.id,
             session_id=record.session_id,
             principal=record.principal,
@@ -123,15 +144,6 @@ class Execution:
             options=record.options,
             resumption=await self._resumption(log),
         )
-        clock = asyncio.get_running_loop().call_later(self._seconds_left(log), self._time_out)
-        set_running_turn(log)
-        try:
-            await self._write_all(log, self._agent.answer(turn))
-        except WaitForApproval as waits:
-            return waits
-        finally:
-            clock.cancel()
-        return None
 
     async def _resumption(self, log: TurnLog) -> Resumption | None:
         decisions = log.fold.decisions
@@ -159,10 +171,12 @@ class Execution:
 
     async def _write_all(self, log: TurnLog, answer: AsyncIterator[Event | str]) -> None:
         # This loop is the path of every token.
-        append_token = log.append_token
+        append_token, meter = log.append_token, self._meter
         try:
             async for event in answer:
                 if isinstance(event, str):
+                    if meter.is_spent:
+                        raise meter.overdraft()
                     if event:
                         append_token(event)
                 else:
@@ -195,7 +209,16 @@ class Execution:
             case _ if isinstance(event, RESERVED):
                 raise EventRefusedError(f"an agent must not yield {type(event).__name__}; Turnwire writes it")
             case _:
+                self._meter.note(event)
                 log.append(event)
+
+    def _note(self, event: Event) -> None:
+        """An event from inside a tool. An error that is raised there may be caught there, so it stops the turn too."""
+        try:
+            self._meter.note(event)
+        except TurnwireError as error:
+            self.stop(Stop("failed", *self._explain(error)))
+            raise
 
     def _time_out(self) -> None:
         text = f"The answer took longer than {self._limits.turn_timeout:g} seconds."

@@ -12,15 +12,34 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from turnwire.core.budget import Spending
 from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Attendance, Stop, cancelled
-from turnwire.core.contracts import Accepted, Admission, Agent, NewTurn, OnBusy, Store
+from turnwire.core.compaction import TrimmedHistory
+from turnwire.core.contracts import (
+    Accepted,
+    Admission,
+    Agent,
+    Budget,
+    Historian,
+    NewTurn,
+    OnBusy,
+    Store,
+    takes_attachments,
+)
 from turnwire.core.encoding import clean_text
-from turnwire.core.errors import AgentNotFoundError, ShuttingDownError, StoreError, TurnEndedError
+from turnwire.core.errors import (
+    AgentNotFoundError,
+    AttachmentsNotTakenError,
+    ShuttingDownError,
+    StoreError,
+    TurnEndedError,
+)
 from turnwire.core.execution import Execution
 from turnwire.core.ids import new_id
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog, opening_events
 from turnwire.core.logged import now_ms
+from turnwire.core.metering import Meter
 from turnwire.core.sessions import new_session
 from turnwire.core.turns import TurnRecord
 from turnwire.core.waits import Waits
@@ -55,11 +74,19 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 
 
 class TurnRunner:
-    def __init__(self, store: Store, agents: Mapping[str, Agent], limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        agents: Mapping[str, Agent],
+        limits: Limits | None = None,
+        historian: Historian | None = None,
+    ) -> None:
         self.worker = new_id()
         self._store = store
         self._agents = agents
-        self._limits = limits or Limits()
+        self._limits = limits = limits or Limits()
+        self._historian = historian or TrimmedHistory(store, limits.history_turns, limits.history_tokens)
+        self._spending = Spending(store, limits.max_tokens_per_day)
         self._running: dict[str, Execution] = {}
         self._queues: dict[str, deque[TurnRecord]] = {}
         self._current: dict[str, str] = {}
@@ -85,13 +112,15 @@ class TurnRunner:
     async def start(self, request: TurnRequest) -> Accepted:
         """Accepts a turn and commits its beginning; it runs when the session is free.
 
-        Raises what `TurnStore.create_turn` raises, AgentNotFoundError and ShuttingDownError.
+        Raises what `TurnStore.create_turn` raises, AgentNotFoundError, AttachmentsNotTakenError and ShuttingDownError.
         """
         if self._draining:
             raise ShuttingDownError
         agent = request.agent or next(iter(self._agents))
         if agent not in self._agents:
             raise AgentNotFoundError(agent)
+        if request.options.get("attachments") and not takes_attachments(self._agents[agent]):
+            raise AttachmentsNotTakenError(agent)
         session = None
         if request.session_id is None:
             session = new_session(request.principal, request.session_external_id)
@@ -120,6 +149,7 @@ class TurnRunner:
             on_busy=request.on_busy,
             max_queued=self._limits.max_queued_turns,
             max_unfinished=self._limits.max_running_turns,
+            budget=await self.budget(request.principal) if self._spending.limit else None,
         )
         # Whoever asked may be gone before the answer: what is accepted must run all the same.
         return await asyncio.shield(self._accept(new, admission))
@@ -131,6 +161,10 @@ class TurnRunner:
                 self._supersede(accepted.record.session_id)
             self._enqueue(accepted.record)
         return accepted
+
+    async def budget(self, principal: str) -> Budget:
+        """What the principal has used today, also in turns that run."""
+        return await self._spending.budget(principal)
 
     async def cancel(self, turn_id: str, reason: str = "requested") -> None:
         """Stops a turn and returns when its end is committed. A turn that has ended is left as it is."""
@@ -207,6 +241,7 @@ class TurnRunner:
         if self._tasks:
             # Not for ever: an agent that was left behind may never end.
             await asyncio.wait(self._tasks, timeout=_SHUTDOWN_PATIENCE_SECONDS)
+        await self._historian.close()
 
     def _enqueue(self, record: TurnRecord) -> None:
         if record.disconnect_grace is not None:
@@ -226,7 +261,14 @@ class TurnRunner:
 
     def _execute(self, record: TurnRecord, stop: Stop | None = None) -> Execution:
         execution = Execution(
-            self._store, self._agents.get(record.agent), record, self._limits, self.worker, self._release
+            self._store,
+            self._agents.get(record.agent),
+            record,
+            self._limits,
+            self.worker,
+            self._release,
+            self._historian,
+            Meter(record, self._limits.max_steps_per_turn, self._spending),
         )
         if stop is not None:
             execution.stop(stop)

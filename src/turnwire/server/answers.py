@@ -1,15 +1,15 @@
 """What the JSON routes answer: turns, states and sessions in the words of the API."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from turnwire.core.contracts import ApiKey
+from turnwire.core.contracts import ApiKey, Budget
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.sessions import Session
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.errors import HttpError
+from turnwire.server.times import time_text
 
 
 def answer_status(state: TurnState) -> int:
@@ -17,9 +17,12 @@ def answer_status(state: TurnState) -> int:
     return 200 if state.outcome is not None else 202
 
 
-def answer_of(state: TurnState) -> dict[str, Any]:
-    """The answer of an ended turn, or of one that waits: then `approvals` are what it waits for."""
-    answer = {
+def answer_of(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
+    """The answer of an ended turn, and what is left for the next one if there is a limit.
+
+    Of a turn that waits, `approvals` are what it waits for.
+    """
+    told = {
         "session_id": state.session_id,
         "turn_id": state.turn_id,
         "content": state.text,
@@ -32,10 +35,22 @@ def answer_of(state: TurnState) -> dict[str, Any]:
     }
     if state.outcome is None:
         waiting = [step for step in state.steps if step.state == "waiting"]
-        answer["approvals"] = [
+        told["approvals"] = [
             {"call_id": step.id, "tool": step.name, "args": step.args, "reason": step.reason} for step in waiting
         ]
-    return answer
+    if budget is not None:
+        told["budget"] = {"tokens_left": budget.left, "resets_at": time_text(budget.resets_at)}
+    return told
+
+
+def budget_json(budget: Budget) -> dict[str, Any]:
+    has_limit = budget.limit > 0
+    return {
+        "limit": budget.limit if has_limit else None,
+        "used": budget.used,
+        "left": budget.left if has_limit else None,
+        "resets_at": time_text(budget.resets_at),
+    }
 
 
 def turn_error(state: TurnState, code: str | None = None) -> HttpError | None:
@@ -109,7 +124,3 @@ def logged_json(logged: LoggedEvent) -> bytes:
         logged.at,
         logged.body,
     )
-
-
-def time_text(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -6,9 +6,11 @@ from pydantic import ValidationError
 
 from turnwire.core import errors
 from turnwire.core.encoding import ascii_json
+from turnwire.server.times import time_text
 
 _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.AgentNotFoundError, 422),
+    (errors.AttachmentsNotTakenError, 422),
     (errors.NotFoundError, 404),
     (errors.ApprovalConflictError, 409),
     (errors.TurnEndedError, 409),
@@ -42,7 +44,15 @@ def http_error(error: errors.TurnwireError) -> HttpError:
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     wait = getattr(error, "retry_after_seconds", None)
     headers = {} if wait is None else {"Retry-After": str(wait)}
-    return HttpError(status, error.code, str(error), headers=headers)
+    return HttpError(status, error.code, str(error), headers=headers, **_facts(error))
+
+
+def _facts(error: errors.TurnwireError) -> dict[str, Any]:
+    """What a program wants to know beside the code."""
+    if isinstance(error, errors.BudgetSpentError):
+        told = {"limit": error.limit, "used": error.used, "left": error.left}
+        return {**told, "resets_at": time_text(error.resets_at)}
+    return {}
 
 
 def internal_error() -> HttpError:

@@ -38,7 +38,7 @@ class Guard:
             return [
                 *_ALWAYS,
                 (b"access-control-allow-origin", headers[b"origin"]),
-                (b"access-control-expose-headers", b"X-Turn-Id, X-Session-Id, Location, Retry-After"),
+                (b"access-control-expose-headers", b"X-Turn-Id, X-Session-Id, X-Tokens-Left, Location, Retry-After"),
                 (b"vary", b"Origin"),
             ]
         is_same = origin.partition("://")[2] == headers.get(b"host", b"").decode("latin-1").lower()

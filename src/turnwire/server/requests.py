@@ -20,6 +20,7 @@ from pydantic import (
 from turnwire.core.contracts import OnBusy, Scope
 from turnwire.core.encoding import clean_text
 from turnwire.core.errors import BadCursorError
+from turnwire.server.attachments import MOST_ATTACHMENTS, Attachment, Misnamed, check_is_text
 from turnwire.server.errors import HttpError, invalid_body
 
 _ID = r"^[A-Za-z0-9._:@-]{1,128}$"
@@ -48,6 +49,18 @@ class MessageBody(BaseModel):
     )
     review: bool | None = Field(None, description="Whether evidence is reviewed, for agents that do.")
     answer: Literal["synthesis", "direct"] | None = Field(None, description="How the answer is made, likewise.")
+    attachments: list[Attachment] = Field(
+        [], max_length=MOST_ATTACHMENTS, description="Files, for agents that take them; for others they are a 422."
+    )
+    attachment: Misnamed = None
+    image: Misnamed = None
+    images: Misnamed = None
+    image_url: Misnamed = None
+    image_urls: Misnamed = None
+    file: Misnamed = None
+    files: Misnamed = None
+
+    _is_text = field_validator("message", mode="before")(check_is_text)
 
     @field_validator("message")
     @classmethod
@@ -64,7 +77,10 @@ class MessageBody(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        return {name: value for name in ("review", "answer") if (value := getattr(self, name)) is not None}
+        chosen = {name: value for name in ("review", "answer") if (value := getattr(self, name)) is not None}
+        if self.attachments:
+            chosen["attachments"] = [one.model_dump(exclude_none=True) for one in self.attachments]
+        return chosen
 
     def fingerprint(self) -> str:
         """Equal for equal requests: what a repeated key is checked against."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from turnwire import assembly
-from turnwire.core.contracts import Accepted, Agent, Store
+from turnwire.core.contracts import Accepted, Agent, Budget, Store
 from turnwire.core.errors import (
     AgentNotFoundError,
     SessionExistsError,
@@ -194,6 +194,10 @@ class Turnwire:
         except SessionExistsError:
             # Another request made it meanwhile.
             return await self.start(principal, body, idempotency_key, parent=parent, history=history, channel=channel)
+
+    async def budget(self, principal: str) -> Budget | None:
+        """What the principal has left for today; None if there is no limit."""
+        return await self.runner.budget(principal) if self.settings.max_tokens_per_day else None
 
     async def _session_id(self, principal: str, wanted: str | None) -> str | None:
         """The id of a session that is there; None for one that the turn is to begin."""

@@ -4,9 +4,17 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from turnwire.core.contracts import Admission, Refusal, Wake
-from turnwire.core.errors import FencedError, PositionError, SessionBusyError, TooManyTurnsError, TurnEndedError
+from turnwire.core.errors import (
+    BudgetSpentError,
+    FencedError,
+    PositionError,
+    SessionBusyError,
+    TooManyTurnsError,
+    TurnEndedError,
+)
 from turnwire.core.logged import LoggedEvent
 
 logger = logging.getLogger("turnwire.stores")
@@ -45,13 +53,21 @@ class Head:
 def check_admission(admission: Admission, session_id: str, in_session: int, unfinished: int) -> None:
     """Whether a principal with so many unfinished turns, some of them in this session, may start another.
 
-    Raises SessionBusyError, TooManyTurnsError.
+    Raises SessionBusyError, TooManyTurnsError, BudgetSpentError.
     """
     allowed = {"reject": 0, "enqueue": admission.max_queued}.get(admission.on_busy)
     if allowed is not None and in_session > allowed:
         raise SessionBusyError(session_id, in_session)
     if unfinished >= admission.max_unfinished:
         raise TooManyTurnsError(admission.max_unfinished)
+    budget = admission.budget
+    if budget is not None and budget.left <= 0:
+        raise BudgetSpentError(budget.limit, budget.used, budget.resets_at)
+
+
+def lasting(options: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a turn's options when it has ended: not what was only for the agent, and may be large."""
+    return {name: value for name, value in options.items() if name not in ("attachments", "history")}
 
 
 class Leases:

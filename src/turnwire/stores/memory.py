@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from turnwire.core.budget import day_of, tokens_in
 from turnwire.core.contracts import Accepted, Admission, ApiKey, NewTurn, Parking, Settle, Wake
 from turnwire.core.errors import (
     EventsGoneError,
@@ -27,7 +28,7 @@ from turnwire.core.errors import (
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.sessions import Session, new_session, title_from
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Gatherers, Head, Leases, Watchers, check_admission
+from turnwire.stores.guards import Gatherers, Head, Leases, Watchers, check_admission, lasting
 
 # Memory is all there is, so only the newest logs are kept whole; older ones keep their state.
 _MOST_ENDED_LOGS = 256
@@ -57,6 +58,7 @@ class World(Struct):
     session_turns: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     unfinished: Counter[str] = field(default_factory=Counter[str])
     ended: deque[str] = field(default_factory=deque[str])
+    spent: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     keys: dict[str, ApiKey] = field(default_factory=dict[str, ApiKey])
 
 
@@ -151,6 +153,9 @@ class MemoryStore:
     async def turn_state(self, turn_id: str) -> TurnState | None:
         return self._kept(turn_id).state
 
+    async def tokens_used(self, principal: str, day: int) -> int:
+        return self._world.spent[principal, day]
+
     async def claim(self, turn_id: str, worker: str) -> TurnRecord:
         kept = self._kept(turn_id)
         epoch = kept.head.claim(worker)
@@ -183,8 +188,15 @@ class MemoryStore:
             kept.head.ended = True
             kept.state = ending
             kept.checkpoint = b""
-            kept.record = replace(kept.record, phase="ended", outcome=ending.outcome, ended_at=events[-1].at)
+            kept.record = replace(
+                kept.record,
+                phase="ended",
+                outcome=ending.outcome,
+                ended_at=events[-1].at,
+                options=lasting(kept.record.options),
+            )
             self._count_ended(kept)
+            self._world.spent[kept.record.principal, day_of(events[-1].at)] += tokens_in(ending.usage)
         if parking is not None:
             kept.checkpoint = parking.checkpoint
             kept.record = replace(kept.record, phase="waiting", worker=None, waiting_until=parking.until)

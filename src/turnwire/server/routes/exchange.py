@@ -37,6 +37,12 @@ def turn_headers(record: TurnRecord) -> Headers:
     return [(b"x-turn-id", record.id.encode("ascii")), session_header(record.session_id)]
 
 
+async def budget_header(turnwire: Turnwire, caller: Caller) -> Headers:
+    """How many tokens were left when the stream began, if there is a limit."""
+    budget = await turnwire.budget(caller.principal)
+    return [] if budget is None else [(b"x-tokens-left", str(budget.left).encode("ascii"))]
+
+
 def stream_headers(scope: Request, wire: Wire, record: TurnRecord, added: Headers) -> Headers:
     location = f"{scope.get('root_path', '')}/v1/turns/{record.id}/events"
     if wire is not SSE_CHAT:

@@ -18,6 +18,7 @@ from turnwire.server.routes.exchange import (
     Request,
     Routes,
     answered,
+    budget_header,
     idempotency_key,
     read_json,
     text_stream,
@@ -49,7 +50,8 @@ class RagRoutes:
         failure = chat_error(state)
         if failure is not None:
             raise failure
-        await respond_json(send, answer_status(state), ascii_json(answer_of(state)), [*added, *turn_headers(record)])
+        told = answer_of(state, await self._turnwire.budget(caller.principal))
+        await respond_json(send, answer_status(state), ascii_json(told), [*added, *turn_headers(record)])
 
     async def messages_stream(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
@@ -59,6 +61,7 @@ class RagRoutes:
         body = await _read_message(scope, receive, headers)
         with self._turnwire.streams.room(caller.principal):
             accepted = await self._turnwire.start(caller.principal, body, idempotency_key(headers))
+            added = [*added, *await budget_header(self._turnwire, caller)]
             return text_stream(self._turnwire, scope, caller, accepted.record, None, THREE_PHASE_TEXT, added)
 
 

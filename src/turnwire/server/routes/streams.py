@@ -34,6 +34,7 @@ from turnwire.server.routes.exchange import (
     Request,
     Routes,
     answered,
+    budget_header,
     idempotency_key,
     read_json,
     session_header,
@@ -68,6 +69,7 @@ class StreamRoutes:
         cursor = parse_cursor({}, headers)
         with self._turnwire.streams.room(caller.principal):
             accepted = await self._turnwire.start(caller.principal, body, idempotency_key(headers))
+            added = [*added, *await budget_header(self._turnwire, caller)]
             return await self._open(scope, caller, accepted.record, cursor, SSE_CHAT, added)
 
     async def turn_events(
@@ -201,7 +203,8 @@ class StreamRoutes:
         failure = turn_error(state)
         if failure is not None:
             raise failure
-        await respond_json(send, answer_status(state), ascii_json(answer_of(state)), [*added, *turn_headers(record)])
+        told = answer_of(state, await self._turnwire.budget(caller.principal))
+        await respond_json(send, answer_status(state), ascii_json(told), [*added, *turn_headers(record)])
 
 
 def _wire_of(query: dict[str, str]) -> Wire:

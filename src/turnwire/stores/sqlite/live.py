@@ -1,5 +1,6 @@
 """What the writing process remembers of a turn until its log is sealed."""
 
+import json
 import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from turnwire.core.budget import day_of, tokens_in
 from turnwire.core.contracts import Parking
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Head
+from turnwire.stores.guards import Head, lasting
 
 if TYPE_CHECKING:
     from turnwire.stores.sqlite.writer import Append
@@ -91,3 +93,11 @@ class LiveTurn:
         )
         if self.record.waiting_until is not None:
             connection.execute("DELETE FROM checkpoint WHERE turn = ?", (self.number,))
+        if (options := lasting(self.record.options)) != self.record.options:
+            connection.execute("UPDATE turn SET options = ? WHERE number = ?", (json.dumps(options), self.number))
+        if tokens := tokens_in(state.usage):
+            connection.execute(
+                "INSERT INTO spending (principal, day, tokens) VALUES (?, ?, ?)"
+                " ON CONFLICT (principal, day) DO UPDATE SET tokens = tokens + excluded.tokens",
+                (self.record.principal, day_of(last.at), tokens),
+            )

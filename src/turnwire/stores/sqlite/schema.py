@@ -82,6 +82,14 @@ MIGRATIONS = (
     );
     """,
     """
+    -- What each principal used on each day, counted from 1970. It outlives the turns that it comes from.
+    CREATE TABLE spending (
+        principal TEXT NOT NULL,
+        day INTEGER NOT NULL,
+        tokens INTEGER NOT NULL,
+        PRIMARY KEY (principal, day)
+    ) WITHOUT ROWID;
+
     ALTER TABLE turn ADD COLUMN waiting_until INTEGER;
 
     -- What the agent of a waiting turn goes on with. It is nobody's but the agent's, so it is in no log.

@@ -25,7 +25,7 @@ from turnwire.core.errors import (
 )
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Gatherers, Head, Leases, Watchers
+from turnwire.stores.guards import Gatherers, Head, Leases, Watchers, lasting
 from turnwire.stores.sqlite import accepting, reading, upkeep
 from turnwire.stores.sqlite.disk import Ballast, FolderLock
 from turnwire.stores.sqlite.live import LiveTurn
@@ -259,7 +259,13 @@ class SqliteStore(Registry):
         live, events, ending = append.turn, append.events, append.ending
         live.remember(append.row, events)
         if ending is not None:
-            live.record = replace(live.record, phase="ended", outcome=ending.outcome, ended_at=events[-1].at)
+            live.record = replace(
+                live.record,
+                phase="ended",
+                outcome=ending.outcome,
+                ended_at=events[-1].at,
+                options=lasting(live.record.options),
+            )
         elif (parking := append.parking) is not None:
             live.record = replace(live.record, phase="waiting", worker=None, waiting_until=parking.until)
         self._watchers.notify(live.record.id, events)
@@ -355,6 +361,11 @@ class SqliteStore(Registry):
         if row is None:
             raise TurnNotFoundError(turn_id)
         return reading.state_from(row[0])
+
+    async def tokens_used(self, principal: str, day: int) -> int:
+        query = "SELECT tokens FROM spending WHERE principal = ? AND day = ?"
+        row = await self._read(lambda connection: connection.execute(query, (principal, day)).fetchone())
+        return row[0] if row else 0
 
     async def _read(self, run: Callable[[sqlite3.Connection], T]) -> T:
         return await self._readers.run(run)

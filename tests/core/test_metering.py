@@ -1,0 +1,310 @@
+"""What a turn may use: steps and tokens, counted for every agent in one place."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+
+from tests.contracts.turns import ended
+from tests.core.desk import Desk, Gate, open_desk, settle
+from turnwire.core.budget import DAY_MS, Spending
+from turnwire.core.contracts import Store
+from turnwire.core.emit import emit
+from turnwire.core.errors import AgentError, BudgetSpentError, TurnwireError
+from turnwire.core.events import (
+    CitationEvent,
+    ErrorEvent,
+    Event,
+    ReasoningEvent,
+    ResponseEvent,
+    SearchEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.core.turns import Turn, TurnRecord
+from turnwire.stores.memory import MemoryStore
+
+Said = AsyncIterator[Event | str]
+
+
+def call(number: int) -> ToolCallEvent:
+    return ToolCallEvent(f"c{number}", "find", {})
+
+
+def search(number: int, phase: str = "started") -> SearchEvent:
+    return SearchEvent(f"s{number}", phase, "search", "tea")  # type: ignore[arg-type]
+
+
+async def failure(desk: Desk, turn: TurnRecord) -> tuple[str, list[Event]]:
+    """The code a turn ended with, and what it wrote before."""
+    *events, error, done = await desk.events(turn)
+    assert isinstance(error, ErrorEvent)
+    assert getattr(done, "reason", None) == error.code
+    return error.code, events[2:]
+
+
+# Steps
+
+
+async def test_as_many_steps_as_allowed_are_no_trouble(store: Store) -> None:
+    async def agent(turn: Turn) -> Said:
+        for number in range(2):
+            yield call(number)
+            yield ToolResultEvent(f"c{number}", "find", True)
+        yield search(1)
+        yield search(1, "finished")
+        yield "Done."
+
+    async with open_desk(store, agent, max_steps_per_turn=3) as desk:
+        assert (await desk.end(await desk.start())).outcome == "completed"
+
+
+@pytest.mark.parametrize("last", [call(3), search(2), search(3, "finished")], ids=["call", "search", "unannounced"])
+async def test_one_step_too_many_ends_the_turn_before_it_is_taken(store: Store, last: Event) -> None:
+    went_on = False
+
+    async def agent(turn: Turn) -> Said:
+        nonlocal went_on
+        yield "Let me see. "
+        yield call(1)
+        yield search(1)
+        yield search(1, "failed")
+        yield last
+        went_on = True
+
+    async with open_desk(store, agent, max_steps_per_turn=2) as desk:
+        turn = await desk.start()
+        code, events = await failure(desk, turn)
+        assert (code, events) == ("max_turns", [TokenEvent("Let me see. "), call(1), search(1), search(1, "failed")])
+        assert not went_on
+
+
+async def test_an_id_that_comes_again_is_another_step(store: Store) -> None:
+    async def agent(turn: Turn) -> Said:
+        while True:
+            yield call(1)
+            yield ToolResultEvent("c1", "find", True)
+
+    async with open_desk(store, agent, max_steps_per_turn=5) as desk:
+        code, events = await failure(desk, await desk.start())
+        assert (code, events.count(call(1))) == ("max_turns", 5)
+
+
+async def test_a_step_that_a_tool_emits_counts_and_ends_an_agent_that_catches_everything(store: Store) -> None:
+    caught: list[TurnwireError] = []
+
+    async def agent(turn: Turn) -> Said:
+        for number in range(100):
+            try:
+                emit(call(number))
+            except TurnwireError as error:
+                caught.append(error)
+            await asyncio.sleep(0)
+        yield "Done."
+
+    async with open_desk(store, agent, max_steps_per_turn=2) as desk:
+        code, events = await failure(desk, await desk.start())
+        assert (code, events) == ("max_turns", [call(0), call(1)])
+        assert isinstance(caught[0], AgentError)
+
+
+async def test_a_step_from_a_thread_counts_too(store: Store) -> None:
+    def work() -> None:
+        for number in range(100):
+            with suppress(AgentError):
+                emit(call(number))
+
+    async def agent(turn: Turn) -> Said:
+        await asyncio.to_thread(work)
+        yield "Done."
+
+    async with open_desk(store, agent, max_steps_per_turn=2) as desk:
+        assert await failure(desk, await desk.start()) == ("max_turns", [call(0), call(1)])
+
+
+async def test_an_agent_that_is_ended_cleans_up_undisturbed(store: Store) -> None:
+    cleaned = False
+
+    async def agent(turn: Turn) -> Said:
+        nonlocal cleaned
+        try:
+            yield call(1)
+            yield call(2)
+        finally:
+            await settle()
+            cleaned = True
+
+    async with open_desk(store, agent, max_steps_per_turn=1) as desk:
+        await failure(desk, await desk.start())
+        assert cleaned
+
+
+# Tokens
+
+
+def usage(tokens: int) -> UsageEvent:
+    return UsageEvent(model="m", input_tokens=tokens - 1, output_tokens=1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["and more", TokenEvent("x"), ReasoningEvent("hm"), call(1), search(1)],
+    ids=lambda more: type(more).__name__,
+)
+async def test_a_turn_that_goes_on_over_its_budget_ends_and_keeps_what_it_said(store: Store, more: Event | str) -> None:
+    async def agent(turn: Turn) -> Said:
+        yield "A start "
+        yield usage(101)
+        yield more
+
+    async with open_desk(store, agent, max_tokens_per_day=100) as desk:
+        turn = await desk.start()
+        assert await failure(desk, turn) == ("budget_spent", [TokenEvent("A start "), usage(101)])
+        state = await store.turn_state(turn.id)
+        assert state is not None
+        assert (state.outcome, state.text) == ("failed", "A start ")
+        assert (await desk.runner.budget("ann")).used == 101
+
+
+async def test_a_turn_that_has_said_all_is_completed_although_it_cost_too_much(store: Store) -> None:
+    async def agent(turn: Turn) -> Said:
+        yield "The answer."
+        yield usage(101)
+        yield CitationEvent(1, "d1")
+        yield ResponseEvent("The answer.")
+
+    async with open_desk(store, agent, max_tokens_per_day=100) as desk:
+        assert (await desk.end(await desk.start())).outcome == "completed"
+        with pytest.raises(BudgetSpentError):
+            await desk.start()
+
+
+async def test_exactly_the_budget_is_within_it(store: Store) -> None:
+    async def agent(turn: Turn) -> Said:
+        yield usage(100)
+        yield "The answer."
+
+    async with open_desk(store, agent, max_tokens_per_day=100) as desk:
+        assert (await desk.end(await desk.start())).outcome == "completed"
+
+
+async def test_with_nothing_left_a_turn_is_refused_and_nothing_is_written(store: Store) -> None:
+    async def agent(turn: Turn) -> Said:
+        yield usage(100)
+
+    async with open_desk(store, agent, max_tokens_per_day=100) as desk:
+        session_id = await desk.session()
+        await desk.end(await desk.start(session_id=session_id))
+        with pytest.raises(BudgetSpentError) as caught:
+            await desk.start(session_id=session_id)
+        assert (caught.value.limit, caught.value.used, caught.value.left) == (100, 100, 0)
+        assert len(await store.list_turns("ann")) == 1
+
+
+async def test_what_a_stopped_turn_used_counts(store: Store) -> None:
+    gate = Gate()
+
+    async def agent(turn: Turn) -> Said:
+        yield usage(60)
+        await gate.wait()
+
+    async with open_desk(store, agent, max_tokens_per_day=100) as desk:
+        turn = await desk.start()
+        await gate.reached()
+        await desk.cancel(turn)
+        assert (await desk.runner.budget("ann")).left == 40
+
+
+async def test_turns_that_run_at_once_share_one_budget(store: Store) -> None:
+    gates = {"first": Gate(), "second": Gate()}
+
+    async def agent(turn: Turn) -> Said:
+        yield usage(60)
+        await gates[turn.message].wait()
+        yield "Done."
+
+    async with open_desk(store, agent, max_tokens_per_day=100) as desk:
+        first = await desk.start("first")
+        await gates["first"].reached()
+        second = await desk.start("second")
+        await gates["second"].reached()
+        assert (await desk.runner.budget("ann")).used == 120
+        for gate in gates.values():
+            gate.open()
+        # Who was there before it was spent has done nothing wrong.
+        assert (await desk.end(first)).outcome == "completed"
+        assert (await failure(desk, second))[0] == "budget_spent"
+
+
+async def test_a_queued_turn_finds_out_when_its_turn_comes(store: Store) -> None:
+    gate, answered = Gate(), list[str]()
+
+    async def agent(turn: Turn) -> Said:
+        answered.append(turn.message)
+        await gate.wait()
+        yield usage(100)
+
+    async with open_desk(store, agent, max_tokens_per_day=100) as desk:
+        session_id = await desk.session()
+        await desk.start("first", session_id=session_id)
+        await gate.reached()
+        second = await desk.start("second", session_id=session_id)
+        gate.open()
+        assert await failure(desk, second) == ("budget_spent", [])
+        assert answered == ["first"]
+
+
+async def test_tokens_that_a_tool_tells_of_count_too(store: Store) -> None:
+    async def agent(turn: Turn) -> Said:
+        emit(usage(101))
+        with suppress(BudgetSpentError):
+            emit(call(1))
+        await asyncio.sleep(0)
+        yield CitationEvent(1, "d1")
+
+    async with open_desk(store, agent, max_tokens_per_day=100) as desk:
+        assert await failure(desk, await desk.start()) == ("budget_spent", [usage(101)])
+
+
+async def test_without_a_limit_nothing_is_refused(store: Store) -> None:
+    async def agent(turn: Turn) -> Said:
+        yield usage(10**9)
+        yield "Done."
+
+    async with open_desk(store, agent) as desk:
+        for _ in range(2):
+            assert (await desk.end(await desk.start())).outcome == "completed"
+        assert (await desk.runner.budget("ann")).used == 2 * 10**9
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 20_000 * DAY_MS + 1
+
+    def __call__(self) -> int:
+        return self.now
+
+
+async def test_a_new_day_is_a_new_budget() -> None:
+    clock = Clock()
+    spending = Spending(MemoryStore(), 100, clock)
+    assert spending.spend("ann", 70).left == 30
+    assert (await spending.budget("ann")).left == 30
+    assert (await spending.budget("bob")).left == 100
+    clock.now = 20_001 * DAY_MS - 1
+    assert spending.spend("ann", 70).left == 0
+    clock.now += 1
+    budget = await spending.budget("ann")
+    assert (budget.used, budget.left, budget.resets_at) == (0, 100, 20_002 * DAY_MS)
+
+
+async def test_what_other_processes_wrote_is_seen(store: Store) -> None:
+    spending = Spending(store, 100)
+    await ended(store, usage(60))
+    assert (await spending.budget("ann")).used == 60
+    assert spending.spend("ann", 5).used == 65
+    await ended(store, usage(60))
+    assert (await spending.budget("ann")).used == 120

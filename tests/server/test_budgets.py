@@ -1,0 +1,127 @@
+"""Tokens per principal and day, over HTTP: what is left is told, and with nothing left nothing is started."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import Serve, StoreKind
+from tests.serving import Client, Puppet, error_of, quick_settings, saying, serving
+from turnwire import Turnwire
+from turnwire.core.events import ToolCallEvent, UsageEvent
+
+ROUTES = (
+    "/chat",
+    "/chat/stream",
+    "/v1/sessions/mine/turns",
+    "/v1/rag/sessions/mine/messages",
+    "/v1/rag/sessions/mine/messages/stream",
+)
+
+
+def costing(tokens: int) -> Any:
+    return saying("Hello.", UsageEvent(model="m", input_tokens=tokens - 1, output_tokens=1))
+
+
+def is_next_midnight(text: str) -> bool:
+    told, now = datetime.fromisoformat(text), datetime.now(UTC)
+    return told.time() == datetime.min.time() and now < told <= now + timedelta(days=1)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_with_nothing_left_a_message_is_a_429_that_says_when_to_come_back(
+    serve: Serve, kind: StoreKind, route: str
+) -> None:
+    async with serve(costing(120), store=kind, max_tokens_per_day=100) as server:
+        await server.http.post("/chat", json={"message": "Hello", "session_id": "mine"})
+        written = await server.written()
+        response = await server.http.post(route, json={"message": "Hello"})
+        error = error_of(response, 429)
+        assert (error["code"], error["limit"], error["used"], error["left"]) == ("budget_spent", 100, 120, 0)
+        assert is_next_midnight(error["resets_at"])
+        assert 0 < int(response.headers["retry-after"]) <= 86_400
+        assert await server.written() == written == (1, 1)
+
+
+@pytest.mark.parametrize("route", ["/chat", "/v1/rag/sessions/mine/messages"])
+async def test_an_answer_tells_what_is_left(serve: Serve, route: str) -> None:
+    async with serve(costing(30), max_tokens_per_day=100) as server:
+        budgets = [(await server.http.post(route, json={"message": "Hello"})).json()["budget"] for _ in range(2)]
+        assert [budget["tokens_left"] for budget in budgets] == [70, 40]
+        assert is_next_midnight(budgets[0]["resets_at"])
+
+
+@pytest.mark.parametrize("route", ["/chat/stream", "/v1/rag/sessions/mine/messages/stream"])
+async def test_a_stream_tells_what_was_left_when_it_began(serve: Serve, route: str) -> None:
+    async with serve(costing(30), max_tokens_per_day=100) as server:
+        await server.http.post("/chat", json={"message": "Hello"})
+        async with server.http.stream("POST", route, json={"message": "Hello"}) as response:
+            # A text stream begins when there is something to say, which may be after its turn was counted.
+            assert response.headers["x-tokens-left"] in ("70", "40")
+
+
+async def test_without_a_limit_nothing_is_told_but_what_was_used(serve: Serve) -> None:
+    async with serve(costing(30)) as server:
+        answer = await server.http.post("/chat", json={"message": "Hello"})
+        assert "budget" not in answer.json()
+        async with server.ask() as stream:
+            assert "x-tokens-left" not in stream.headers
+            await stream.rest()
+        told = (await server.http.get("/v1/budget")).json()
+        assert is_next_midnight(told.pop("resets_at"))
+        assert told == {"limit": None, "used": 60, "left": None}
+
+
+async def test_everybody_has_a_budget_of_their_own_and_sees_only_that(serve: Serve, kind: StoreKind) -> None:
+    def authenticate(scope: dict[str, Any]) -> str:
+        return dict(scope["headers"])[b"x-user"].decode()
+
+    async with serve(costing(120), store=kind, max_tokens_per_day=100, authenticate=authenticate) as server:
+        anna, bob = Client(server.url, {"X-User": "anna"}), Client(server.url, {"X-User": "bob"})
+        assert (await anna.http.post("/chat", json={"message": "Hello"})).json()["budget"]["tokens_left"] == 0
+        error_of(await anna.http.post("/chat", json={"message": "Hello"}), 429)
+        told = [(await one.http.get("/v1/budget")).json() for one in (anna, bob)]
+        assert [(each["limit"], each["used"], each["left"]) for each in told] == [(100, 120, 0), (100, 0, 100)]
+        assert (await bob.http.post("/chat", json={"message": "Hello"})).status_code == 200
+        await anna.http.aclose()
+        await bob.http.aclose()
+
+
+async def test_a_running_turn_ends_with_the_same_code_and_keeps_its_answer(
+    serve: Serve, kind: StoreKind, puppet: Puppet
+) -> None:
+    async with serve(store=kind, max_tokens_per_day=100) as server, server.ask() as stream:
+        (await puppet.part()).say("A start ", UsageEvent(output_tokens=101), ToolCallEvent("c1", "find", {}))
+        frames = await stream.rest()
+        assert [frame.type for frame in frames] == ["session", "message", "token", "usage", "error", "done"]
+        assert (frames[-2].event["code"], frames[-1].event["outcome"]) == ("budget_spent", "failed")
+        assert (await server.snapshot(stream.turn_id))["state"]["text"] == "A start "
+        assert (await server.http.get("/v1/budget")).json()["used"] == 101
+
+
+async def test_deleting_the_session_or_restarting_the_server_gives_nothing_back(tmp_path: Path) -> None:
+    settings = quick_settings(tmp_path, max_tokens_per_day=100)
+    for _ in range(2):
+        async with serving(Turnwire(costing(50), settings=settings)) as server:
+            answer = await server.http.post("/chat", json={"message": "Hello"})
+            assert (await server.http.delete(f"/v1/sessions/{answer.json()['session_id']}")).status_code == 204
+    async with serving(Turnwire(costing(50), settings=settings)) as server:
+        assert error_of(await server.http.post("/chat", json={"message": "Hello"}), 429)["used"] == 100
+
+
+async def test_a_request_that_is_repeated_joins_its_turn_also_when_nothing_is_left(serve: Serve) -> None:
+    async with serve(costing(120), max_tokens_per_day=100) as server:
+        again = [
+            await server.http.post("/chat", json={"message": "Hello"}, headers={"Idempotency-Key": "k"})
+            for _ in range(2)
+        ]
+        assert again[0].json()["turn_id"] == again[1].json()["turn_id"]
+
+
+async def test_too_many_steps_end_a_turn(serve: Serve, kind: StoreKind, puppet: Puppet) -> None:
+    async with serve(store=kind, max_steps_per_turn=2) as server, server.ask() as stream:
+        (await puppet.part()).say(*(ToolCallEvent(f"c{number}", "find", {}) for number in range(3)))
+        frames = await stream.rest()
+        assert [frame.type for frame in frames][2:] == ["tool_call", "tool_call", "error", "done"]
+        assert frames[-2].event["code"] == "max_turns"
