@@ -7,10 +7,11 @@ from typing import Any, overload
 
 from msgspec import Struct
 
-from turnwire.tools.arguments import Arguments
+from turnwire.tools.arguments import Arguments, GivenArguments
 
 Function = Callable[..., Any]
-_NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
+NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
+"""What all model providers take as the name of a tool."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -23,9 +24,10 @@ class Tool(Struct, frozen=True, kw_only=True):
     description: str
     parameters: dict[str, Any]
     function: Function
-    arguments: Arguments
+    arguments: Arguments | GivenArguments
     timeout: float = 60.0
     max_output: int = 20_000
+    needs_approval: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, as if it had never been made a tool."""
@@ -59,7 +61,7 @@ def tool(
 
     def declare(function: Function) -> Tool:
         called = name or getattr(function, "__name__", type(function).__name__)
-        if not _NAME.fullmatch(called):
+        if not NAME.fullmatch(called):
             raise ValueError(f"a tool cannot be called {called!r}: use letters, digits, _ and -, at most 64; name=...")
         arguments = Arguments(function)
         return Tool(
