@@ -107,6 +107,19 @@ async def test_a_long_result_is_cut(mcp_server: McpServer, model_server: Scripte
     assert "cut here" in result.result
 
 
+async def test_a_message_that_is_far_too_long_is_not_even_read(
+    mcp_server: McpServer, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwire.tools.mcp.programs.MESSAGE_BYTES", 50_000)
+    monkeypatch.setattr("turnwire.tools.mcp.transports.MESSAGE_BYTES", 50_000)
+    model_server.plan(calls(("shout", {"times": 500_000})), calls(("shout", {"times": 3})), says("Loud."))
+    async with open_agent(model_server, mcp_server) as desk:
+        too_long, short = results(await desk.events(await desk.start()))
+    assert not too_long.success
+    assert "the MCP server 'test'" in too_long.result
+    assert short.result == "AAA"
+
+
 async def test_stopping_a_turn_stops_the_call_at_the_server(
     mcp_server: McpServer, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -231,8 +244,7 @@ async def test_close_ends_the_program_and_what_it_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     # Asked politely first, which these do not hear.
-    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
-    monkeypatch.setattr("mcp.client.stdio.FORCE_KILL_TIMEOUT", 0.1)
+    monkeypatch.setattr("turnwire.tools.mcp.programs.PATIENCE_SECONDS", 0.1)
     pids = tmp_path / "pids"
     run = f"{sys.executable} {SCRIPT}" if when == "connected" else "true"
     script = f"trap '' TERM; sleep 1000 & echo $$ $! > {pids}; {run}; wait"
@@ -247,6 +259,15 @@ async def test_close_ends_the_program_and_what_it_has_started(
     if when == "connecting":
         with pytest.raises(AgentError, match="'test' is not available: it was closed"):
             await within(opening)
+
+
+async def test_a_connection_that_is_closed_before_it_began_keeps_nobody_waiting() -> None:
+    server = program()
+    opening = asyncio.create_task(server.open())
+    await asyncio.sleep(0)
+    await within(server.close())
+    with pytest.raises(AgentError, match="it was closed"):
+        await within(opening)
 
 
 def is_running(pid: str) -> bool:

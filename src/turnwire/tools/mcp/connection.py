@@ -42,6 +42,8 @@ class Connection:
         self._listed_at = 0.0
         # In an empty context: what happens here belongs to no turn, also not to the one that began it.
         self.task = asyncio.create_task(self._hold(transport), name=f"mcp-{server}", context=Context())
+        # Not in the task itself: one that is cancelled before it begins never runs.
+        self.task.add_done_callback(self._settle)
 
     @property
     def is_over(self) -> bool:
@@ -91,9 +93,10 @@ class Connection:
                 await self._ending.wait()
         except Exception as error:
             self._fail(_first(error))
-        finally:
-            self._ending.set()
-            self._settled.set()
+
+    def _settle(self, _: object) -> None:
+        self._ending.set()
+        self._settled.set()
 
     async def _list(self, client: Client) -> None:
         found: list[types.Tool] = []

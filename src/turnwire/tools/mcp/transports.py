@@ -1,50 +1,27 @@
 """How an MCP server is reached: as a program that is started here, or over HTTP."""
 
 import asyncio
-import logging
-import os
-import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-logger = logging.getLogger("turnwire.tools.mcp")
+from turnwire.tools.mcp.programs import MESSAGE_BYTES, run_program
 
 Transport = Callable[[], AbstractAsyncContextManager[tuple[Any, Any]]]
 """Connects once: two streams of messages, from the server and to it."""
 
 _CONNECT_SECONDS = 10.0
-_LINE_CHARACTERS = 2_000
 
 
 def over_stdio(
     name: str, command: str, args: Sequence[str], env: Mapping[str, str], cwd: Path | str | None
 ) -> Transport:
     """The program is given `env` and the few variables that every program needs, never the rest of ours."""
-    parameters = StdioServerParameters(command=command, args=list(args), env=dict(env), cwd=cwd)
-
-    @asynccontextmanager
-    async def connect() -> AsyncGenerator[tuple[Any, Any]]:
-        # A file of the operating system's, as the child inherits it.
-        reading, writing = os.pipe()
-        with os.fdopen(writing, "w") as errors:
-            threading.Thread(target=_log_lines, args=(name, reading), daemon=True).start()
-            async with stdio_client(parameters, errlog=errors) as streams:
-                errors.close()  # The child's is the only one left, so that reading ends with it.
-                yield streams
-
-    return connect
-
-
-def _log_lines(name: str, reading: int) -> None:
-    with os.fdopen(reading, errors="replace") as lines:
-        while line := lines.readline(_LINE_CHARACTERS):
-            logger.debug("%s: %s", name, line.rstrip())
+    return lambda: run_program(name, command, args, env, cwd)
 
 
 def over_http(url: str, headers: Mapping[str, str], timeout: float) -> Transport:
@@ -52,13 +29,43 @@ def over_http(url: str, headers: Mapping[str, str], timeout: float) -> Transport
 
     @asynccontextmanager
     async def connect() -> AsyncGenerator[tuple[Any, Any]]:
-        limits = httpx2.Timeout(_CONNECT_SECONDS, read=timeout + 300)
         # In a thread, because the certificates that this machine trusts are read from its disk.
-        client = await asyncio.to_thread(lambda: httpx2.AsyncClient(headers=dict(headers), timeout=limits))
-        async with client, streamable_http_client(url, http_client=client) as streams:
+        client = await asyncio.to_thread(make_client)
+        async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MESSAGE_BYTES) as streams:
             yield streams
 
+    def make_client() -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(
+            headers={**headers, "Accept-Encoding": "identity"},
+            timeout=httpx2.Timeout(_CONNECT_SECONDS, read=timeout + 300),
+            event_hooks={"response": [_bound]},
+        )
+
     return connect
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Bounds a body that is one message. One that is a stream of them may be endless; each is bounded by the SDK."""
+    if response.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+        raise httpx2.DecodingError("compressed, although it was asked not to be", request=response.request)
+    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        response.stream = _Bounded(cast("httpx2.AsyncByteStream", response.stream))
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > MESSAGE_BYTES:
+                raise httpx2.StreamError(f"more than {MESSAGE_BYTES:,} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class _Watched:
