@@ -3,7 +3,7 @@
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,7 @@ from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SummarisedHistory
-from turnwire.settings import Settings
+from turnwire.settings import AgentSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
 from turnwire.wires.sse_chat import SseChat
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
     from turnwire.retrieval.librarian import Librarian
+    from turnwire.tools import Toolset
 
 LIBRARY_FILE = "documents.db"
 StoreKind = Literal["memory", "sqlite"]
@@ -159,8 +160,44 @@ def _is(kind: Callable[[Any], bool], given: Any) -> bool:
     return kind(given) or (not inspect.isclass(given) and kind(getattr(given, "__call__", None)))  # noqa: B004
 
 
+def build_agents(settings: Settings, taken: Container[str] = ()) -> dict[str, Agent]:
+    """The agents that the settings name, without those whose names are taken. Raises ValueError, which says why not."""
+    servers: dict[str, Toolset] = {}
+
+    def build_agent(wanted: AgentSettings) -> Agent:
+        from turnwire.agents.configured import build_configured
+
+        return build_configured(wanted, settings, [*map(load_tool, wanted.tools)], servers)
+
+    agents: dict[str, Agent] = {}
+    for name, wanted in settings.agents.items():
+        if name in taken:
+            continue
+        try:
+            agents[name] = load_agent(wanted) if isinstance(wanted, str) else build_agent(wanted)
+        except (ImportError, ModelUnusableError, TypeError, ValueError) as error:
+            raise ValueError(f"the agent {name!r} of the settings cannot be made: {error}") from error
+    return agents
+
+
+def load_tool(reference: str) -> Any:
+    """A tool by the name it has in `turnwire.tools`, or imported as `module:name`. Raises ValueError."""
+    if reference == "fetch_url":
+        from turnwire.tools import fetch_url
+
+        return fetch_url
+    return _load(reference)
+
+
 def load_agent(reference: str) -> Agent:
     """Imports `module:name`, also from the current folder. Raises ValueError, which says what is wrong."""
+    try:
+        return as_agent(_load(reference))
+    except (ImportError, TypeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _load(reference: str) -> Any:
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
         raise ValueError(f"{reference!r} is not of the form module:name")
@@ -168,12 +205,8 @@ def load_agent(reference: str) -> Agent:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        given = getattr(importlib.import_module(module_name), name)
+        return getattr(importlib.import_module(module_name), name)
     except ImportError as error:
         raise ValueError(f"{module_name!r} cannot be imported: {error}") from error
     except AttributeError as error:
         raise ValueError(f"{module_name!r} has no {name!r}") from error
-    try:
-        return as_agent(given)
-    except (ImportError, TypeError) as error:
-        raise ValueError(str(error)) from error

@@ -1,15 +1,27 @@
 """Everything that can be configured, with its default.
 
-A setting is given to `Settings(...)` in code, or as an environment variable `TURNWIRE_<NAME>`.
+A setting is given to `Settings(...)` in code, as an environment variable `TURNWIRE_<NAME>`, or in a TOML file.
 Times are in seconds. A released name keeps its meaning for ever.
 """
 
 import os
+import re
+import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SecretStr,
+    StringConstraints,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 
 def default_data_folder() -> Path:
@@ -18,8 +30,72 @@ def default_data_folder() -> Path:
     return Path(base) / "turnwire"
 
 
+class AgentSettings(BaseModel):
+    """An agent that is a model with tools. What is not said of the model is as the settings of that name say."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    model: str | None = None
+    model_url: str | None = None
+    model_key_env: str | None = None
+    """The environment variable that holds the key, so that no key need stand in a file."""
+    model_api: Literal["chat", "responses"] | None = None
+    instructions: str = ""
+    tools: list[str] = []
+    """`module:name` each, or the name of a tool that comes with Turnwire."""
+    mcp: list[str] = []
+    """Names of `mcp_servers`."""
+    max_steps: int = Field(default=20, gt=0)
+
+
+class McpServerSettings(BaseModel):
+    """An MCP server, spelled as most of its clients spell it. `${NAME}` in a value is an environment variable's."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    type: Literal["stdio", "http", "streamable-http"] | None = None
+    """Some write it down; the rest says it already."""
+    command: str | None = None
+    args: list[str] = []
+    env: dict[str, SecretStr] = {}
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, SecretStr] = {}
+    tools: list[str] | None = None
+    prefix: str = ""
+    timeout: float = Field(default=60, gt=0)
+    connect_timeout: float = Field(default=30, gt=0)
+    needs_approval: bool = False
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("needs a command that starts it, or its url, and not both")
+        if self.url is not None and (self.args or self.env or self.cwd):
+            raise ValueError("args, env and cwd are for a command, not for a url")
+        if self.command is not None and self.headers:
+            raise ValueError("headers are for a url, not for a command")
+        return self
+
+
+_REFERENCE, _MODEL = "module:name", "{...}"
+
+
+def _how_it_is_given(value: Any) -> str:
+    return _REFERENCE if isinstance(value, str) else _MODEL
+
+
+Name = Annotated[str, StringConstraints(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+AnyAgentSettings = Annotated[
+    Annotated[str, Tag(_REFERENCE)] | Annotated[AgentSettings, Tag(_MODEL)], Discriminator(_how_it_is_given)
+]
+
+
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="TURNWIRE_", extra="forbid")
+    # An empty variable is one that is not set. Errors hide what was given, because a key may be in it.
+    model_config = SettingsConfigDict(
+        env_prefix="TURNWIRE_", env_ignore_empty=True, extra="forbid", hide_input_in_errors=True
+    )
 
     data: Path = Field(default_factory=default_data_folder, description="The folder that holds the logs.")
     host: str = Field(
@@ -89,6 +165,13 @@ class Settings(BaseSettings):
         default=2, ge=0, description="How often a model is asked again that has not begun to answer."
     )
 
+    agents: dict[Name, AnyAgentSettings] = Field(
+        default={}, description="Agents by their names: `module:name` each, or a model with instructions and tools."
+    )
+    mcp_servers: dict[Name, McpServerSettings] = Field(
+        default={}, description="MCP servers by their names, for the agents above; spelled like `mcpServers` elsewhere."
+    )
+
     max_document_bytes: int = Field(
         default=20 * 1024 * 1024, gt=0, description="The largest document, in a folder or as an upload."
     )
@@ -101,3 +184,42 @@ class Settings(BaseSettings):
     embeddings_model: str = Field(default="", description="The endpoint's name for its embedding model.")
     embeddings_url: str | None = Field(default=None, description="The endpoint's address; `model_url` when not set.")
     embeddings_key: SecretStr | None = Field(default=None, description="Its API key; `model_key` when not set.")
+
+    @model_validator(mode="after")
+    def _knows_every_mcp_server(self) -> Self:
+        for name, agent in self.agents.items():
+            unknown = [] if isinstance(agent, str) else [one for one in agent.mcp if one not in self.mcp_servers]
+            if unknown:
+                there = ", ".join(self.mcp_servers) or "none"
+                raise ValueError(f"the agent {name!r} wants the MCP server {unknown[0]!r}; mcp_servers has {there}")
+        return self
+
+
+def read_settings(file: Path | None = None, **given: Any) -> Settings:
+    """What is given goes before the environment, and that before the TOML file. Raises ValueError, which says why."""
+    told = {} if file is None else _read_file(file)
+    in_environment = {name.upper() for name, value in os.environ.items() if value}
+    told = {name: value for name, value in told.items() if f"TURNWIRE_{name.upper()}" not in in_environment}
+    try:
+        return Settings(**{**told, **given})
+    except ValidationError as error:
+        raise ValueError("; ".join(map(_explain, error.errors(include_url=False, include_input=False)))) from None
+    except SettingsError as error:
+        # The first of its words names the setting; the cause would quote what was given.
+        name = re.search('field "(.*?)"', str(error))
+        raise ValueError(f"TURNWIRE_{name[1].upper() if name else '...'} is not JSON") from None
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not TOML: {error}") from error
+
+
+def _explain(error: Any) -> str:
+    place = ".".join(str(part) for part in error["loc"] if part not in (_REFERENCE, _MODEL, "[key]"))
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message

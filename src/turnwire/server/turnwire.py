@@ -1,6 +1,7 @@
 """`Turnwire`: an agent, a store and an ASGI app, with one life from `open` to `close`."""
 
 import asyncio
+import inspect
 import logging
 import secrets
 import shutil
@@ -40,15 +41,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("turnwire.server")
 
+# Longer than a program takes that has to be killed.
+_AGENT_CLOSE_SECONDS = 20.0
+
 
 class Turnwire:
     """Runs agents and serves their turns.
 
     `agent` is an async generator function or an object with an `answer` method; `agents` names several,
-    the first one answers by default. With none, or with `docs`, there is one named "documents" that answers
-    from the files and folders in `docs`, and from Turnwire's own documentation if there are none; `watch`
-    reads them again when they change. `store` is "sqlite" (in the folder `data`), "memory", or a store.
-    `authenticate` lets a host application say who is calling, in place of API keys.
+    the first one answers by default. Those of the settings come after them. With none, or with `docs`, there is
+    one named "documents" that answers from the files and folders in `docs`, and from Turnwire's own documentation
+    if there are none; `watch` reads them again when they change. An agent that has an `async def close()` is
+    closed with this. `store` is "sqlite" (in the folder `data`), "memory", or a store. `authenticate` lets a
+    host application say who is calling, in place of API keys. Raises ValueError for settings that cannot be.
     """
 
     def __init__(
@@ -70,6 +75,8 @@ class Turnwire:
         if agent is not None:
             given = {"default": agent, **given}
         self.agents: dict[str, Agent] = {name: assembly.as_agent(one) for name, one in given.items()}
+        self.agents |= assembly.build_agents(settings, taken=self.agents)
+        self._given = list(given.values())
         self.settings = settings
         self.librarian: Librarian | None = None
         self._answering: RetrievalAgent | None = None
@@ -146,12 +153,27 @@ class Turnwire:
         await self.runner.close()
         await self.streams.close()
         self.is_open = False
-        if self.librarian is not None and self._answering is not None:
-            await self._answering.close()
+        await self._close_agents()
+        if self.librarian is not None:
             await self.librarian.close()
         await self.store.close()
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+
+    async def _close_agents(self) -> None:
+        """Those that can be, each once, whoever made them."""
+        # An object whose `answer` is all that runs was wrapped; what is to be closed is the object.
+        agents: dict[int, Any] = {id(one): one for one in (*self.agents.values(), self._answering, *self._given)}
+        closers = [one.close for one in agents.values() if inspect.iscoroutinefunction(getattr(one, "close", None))]
+        if not closers:
+            return
+        closing = [asyncio.create_task(close()) for close in closers]
+        ended, unfinished = await asyncio.wait(closing, timeout=_AGENT_CLOSE_SECONDS)
+        for task in unfinished:
+            task.cancel()
+        if unfinished or any(task.exception() for task in ended):
+            why = next((task.exception() for task in ended if task.exception()), None)
+            logger.error("an agent could not be closed", exc_info=why)
 
     async def start(
         self,

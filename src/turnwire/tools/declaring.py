@@ -8,13 +8,14 @@ from typing import Any, overload
 
 from msgspec import Struct
 
-from turnwire.tools.arguments import Arguments
+from turnwire.tools.arguments import Arguments, GivenArguments
 
 logger = logging.getLogger("turnwire.tools")
 
 Function = Callable[..., Any]
 NeedsApproval = bool | Callable[[dict[str, Any]], bool]
-_NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
+NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
+"""What all model providers take as the name of a tool."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -28,7 +29,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     description: str
     parameters: dict[str, Any]
     function: Function
-    arguments: Arguments
+    arguments: Arguments | GivenArguments
     timeout: float = 60.0
     max_output: int = 20_000
     needs_approval: NeedsApproval = False
@@ -78,7 +79,7 @@ def tool(
 
     def declare(function: Function) -> Tool:
         called = name or getattr(function, "__name__", type(function).__name__)
-        if not _NAME.fullmatch(called):
+        if not NAME.fullmatch(called):
             raise ValueError(f"a tool cannot be called {called!r}: use letters, digits, _ and -, at most 64; name=...")
         arguments = Arguments(function)
         return Tool(

@@ -1,0 +1,431 @@
+"""The tools of MCP servers in whole turns: real servers, started as programs and over HTTP, and a scripted model."""
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scripted_model import ScriptedModel, calls, model_server, says
+from tests.serving import until, within
+from tests.tools.mcp_servers import SCRIPT, open_agent, program, results, web
+from turnwire.core.errors import AgentError
+from turnwire.core.events import DoneEvent, ErrorEvent, ToolProgressEvent
+from turnwire.tools import McpServer, tool
+
+__all__ = ["model_server"]
+
+RAW = Path(__file__).with_name("mcp_raw_server.py")
+SECRET = "sesame-opens-8117"
+
+
+@tool
+async def weather(city: str) -> str:
+    """What the weather is like in a city, by our own account."""
+    return f"Rain in {city}"
+
+
+@asynccontextmanager
+async def served(kind: str, marks: Path, **options: Any) -> AsyncIterator[McpServer]:
+    """A server that has the tools of mcp_server.py, reached in one of three ways."""
+    if kind == "stdio":
+        yield program(env={"MARKS": str(marks)}, **options)
+        return
+    async with web(marks=marks, year=int(kind.removeprefix("http-"))) as there:
+        yield McpServer("test", url=there.url, **options)
+
+
+@pytest.fixture(params=["stdio", "http-2026", "http-2025"])
+async def mcp_server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[McpServer]:
+    async with served(request.param, tmp_path, timeout=20) as server:
+        yield server
+
+
+# What every server's tools do
+
+
+async def test_a_model_is_offered_the_tools_and_given_their_results(
+    mcp_server: McpServer, model_server: ScriptedModel
+) -> None:
+    model_server.plan(calls(("weather", {"city": "Oslo"}), ("facts", {}), ("picture", {})), says("Sunny."))
+    async with open_agent(model_server, mcp_server) as desk:
+        events = await desk.events(await desk.start())
+    offered = {one["function"]["name"]: one["function"] for one in model_server.bodies[0]["tools"]}
+    assert offered["weather"]["description"] == "What the weather is like in a city."
+    assert offered["weather"]["parameters"]["required"] == ["city"]
+    told = {event.tool: (event.success, event.result) for event in results(events)}
+    assert told == {
+        "weather": (True, "Sunny in Oslo"),
+        "facts": (True, {"cities": ["Oslo", "Rome"], "complete": False}),
+        "picture": (True, "Here:\n[image, image/png, 402 bytes, not shown]"),
+    }
+    messages = [message["content"] for message in model_server.bodies[1]["messages"] if message["role"] == "tool"]
+    assert messages[0] == "Sunny in Oslo"
+    assert json.loads(messages[1])["cities"] == ["Oslo", "Rome"]
+
+
+async def test_progress_is_told_between_the_call_and_its_result(
+    mcp_server: McpServer, model_server: ScriptedModel
+) -> None:
+    model_server.plan(calls(("count", {"to": 3})), says("Three."))
+    async with open_agent(model_server, mcp_server) as desk:
+        events = await desk.events(await desk.start())
+    (result,) = results(events)
+    told = [event for event in events if isinstance(event, ToolProgressEvent)]
+    assert [(event.call_id, event.text) for event in told] == [("call_1", f"at {number}") for number in (1, 2, 3)]
+    assert [event.fraction for event in told] == [pytest.approx(1 / 3), pytest.approx(2 / 3), 1]
+    assert all(events.index(event) < events.index(result) for event in told)
+
+
+async def test_what_fails_at_the_server_is_told_to_the_model(
+    mcp_server: McpServer, model_server: ScriptedModel
+) -> None:
+    model_server.plan(calls(("refuse", {"why": "no such city"}), ("weather", {"town": 3})), says("Sorry."))
+    async with open_agent(model_server, mcp_server) as desk:
+        events = await desk.events(await desk.start())
+    told = {event.tool: event for event in results(events)}
+    assert not any(event.success for event in told.values())
+    assert told["refuse"].result.startswith("Error: ")
+    assert "no such city" in told["refuse"].result
+    assert "city" in told["weather"].result  # The server checks the arguments, and says which one it misses.
+    assert isinstance(events[-1], DoneEvent)
+    assert events[-1].outcome == "completed"
+
+
+async def test_a_long_result_is_cut(mcp_server: McpServer, model_server: ScriptedModel) -> None:
+    model_server.plan(calls(("shout", {"times": 900_000})), says("Loud."))
+    async with open_agent(model_server, mcp_server) as desk:
+        (result,) = results(await desk.events(await desk.start()))
+    assert result.success
+    assert len(result.result) < 20_100
+    assert "cut here" in result.result
+
+
+async def test_a_message_that_is_far_too_long_is_not_even_read(
+    mcp_server: McpServer, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwire.tools.mcp.programs.MESSAGE_BYTES", 50_000)
+    monkeypatch.setattr("turnwire.tools.mcp.transports.MESSAGE_BYTES", 50_000)
+    model_server.plan(calls(("shout", {"times": 500_000})), calls(("shout", {"times": 3})), says("Loud."))
+    async with open_agent(model_server, mcp_server) as desk:
+        too_long, short = results(await desk.events(await desk.start()))
+    assert not too_long.success
+    assert "the MCP server 'test'" in too_long.result
+    assert short.result == "AAA"
+
+
+async def test_stopping_a_turn_stops_the_call_at_the_server(
+    mcp_server: McpServer, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    model_server.plan(calls(("hang", {})))
+    async with open_agent(model_server, mcp_server) as desk:
+        turn = await desk.start()
+        await until((tmp_path / "hanging").exists)
+        await desk.cancel(turn)
+        assert (await desk.end(turn)).outcome == "cancelled"
+        await until((tmp_path / "cancelled").exists)
+        # And the connection is as good as before.
+        model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
+        (result,) = results(await desk.events(await desk.start()))
+        assert result.result == "Sunny in Oslo"
+
+
+async def test_a_call_that_takes_too_long_is_given_up_and_stopped(
+    mcp_server: McpServer, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    mcp_server._timeout = 0.5
+    model_server.plan(calls(("hang", {})), says("It hangs."))
+    async with open_agent(model_server, mcp_server) as desk:
+        (result,) = results(await desk.events(await desk.start()))
+        assert not result.success
+        assert "longer than 0.5 seconds" in result.result
+        await until((tmp_path / "cancelled").exists)
+
+
+# Its life
+
+
+async def test_nothing_is_started_before_the_first_turn_and_one_connection_serves_the_later_ones(
+    model_server: ScriptedModel,
+) -> None:
+    async with web() as there:
+        server = McpServer("test", url=there.url)
+        async with open_agent(model_server, server) as desk:
+            assert not there.seen
+            for _ in range(2):
+                model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
+                await desk.events(await desk.start())
+    assert [headers["mcp-method"] for headers in there.seen] == [
+        "server/discover",
+        "tools/list",
+        "tools/call",
+        "tools/call",
+    ]
+
+
+async def test_turns_that_begin_together_share_one_connection(model_server: ScriptedModel) -> None:
+    model_server.plan(*[says("Hello.")] * 5)
+    async with web() as there, open_agent(model_server, McpServer("test", url=there.url)) as desk:
+        turns = [await desk.start() for _ in range(5)]
+        assert [(await desk.end(turn)).outcome for turn in turns] == ["completed"] * 5
+    assert [headers["mcp-method"] for headers in there.seen] == ["server/discover", "tools/list"]
+
+
+async def test_a_program_that_died_is_started_again(model_server: ScriptedModel) -> None:
+    async with open_agent(model_server, program()) as desk:
+        ask = ("weather", {"city": "Oslo"})
+        model_server.plan(calls(("die", {})), calls(ask), says("Sunny again."))
+        events = await desk.events(await desk.start())
+    died, answered = results(events)
+    assert not died.success
+    assert "the MCP server 'test' broke off" in died.result
+    assert answered.result == "Sunny in Oslo"
+    assert isinstance(events[-1], DoneEvent)
+    assert events[-1].outcome == "completed"
+
+
+async def test_a_program_that_died_between_turns_is_started_again_and_nobody_notices(
+    model_server: ScriptedModel,
+) -> None:
+    server = program()
+    async with open_agent(model_server, server) as desk:
+        model_server.plan(calls(("die", {})), says("It is gone."))
+        await desk.events(await desk.start())
+        await until(lambda: server._connections[-1].is_over)
+        model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
+        (result,) = results(await desk.events(await desk.start()))
+    assert result.result == "Sunny in Oslo"
+
+
+async def test_a_server_that_was_restarted_is_introduced_to_us_again(model_server: ScriptedModel) -> None:
+    ask = ("weather", {"city": "Oslo"})
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(web(year=2025))
+        desk = await stack.enter_async_context(open_agent(model_server, McpServer("test", url=first.url)))
+        model_server.plan(calls(ask), says("Sunny."))
+        await desk.events(await desk.start())
+        await first.stop()
+        await stack.enter_async_context(web(year=2025, port=first.port))
+        model_server.plan(calls(ask), calls(ask), says("Sunny still."))
+        forgotten, answered = results(await desk.events(await desk.start()))
+    assert forgotten.result == "Error: the MCP server 'test' was started anew; call again"
+    assert answered.result == "Sunny in Oslo"
+
+
+async def test_a_server_that_goes_away_is_told_to_the_model_until_it_comes_back(model_server: ScriptedModel) -> None:
+    ask = ("weather", {"city": "Oslo"})
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(web())
+        desk = await stack.enter_async_context(open_agent(model_server, McpServer("test", url=first.url)))
+        model_server.plan(says("Hello."))
+        await desk.events(await desk.start())
+        await first.stop()
+        model_server.plan(calls(ask), calls(ask), says("Not now."))
+        events = await desk.events(await desk.start())
+        broken, away = results(events)
+        assert "the MCP server 'test' broke off" in broken.result
+        assert away.result == "Error: The MCP server 'test' is not available: it cannot be reached."
+        assert isinstance(events[-1], DoneEvent)
+        assert events[-1].outcome == "completed"
+        await stack.enter_async_context(web(port=first.port))
+        model_server.plan(calls(ask), says("Sunny."))
+        (answered,) = results(await desk.events(await desk.start()))
+        assert answered.result == "Sunny in Oslo"
+
+
+@pytest.mark.parametrize("when", ["connecting", "connected"])
+async def test_close_ends_the_program_and_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    # Asked politely first, which these do not hear.
+    monkeypatch.setattr("turnwire.tools.mcp.programs.PATIENCE_SECONDS", 0.1)
+    pids = tmp_path / "pids"
+    run = f"{sys.executable} {SCRIPT}" if when == "connected" else "true"
+    script = f"trap '' TERM; sleep 1000 & echo $$ $! > {pids}; {run}; wait"
+    server = McpServer("test", command="sh", args=["-c", script])
+    opening = asyncio.create_task(server.open())
+    await until(lambda: pids.exists() and bool(pids.read_text()))
+    if when == "connected":
+        assert await within(opening)
+    assert all(map(is_running, pids.read_text().split()))
+    await within(server.close())
+    await until(lambda: not any(map(is_running, pids.read_text().split())))
+    if when == "connecting":
+        with pytest.raises(AgentError, match="'test' is not available: it was closed"):
+            await within(opening)
+
+
+async def test_a_connection_that_is_closed_before_it_began_keeps_nobody_waiting() -> None:
+    server = program()
+    opening = asyncio.create_task(server.open())
+    await asyncio.sleep(0)
+    await within(server.close())
+    with pytest.raises(AgentError, match="it was closed"):
+        await within(opening)
+
+
+def is_running(pid: str) -> bool:
+    try:
+        # A zombie has ended, also if nobody has asked how.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# Several
+
+
+async def test_two_servers_and_own_tools_work_together(model_server: ScriptedModel) -> None:
+    async with web() as there:
+        one, other = program("one", tools=["weather"]), McpServer("other", url=there.url, prefix="web_")
+        model_server.plan(
+            calls(*[(name, {"city": "Oslo"}) for name in ("weather", "one_weather", "web_weather")]), says("Mixed.")
+        )
+        async with open_agent(model_server, one, weather, other) as desk:
+            events = await desk.events(await desk.start())
+    offered = [tool["function"]["name"] for tool in model_server.bodies[0]["tools"]]
+    assert [name for name in offered if "weather" in name] == ["weather", "one_weather", "web_weather"]
+    assert len([name for name in offered if not name.startswith("web_")]) == 2
+    assert {event.tool: event.result for event in results(events)} == {
+        "weather": "Rain in Oslo",
+        "one_weather": "Sunny in Oslo",
+        "web_weather": "Sunny in Oslo",
+    }
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        (lambda: McpServer("lost", command="no-such-program-here"), "it cannot be started"),
+        (lambda: program("lost", "silent", connect_timeout=0.5), "it did not answer within 0.5 seconds"),
+        (lambda: program("lost", "rude"), "it ended before it had told its tools"),
+        (lambda: McpServer("lost", url="http://127.0.0.1:9/mcp"), "it cannot be reached"),
+    ],
+    ids=["missing", "silent", "rude", "away"],
+)
+async def test_a_turn_that_needs_a_server_which_is_not_there_fails_and_names_it(
+    model_server: ScriptedModel, server: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_agent(model_server, server()) as desk:
+        *_, error, done = await desk.events(await desk.start())
+    assert isinstance(error, ErrorEvent)
+    assert (error.code, error.retryable) == ("mcp_unavailable", True)
+    assert error.error == f"The MCP server 'lost' is not available: {why}."
+    assert isinstance(done, DoneEvent)
+    assert done.outcome == "failed"
+    assert not model_server.requests
+    assert "the MCP server 'lost' is not available" in caplog.text
+
+
+async def test_cancelling_is_told_as_the_protocol_says(model_server: ScriptedModel, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    seen.touch()
+    server = McpServer("raw", command=sys.executable, args=[str(RAW)], env={"SEEN": str(seen)})
+
+    def sent() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in seen.read_text().splitlines()]
+
+    model_server.plan(calls(("hang", {"really": True})))
+    async with open_agent(model_server, server) as desk:
+        turn = await desk.start()
+        await until(lambda: any(message["method"] == "tools/call" for message in sent()))
+        await desk.cancel(turn)
+        await until(lambda: sent()[-1]["method"] == "notifications/cancelled")
+    (call,) = (message for message in sent() if message["method"] == "tools/call")
+    assert call["params"]["arguments"] == {"really": True}
+    assert sent()[-1]["params"]["requestId"] == call["id"]
+
+
+async def test_a_server_cannot_offer_too_much_or_what_models_cannot_call(
+    model_server: ScriptedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with web("many") as many:
+        assert len(await _offered(McpServer("many", url=many.url))) == 128
+    assert "offers more than 128 tools" in caplog.text
+    caplog.clear()
+    async with web("odd") as odd:
+        names = await _offered(McpServer("odd", url=odd.url, prefix="p-"))
+    assert [name for name in names if "files" in name or "x" in name] == ["p-files_read_all", f"p-{'x' * 62}"]
+    assert "'files_read_all' of the MCP server 'odd' is left out: another one is called" in caplog.text
+    assert "'weather'" not in caplog.text
+
+
+async def _offered(server: McpServer) -> list[str]:
+    try:
+        return [tool.name for tool in await within(server.open())]
+    finally:
+        await within(server.close())
+
+
+# Secrets
+
+
+async def test_a_program_gets_its_variables_and_none_of_ours(
+    model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OUR_KEY", SECRET)
+    caplog.set_level(logging.DEBUG)
+    model_server.plan(calls(("variable", {"name": "THEIRS"}), ("variable", {"name": "OUR_KEY"})), says("So."))
+    async with open_agent(model_server, program(env={"THEIRS": "given"})) as desk:
+        events = await desk.events(await desk.start())
+    assert sorted(event.result for event in results(events)) == ["given", "not set"]
+    await until(lambda: "test: asked for OUR_KEY" in caplog.text)
+
+
+async def test_headers_reach_the_server_and_nobody_else(
+    model_server: ScriptedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with web(token=SECRET) as there:
+        model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
+        server = McpServer("test", url=there.url, headers={"Authorization": f"Bearer {SECRET}\n"})
+        async with open_agent(model_server, server) as desk:
+            events = await desk.events(await desk.start())
+            assert [event.result for event in results(events)] == ["Sunny in Oslo"]
+        async with open_agent(model_server, McpServer("test", url=there.url, headers={"Authorization": "no"})) as desk:
+            *_, error, _done = await desk.events(await desk.start())
+    assert isinstance(error, ErrorEvent)
+    assert error.error == "The MCP server 'test' is not available: it refused."
+    assert SECRET not in caplog.text + repr(events) + repr(vars(server))
+
+
+def test_what_cannot_be_is_refused_at_once() -> None:
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({}, "needs a command"),
+        ({"command": "x", "url": "http://x"}, "and not both"),
+        ({"url": "ftp://x"}, "must be like https://example.org/mcp"),
+        ({"url": "http://x", "headers": {"X-Key": f"{SECRET}\nX: y"}}, "the header 'X-Key'"),
+        ({"command": "x", "prefix": "a.b"}, "the prefix"),
+    ]
+    for options, message in refusals:
+        with pytest.raises(ValueError, match=message) as refused:
+            McpServer("test", **options)
+        assert SECRET not in str(refused.value)
+    with pytest.raises(ValueError, match=r"cannot be called 'a\.b'"):
+        McpServer("a.b", command="x")
+
+
+NO_EXTRA = """
+import sys
+import turnwire.tools, turnwire.agents.chat_completions
+assert "mcp" not in sys.modules, "it is loaded before anybody needs it"
+sys.modules["mcp"] = None
+try:
+    turnwire.tools.McpServer("test", command="x")
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_it_is_loaded_when_it_is_needed_and_if_it_is_missing_it_is_said_what_to_install() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_EXTRA], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "MCP servers need more than is installed: pip install 'turnwire[mcp]'"
