@@ -18,7 +18,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.core.desk import open_desk
 from tests.scripted_model import ScriptedModel, calls, model_server, says
-from turnwire.agents.pydantic_ai import PydanticAIAgent, sdk_messages
+from turnwire.agents.pydantic_ai import PydanticAIAgent
+from turnwire.agents.pydantic_ai.messages import sdk_messages
 from turnwire.assembly import as_agent
 from turnwire.core.contracts import Store
 from turnwire.core.errors import AgentError, ModelError, ToolError

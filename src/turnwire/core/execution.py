@@ -148,7 +148,11 @@ class Execution:
                 log.append(ToolCallEvent(asked.call_id, asked.tool, asked.args, agent_path=asked.agent_path))
             log.append(asked)
         until = now_ms() + int(self._limits.approval_timeout * 1000)
-        await log.park(Parking(until, waits.checkpoint))
+        try:
+            await log.park(Parking(until, waits.checkpoint))
+        except asyncio.CancelledError:
+            # It is handed over, and who has seen the turn wait must not see it end because the process does.
+            await _see_through(asyncio.create_task(log.flush()))
         if self._stop is None:
             self.is_parked = True
             self._finish()
@@ -229,12 +233,7 @@ class Execution:
             return
         self._ending = True
         # The end is written in a task of its own: whoever cancels this one, readers still need to see it.
-        ending = asyncio.create_task(self._write_end(stop))
-        while not ending.done():
-            try:
-                await asyncio.shield(ending)
-            except asyncio.CancelledError:
-                continue
+        await _see_through(asyncio.create_task(self._write_end(stop)))
 
     async def _write_end(self, stop: Stop | None) -> None:
         log = self._log
@@ -278,6 +277,16 @@ class Execution:
             self._patience.cancel()
         self.finished.set_result(None)
         self._on_finished(self)
+
+
+async def _see_through(writing: asyncio.Task[None]) -> None:
+    """Waits for it, whoever cancels the one who waits."""
+    while not writing.done():
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            continue
+    writing.result()
 
 
 def _check_arguments(call: ToolCallEvent, decision: Decision) -> None:
