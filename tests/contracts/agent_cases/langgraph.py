@@ -17,6 +17,7 @@ from turnwire.tools import Tool as OurTool
 NAME = "langgraph"
 APIS = ("chat", "responses")
 CANNOT = {
+    "bounded": "LangGraph counts its steps anew when a graph goes on",
     "lists/responses": "ChatOpenAI raises when arguments are JSON, but not an object",
     "reasoning/chat": "ChatOpenAI drops the reasoning that chat servers send",
     "values": "LangChain makes text of what a tool returns before anybody hears of it",

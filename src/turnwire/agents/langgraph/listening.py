@@ -6,7 +6,7 @@ answer ends the run before its tools are called, and a tool is not called with a
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,10 +15,12 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from langchain_core.outputs import ChatGenerationChunk, LLMResult
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
+from msgspec import Struct
 from pydantic_core import PydanticCustomError, ValidationError
 
 from turnwire.agents.langgraph.messages import Heard, Path, answer_of, check_whole, tool_message, usage_event, words
 from turnwire.agents.langgraph.telling import Teller
+from turnwire.core.approvals import Decision
 from turnwire.core.events import (
     CustomEvent,
     Event,
@@ -28,6 +30,13 @@ from turnwire.core.events import (
 )
 from turnwire.tools.arguments import read_arguments
 from turnwire.tools.running import loggable, plain, set_running_call, why_it_failed
+
+
+class Past(Struct, frozen=True):
+    """What was told before a wait: how often each call was tried, and which ones began and have not ended."""
+
+    tries: dict[str, int]
+    paused: dict[str, str]
 
 
 class _Asking:
@@ -43,7 +52,8 @@ class _Asking:
 class _Calling:
     """A tool that is running."""
 
-    def __init__(self, call_id: str, tool: str, path: Path) -> None:
+    def __init__(self, wished: str, call_id: str, tool: str, path: Path) -> None:
+        self.wished = wished
         self.call_id = call_id
         self.tool = tool
         self.path = path
@@ -72,7 +82,9 @@ class Listener(BaseCallbackHandler):
         self._answer_nodes = answer_nodes
         self._asking: dict[UUID, _Asking] = {}
         self._calling: dict[UUID, _Calling] = {}
-        self._wishes: dict[str, dict[str, Any]] = {}
+        self._wishes: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._decided: dict[str, dict[str, Any]] = {}
+        self._paused: dict[str, str] = {}
         self._unreadable: set[str] = set()
         self._tries: Counter[str] = Counter()
         self._told_results: set[str] = set()
@@ -161,7 +173,7 @@ class Listener(BaseCallbackHandler):
         for call in message.tool_calls:
             if call["id"] in self._unreadable:
                 call["args"] = {}
-            self._wishes[call["id"] or ""] = call["args"]
+            self._wishes[call["id"] or ""] = call["name"], call["args"]
 
     # Tools
 
@@ -177,12 +189,16 @@ class Listener(BaseCallbackHandler):
     ) -> None:
         wished = rest.get("tool_call_id") or str(run_id)
         tool = rest.get("name") or (serialized or {}).get("name") or "tool"
-        args = self._wishes.get(wished, inputs if inputs is not None else {"input": input_str})
+        was_told = wished in self._paused
+        if not was_told:
+            self._tries[wished] += 1
         # One that is tried again is another call: the first has its result, and an id stands for one pair.
-        self._tries[wished] += 1
-        call_id = wished if self._tries[wished] == 1 else f"{wished}-{self._tries[wished]}"
-        calling = self._calling[run_id] = _Calling(call_id, tool, self._path(metadata))
-        self._teller.tell(ToolCallEvent(call_id, tool, plain(args), agent_path=calling.path))
+        again = wished if self._tries[wished] == 1 else f"{wished}-{self._tries[wished]}"
+        call_id = self._paused.pop(wished, again)
+        calling = self._calling[run_id] = _Calling(wished, call_id, tool, self._path(metadata))
+        if not was_told:
+            args = self._arguments(wished, inputs if inputs is not None else {"input": input_str})
+            self._teller.tell(ToolCallEvent(call_id, tool, plain(args), agent_path=calling.path))
         self._teller.wait_in_thread()
         set_running_call(call_id)
         if wished in self._unreadable:
@@ -200,6 +216,8 @@ class Listener(BaseCallbackHandler):
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
         calling = self._calling.pop(run_id, None)
         # A graph that stops to ask a person does so by an exception, and one that is cancelled too.
+        if calling is not None and isinstance(error, GraphBubbleUp):
+            self._paused[calling.wished] = calling.call_id
         if calling is None or isinstance(error, GraphBubbleUp) or not isinstance(error, Exception):
             return
         self.failed_tools.append((error, calling.tool))
@@ -213,10 +231,38 @@ class Listener(BaseCallbackHandler):
         if call_id in self._told_results:
             return
         if call_id not in self._tries:
-            yield ToolCallEvent(call_id, tool, plain(self._wishes.get(call_id, {})), agent_path=path)
+            args = self._decided[call_id] if call_id in self._decided else self._arguments(call_id, {})
+            yield ToolCallEvent(call_id, tool, plain(args), agent_path=path)
             self._tries[call_id] += 1
         self._told_results.add(call_id)
         yield ToolResultEvent(call_id, tool, message.status != "error", loggable(message.content), agent_path=path)
+
+    def _arguments(self, wished: str, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What the model wrote. Of a call that was decided about, what it is made with: perhaps it is not the same."""
+        if decided := self._decided.get(wished):
+            # LangChain adds what it injects.
+            return decided if decided.items() <= inputs.items() else inputs
+        return self._wishes[wished][1] if wished in self._wishes else inputs
+
+    # Over a wait
+
+    def find_wish(self, tool: str, args: dict[str, Any], but: Collection[str]) -> str | None:
+        """The id of such a call that the model has wished for and that is not made yet."""
+        wished = (call_id for call_id, wish in self._wishes.items() if wish == (tool, args))
+        return next((call_id for call_id in wished if call_id not in but and not self._tries[call_id]), None)
+
+    def past(self, asked: Collection[str]) -> Past:
+        """What is told again once it is decided does not count."""
+        paused = {**self._paused, **{calling.wished: calling.call_id for calling in self._calling.values()}}
+        tries = {call_id: count for call_id, count in self._tries.items() if count and call_id not in asked}
+        return Past(tries, {wished: call_id for wished, call_id in paused.items() if wished not in asked})
+
+    def take_up(self, past: Past, decisions: Sequence[Decision], messages: Sequence[BaseMessage]) -> None:
+        """The graph goes on; nothing of this is told twice."""
+        self._tries.update(past.tries)
+        self._paused.update(past.paused)
+        self._decided = {decision.call_id: decision.args for decision in decisions}
+        self._authors.update({message.id: () for message in messages if message.id})
 
     # The rest
 

@@ -37,7 +37,7 @@ class _LangChainTool(BaseTool):
             asked = {"type": "tool_approval", "tool_call_id": call_id, "name": tool.name, "args": given}
             decision: Any = interrupt({**asked, "description": tool.description})
             if decision["type"] != "approve":
-                raise ToolException(decision.get("message") or "Denied: the user did not allow this.")
+                raise ToolException(f"Denied: {decision.get('message') or 'the user did not allow this.'}")
         outcome = await run_tool(tool, given, call_id=call_id)
         if not outcome.success:
             raise ToolException(outcome.text)
