@@ -40,8 +40,8 @@ from turnwire.stores.memory import MemoryStore
 
 Api = Literal["chat", "responses"]
 Ability = Literal["bounded", "lists", "reasoning", "values", "woven"]
-"""Counts on over a wait. Goes on when the model gives a list for arguments. Tells the model's reasoning. Tells what a tool returned, and not
-its text. Reads calls whose pieces come in turns."""
+"""Counts on over a wait. Goes on when the model gives a list for arguments. Tells the model's reasoning. Tells what a
+tool returned, and not its text. Reads calls whose pieces come in turns."""
 
 # Long enough for a loaded machine to answer, short enough to be waited for.
 SILENCE = 0.3

@@ -14,7 +14,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Interrupt, StateSnapshot
 from msgspec import Struct
 
-from turnwire.agents.langgraph.listening import Listener, Past
+from turnwire.agents.langgraph.calls import Past
+from turnwire.agents.langgraph.listening import Listener
 from turnwire.agents.langgraph.messages import Path, fields_of
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
@@ -58,7 +59,8 @@ async def waiting(
         requests += [request for request, _ in calls]
         own_ids = [request.call_id for request, is_own in calls if is_own]
         asked.append(_Asked(interrupt.id, wants, [request.call_id for request, _ in calls], own_ids))
-    past = listener.past({request.call_id for request in requests})
+    listener.pause()
+    past = listener.calls.past({request.call_id for request in requests})
     return WaitForApproval(requests, msgspec.json.encode(_Checkpoint(asked, past)))
 
 
@@ -81,7 +83,7 @@ def _read(
             asked: list[tuple[ApprovalRequestEvent, bool]] = []
             taken: set[str] = set()
             for number, action in enumerate(cast("list[Any]", value["action_requests"])):
-                found = listener.find_wish(action["name"], action["args"], taken)
+                found = listener.calls.find_wish(action["name"], action["args"], taken)
                 call_id = found or f"{interrupt.id}-{number + 1}"
                 taken.add(call_id)
                 request = ApprovalRequestEvent(
@@ -114,7 +116,8 @@ async def resume(
             "the graph's checkpointer does not know any more what was asked; one that writes to a disk would"
         )
     messages: list[BaseMessage] = fields_of(state.values).get("messages", [])
-    listener.take_up(left.past, resumption.decisions, messages)
+    listener.know(messages)
+    listener.calls.take_up(left.past, resumption.decisions)
     answers: dict[str, Any] = {}
     told: list[Event] = []
     for asked in left.asked:
