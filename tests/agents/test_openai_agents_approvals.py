@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 from agents import Agent, HostedMCPTool, RunContextWrapper, Runner, RunState, SQLiteSession, function_tool
+from agents.testing import ModelStep, assistant_message, function_call
 from agents.testing import ScriptedModel as SdkScript
-from agents.testing import assistant_message, function_call
-from openai.types.responses import response_output_item as items
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseOutputItemAddedEvent,
+    ResponseOutputItemDoneEvent,
+)
+from openai.types.responses.response_output_item import McpApprovalRequest, McpCall
 from openai.types.responses.tool_param import Mcp
 
 from tests.contracts.stores import SqlitePlace
@@ -226,18 +232,29 @@ async def test_two_calls_of_one_id_cannot_be_decided() -> None:
     assert not sent
 
 
+def hosted(*output: Any) -> Any:
+    """A step of a model whose provider runs tools itself."""
+    events: list[Any] = []
+    for index, item in enumerate(output):
+        about = {"item": item, "output_index": index, "sequence_number": len(events)}
+        events.append(ResponseOutputItemAddedEvent(type="response.output_item.added", **about))
+        events.append(ResponseOutputItemDoneEvent(type="response.output_item.done", **about))
+    whole = Response(
+        id="r", created_at=1, model="m", object="response", output=list(output), parallel_tool_calls=True,
+        tool_choice="auto", tools=[], status="completed",
+    )  # fmt: skip
+    end = ResponseCompletedEvent(type="response.completed", response=whole, sequence_number=len(events))
+    return ModelStep.stream([*events, end], output=output)
+
+
 @pytest.mark.parametrize("approved", [True, False])
 async def test_a_tool_at_the_provider_may_need_approval(approved: bool) -> None:
-    request = items.McpApprovalRequest(
-        id="m1", arguments='{"to": "bob"}', name="send", server_label="post", type="mcp_approval_request"
-    )
-    made = items.McpCall(
-        id="call", arguments='{"to": "bob"}', name="send", server_label="post", type="mcp_call",
-        output="sent", approval_request_id="m1", status="completed",
-    )  # fmt: skip
-    model = SdkScript([[request], [*([made] if approved else []), assistant_message("Done.")]])
+    call: dict[str, Any] = {"arguments": '{"to": "bob"}', "name": "send", "server_label": "post"}
+    request = McpApprovalRequest(id="m1", type="mcp_approval_request", **call)
+    made = McpCall(id="x", type="mcp_call", output="sent", approval_request_id="m1", status="completed", **call)
+    steps = [hosted(request), hosted(*([made] if approved else []), assistant_message("Done."))]
     config: Mcp = {"type": "mcp", "server_label": "post", "server_url": "http://post", "require_approval": "always"}
-    agent = Agent(name="Helper", model=model, tools=[HostedMCPTool(tool_config=config)])
+    agent = Agent(name="Helper", model=SdkScript(steps), tools=[HostedMCPTool(tool_config=config)])
     async with open_desk(agent) as desk:
         turn = await desk.start()
         (one,) = only(await asked(desk, turn), ApprovalRequestEvent)
@@ -258,7 +275,7 @@ async def test_our_tools_keep_their_limits_and_their_schema() -> None:
         """Looks."""
         return {"sky": city}
 
-    (made,) = function_tools([look])
+    made: Any = function_tools([look])[0]
     assert (made.name, made.description, made.params_json_schema) == ("look", "Looks.", look.parameters)
     model = SdkScript([[function_call("look", {"city": "Oslo"}, call_id="c1")], [assistant_message("Done.")]])
     async with open_desk(Agent(name="Helper", model=model, tools=[made])) as desk:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from agents import FunctionTool, RunContextWrapper
+from agents import Tool as SdkTool
 from agents.tool_context import ToolContext
 
 from turnwire.agents.openai_agents.runner import running_run
@@ -14,7 +15,7 @@ from turnwire.tools import Tool, read_arguments, run_tool
 from turnwire.tools.declaring import Function, as_tool
 
 
-def function_tools(tools: Iterable[Tool | Function]) -> list[FunctionTool]:
+def function_tools(tools: Iterable[Tool | Function]) -> list[SdkTool]:
     """Each with its limits, its schema as it is, and its `needs_approval`."""
     return [_function_tool(as_tool(given)) for given in tools]
 
