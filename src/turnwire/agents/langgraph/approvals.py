@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, cast
 
 import msgspec
-from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Interrupt, StateSnapshot
 from msgspec import Struct
@@ -115,8 +114,6 @@ async def resume(
         raise AgentError(
             "the graph's checkpointer does not know any more what was asked; one that writes to a disk would"
         )
-    messages: list[BaseMessage] = fields_of(state.values).get("messages", [])
-    listener.know(messages)
     listener.calls.take_up(left.past, resumption.decisions)
     answers: dict[str, Any] = {}
     told: list[Event] = []

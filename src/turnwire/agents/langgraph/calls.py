@@ -99,5 +99,4 @@ class Calls:
         """The run goes on; nothing of this is told twice."""
         self._tries.update(past.tries)
         self._paused.update(past.paused)
-        self._told_results.update(wished for wished in past.tries if wished not in past.paused)
         self._decided = {decision.call_id: decision.args for decision in decisions}

@@ -5,7 +5,7 @@ answer ends the run before its tools are called, and a tool is not called with a
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -90,10 +90,6 @@ class Listener(BaseCallbackHandler):
             yield from self.calls.result_of(message, path)
         elif isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk):
             yield from () if message.id in self._authors else words(message, self._text_path(metadata, path))
-
-    def know(self, messages: Sequence[BaseMessage]) -> None:
-        """These were there before, so that they are not told as new."""
-        self._authors.update({message.id: () for message in messages if message.id})
 
     def pause(self) -> None:
         """The run has stopped to ask somebody; what still runs will have to be run again."""
