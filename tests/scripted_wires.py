@@ -9,9 +9,11 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Literal
 
 MODEL = "scripted"
+_ids = count(1)
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,8 @@ class _Responses:
     """Numbers the events, and keeps the one open item that text or thoughts go to."""
 
     def __init__(self) -> None:
+        # Of its own, as the real server's: who keeps a conversation by ids would take two answers for one.
+        self._id = f"resp_{next(_ids)}"
         self._number = 0
         self._output: list[dict[str, Any]] = []
         self._open: dict[str, Any] | None = None
@@ -191,7 +195,7 @@ class _Responses:
         return sse({"type": kind, "sequence_number": self._number - 1, **fields}, kind)
 
     def response(self, status: str, usage: dict[str, int] | None = None, **fields: Any) -> dict[str, Any]:
-        plain = {"id": "resp_1", "object": "response", "created_at": 1, "model": MODEL, "error": None}
+        plain = {"id": self._id, "object": "response", "created_at": 1, "model": MODEL, "error": None}
         rest = {"incomplete_details": None, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
         told = responses_usage(usage) if usage is not None else None
         return {**plain, **rest, "status": status, "output": self._output, "usage": told, **fields}

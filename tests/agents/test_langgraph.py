@@ -24,7 +24,6 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.runtime import Runtime
-from langgraph.types import interrupt
 from openai import DefaultAsyncHttpx2Client
 from pydantic import BaseModel
 
@@ -33,7 +32,7 @@ from tests.scripted_model import ScriptedModel, calls, fails, model_server, says
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.assembly import as_agent
 from turnwire.core.contracts import Store
-from turnwire.core.errors import AgentError, ModelError, ToolError
+from turnwire.core.errors import ModelError, ToolError
 from turnwire.core.events import (
     CustomEvent,
     Event,
@@ -365,14 +364,6 @@ async def test_a_thread_whose_tool_failed_goes_on(model_server: ScriptedModel, m
         await heard(agent)
     assert text(await heard(agent)) == "Whole."
     assert [message["role"] for message in model_server.bodies[1]["messages"]] == ["user", "assistant", "tool", "user"]
-
-
-async def test_a_graph_that_waits_for_a_person_is_an_error() -> None:
-    def ask(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [AIMessage(interrupt("may I?"))]}
-
-    with pytest.raises(AgentError, match="waits for somebody to decide"):
-        await heard(as_agent(graph(ask, checkpointer=InMemorySaver())))
 
 
 # Tools

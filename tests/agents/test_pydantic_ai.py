@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
-from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, RunContext, UsageLimits
+from pydantic_ai import Agent, ModelRetry, RunContext, UsageLimits
 from pydantic_ai import CustomEvent as SdkCustomEvent
 from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError
 from pydantic_ai.messages import ModelMessage, NativeToolCallPart, NativeToolReturnPart, ToolReturnPart
@@ -18,7 +18,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.core.desk import open_desk
 from tests.scripted_model import ScriptedModel, calls, model_server, says
-from turnwire.agents.pydantic_ai import PydanticAIAgent, sdk_messages
+from turnwire.agents.pydantic_ai import PydanticAIAgent
+from turnwire.agents.pydantic_ai.messages import sdk_messages
 from turnwire.assembly import as_agent
 from turnwire.core.contracts import Store
 from turnwire.core.errors import AgentError, ModelError, ToolError
@@ -262,17 +263,6 @@ async def test_an_error_of_any_provider_has_its_code(error: ModelAPIError, code:
         await heard(as_agent(Agent(FunctionModel(stream_function=stream))))
     assert caught.value.code == code
     assert "swordfish" not in str(caught.value)
-
-
-async def test_a_run_that_waits_for_a_person_is_an_error() -> None:
-    agent = Agent(one_call("delete"), output_type=[str, DeferredToolRequests])
-
-    @agent.tool_plain(requires_approval=True)
-    async def delete() -> str:
-        raise AssertionError("it ran")
-
-    with pytest.raises(AgentError, match="waits for somebody to decide"):
-        await heard(as_agent(agent))
 
 
 async def test_the_history_is_told_in_the_sdks_words(model_server: ScriptedModel, model: OpenAIChatModel) -> None:

@@ -4,10 +4,13 @@ A case is a module with:
 
     NAME = "openai_agents"                  the adapter's module in `turnwire.agents`
     APIS = ("chat", "responses")            which of the scripted server's two APIs its SDK can speak
-    def build(url, tools, *, api, timeout, **options):
+    def build(url, tools, *, api, timeout, asks=(), folder=None):
                                             the SDK's own agent object. It asks the server at `url` with no retries,
                                             and gives up after `timeout` seconds of silence. `tools` are plain
-                                            functions, sync or async, with type hints and a docstring
+                                            functions, sync or async, with type hints and a docstring, or tools
+                                            of ours. With `asks`, names of some of them, a person is asked before
+                                            those run, by the SDK's own means; with `folder` whatever the SDK must
+                                            keep until then is kept there
     def adapt(built, *, max_turns):         the adapter with a limit: it may ask the model `max_turns` times
     CANNOT = {"reasoning/chat": "why"}      what the SDK does not let its adapter do (an `Ability`, over this API or,
                                             without one, over any), and why. It is tested too: the turn must still
@@ -30,15 +33,15 @@ from typing import Any, Literal
 from tests.core.desk import Desk
 from tests.scripted_model import ScriptedModel
 from turnwire.assembly import as_agent
-from turnwire.core.contracts import Agent
+from turnwire.core.contracts import Agent, Store
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 
 Api = Literal["chat", "responses"]
-Ability = Literal["lists", "reasoning", "values", "woven"]
-"""Goes on when the model gives a list for arguments. Tells the model's reasoning. Tells what a tool returned, and not
-its text. Reads calls whose pieces come in turns."""
+Ability = Literal["bounded", "lists", "reasoning", "values", "woven"]
+"""Counts on over a wait. Goes on when the model gives a list for arguments. Tells the model's reasoning. Tells what a
+tool returned, and not its text. Reads calls whose pieces come in turns."""
 
 # Long enough for a loaded machine to answer, short enough to be waited for.
 SILENCE = 0.3
@@ -75,12 +78,13 @@ class AgentCase:
         *tools: Callable[..., Any],
         timeout: float = PATIENT,
         max_turns: int | None = None,
+        store: Store | None = None,
         limits: Limits | None = None,
         **options: Any,
     ) -> AsyncIterator[Desk]:
         """A runner whose one agent asks the scripted server and has these tools."""
         built = self.module.build(server.url, list(tools), api=self.api, timeout=timeout, **options)
-        store = MemoryStore()
+        store = store or MemoryStore()
         runner = TurnRunner(store, {"agent": self.agent(built, max_turns)}, limits or Limits())
         await runner.open()
         try:

@@ -340,7 +340,7 @@ async def test_one_tool_that_raises_leaves_the_other_its_result(case: AgentCase,
             assert outcome(events) == ("completed", None)
         model_server.plan(says("Still here."))
         await desk.events(await desk.start("And now?", session_id=turn.session_id))
-    _check_history(model_server.bodies[-1])
+    check_history(model_server.bodies[-1])
 
 
 async def test_a_tool_that_is_not_there_is_answered_or_ends_the_turn(
@@ -361,7 +361,7 @@ async def test_a_tool_that_is_not_there_is_answered_or_ends_the_turn(
         model_server.plan(says("Still here."))
         again = await desk.events(await desk.start("And now?", session_id=turn.session_id))
     assert outcome(again) == ("completed", None)
-    _check_history(model_server.bodies[-1])
+    check_history(model_server.bodies[-1])
 
 
 @pytest.mark.parametrize(
@@ -392,13 +392,13 @@ async def test_arguments_that_make_no_sense_are_told_to_the_model(
         assert results.get("call_1", False) is False
         model_server.plan(says("Still here."))
         await desk.events(await desk.start("And now?", session_id=turn.session_id))
-    _check_history(model_server.bodies[-1])
+    check_history(model_server.bodies[-1])
 
 
 # More than one turn
 
 
-def _check_history(body: dict[str, Any]) -> None:
+def check_history(body: dict[str, Any]) -> None:
     """Every tool call has exactly one result, after it: what model providers insist on."""
     told = said(body)
     asked = [what[0] for kind, what in told if kind == "call"]
@@ -534,7 +534,7 @@ async def test_the_number_of_model_calls_is_bounded(case: AgentCase, model_serve
         model_server.plan(says("Whole."))
         again = await desk.events(await desk.start("Again", session_id=turn.session_id))
     assert outcome(again) == ("completed", None)
-    _check_history(model_server.bodies[-1])
+    check_history(model_server.bodies[-1])
 
 
 async def test_a_run_within_its_bound_completes(case: AgentCase, model_server: ScriptedModel) -> None:
@@ -564,7 +564,7 @@ async def test_the_number_of_steps_is_bounded_from_outside(case: AgentCase, mode
         model_server.plan(says("Whole."))
         again = await desk.events(await desk.start("Again", session_id=turn.session_id))
     assert outcome(again) == ("completed", None)
-    _check_history(model_server.bodies[-1])
+    check_history(model_server.bodies[-1])
 
 
 async def test_a_turn_that_goes_on_over_its_budget_ends(case: AgentCase, model_server: ScriptedModel) -> None:
@@ -591,7 +591,7 @@ async def _stop_and_go_on(desk: Desk, turn: TurnRecord, server: ScriptedModel) -
     again = await desk.events(await desk.start("Again", session_id=turn.session_id))
     assert outcome(again) == ("completed", None)
     assert text(again) == "Whole."
-    _check_history(server.bodies[-1])
+    check_history(server.bodies[-1])
     return events
 
 

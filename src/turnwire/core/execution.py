@@ -164,7 +164,11 @@ class Execution:
                 log.append(ToolCallEvent(asked.call_id, asked.tool, asked.args, agent_path=asked.agent_path))
             log.append(asked)
         until = now_ms() + int(self._limits.approval_timeout * 1000)
-        await log.park(Parking(until, waits.checkpoint))
+        try:
+            await log.park(Parking(until, waits.checkpoint))
+        except asyncio.CancelledError:
+            # It is handed over, and who has seen the turn wait must not see it end because the process does.
+            await _see_through(asyncio.create_task(log.flush()))
         if self._stop is None:
             self.is_parked = True
             self._finish()
@@ -256,12 +260,7 @@ class Execution:
             return
         self._ending = True
         # The end is written in a task of its own: whoever cancels this one, readers still need to see it.
-        ending = asyncio.create_task(self._write_end(stop))
-        while not ending.done():
-            try:
-                await asyncio.shield(ending)
-            except asyncio.CancelledError:
-                continue
+        await _see_through(asyncio.create_task(self._write_end(stop)))
 
     async def _write_end(self, stop: Stop | None) -> None:
         log = self._log
@@ -309,6 +308,16 @@ class Execution:
 
 def _told_history(told: Any) -> tuple[Message, ...]:
     return tuple(msgspec.convert(told, list[Message])) if told else ()
+
+
+async def _see_through(writing: asyncio.Task[None]) -> None:
+    """Waits for it, whoever cancels the one who waits."""
+    while not writing.done():
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            continue
+    writing.result()
 
 
 def _check_arguments(call: ToolCallEvent, decision: Decision) -> None:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from msgspec import Struct
 
-from turnwire.tools.arguments import Arguments, GivenArguments
+from turnwire.tools.arguments import Arguments, BadArgumentsError, GivenArguments
 
 logger = logging.getLogger("turnwire.tools")
 
@@ -35,7 +35,11 @@ class Tool(Struct, frozen=True, kw_only=True):
     needs_approval: NeedsApproval = False
 
     def asks(self, args: dict[str, Any]) -> bool:
-        """Whether a person must allow a call with these arguments."""
+        """Whether a person must allow a call with these arguments. Those that do not fit will not run anyway."""
+        try:
+            self.arguments.check(args)
+        except BadArgumentsError:
+            return False
         if not callable(self.needs_approval):
             return self.needs_approval
         try:

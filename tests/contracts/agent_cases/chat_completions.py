@@ -1,10 +1,12 @@
 """Turnwire's own loop over any OpenAI-compatible server."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.models.openai_client import OpenAIModel
+from turnwire.tools import tool
 
 NAME = "chat_completions"
 APIS = ("chat", "responses")
@@ -13,9 +15,18 @@ TOOL_ERROR = "told"
 UNKNOWN_TOOL = "told"
 
 
-def build(url: str, tools: Sequence[Callable[..., Any]], *, api: Any, timeout: float) -> ChatCompletionsAgent:
+def build(
+    url: str,
+    tools: Sequence[Callable[..., Any]],
+    *,
+    api: Any,
+    timeout: float,
+    asks: Collection[str] = (),
+    folder: Path | None = None,
+) -> ChatCompletionsAgent:
     model = OpenAIModel("small", base_url=url, api=api, timeout=timeout, retries=0)
-    return ChatCompletionsAgent(model, instructions="Be kind.", tools=tools)
+    careful = [tool(needs_approval=True)(each) if each.__name__ in asks else each for each in tools if asks]
+    return ChatCompletionsAgent(model, instructions="Be kind.", tools=careful or tools)
 
 
 def adapt(built: ChatCompletionsAgent, *, max_turns: int) -> ChatCompletionsAgent:

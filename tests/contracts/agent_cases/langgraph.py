@@ -1,17 +1,23 @@
 """An agent of LangChain's, which is a graph of LangGraph's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
+import aiosqlite
 from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from openai import DefaultAsyncHttpx2Client
 
-from turnwire.agents.langgraph import LangGraphAgent
+from turnwire.agents.langgraph import LangGraphAgent, langchain_tools
+from turnwire.tools import Tool as OurTool
 
 NAME = "langgraph"
 APIS = ("chat", "responses")
 CANNOT = {
+    "bounded": "LangGraph counts its steps anew when a graph goes on",
     "lists/responses": "ChatOpenAI raises when arguments are JSON, but not an object",
     "reasoning/chat": "ChatOpenAI drops the reasoning that chat servers send",
     "values": "LangChain makes text of what a tool returns before anybody hears of it",
@@ -21,7 +27,15 @@ TOOL_ERROR = "fatal"
 UNKNOWN_TOOL = "told"
 
 
-def build(url: str, tools: Sequence[Callable[..., Any]], *, api: Any, timeout: float) -> Any:
+def build(
+    url: str,
+    tools: Sequence[Any],
+    *,
+    api: Any,
+    timeout: float,
+    asks: Collection[str] = (),
+    folder: Path | None = None,
+) -> Any:
     # A client of its own, so that it can be closed: others are shared by all models of the process.
     client = DefaultAsyncHttpx2Client(timeout=timeout)
     model = ChatOpenAI(
@@ -34,7 +48,16 @@ def build(url: str, tools: Sequence[Callable[..., Any]], *, api: Any, timeout: f
         http_async_client=client,
         use_responses_api=api == "responses",
     )
-    graph: Any = create_agent(model, tools=tools, system_prompt="Be kind.")
+    saver = AsyncSqliteSaver(aiosqlite.connect(folder / "threads.db")) if folder else None
+    ours = langchain_tools([each for each in tools if isinstance(each, OurTool)])
+    theirs = [each for each in tools if not isinstance(each, OurTool)]
+    graph: Any = create_agent(
+        model,
+        tools=[*ours, *theirs],
+        system_prompt="Be kind.",
+        middleware=[HumanInTheLoopMiddleware(dict.fromkeys(asks, True))] if asks else [],
+        checkpointer=saver,
+    )
     graph.client = client
     return graph
 
@@ -46,3 +69,5 @@ def adapt(built: Any, *, max_turns: int) -> LangGraphAgent:
 
 async def close(built: Any) -> None:
     await built.client.aclose()
+    if built.checkpointer:
+        await built.checkpointer.conn.close()

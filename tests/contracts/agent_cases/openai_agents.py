@@ -1,6 +1,7 @@
 """The OpenAI Agents SDK, with its own models for both APIs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from agents import (
@@ -12,7 +13,8 @@ from agents import (
 )
 from openai import AsyncOpenAI
 
-from turnwire.agents.openai_agents import OpenAIAgentsAgent
+from turnwire.agents.openai_agents import OpenAIAgentsAgent, function_tools
+from turnwire.tools import Tool as OurTool
 
 NAME = "openai_agents"
 APIS = ("chat", "responses")
@@ -21,9 +23,21 @@ TOOL_ERROR = "told"
 UNKNOWN_TOOL = "told"
 
 
-def build(url: str, tools: Sequence[Callable[..., Any]], *, api: Any, timeout: float) -> Agent[Any]:
+def build(
+    url: str,
+    tools: Sequence[Any],
+    *,
+    api: Any,
+    timeout: float,
+    asks: Collection[str] = (),
+    folder: Path | None = None,
+) -> Agent[Any]:
     model = sdk_model(url, api=api, timeout=timeout)
-    return Agent(name="Helper", instructions="Be kind.", model=model, tools=[function_tool(tool) for tool in tools])
+    ours = function_tools([each for each in tools if isinstance(each, OurTool)])
+    theirs = [
+        function_tool(each, needs_approval=each.__name__ in asks) for each in tools if not isinstance(each, OurTool)
+    ]
+    return Agent(name="Helper", instructions="Be kind.", model=model, tools=[*ours, *theirs])
 
 
 def sdk_model(url: str, *, api: Any, timeout: float = 10.0) -> Model:

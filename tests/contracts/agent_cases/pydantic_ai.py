@@ -1,14 +1,16 @@
 """A Pydantic AI agent, with its own clients of both APIs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
-from pydantic_ai import Agent, UsageLimits
+from pydantic_ai import Agent, Tool, UsageLimits
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from turnwire.agents.pydantic_ai import PydanticAIAgent
+from turnwire.agents.pydantic_ai import PydanticAIAgent, pydantic_tools
+from turnwire.tools import Tool as OurTool
 
 NAME = "pydantic_ai"
 APIS = ("chat", "responses")
@@ -17,10 +19,21 @@ TOOL_ERROR = "fatal"
 UNKNOWN_TOOL = "told"
 
 
-def build(url: str, tools: Sequence[Callable[..., Any]], *, api: Any, timeout: float) -> Agent[Any, Any]:
+def build(
+    url: str,
+    tools: Sequence[Any],
+    *,
+    api: Any,
+    timeout: float,
+    asks: Collection[str] = (),
+    folder: Path | None = None,
+) -> Agent[Any, Any]:
     client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=timeout)
     kind = OpenAIChatModel if api == "chat" else OpenAIResponsesModel
-    return Agent(kind("small", provider=OpenAIProvider(openai_client=client)), instructions="Be kind.", tools=tools)
+    ours = pydantic_tools([each for each in tools if isinstance(each, OurTool)])
+    theirs = [Tool(each, requires_approval=each.__name__ in asks) for each in tools if not isinstance(each, OurTool)]
+    model = kind("small", provider=OpenAIProvider(openai_client=client))
+    return Agent(model, instructions="Be kind.", tools=[*ours, *theirs])
 
 
 def adapt(built: Agent[Any, Any], *, max_turns: int) -> PydanticAIAgent:

@@ -1,5 +1,6 @@
 """LangGraph graphs, LangChain agents and other LangChain runnables as agents of ours."""
 
 from turnwire.agents.langgraph.agent import LangGraphAgent
+from turnwire.agents.langgraph.tools import langchain_tools
 
-__all__ = ["LangGraphAgent"]
+__all__ = ["LangGraphAgent", "langchain_tools"]

@@ -21,11 +21,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_json
 
+from turnwire.agents.langgraph.approvals import ToResume, resume, waiting
 from turnwire.agents.langgraph.failing import explain
 from turnwire.agents.langgraph.listening import Listener
-from turnwire.agents.langgraph.messages import Heard, fields_of, langchain_messages, read_text, unanswered
+from turnwire.agents.langgraph.messages import Heard, Path, fields_of, langchain_messages, read_text, unanswered
 from turnwire.agents.langgraph.telling import Pause, Teller, Written
-from turnwire.core.errors import AgentError
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.turns import Turn
 from turnwire.tools.running import plain
@@ -39,8 +39,10 @@ class LangGraphAgent:
 
     `to_input` makes what the runnable is given; by default that is `{"messages": [...]}` for a graph, and the messages
     for any other. `to_context` makes the context of a graph's run, for nodes and tools that must know who asks; other
-    options go to `astream`. `answer_nodes` are the nodes of a graph whose text is the answer, by default all of them;
-    the text of others is theirs alone, told with their name as `agent_path`.
+    options go to `astream`. `to_resume` makes what an `interrupt()` of the graph's own returns, of the decision and of
+    the value it was called with; by default that is whether it was approved. `answer_nodes` are the nodes of a graph
+    whose text is the answer, by default all of them; the text of others is theirs alone, told with their name as
+    `agent_path`.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class LangGraphAgent:
         config: RunnableConfig | None = None,
         to_input: Callable[[Turn], Any] | None = None,
         to_context: Callable[[Turn], Any] | None = None,
+        to_resume: ToResume | None = None,
         answer_nodes: Collection[str] | None = None,
         **options: Any,
     ) -> None:
@@ -57,6 +60,7 @@ class LangGraphAgent:
         self._config: RunnableConfig = config or {}
         self._to_input = to_input
         self._to_context = to_context
+        self._to_resume = to_resume
         self._answer_nodes = answer_nodes
         self._options = options
 
@@ -96,7 +100,13 @@ class LangGraphAgent:
     async def _read_graph(self, turn: Turn, config: RunnableConfig, listener: Listener) -> AsyncGenerator[Heard]:
         graph = cast("Pregel[Any, Any, Any, Any]", self._runnable)
         last: object = None
-        given = self._to_input(turn) if self._to_input else {"messages": await _graph_messages(graph, turn, config)}
+        interrupted: dict[str, Path] | None = None
+        if turn.resumption is not None:
+            given, told_first = await resume(graph, config, listener, turn.resumption, self._to_resume)
+            for told in told_first:
+                yield told
+        else:
+            given = self._to_input(turn) if self._to_input else {"messages": await _graph_messages(graph, turn, config)}
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
         stream = graph.astream(given, config, stream_mode=_MODES, subgraphs=True, **options)  # type: ignore[arg-type]
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as items:
@@ -106,10 +116,15 @@ class LangGraphAgent:
                         yield told
                 elif mode == "custom":
                     yield _custom_event(item, listener.path_of(space))
+                elif "__interrupt__" in item:
+                    interrupted = interrupted or {}
+                    for one in item["__interrupt__"]:
+                        # A subgraph tells of its own before the graph around it does.
+                        interrupted.setdefault(one.id, listener.path_of(space))
                 elif not space:
-                    if "__interrupt__" in item:
-                        raise AgentError("the graph waits for somebody to decide, and nobody was asked")
                     last = self._last_written(item, last)
+        if interrupted is not None:
+            raise await waiting(graph, config, listener, interrupted)
         if not isinstance(last, BaseMessage | None):
             yield to_json(last).decode()
         # A subgraph has written the answer: its tokens were told as its own, and now they are the graph's.
@@ -155,9 +170,17 @@ async def _pour(reading: AsyncGenerator[Heard], put: Callable[[Heard], None]) ->
 async def _graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list[BaseMessage]:
     if not graph.checkpointer:
         return _whole_conversation(turn)
-    # A turn that was stopped may have left calls without results, which no model provider takes.
+    # A turn that was stopped may have left calls without results, which no model provider takes. Those of its last
+    # step are not written yet, and a new message would lose them.
     state = await graph.aget_state(config)
-    return [*unanswered(fields_of(state.values).get("messages", [])), HumanMessage(turn.message)]
+    messages = _messages_in(state)
+    written = {message.id for message in _messages_in(await graph.aget_state(state.config))} if state.next else None
+    kept = [message for message in messages if written is not None and message.id not in written]
+    return [*kept, *unanswered(messages), HumanMessage(turn.message)]
+
+
+def _messages_in(state: Any) -> list[BaseMessage]:
+    return fields_of(state.values).get("messages", [])
 
 
 def _whole_conversation(turn: Turn) -> list[BaseMessage]:

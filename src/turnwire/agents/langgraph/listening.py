@@ -5,7 +5,6 @@ answer ends the run before its tools are called, and a tool is not called with a
 """
 
 import time
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from uuid import UUID
@@ -17,16 +16,15 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 from pydantic_core import PydanticCustomError, ValidationError
 
+from turnwire.agents.langgraph.calls import Calls
 from turnwire.agents.langgraph.messages import Heard, Path, answer_of, check_whole, tool_message, usage_event, words
 from turnwire.agents.langgraph.telling import Teller
 from turnwire.core.events import (
     CustomEvent,
-    Event,
     ReasoningEvent,
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.tools.arguments import read_arguments
 from turnwire.tools.running import loggable, plain, set_running_call, why_it_failed
 
 
@@ -43,7 +41,8 @@ class _Asking:
 class _Calling:
     """A tool that is running."""
 
-    def __init__(self, call_id: str, tool: str, path: Path) -> None:
+    def __init__(self, wished: str, call_id: str, tool: str, path: Path) -> None:
+        self.wished = wished
         self.call_id = call_id
         self.tool = tool
         self.path = path
@@ -57,7 +56,7 @@ class _Calling:
 class Listener(BaseCallbackHandler):
     """Tells what it hears; with `tells_text` also the words of the models.
 
-    `failed_tools` and `model_error` say whose an exception is.
+    `calls` knows its tool calls; `failed_tools` and `model_error` say whose an exception is.
     """
 
     run_inline = True
@@ -67,15 +66,12 @@ class Listener(BaseCallbackHandler):
         self.model = ""
         self.model_error: BaseException | None = None
         self.failed_tools: list[tuple[Exception, str]] = []
+        self.calls = Calls()
         self._teller = teller
         self._tells_text = tells_text
         self._answer_nodes = answer_nodes
         self._asking: dict[UUID, _Asking] = {}
         self._calling: dict[UUID, _Calling] = {}
-        self._wishes: dict[str, dict[str, Any]] = {}
-        self._unreadable: set[str] = set()
-        self._tries: Counter[str] = Counter()
-        self._told_results: set[str] = set()
         self._authors: dict[str, Path] = {}
         self._names: dict[Path, str] = {}
 
@@ -91,9 +87,14 @@ class Listener(BaseCallbackHandler):
         """What a node wrote and no callback has told: words of its own, or results of tools that never ran."""
         path = self.path_of(space)
         if isinstance(message, ToolMessage):
-            yield from self._result_of(message, path)
+            yield from self.calls.result_of(message, path)
         elif isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk):
             yield from () if message.id in self._authors else words(message, self._text_path(metadata, path))
+
+    def pause(self) -> None:
+        """The run has stopped to ask somebody; what still runs will have to be run again."""
+        for calling in self._calling.values():
+            self.calls.pause(calling.wished, calling.call_id)
 
     # Models
 
@@ -135,7 +136,7 @@ class Listener(BaseCallbackHandler):
         if usage := usage_event(message, asking.path):
             self._teller.tell(usage)
         check_whole(message)
-        self._read_wishes(message, asking)
+        self.calls.read_wishes(message, asking.arguments.values())
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
         self._asking.pop(run_id, None)
@@ -145,23 +146,6 @@ class Listener(BaseCallbackHandler):
         for heard in words(message, asking.path):
             if asking.tells_text or isinstance(heard, ReasoningEvent):
                 self._teller.tell(heard)
-
-    def _read_wishes(self, message: AIMessage, asking: _Asking) -> None:
-        """LangChain mends arguments that break off, and drops calls whose arguments are no object.
-
-        Neither happens here: such a call is made without arguments, and then refused with what is wrong about it.
-        """
-        for ids, texts in asking.arguments.values():
-            if read_arguments("".join(texts)) is None:
-                self._unreadable.add("".join(ids))
-        for call in message.invalid_tool_calls:
-            self._unreadable.add(call["id"] or "")
-            message.tool_calls.append({"name": call["name"] or "", "args": {}, "id": call["id"], "type": "tool_call"})
-        message.invalid_tool_calls = []
-        for call in message.tool_calls:
-            if call["id"] in self._unreadable:
-                call["args"] = {}
-            self._wishes[call["id"] or ""] = call["args"]
 
     # Tools
 
@@ -177,22 +161,21 @@ class Listener(BaseCallbackHandler):
     ) -> None:
         wished = rest.get("tool_call_id") or str(run_id)
         tool = rest.get("name") or (serialized or {}).get("name") or "tool"
-        args = self._wishes.get(wished, inputs if inputs is not None else {"input": input_str})
-        # One that is tried again is another call: the first has its result, and an id stands for one pair.
-        self._tries[wished] += 1
-        call_id = wished if self._tries[wished] == 1 else f"{wished}-{self._tries[wished]}"
-        calling = self._calling[run_id] = _Calling(call_id, tool, self._path(metadata))
-        self._teller.tell(ToolCallEvent(call_id, tool, plain(args), agent_path=calling.path))
+        call_id, is_new = self.calls.begin(wished)
+        calling = self._calling[run_id] = _Calling(wished, call_id, tool, self._path(metadata))
+        if is_new:
+            args = self.calls.arguments(wished, inputs if inputs is not None else {"input": input_str})
+            self._teller.tell(ToolCallEvent(call_id, tool, plain(args), agent_path=calling.path))
         self._teller.wait_in_thread()
         set_running_call(call_id)
-        if wished in self._unreadable:
+        if wished in self.calls.unreadable:
             del self._calling[run_id]
             wrong = PydanticCustomError("json_invalid", "they are not a JSON object")
             raise ValidationError.from_exception_data(tool, [{"type": wrong, "loc": ("arguments",), "input": None}])
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **rest: Any) -> None:
         if calling := self._calling.pop(run_id, None):
-            self._told_results.add(calling.call_id)
+            self.calls.end(calling.call_id)
             message = tool_message(output, calling.call_id)
             failed = message is not None and message.status == "error"
             self._teller.tell(calling.ended(not failed, loggable(output if message is None else message.content)))
@@ -200,23 +183,15 @@ class Listener(BaseCallbackHandler):
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
         calling = self._calling.pop(run_id, None)
         # A graph that stops to ask a person does so by an exception, and one that is cancelled too.
+        if calling is not None and isinstance(error, GraphBubbleUp):
+            self.calls.pause(calling.wished, calling.call_id)
         if calling is None or isinstance(error, GraphBubbleUp) or not isinstance(error, Exception):
             return
         self.failed_tools.append((error, calling.tool))
         if isinstance(error, ValidationError):
             return  # Its graph says what is wrong, in a message.
-        self._told_results.add(calling.call_id)
+        self.calls.end(calling.call_id)
         self._teller.tell(calling.ended(False, why_it_failed(calling.tool, error)))
-
-    def _result_of(self, message: ToolMessage, path: Path) -> Iterator[Event]:
-        call_id, tool = message.tool_call_id, message.name or "tool"
-        if call_id in self._told_results:
-            return
-        if call_id not in self._tries:
-            yield ToolCallEvent(call_id, tool, plain(self._wishes.get(call_id, {})), agent_path=path)
-            self._tries[call_id] += 1
-        self._told_results.add(call_id)
-        yield ToolResultEvent(call_id, tool, message.status != "error", loggable(message.content), agent_path=path)
 
     # The rest
 

@@ -1,4 +1,4 @@
-"""One turn is one run of the SDK, told as it happens."""
+"""One turn is one run of the SDK, told as it happens, perhaps with people's decisions in between."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -8,11 +8,12 @@ from typing import Any
 from agents import Agent, RunConfig, RunHooks, RunResultStreaming, Session, TResponseInputItem
 from pydantic_core import to_json
 
+from turnwire.agents.openai_agents.approvals import resume, waiting
 from turnwire.agents.openai_agents.failures import explained
 from turnwire.agents.openai_agents.hooks import read_item
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.agents.openai_agents.runs import Outbox, Run
-from turnwire.core.errors import AgentError
+from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import Event
 from turnwire.core.turns import Message, Turn
 from turnwire.models import spelling
@@ -24,8 +25,8 @@ class OpenAIAgentsAgent:
     """Answers with an agent of the SDK; it may ask the model `max_turns` times.
 
     `session` makes the SDK's own memory for a turn; without it the agent is given the turn's history. `context` makes
-    what tools find in their `RunContextWrapper`; without it they find the turn. Nothing is traced unless `tracing` is
-    true: the SDK would send all of it to OpenAI's service.
+    what tools find in their `RunContextWrapper`, and once more when the turn has waited for a person; without it they
+    find the turn. Nothing is traced unless `tracing` is true: the SDK would send all of it to OpenAI's service.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class OpenAIAgentsAgent:
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(Outbox())
-        result = self._start(turn, run)
+        result = await self._start(turn, run)
         reading = asyncio.create_task(_read(result, run))
         try:
             async for event in run.outbox.events():
@@ -62,18 +63,18 @@ class OpenAIAgentsAgent:
             await _stop(result, reading)
             run.outbox.release()
 
-    def _start(self, turn: Turn, run: Run) -> RunResultStreaming:
-        asked: TResponseInputItem = {"role": "user", "content": turn.message}
-        options: dict[str, Any] = {
-            "context": self._context(turn) if self._context else turn,
-            "max_turns": self._max_turns,
-            "hooks": self._hooks,
-            "run_config": self._config,
-        }
+    async def _start(self, turn: Turn, run: Run) -> RunResultStreaming:
+        context = self._context(turn) if self._context else turn
+        options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": self._config}
         if self._session is not None:
             options["session"] = self._session(turn)
-            return start_run(self._runner, run, self._agent, [asked], options)
-        return start_run(self._runner, run, self._agent, [*input_items(turn.history), asked], options)
+        if turn.resumption is not None:
+            state = await resume(self._agent, turn.resumption, context, run.outbox)
+            return start_run(self._runner, run, self._agent, state, options)
+        options["max_turns"] = self._max_turns
+        history = input_items(turn.history) if self._session is None else []
+        asked: TResponseInputItem = {"role": "user", "content": turn.message}
+        return start_run(self._runner, run, self._agent, [*history, asked], options)
 
 
 async def _read(result: RunResultStreaming, run: Run) -> None:
@@ -82,11 +83,13 @@ async def _read(result: RunResultStreaming, run: Run) -> None:
         async for event in result.stream_events():
             read_item(run, event)
         if result.interruptions:
-            raise AgentError("the agent waits for somebody to decide, and nobody was asked")
+            raise waiting(result, run.outbox)
         # An answer that a tool or a function made has not been told yet.
         if result.final_output is not None and not run.has_answered:
             output = result.final_output
             run.say(output if isinstance(output, str) else to_json(output, serialize_unknown=True).decode())
+    except WaitForApproval:
+        raise
     except Exception as error:
         better = explained(error, run.model_failure)
         run.end_open_calls(better)

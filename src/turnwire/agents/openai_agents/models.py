@@ -92,11 +92,13 @@ class WatchedModel(Model):
         if getattr(item, "type", None) not in _HOSTED:
             return
         tool = getattr(item, "name", None) or item.type.removesuffix("_call")
+        # One that a person has allowed was told when it was asked for.
+        call_id = getattr(item, "approval_request_id", None) or item.id
         if event.type == "response.output_item.added":
-            self._run.begin_call(item.id, tool, getattr(item, "arguments", None) or "")
+            self._run.begin_call(call_id, tool, getattr(item, "arguments", None) or "")
         elif event.type == "response.output_item.done":
             found = getattr(item, "output", None) or getattr(item, "results", None) or getattr(item, "action", None)
-            self._run.end_call(item.id, found, failed=item.status == "failed")
+            self._run.end_call(call_id, found, failed=item.status == "failed")
 
 
 def _reading_along(model: OpenAIChatCompletionsModel, run: Run, reader: ChatReader) -> OpenAIChatCompletionsModel:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from agents import Agent, RunConfig, RunResultStreaming, RunState
+from agents import Agent, RunConfig, RunResultStreaming
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tool_context import ToolContext
 
@@ -29,7 +29,7 @@ class TurnAgentRunner(AgentRunner):
         self.inner = inner
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
-        outer = _outer_run(input)
+        outer = running_run()
         if outer is None:
             return await self.inner.run(starting_agent, input, **options)
         # Streamed, so that what a sub-agent says is told while it says it.
@@ -51,7 +51,7 @@ class TurnAgentRunner(AgentRunner):
         return self.inner.run_sync(starting_agent, input, **options)
 
     def run_streamed(self, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResultStreaming:
-        outer = _outer_run(input)
+        outer = running_run()
         if outer is None:
             return self.inner.run_streamed(starting_agent, input, **options)
         run = outer.inside(starting_agent.name)
@@ -99,11 +99,10 @@ def start_run(
         _running.reset(token)
 
 
-def _outer_run(input: object) -> Run | None:
-    """The run that this one is made in, if it is made in one and can be part of it."""
+def running_run() -> Run | None:
+    """The run that is going on here, if what is done here can be part of it."""
     run = _running.get()
-    # A run that is taken up again has its own hooks. And a tool's thread may have an event loop of its own, from which
-    # the turn's must not be touched.
-    if run is None or isinstance(input, RunState) or run.outbox.loop is not asyncio.get_running_loop():
+    # A tool's thread may have an event loop of its own, from which the turn's must not be touched.
+    if run is None or run.outbox.loop is not asyncio.get_running_loop():
         return None
     return run

@@ -25,8 +25,9 @@ from turnwire.core.events import (
 )
 from turnwire.models.contract import Piece, ToolWish
 from turnwire.tools.arguments import read_arguments
-from turnwire.tools.running import loggable, why_it_failed
+from turnwire.tools.running import ToolOutcome, loggable, why_it_failed
 
+Path = tuple[str, ...]
 _ROOM = 256
 
 
@@ -35,8 +36,10 @@ class Outbox:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.runs: list[Run] = []
         self._queue: asyncio.Queue[Event | str | None] = asyncio.Queue()
         self._is_closed = False
+        self._left: dict[tuple[Path, str], str] = {}
 
     def put(self, event: Event | str | None) -> None:
         """None is the end."""
@@ -73,6 +76,25 @@ class Outbox:
             while True:
                 self._queue.task_done()
 
+    # Over a wait
+
+    def began(self) -> list[tuple[Path, str, str]]:
+        """The calls that were told and have not ended: path, id and tool."""
+        running = [(run.path, call_id, tool) for run in self.runs for call_id, tool in run.open_tools()]
+        return [*((path, call_id, tool) for (path, call_id), tool in self._left.items()), *running]
+
+    def take_up(self, began: list[tuple[Path, str, str]]) -> None:
+        """The turn has waited, and these were told before."""
+        self._left = {(path, call_id): tool for path, call_id, tool in began}
+
+    def taken_up(self, path: Path, call_id: str) -> str | None:
+        """The tool of a call that began before the wait; once."""
+        return self._left.pop((path, call_id), None)
+
+    def path_of(self, call_id: str, otherwise: Path) -> Path:
+        """Where a call was wished for."""
+        return next((run.path for run in self.runs if run.has_wish(call_id)), otherwise)
+
 
 class ModelFailure(Struct, frozen=True):
     """What a model's client raised, told apart from the same error raised by a tool."""
@@ -87,18 +109,23 @@ def told_of(tool: str, error: Exception) -> str:
 
 
 class _Call(Struct):
-    """A tool that runs; `why` it has failed, if somebody knows that before its end."""
+    """A tool that runs; `why` it has failed and what came of it, if somebody knows that before its end.
+
+    When one `began` that a person was asked in is not known any more.
+    """
 
     tool: str
-    began: float
+    began: float | None
     has_failed: bool = False
     why: str | None = None
+    outcome: ToolOutcome | None = None
 
 
 class Run:
     """Tells what happens in one run. `has_answered` if the model wrote text after the last tool that ran here."""
 
-    def __init__(self, outbox: Outbox, path: tuple[str, ...] = ()) -> None:
+    def __init__(self, outbox: Outbox, path: Path = ()) -> None:
+        outbox.runs.append(self)
         self.outbox = outbox
         self.path = path
         self.has_answered = False
@@ -136,21 +163,39 @@ class Run:
     def begin_call(self, call_id: str, tool: str, arguments: str) -> None:
         args = read_arguments(arguments) or {}
         self._told.add(call_id)
+        is_new = self._find(call_id) is None
         self._open[call_id] = _Call(tool, time.perf_counter())
-        self.tell(ToolCallEvent(call_id, tool, args, agent_path=self.path))
+        if is_new:
+            self.tell(ToolCallEvent(call_id, tool, args, agent_path=self.path))
 
     def fail_call(self, call_id: str, why: str | None = None) -> None:
         """The tool has raised; its result comes with its end, or is `why`."""
-        if call := self._open.get(call_id):
+        if call := self._find(call_id):
             call.has_failed, call.why = True, why
 
+    def note_outcome(self, call_id: str, outcome: ToolOutcome) -> None:
+        """Of a tool of ours, whose end is still to come."""
+        if call := self._find(call_id):
+            call.has_failed, call.outcome = not outcome.success, outcome
+
     def end_call(self, call_id: str, result: Any, *, failed: bool = False) -> None:
-        call = self._open.pop(call_id, None)
-        if call is not None:
-            ms = round((time.perf_counter() - call.began) * 1000, 1)
-            success = not (failed or call.has_failed)
-            told = loggable(result) if call.why is None else call.why
-            self.tell(ToolResultEvent(call_id, call.tool, success, told, ms, agent_path=self.path))
+        call = self._find(call_id)
+        if call is None:
+            return
+        del self._open[call_id]
+        ms = None if call.began is None else round((time.perf_counter() - call.began) * 1000, 1)
+        told = call.outcome.result if call.outcome else loggable(result) if call.why is None else call.why
+        success = not (failed or call.has_failed)
+        self.tell(ToolResultEvent(call_id, call.tool, success, told, ms, agent_path=self.path))
+
+    def _find(self, call_id: str) -> _Call | None:
+        """A call that runs, perhaps since before the turn waited."""
+        if call_id not in self._open and (tool := self.outbox.taken_up(self.path, call_id)):
+            self._open[call_id] = _Call(tool, None)
+        return self._open.get(call_id)
+
+    def open_tools(self) -> list[tuple[str, str]]:
+        return [(call_id, call.tool) for call_id, call in self._open.items()]
 
     def end_open_calls(self, error: Exception) -> None:
         """The run has failed, and these tools with it."""
@@ -158,6 +203,9 @@ class Run:
             self.end_call(call_id, told_of(call.tool, error), failed=True)
 
     # What the SDK tells late
+
+    def has_wish(self, call_id: str) -> bool:
+        return call_id in self._wishes
 
     def note_wish(self, call_id: str, tool: str, arguments: str) -> None:
         self._wishes[call_id] = (tool, arguments)

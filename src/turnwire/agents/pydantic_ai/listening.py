@@ -1,95 +1,40 @@
-"""A Pydantic AI agent as an agent of ours.
+"""What happens in a run: the SDK's own events, and what is in none of them.
 
-    from pydantic_ai import Agent
-
-    agent = PydanticAIAgent(Agent("openai-chat:gpt-5.2", tools=[search]), usage_limits=UsageLimits(request_limit=8))
-
-The SDK's own loop runs the model and the tools; this tells what happens in it. Beside the SDK's events it listens with
-a capability, because two things are in no event: an answer that ended without a finish reason (the SDK reports `stop`
-for it), and a tool that raised. With that the SDK ends the run; only what a tool raises as `ToolError` its model reads.
+Two things are not: an answer that ended without a finish reason (the SDK reports `stop` for it), and a tool that
+raised. With that the SDK ends the run; only what a tool raises as `ToolError` its model reads.
 """
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_ai import AgentRunResultEvent, AgentStreamEvent, DeferredToolRequests, RunContext
 from pydantic_ai import messages as sdk
-from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import (
-    ApprovalRequired,
-    CallDeferred,
-    ContentFilterError,
-    ModelAPIError,
-    ModelConnectionError,
-    ModelHTTPError,
-    ModelRetry,
-    SkipToolExecution,
-    ToolFailed,
-    UnexpectedModelBehavior,
-    UsageLimitExceeded,
-)
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed
+from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_json
 
-from turnwire.core.errors import AgentError, ModelError, ToolError, TurnEndedError
+from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent, UsageEvent
-from turnwire.core.turns import Message, Turn
-from turnwire.models.failures import explain, refused, reported, unfinished, unreachable, unreadable
+from turnwire.models.failures import unfinished
 from turnwire.tools.running import loggable, plain, running_call, why_it_failed
 
 # How the SDK's own steps leave a tool: not failures, and not ours to answer.
 _CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed, TurnEndedError)
 
 
-class PydanticAIAgent:
-    """`run_options` are those of the SDK's `run_stream_events`: `deps`, `usage_limits`, `model_settings` and so on.
+@dataclass
+class Listener(AbstractCapability[Any]):
+    """Reads the run's events, and sits where no event tells what happens. One for each run.
 
-    `to_deps` makes the dependencies of each turn, for tools that must know who asks.
+    `deferring` is the run's result if it has ended in requests.
     """
 
-    def __init__(
-        self, agent: AbstractAgent[Any, Any], *, to_deps: Callable[[Turn], Any] | None = None, **run_options: Any
-    ) -> None:
-        self._agent = agent
-        self._to_deps = to_deps
-        self._capabilities: Sequence[Any] = run_options.pop("capabilities", None) or ()
-        self._options = run_options
-
-    async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        listener = _Listener()
-        options: dict[str, Any] = {
-            "message_history": sdk_messages(turn.history),
-            "conversation_id": turn.session_id,
-            **self._options,
-            "capabilities": [*self._capabilities, listener],
-        }
-        if self._to_deps is not None:
-            options["deps"] = self._to_deps(turn)
-        try:
-            # Leaving it, also by a cancellation, stops the run and closes the connection to the model's server.
-            async with self._agent.run_stream_events(turn.message, **options) as events:
-                async for event in events:
-                    for heard in listener.heard():
-                        yield heard
-                    for told in listener.read(event):
-                        yield told
-        except Exception as error:
-            for heard in listener.heard():
-                yield heard
-            explained = _explain(error)
-            if explained is None:
-                raise
-            raise explained from error
-
-
-@dataclass
-class _Listener(AbstractCapability[Any]):
-    """Reads the run's events, and sits where no event tells what happens. One for each run."""
-
+    deferring: AgentRunResult[Any] | None = None
     _heard: deque[Event] = field(default_factory=deque[Event])
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _took: dict[str, float] = field(default_factory=dict[str, float])
@@ -120,9 +65,9 @@ class _Listener(AbstractCapability[Any]):
                 yield CustomEvent(name=name, data=plain(event.to_payload()))
             case AgentRunResultEvent(result=result):
                 if isinstance(result.output, DeferredToolRequests):
-                    raise AgentError("the agent waits for somebody to decide, and nobody was asked")
+                    self.deferring = result
                 # An answer that is a value, or that a function made, has not been told yet.
-                if not result.response.text:
+                elif not result.response.text:
                     yield result.output if isinstance(result.output, str) else to_json(result.output).decode()
             case _:
                 pass
@@ -195,54 +140,3 @@ def _arguments(part: sdk.BaseToolCallPart) -> dict[str, Any]:
 
 def _since(began: float) -> float:
     return round((time.perf_counter() - began) * 1000, 1)
-
-
-def _explain(error: Exception) -> AgentError | None:
-    """Words for the user, where an error of the SDK's has any."""
-    match error:
-        case UsageLimitExceeded():
-            return AgentError("the agent took more steps than it may; ask for less at once", code="max_turns")
-        case ContentFilterError():
-            return unfinished("content_filter")
-        case UnexpectedModelBehavior():
-            return ModelError("the model's answer cannot be used, and asking again did not help", "bad_answer")
-        case ModelAPIError():
-            return _explain_request(error)
-        case _:
-            return None
-
-
-def _explain_request(error: ModelAPIError) -> ModelError:
-    cause = error.__cause__
-    words = str(error.body or "")
-    match error:
-        case _ if isinstance(cause, Exception) and type(cause).__module__.partition(".")[0] == "openai":
-            return explain(cause, error.model_name)
-        case ModelHTTPError(in_stream=False):
-            code, kind = error.provider_error_code, error.provider_error_type
-            return refused(error.status_code, code, kind, words, error.model_name)
-        case ModelConnectionError():
-            return unreachable()
-        case _ if error.in_stream:
-            return reported(error.provider_error_code, error.provider_error_type, words)
-        case _:
-            return unreadable()
-
-
-def sdk_messages(history: Sequence[Message]) -> list[sdk.ModelMessage]:
-    """The conversation so far, in the SDK's words."""
-    tools = {call.call_id: call.tool for message in history for call in message.tool_calls}
-    return [_sdk_message(message, tools) for message in history]
-
-
-def _sdk_message(message: Message, tools: dict[str, str]) -> sdk.ModelMessage:
-    call_id = message.call_id or ""
-    match message.role:
-        case "user":
-            return sdk.ModelRequest([sdk.UserPromptPart(message.content)])
-        case "tool":
-            return sdk.ModelRequest([sdk.ToolReturnPart(tools.get(call_id, "unknown"), message.content, call_id)])
-        case "assistant":
-            calls = [sdk.ToolCallPart(call.tool, call.args, call.call_id) for call in message.tool_calls]
-            said = [sdk.TextPart(message.content)] if message.content or not calls else []
-            return sdk.ModelResponse([*said, *calls])

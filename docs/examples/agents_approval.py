@@ -1,0 +1,20 @@
+from agents import Agent
+
+from turnwire import Turnwire, tool
+from turnwire.agents.openai_agents import function_tools
+
+
+@tool
+async def weather(city: str) -> str:
+    """What the weather is like in a city."""
+    return f"Sunny in {city}"
+
+
+@tool(needs_approval=True)
+async def send_letter(to: str, text: str) -> str:
+    """Sends a letter."""
+    return f"Sent to {to}"
+
+
+agent = Agent(name="Post", model="gpt-5-mini", tools=function_tools([weather, send_letter]))
+app = Turnwire(agent=agent, data="post-data").asgi()

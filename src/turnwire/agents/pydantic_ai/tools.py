@@ -1,0 +1,31 @@
+"""Our tools, given to an agent of Pydantic AI.
+
+agent = Agent("openai-chat:gpt-5.2", tools=pydantic_tools([weather, delete_file]))
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic_ai import RunContext
+from pydantic_ai import Tool as SdkTool
+from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
+
+from turnwire.tools import Tool, run_tool
+from turnwire.tools.declaring import Function, as_tool
+
+
+def pydantic_tools(tools: Iterable[Tool | Function]) -> list[SdkTool[Any]]:
+    """Each with its limits, its schema as it is, and its `needs_approval`."""
+    return [_sdk_tool(as_tool(given)) for given in tools]
+
+
+def _sdk_tool(tool: Tool) -> SdkTool[Any]:
+    async def call(context: RunContext[Any], /, **args: Any) -> Any:
+        if not context.tool_call_approved and tool.asks(args):
+            raise ApprovalRequired
+        outcome = await run_tool(tool, args, call_id=context.tool_call_id)
+        if not outcome.success:
+            raise ToolFailed(outcome.text)
+        return outcome.result
+
+    return SdkTool[Any].from_schema(call, tool.name, tool.description, tool.parameters, takes_ctx=True)

@@ -1,0 +1,295 @@
+"""What every agent adapter promises of tools that need a person's word, by its SDK's own means and by ours."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.agents import AgentCase
+from tests.contracts.stores import SqlitePlace
+from tests.contracts.test_agent import case, check_calls_have_results, check_history, only, outcome, said, text
+from tests.contracts.turns import BOUND, whole_log
+from tests.core.desk import Desk
+from tests.scripted_model import ScriptedModel, calls, model_server, says
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    Event,
+    ResponseEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+)
+from turnwire.core.limits import Limits
+from turnwire.core.turns import TurnRecord
+from turnwire.tools import progress, tool
+
+__all__ = ["case", "model_server"]
+
+BOB = {"to": "bob", "words": ["hi", "there"], "copies": 2}
+EVE = {"to": "eve", "words": [], "copies": 1}
+
+
+class Post:
+    """Two tools, one of which sends letters that nobody can take back; and how a person is asked about it."""
+
+    def __init__(self, way: str, folder: Path) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.options: dict[str, Any] = {"folder": folder}
+
+        async def send(to: str, words: list[str], copies: int) -> str:
+            """Sends a letter."""
+            progress("at the post office", 0.5)
+            self.sent.append({"to": to, "words": words, "copies": copies})
+            return f"sent to {to}"
+
+        async def weather(city: str) -> str:
+            """What the weather is like in a city."""
+            return f"Sunny in {city}"
+
+        self.tools: list[Callable[..., Any]] = [send, weather]
+        if way == "our tools":
+            self.tools = [tool(needs_approval=lambda args: args["to"] != "me")(send), tool(weather)]
+        else:
+            self.options["asks"] = ["send"]
+
+
+@pytest.fixture(params=["the SDK's", "our tools"])
+def post(request: pytest.FixtureRequest, tmp_path: Path) -> Post:
+    return Post(request.param, tmp_path)
+
+
+async def asked(desk: Desk, turn: TurnRecord, times: int = 1) -> list[Event]:
+    """The log of the turn once it waits, for the so-manieth time."""
+    changed = asyncio.Event()
+    unwatch = desk.store.watch(turn.id, lambda _: changed.set())
+    try:
+        async with asyncio.timeout(BOUND):
+            while True:
+                events = [logged.event for logged in await whole_log(desk.store, turn.id)]
+                record = await desk.store.find_turn("ann", turn.id)
+                if record.phase == "waiting" and len(only(events, ApprovalRequestEvent)) >= times:
+                    return events
+                assert record.phase != "ended", events
+                await changed.wait()
+                changed.clear()
+    finally:
+        unwatch()
+
+
+def results(events: list[Event]) -> dict[str, tuple[bool, Any]]:
+    return {event.call_id: (event.success, event.result) for event in only(events, ToolResultEvent)}
+
+
+async def test_a_tool_that_needs_approval_waits_for_it_and_then_runs(
+    case: AgentCase, model_server: ScriptedModel, post: Post
+) -> None:
+    model_server.plan(calls(("send", BOB), text="I shall write."), says(" Done."))
+    async with case.desk(model_server, *post.tools, **post.options) as desk:
+        turn = await desk.start("Write to Bob")
+        events = await asked(desk, turn)
+        assert [(one.call_id, one.tool, one.args) for one in only(events, ApprovalRequestEvent)] == [
+            ("call_1", "send", BOB)
+        ]
+        assert [(one.call_id, one.tool, one.args) for one in only(events, ToolCallEvent)] == [("call_1", "send", BOB)]
+        assert not post.sent
+        assert desk.runner.running_count == 0
+        await desk.runner.decide(turn.id, "call_1", approved=True, by="ann", args=BOB)
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    assert post.sent == [BOB]
+    assert len(only(events, ToolCallEvent)) == 1
+    assert results(events) == {"call_1": (True, "sent to bob")}
+    assert only(events, ToolProgressEvent) == [ToolProgressEvent("call_1", "at the post office", 0.5)]
+    assert text(events).split() == ["I", "shall", "write.", "Done."]
+    (response,) = only(events, ResponseEvent)
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (22, 14)
+    assert response.tools_used == ("send",)
+    assert said(model_server.bodies[1]) == [
+        ("user", "Write to Bob"),
+        ("assistant", "I shall write."),
+        ("call", ("call_1", "send", BOB)),
+        ("result", ("call_1", "sent to bob")),
+    ]
+
+
+async def test_a_tool_that_is_denied_never_runs_and_the_model_is_told_why(
+    case: AgentCase, model_server: ScriptedModel, post: Post
+) -> None:
+    model_server.plan(calls(("send", BOB)), says("Then not."))
+    async with case.desk(model_server, *post.tools, **post.options) as desk:
+        turn = await desk.start()
+        await asked(desk, turn)
+        await desk.runner.decide(turn.id, "call_1", approved=False, reason="not before noon", by="ann")
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    assert not post.sent
+    check_calls_have_results(events)
+    ((success, result),) = results(events).values()
+    assert not success
+    assert "not before noon" in result
+    (told,) = [what for kind, what in said(model_server.bodies[1]) if kind == "result"]
+    assert told[0] == "call_1"
+    assert "not before noon" in told[1]
+    assert text(events) == "Then not."
+
+
+async def test_a_denial_without_a_reason_is_told_as_a_denial(
+    case: AgentCase, model_server: ScriptedModel, post: Post
+) -> None:
+    model_server.plan(calls(("send", BOB)), says("Then not."))
+    async with case.desk(model_server, *post.tools, **post.options) as desk:
+        turn = await desk.start()
+        await asked(desk, turn)
+        await desk.runner.decide(turn.id, "call_1", approved=False)
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    ((success, result),) = results(events).values()
+    assert not success
+    (told,) = [what[1] for kind, what in said(model_server.bodies[1]) if kind == "result"]
+    for words in (result, told):
+        assert "denied" in words.casefold() or "rejected" in words.casefold()
+
+
+async def test_tools_that_need_no_approval_run_and_one_decision_is_not_the_others(
+    case: AgentCase, model_server: ScriptedModel, post: Post
+) -> None:
+    model_server.plan(calls(("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE)), says(" Done."))
+    async with case.desk(model_server, *post.tools, **post.options) as desk:
+        turn = await desk.start()
+        events = await asked(desk, turn, times=2)
+        assert {one.call_id: one.args for one in only(events, ApprovalRequestEvent)} == {"call_1": BOB, "call_3": EVE}
+        assert not post.sent
+        await desk.runner.decide(turn.id, "call_3", approved=False, reason="Eve listens")
+        await desk.runner.decide(turn.id, "call_1", approved=True)
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    assert post.sent == [BOB]
+    check_calls_have_results(events)
+    told = results(events)
+    assert told["call_1"] == (True, "sent to bob")
+    assert told["call_2"] == (True, "Sunny in Oslo")
+    assert not told["call_3"][0]
+    assert "Eve listens" in told["call_3"][1]
+    check_history(model_server.bodies[1])
+    assert "Eve listens" in repr(said(model_server.bodies[1]))
+
+
+async def test_an_agent_may_wait_more_than_once(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
+    model_server.plan(
+        calls(("send", BOB), ids=["call_1"], text="First."),
+        calls(("send", EVE), ids=["call_2"], text=" Second."),
+        says(" Done."),
+    )
+    async with case.desk(model_server, *post.tools, **post.options) as desk:
+        turn = await desk.start()
+        await asked(desk, turn)
+        await desk.runner.decide(turn.id, "call_1", approved=True)
+        events = await asked(desk, turn, times=2)
+        assert post.sent == [BOB]
+        assert results(events) == {"call_1": (True, "sent to bob")}
+        await desk.runner.decide(turn.id, "call_2", approved=True)
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    assert post.sent == [BOB, EVE]
+    check_calls_have_results(events)
+    check_history(model_server.bodies[2])
+    assert text(events).split() == ["First.", "Second.", "Done."]
+    (response,) = only(events, ResponseEvent)
+    assert response.usage is not None
+    assert response.usage.input_tokens == 33
+
+
+async def test_what_it_asked_for_outlives_a_restart(
+    case: AgentCase, model_server: ScriptedModel, post: Post, tmp_path: Path
+) -> None:
+    place = SqlitePlace(tmp_path / "store")
+    model_server.plan(calls(("send", BOB), ("weather", {"city": "Oslo"}), text="Let me."))
+    async with case.desk(model_server, *post.tools, store=await place.open(), **post.options) as desk:
+        turn = await desk.start("Write to Bob")
+        await asked(desk, turn)
+    place.crash()
+    model_server.plan(says(" Done."), says("You are welcome."))
+    try:
+        async with case.desk(model_server, *post.tools, store=await place.open(), **post.options) as desk:
+            await desk.runner.decide(turn.id, "call_1", approved=True)
+            events = await desk.events(turn)
+            after = await desk.events(await desk.start("Thanks", session_id=turn.session_id))
+    finally:
+        await place.close()
+    assert outcome(events) == ("completed", None)
+    assert post.sent == [BOB]
+    assert results(events) == {"call_1": (True, "sent to bob"), "call_2": (True, "Sunny in Oslo")}
+    check_calls_have_results(events)
+    assert text(events).split() == ["Let", "me.", "Done."]
+    check_history(model_server.bodies[1])
+    assert outcome(after) == ("completed", None)
+    check_history(model_server.bodies[2])
+    assert [what for kind, what in said(model_server.bodies[2]) if kind == "user"] == ["Write to Bob", "Thanks"]
+
+
+async def test_a_wait_that_is_too_long_is_a_denial(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
+    model_server.plan(calls(("send", BOB)), says("Then not."))
+    limits = Limits(approval_timeout=0.05, lease=0.2)
+    async with case.desk(model_server, *post.tools, limits=limits, **post.options) as desk:
+        turn = await desk.start()
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    assert not post.sent
+    (response,) = only(events, ApprovalResponseEvent)
+    assert not response.approved
+    assert "nobody decided" in repr(results(events))
+    assert "nobody decided" in repr(said(model_server.bodies[1]))
+
+
+async def test_a_turn_that_is_stopped_while_it_waits_leaves_a_session_that_works(
+    case: AgentCase, model_server: ScriptedModel, post: Post
+) -> None:
+    model_server.plan(calls(("send", BOB), ("weather", {"city": "Oslo"})), says("Whole."))
+    async with case.desk(model_server, *post.tools, **post.options) as desk:
+        turn = await desk.start()
+        await asked(desk, turn)
+        await desk.cancel(turn)
+        assert outcome(await desk.events(turn)) == ("cancelled", None)
+        again = await desk.start("And now?", session_id=turn.session_id)
+        events = await desk.events(again)
+    assert outcome(events) == ("completed", None)
+    assert text(events) == "Whole."
+    assert not post.sent
+    check_history(model_server.bodies[1])
+    assert said(model_server.bodies[1])[-1] == ("user", "And now?")
+
+
+async def test_the_number_of_model_calls_is_bounded_over_a_wait(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    post = Post("our tools", tmp_path)
+    model_server.plan(calls(("send", BOB), ids=["call_1"]), calls(("send", {**BOB, "to": "me"}), ids=["call_2"]))
+    if not case.can("bounded"):
+        model_server.plan(says("Done."))
+    async with case.desk(model_server, *post.tools, max_turns=2, **post.options) as desk:
+        turn = await desk.start()
+        await asked(desk, turn)
+        await desk.runner.decide(turn.id, "call_1", approved=True)
+        events = await desk.events(turn)
+    assert outcome(events) == (("failed", "max_turns") if case.can("bounded") else ("completed", None))
+
+
+async def test_our_tools_are_asked_about_only_where_they_say_so(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    post = Post("our tools", tmp_path)
+    to_me = {**BOB, "to": "me"}
+    model_server.plan(calls(("send", to_me), ("send", {"to": "bob"})), says(" Done."))
+    async with case.desk(model_server, *post.tools, **post.options) as desk:
+        events = await desk.events(await desk.start())
+    assert outcome(events) == ("completed", None)
+    assert post.sent == [to_me]
+    told = results(events)
+    assert told["call_1"][0]
+    # Arguments that do not fit are told to the model, and nobody else is bothered with them.
+    assert not told["call_2"][0]
+    assert "words" in told["call_2"][1]

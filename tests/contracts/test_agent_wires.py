@@ -1,0 +1,95 @@
+"""What every agent adapter tells, every wire carries: whole turns of each SDK, read back as a client does."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.contracts.agents import AgentCase
+from tests.contracts.test_agent import case, only, text
+from tests.contracts.test_agent_approvals import BOB, EVE, Post, asked
+from tests.contracts.turns import whole_log
+from tests.scripted_model import ScriptedModel, calls, model_server, says, thinks, truncates
+from tests.wires.sse import parse
+from tests.wires.test_three_phase_text import phases
+from turnwire.core.contracts import Wire
+from turnwire.core.encoding import decode_event
+from turnwire.core.events import DoneEvent, ErrorEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.logged import LoggedEvent
+from turnwire.wires.sse_chat import SseChat
+from turnwire.wires.three_phase_text import ThreePhaseText
+
+__all__ = ["case", "model_server"]
+
+
+async def rich_turn(case: AgentCase, model_server: ScriptedModel, folder: Path, *, whole: bool) -> list[LoggedEvent]:
+    """Thoughts, text, tools side by side, a person who says yes and no, cost, and an answer that may break off."""
+    post = Post("our tools", folder)
+    last = says(thinks("Hm."), "All ", "done – é 🍵.") if whole else truncates("Half an")
+    wanted = ("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE)
+    model_server.plan(calls(*wanted, text="Let me\nsee. "), last)
+    async with case.desk(model_server, *post.tools, **post.options) as desk:
+        turn = await desk.start("Write to both")
+        await asked(desk, turn, times=2)
+        await desk.runner.decide(turn.id, "call_1", approved=True, by="ann")
+        await desk.runner.decide(turn.id, "call_3", approved=False, reason="Eve listens", by="ann")
+        await desk.events(turn)
+        return await whole_log(desk.store, turn.id)
+
+
+def sent(wire: Wire, log: list[LoggedEvent]) -> bytes:
+    encoder = wire.encoder()
+    return wire.opening + b"".join(map(encoder.frame, log))
+
+
+async def test_every_event_of_a_turn_is_read_back_from_sse_chat(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    log = await rich_turn(case, model_server, tmp_path, whole=True)
+    frames = parse(sent(SseChat(), log))
+    assert [decode_event(frame.data.encode()) for frame in frames] == [logged.event for logged in log]
+    assert [frame.id for frame in frames] == [f"{logged.position}.{logged.epoch}" for logged in log]
+
+
+async def test_the_text_the_tools_and_the_outcome_are_read_back_from_three_phase_text(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    log = await rich_turn(case, model_server, tmp_path, whole=True)
+    lines, answer, trailer = phases(sent(ThreePhaseText(), log))
+    events = [logged.event for logged in log]
+    assert answer == text(events)
+    assert answer.endswith("All done – é 🍵.")
+    # A line that comes after the answer has begun stands in the trailer.
+    told = _tools([*lines, *trailer["events"]])
+    assert told["tool_call"] == [(event.call_id, event.tool, event.args) for event in only(events, ToolCallEvent)]
+    assert told["tool_result"] == [
+        (event.call_id, event.success, event.result) for event in only(events, ToolResultEvent)
+    ]
+    assert told["approval_request"] == [("call_1", BOB), ("call_3", EVE)]
+    assert sorted(told["approval_response"]) == [("call_1", True), ("call_3", False)]
+    assert sorted(trailer["tools_used"]) == ["send", "weather"]
+    assert (trailer["outcome"], "error" in trailer) == ("completed", False)
+    assert trailer["usage"]["input_tokens"] == 22
+
+
+async def test_a_turn_that_failed_is_read_back_as_failed(
+    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
+) -> None:
+    log = await rich_turn(case, model_server, tmp_path, whole=False)
+    events = [decode_event(frame.data.encode()) for frame in parse(sent(SseChat(), log))]
+    assert [event.code for event in only(events, ErrorEvent)] == ["truncated"]
+    assert [event.outcome for event in only(events, DoneEvent)] == ["failed"]
+    _, answer, trailer = phases(sent(ThreePhaseText(), log))
+    assert "Half an" in answer
+    assert (trailer["outcome"], trailer["error"]["code"]) == ("failed", "truncated")
+
+
+def _tools(lines: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    fields = {
+        "tool_call": ("call_id", "tool", "args"),
+        "tool_result": ("call_id", "success", "result"),
+        "approval_request": ("call_id", "args"),
+        "approval_response": ("call_id", "approved"),
+    }
+    return {
+        kind: [tuple(line.get(name) for name in names) for line in lines if line["event"] == kind]
+        for kind, names in fields.items()
+    }
