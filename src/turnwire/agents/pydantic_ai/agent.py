@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 
-from pydantic_ai import DeferredToolRequests
+from pydantic_ai import DeferredToolRequests, PartDeltaEvent, TextPartDelta
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
 
 from turnwire.agents.pydantic_ai.approvals import resumed, waiting
@@ -49,10 +49,15 @@ class PydanticAIAgent:
             # Leaving it, also by a cancellation, stops the run and closes the connection to the model's server.
             async with self._agent.run_stream_events(asked, **options) as events:
                 async for event in events:
-                    for heard in listener.heard():
-                        yield heard
-                    for told in listener.read(event):
-                        yield told
+                    if listener.has_heard:
+                        for heard in listener.heard():
+                            yield heard
+                    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                        # Nearly every event is one.
+                        yield event.delta.content_delta
+                    else:
+                        for told in listener.read(event):
+                            yield told
         except Exception as error:
             for heard in listener.heard():
                 yield heard

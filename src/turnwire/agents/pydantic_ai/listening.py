@@ -39,6 +39,10 @@ class Listener(AbstractCapability[Any]):
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _took: dict[str, float] = field(default_factory=dict[str, float])
 
+    @property
+    def has_heard(self) -> bool:
+        return bool(self._heard)
+
     def heard(self) -> Iterator[Event]:
         while self._heard:
             yield self._heard.popleft()
@@ -46,11 +50,10 @@ class Listener(AbstractCapability[Any]):
     # What the SDK tells
 
     def read(self, event: AgentStreamEvent | AgentRunResultEvent[Any]) -> Iterator[Event | str]:
+        """All but the pieces of the answer after the first of a part."""
         match event:
             # A part starts with its first piece.
             case sdk.PartStartEvent(part=sdk.TextPart(content=text)) if text:
-                yield text
-            case sdk.PartDeltaEvent(delta=sdk.TextPartDelta(content_delta=text)) if text:
                 yield text
             case sdk.PartStartEvent(part=sdk.ThinkingPart(content=thought)) if thought:
                 yield ReasoningEvent(content=thought)
