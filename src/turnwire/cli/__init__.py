@@ -2,7 +2,7 @@
 
 import typer
 
-from turnwire.cli import compare, doctor, index, keys, serve, turns
+from turnwire.cli import chat, compare, doctor, index, keys, serve, turns
 
 app = typer.Typer(
     name="turnwire",
@@ -14,6 +14,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("serve")(serve.serve)
+app.command("chat")(chat.chat)
+app.command("ask")(chat.ask)
 app.command("index")(index.index)
 app.command("compare")(compare.compare)
 app.command("turns")(turns.turns)

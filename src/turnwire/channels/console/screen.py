@@ -1,0 +1,76 @@
+"""The terminal's lower edge: lines that stay, and below them a few that are replaced.
+
+What stays is written once and scrolls away as in any program, so it can be searched, copied and scrolled back to.
+What is replaced never grows beyond the screen, because a line that has scrolled off cannot be taken back.
+"""
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Console, RenderableType
+from rich.segment import Segment, Segments
+
+# Terminals that know it show all that is between the two at once; the others ignore it.
+_HOLD, _RELEASE = "\x1b[?2026h", "\x1b[?2026l"
+_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+
+Line = list[Segment]
+
+
+class Screen:
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.while_prompting: Callable[[Callable[[], None]], None] | None = None
+        """Set while a prompt has the lower edge: calls what it is given when the prompt is out of the way."""
+        self._widths: list[int] = []
+        self._shown = ""
+
+    @property
+    def is_showing(self) -> bool:
+        return bool(self._shown)
+
+    def lines_of(self, renderable: RenderableType) -> list[Line]:
+        return self.console.render_lines(renderable, pad=False)
+
+    def say(self, *staying: RenderableType) -> None:
+        """Lines from outside of a turn, also while somebody types at the prompt."""
+        if self.while_prompting is not None:
+            self.while_prompting(lambda: self.update(staying, ()))
+        else:
+            self.update(staying, ())
+
+    def update(self, staying: Sequence[RenderableType], replaced: Sequence[Line]) -> None:
+        """Writes what stays, and what is to stand below it from now on, in one go."""
+        below = self._rendered([Segments(self._joined(replaced))] if replaced else [], end="")
+        if not staying and below == self._shown:
+            return
+        above = self._rendered(staying)
+        text = f"{self._erasure()}{above}{below}"
+        if below and not self._shown:
+            text = _HIDE_CURSOR + text
+        elif self._shown and not below:
+            text += _SHOW_CURSOR
+        self._widths = [Segment.get_line_length(line) for line in replaced]
+        self._shown = below
+        self.console.file.write(f"{_HOLD}{text}{_RELEASE}")
+        self.console.file.flush()
+
+    def _erasure(self) -> str:
+        """Takes back what is replaced. A terminal that has become narrower has broken its lines anew."""
+        if not self._widths:
+            return ""
+        width = max(1, self.console.width)
+        rows = sum(max(1, -(-line // width)) for line in self._widths)
+        up = f"\x1b[{rows - 1}A" if rows > 1 else ""
+        return f"\r{up}\x1b[J"
+
+    def _rendered(self, renderables: Sequence[RenderableType], end: str = "\n") -> str:
+        with self.console.capture() as capture:
+            for renderable in renderables:
+                self.console.print(renderable, end=end)
+        return capture.get()
+
+    def _joined(self, lines: Sequence[Line]) -> list[Segment]:
+        joined: list[Segment] = []
+        for number, line in enumerate(lines):
+            joined += [Segment.line(), *line] if number else line
+        return joined

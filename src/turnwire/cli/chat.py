@@ -1,0 +1,192 @@
+"""`turnwire chat` and `turnwire ask`: the terminal as a client, of a running server or of this very process."""
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from turnwire.cli.options import Data, fail
+
+if TYPE_CHECKING:
+    from turnwire.channels.console.hosts import Host
+    from turnwire.cli.hosting import Wanted
+
+COMPLETED, FAILED, USAGE, INTERRUPTED, CANCELLED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+"""What `ask` exits with. A turn that was stopped, and a reader that went away, are told as by any other program."""
+
+Url = Annotated[
+    str | None,
+    typer.Option(help="The server to talk to; by default the one that serves the data folder.", envvar="TURNWIRE_URL"),
+]
+Key = Annotated[
+    str | None, typer.Option(help="Your API key, if the server wants one.", envvar="TURNWIRE_API_KEY", show_envvar=True)
+]
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agent",
+        help="Who answers, by name; or [bold]\\[name=]module:name[/] to bring one along, which needs no server. "
+        "May be repeated.",
+    ),
+]
+Docs = Annotated[
+    list[Path] | None,
+    typer.Option(help="Documents to answer from, without a server; may be repeated.", exists=True),
+]
+Embedded = Annotated[bool, typer.Option("--embedded", help="Answer in this process, without a server.")]
+SessionId = Annotated[str | None, typer.Option("--session", help="The conversation to go on with, by its id.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Plain text: no colours, nothing is redrawn.")]
+
+
+def chat(
+    data: Data,
+    url: Url = None,
+    key: Key = None,
+    agent: Agents = None,
+    docs: Docs = None,
+    embedded: Embedded = False,
+    session: SessionId = None,
+    plain: Plain = False,
+) -> None:
+    """Talk to an agent in the terminal. Ctrl-C stops an answer, Ctrl-D leaves, /help shows the rest."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        _refuse("chat needs a terminal; in a pipe, use `turnwire ask`")
+    wanted = _wanted(data, url, key, agent, docs, embedded)
+    raise typer.Exit(_run(_chat(wanted, session, plain)))
+
+
+def ask(
+    data: Data,
+    question: Annotated[str, typer.Argument(help="What to ask; [bold]-[/] reads it from the standard input.")],
+    url: Url = None,
+    key: Key = None,
+    agent: Agents = None,
+    docs: Docs = None,
+    embedded: Embedded = False,
+    session: SessionId = None,
+    plain: Plain = False,
+    json: Annotated[bool, typer.Option("--json", help="The log's events as they are, one a line.")] = False,
+) -> None:
+    """Ask one question. The answer goes to the standard output, everything about it to the standard error.
+
+    Exits with 0 for an answer, 1 for a failure, 2 for a wrong call, 3 if the server was lost, 130 if it was stopped.
+    """
+    if question == "-":
+        question = sys.stdin.read()
+    if not question.strip():
+        _refuse("there is no question")
+    wanted = _wanted(data, url, key, agent, docs, embedded)
+    raise typer.Exit(_run(_ask(wanted, question, session, plain=plain, json=json)))
+
+
+def _wanted(
+    data: Path, url: str | None, key: str | None, agents: list[str] | None, docs: list[Path] | None, embedded: bool
+) -> "Wanted":
+    from turnwire.cli.hosting import Wanted
+
+    wanted = Wanted(data, url, key, tuple(agents or ()), tuple(docs or ()), embedded)
+    if url is not None and wanted.must_be_embedded:
+        _refuse("--url asks a server; --embedded, --docs and --agent module:name do without one")
+    return wanted
+
+
+def _refuse(message: str) -> NoReturn:
+    typer.secho(f"turnwire: {message}", fg="red", err=True)
+    raise typer.Exit(USAGE)
+
+
+def _run(program: Coroutine[Any, Any, int]) -> int:
+    from turnwire.channels.console.conversation import Left
+    from turnwire.channels.console.hosts import HostError
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that lacks a character shows another; it is no reason to fail.
+            stream.reconfigure(errors="replace")
+    try:
+        return asyncio.run(program)
+    except HostError as error:
+        fail(str(error))
+    except (Left, KeyboardInterrupt):
+        return CANCELLED
+    except BrokenPipeError:
+        _mute()
+        return BROKEN_PIPE
+
+
+def _mute() -> None:
+    """Whoever read the output is gone. Python would complain once more when it flushes at the end."""
+    import os
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+
+
+async def _chat(wanted: "Wanted", session_id: str | None, plain: bool) -> int:
+    from rich.console import Console
+    from rich.text import Text
+
+    from turnwire.channels.console.chatting import Chat
+    from turnwire.channels.console.plain import PlainView
+    from turnwire.channels.console.rendering import LiveView
+    from turnwire.channels.console.screen import Screen
+    from turnwire.cli import hosting
+
+    console = Console(highlight=False, no_color=plain or None)
+    screen = Screen(console)
+    is_plain = plain or console.is_dumb_terminal
+    async with hosting.opened(wanted, screen) as host:
+        screen.say(
+            Text.assemble(("Turnwire", "bold"), f" · answers come from {await _about(host)}"),
+            Text("/help for commands, Ctrl-D to leave", "dim"),
+            Text(),
+        )
+        talk = Chat(
+            host,
+            screen,
+            lambda: PlainView(sys.stdout, sys.stdout, share_a_terminal=True) if is_plain else LiveView(screen),
+            session_id=session_id,
+            agent=wanted.agent_name,
+            history=wanted.data / "chat_history",
+            plain=is_plain,
+        )
+        await talk.run()
+    return COMPLETED
+
+
+async def _ask(wanted: "Wanted", question: str, session_id: str | None, *, plain: bool, json: bool) -> int:
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    from turnwire.channels.console.conversation import Conversation
+    from turnwire.channels.console.keyboard import Keyboard
+    from turnwire.channels.console.plain import JsonView, PlainView
+    from turnwire.channels.console.rendering import LiveView
+    from turnwire.channels.console.screen import Screen
+    from turnwire.cli import hosting
+
+    console = Console(highlight=False)
+    is_live = not (plain or json) and sys.stdout.isatty() and not console.is_dumb_terminal
+    screen = Screen(console if is_live else Console(file=sys.stderr, highlight=False, no_color=plain or None))
+    view = LiveView(screen) if is_live else PlainView(sys.stdout, sys.stderr, share_a_terminal=sys.stdout.isatty())
+    view = JsonView(sys.stdout, sys.stderr) if json else view
+    keyboard = Keyboard() if sys.stdin.isatty() and sys.stderr.isatty() else None
+    async with hosting.opened(wanted, screen) as host:
+        if not json:
+            view.line(f"answered by {await _about(host)}")
+        conversation = Conversation(host, view, keyboard)
+        turn = host.converse(question, session_id, wanted.agent_name)
+        with keyboard.listening() if keyboard else nullcontext():
+            await conversation.show(turn)
+    outcome = conversation.teller.outcome
+    return {"completed": COMPLETED, "cancelled": CANCELLED, "interrupted": INTERRUPTED}.get(outcome or "", FAILED)
+
+
+async def _about(host: "Host") -> str:
+    names = await host.agents()
+    return f"{host.name} ({', '.join(names)})" if names else host.name
