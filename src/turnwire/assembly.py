@@ -23,6 +23,9 @@ from turnwire.wires.sse_chat import SseChat
 from turnwire.wires.three_phase_text import ThreePhaseText
 
 if TYPE_CHECKING:
+    from turnwire.extensions.kernel import Kernel
+    from turnwire.tools import Tool
+
     # Retrieval takes a while to load; who brings an agent of their own need not wait for it.
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
@@ -45,6 +48,27 @@ def build_store(kind: StoreKind, settings: Settings) -> Store:
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:
     limits = Limits(**{name: getattr(settings, name) for name in Limits.__struct_fields__})
     return TurnRunner(store, agents, limits)
+
+
+def build_kernel(store: Store, runner: TurnRunner, folders: Sequence[Path], settings: Settings) -> "Kernel":
+    """What runs the extensions in these folders, and those that are installed."""
+    from turnwire.extensions.kernel import Kernel
+    from turnwire.extensions.limits import KernelLimits
+
+    given = KernelLimits.__struct_fields__
+    limits = KernelLimits(**{name: getattr(settings, name) for name in given if name in Settings.model_fields})
+    keeps = not isinstance(store, MemoryStore)
+    return Kernel(store, runner, [*folders, *settings.extensions], settings.data, keeps=keeps, limits=limits)
+
+
+def offer_tools(agents: Mapping[str, Agent], tools: "Sequence[Tool]") -> None:
+    """Gives tools to the agents that can take them: our own. An agent's own tool of the same name stays."""
+    from turnwire.agents.chat_completions import ChatCompletionsAgent
+
+    for agent in agents.values():
+        if isinstance(agent, ChatCompletionsAgent):
+            for tool in tools:
+                agent.tools.setdefault(tool.name, tool)
 
 
 def build_model(settings: Settings) -> Model | None:
