@@ -133,12 +133,15 @@ async def _chat(wanted: "Wanted", session_id: str | None, plain: bool) -> int:
     from turnwire.channels.console.chatting import Chat
     from turnwire.channels.console.plain import PlainView
     from turnwire.channels.console.rendering import LiveView
-    from turnwire.channels.console.screen import Screen
+    from turnwire.channels.console.screen import the_screen
     from turnwire.cli import hosting
 
-    console = Console(highlight=False, no_color=plain or None)
-    screen = Screen(console)
-    is_plain = plain or console.is_dumb_terminal
+    # The one that extensions of this process speak to as well.
+    screen = the_screen()
+    is_plain = plain or screen.console.is_dumb_terminal
+    if is_plain:
+        screen.console = Console(highlight=False, color_system=None)
+    screen.claim(wanted)
     async with hosting.opened(wanted, screen) as host:
         screen.say(
             Text.assemble(("Turnwire", "bold"), f" · answers come from {await _about(host)}"),
@@ -172,7 +175,7 @@ async def _ask(wanted: "Wanted", question: str, session_id: str | None, *, plain
 
     console = Console(highlight=False)
     is_live = not (plain or json) and sys.stdout.isatty() and not console.is_dumb_terminal
-    screen = Screen(console if is_live else Console(file=sys.stderr, highlight=False, no_color=plain or None))
+    screen = Screen(console if is_live else Console(file=sys.stderr, highlight=False, color_system=None))
     view = LiveView(screen) if is_live else PlainView(sys.stdout, sys.stderr, share_a_terminal=sys.stdout.isatty())
     view = JsonView(sys.stdout, sys.stderr) if json else view
     keyboard = Keyboard() if sys.stdin.isatty() and sys.stderr.isatty() else None

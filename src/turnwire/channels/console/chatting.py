@@ -8,8 +8,8 @@ from rich.text import Text
 from turnwire.channels.console.conversation import Conversation
 from turnwire.channels.console.hosts import Host, HostError
 from turnwire.channels.console.keyboard import Keyboard
-from turnwire.channels.console.markdown import MarkdownBlock
 from turnwire.channels.console.prompt import Prompt
+from turnwire.channels.console.rendering import whole_answer
 from turnwire.channels.console.screen import Screen
 from turnwire.channels.console.view import View, one_line
 
@@ -135,8 +135,8 @@ class Chat:
         self._say(f"Going on with “{one_line(session.title, 60)}”.")
         exchange = await self._host.last_exchange(session.id)
         if exchange is not None:
-            self._screen.say(Text(f"› {one_line(exchange.message)}", "dim"), Text())
-            self._screen.say(MarkdownBlock(exchange.answer), Text())
+            asked = Text(f"› {one_line(exchange.message)}", "dim")
+            self._screen.say(asked, Text(), *whole_answer(exchange.answer), Text())
 
     async def _pick_agent(self, name: str) -> None:
         names = await self._host.agents()

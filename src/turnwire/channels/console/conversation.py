@@ -15,7 +15,6 @@ from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent
 
 _PAINT_SECONDS = 0.08
 _TWICE_SECONDS = 2.0
-_CONNECTION = "connection"
 
 
 class Left(Exception):
@@ -61,7 +60,7 @@ class Conversation:
             self._leave()
             return
         self._stopping_since = now
-        self._view.begin("stopping", "stopping; Ctrl-C again to leave")
+        self._view.notice("stopping; Ctrl-C again to leave")
         self.stop()
 
     def stop(self) -> None:
@@ -86,9 +85,10 @@ class Conversation:
                         elif isinstance(event, ApprovalResponseEvent):
                             self._answered(event.call_id)
                     case Lost(why=why):
-                        self._view.begin(_CONNECTION, f"connection lost ({why}); trying again")
+                        self._view.notice(f"connection lost ({why}); trying again")
                     case Found():
-                        self._view.end(_CONNECTION, "connected again, nothing was missed", succeeded=True)
+                        self._view.notice(None)
+                        self._view.line("connected again, nothing was missed", "good")
                     case Noted(text=text):
                         self._view.line(text, "warning")
 

@@ -36,8 +36,14 @@ class PlainView:
 
     def hint(self, text: str | None) -> None: ...
 
+    def notice(self, text: str | None) -> None:
+        if text is not None:
+            self._tell(f"· {text}")
+
     def line(self, text: str, tone: Tone = "quiet", depth: int = 0) -> None:
         self._tell(f"{'  ' * depth}{MARKS[tone]} {text}")
+
+    def finish(self) -> None: ...
 
     def cite(self, sources: Sequence[Source]) -> None:
         for source in sources:

@@ -31,6 +31,16 @@ class _Step(Struct):
     text: str = ""
 
 
+def whole_answer(text: str) -> list[RenderableType]:
+    """An answer that is complete, as a view would have left it."""
+    blocks = Blocks()
+    blocks.add(text)
+    shown: list[RenderableType] = []
+    for block in blocks.finish():
+        shown += [Text(), MarkdownBlock(block)] if shown else [MarkdownBlock(block)]
+    return shown
+
+
 class LiveView:
     def __init__(self, screen: Screen, clock: Callable[[], float] = time.monotonic) -> None:
         self._screen = screen
@@ -43,6 +53,7 @@ class LiveView:
         self._last: str | None = None
         self._is_over = False
         self._hint: str | None = None
+        self._notice: _Step | None = None
         self._began = self._heard = clock()
 
     def hear(self, body: bytes) -> None: ...
@@ -74,10 +85,16 @@ class LiveView:
     def hint(self, text: str | None) -> None:
         self._hint = text
 
+    def notice(self, text: str | None) -> None:
+        self._notice = None if text is None else _Step(text, 0, self._clock())
+
     def line(self, text: str, tone: Tone = "quiet", depth: int = 0) -> None:
         self._settle()
         style = _STYLES[tone]
         self._stay(Text.assemble((f"{MARKS[tone]} ", style), (text, "" if tone == "good" else style)), depth)
+
+    def finish(self) -> None:
+        self._abandon()
 
     def cite(self, sources: Sequence[Source]) -> None:
         self._finish_text()
@@ -102,9 +119,17 @@ class LiveView:
         self._screen.update(staying, self._below())
 
     def close(self) -> None:
+        self._abandon()
         self._finish_text()
         self._is_over = True
         self.paint()
+
+    def _abandon(self) -> None:
+        """Steps that never ended are told too: they are what was going on when it stopped."""
+        steps, self._steps = self._steps, {}
+        for step in steps.values():
+            took = duration((self._clock() - step.began) * 1000)
+            self.line(f"{step.label} {took}, not finished", "warning", step.depth)
 
     def _settle(self) -> None:
         """Text that came before a step stands before it; but a piece of code is not torn in two."""
@@ -149,8 +174,8 @@ class LiveView:
             return told
         if self._question is not None:
             told.append(Text(self._question, "bold yellow"))
-        elif self._steps:
-            told.append(self._running(list(self._steps.values())))
+        elif self._notice is not None or self._steps:
+            told.append(self._running([self._notice] if self._notice else list(self._steps.values())))
         elif self._hint is not None or self._clock() - self._heard > _SILENCE_SECONDS:
             # Never dead air: who waits must see that something is alive.
             told.append(self._running([_Step(self._hint or "working", 0, self._heard)]))

@@ -5,6 +5,7 @@ What is replaced never grows beyond the screen, because a line that has scrolled
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
@@ -16,13 +17,32 @@ _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 Line = list[Segment]
 
 
+@cache
+def the_screen() -> "Screen":
+    """The terminal of this process: there is only one, whoever writes to it."""
+    return Screen(Console(highlight=False))
+
+
 class Screen:
+    """On a console without a colour system nothing is ever sent but text; then nothing can be replaced either."""
+
     def __init__(self, console: Console) -> None:
         self.console = console
         self.while_prompting: Callable[[Callable[[], None]], None] | None = None
         """Set while a prompt has the lower edge: calls what it is given when the prompt is out of the way."""
+        self._owner: object | None = None
         self._widths: list[int] = []
         self._shown = ""
+
+    def claim(self, owner: object) -> bool:
+        """Whether this one may replace lines from now on: two would take back each other's."""
+        if self._owner is None:
+            self._owner = owner
+        return self._owner is owner
+
+    def release(self, owner: object) -> None:
+        if self._owner is owner:
+            self._owner = None
 
     @property
     def is_showing(self) -> bool:
@@ -43,15 +63,16 @@ class Screen:
         below = self._rendered([Segments(self._joined(replaced))] if replaced else [], end="")
         if not staying and below == self._shown:
             return
-        above = self._rendered(staying)
-        text = f"{self._erasure()}{above}{below}"
+        text = f"{self._erasure()}{self._rendered(staying)}{below}"
         if below and not self._shown:
             text = _HIDE_CURSOR + text
         elif self._shown and not below:
             text += _SHOW_CURSOR
+        if self.console.color_system is not None:
+            text = f"{_HOLD}{text}{_RELEASE}"
         self._widths = [Segment.get_line_length(line) for line in replaced]
         self._shown = below
-        self.console.file.write(f"{_HOLD}{text}{_RELEASE}")
+        self.console.file.write(text)
         self.console.file.flush()
 
     def _erasure(self) -> str:

@@ -138,6 +138,7 @@ class TurnTeller:
 
     def _finish(self, event: DoneEvent) -> None:
         self.outcome = event.outcome
+        self._view.finish()
         if self._citations:
             self._view.cite(list(_sources(self._citations.values())))
         if event.outcome == "cancelled":
