@@ -22,6 +22,7 @@ class Blocks:
     def __init__(self) -> None:
         self._text = ""
         self._held = ""
+        self._is_checked = True
 
     @property
     def rest(self) -> str:
@@ -43,10 +44,15 @@ class Blocks:
         # The other half of a line end may be on its way.
         self._held = "\r" if piece.endswith("\r") else ""
         piece = piece.removesuffix("\r") if self._held else piece
-        self._text += piece.replace("\r\n", "\n").replace("\r", "\n")
+        piece = piece.replace("\r\n", "\n").replace("\r", "\n")
+        self._text += piece
+        self._is_checked = self._is_checked and "\n" not in piece
 
     def finished(self) -> list[str]:
         """The blocks that have been finished since the last time."""
+        if self._is_checked:
+            return []
+        self._is_checked = True
         complete, line_end, _ = self._text.rpartition("\n")
         spans = _spans(complete + line_end)
         if len(spans) < 2:
@@ -54,6 +60,15 @@ class Blocks:
         lines = self._text.split("\n")
         self._text = "\n".join(lines[spans[-1][0] :])
         return [_cut(lines, span) for span in spans[:-1]]
+
+    def preview(self, most: int) -> str:
+        """The end of what is not finished, of about so many lines: enough to show how it goes on."""
+        lines = self.rest.split("\n")
+        if len(lines) <= most:
+            return self.rest
+        # What a fence or a table is shows in its first lines.
+        is_fence, is_table = lines[0].startswith(("```", "~~~")), lines[1].lstrip(" |:").startswith("-")
+        return "\n".join(lines[: 2 if is_table else int(is_fence)] + lines[-most:])
 
     def finish(self) -> list[str]:
         """All the rest: the text is complete."""

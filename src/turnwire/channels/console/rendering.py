@@ -14,7 +14,7 @@ from rich.text import Text
 from turnwire.channels.console.blocks import Blocks
 from turnwire.channels.console.markdown import MarkdownBlock
 from turnwire.channels.console.screen import Line, Screen
-from turnwire.channels.console.view import MARKS, Source, Tone, duration
+from turnwire.channels.console.view import MARKS, Source, Tone, duration, one_line
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAME_SECONDS = 0.1
@@ -50,6 +50,8 @@ class LiveView:
         self._steps: dict[str, _Step] = {}
         self._question: str | None = None
         self._typed = ""
+        self._drawn = ("", 0)
+        self._tail: list[Line] = []
         self._last: str | None = None
         self._is_over = False
         self._hint: str | None = None
@@ -160,10 +162,12 @@ class LiveView:
         screen = self._screen
         room = max(1, screen.console.height - _SPARE_LINES)
         status = [line for text in self._status() for line in screen.lines_of(text)[:1]]
-        rest = self._blocks.rest
+        rest = self._blocks.preview(2 * screen.console.height)
         if not rest.strip():
             return status
-        tail = screen.lines_of(MarkdownBlock(rest))[-max(1, room - len(status)) :]
+        if (rest, screen.console.width) != self._drawn:
+            self._drawn, self._tail = (rest, screen.console.width), screen.lines_of(MarkdownBlock(rest))
+        tail = self._tail[-max(1, room - len(status)) :]
         gap: list[Line] = [[]] if self._last is not None else []
         return [*gap, *tail, *([[]] if status else []), *status]
 
@@ -190,14 +194,16 @@ class LiveView:
     def _running(self, steps: list[_Step]) -> Text:
         step, now = steps[-1], self._clock()
         frame = _FRAMES[int((now - self._began) / _FRAME_SECONDS) % len(_FRAMES)]
-        told = Text.assemble("  " * step.depth, (f"{frame} ", "cyan"), step.label)
+        # However narrow it is, how long it takes is seen.
+        label = one_line(step.label, max(10, self._screen.console.width - 2 * step.depth - 12))
+        told = Text.assemble("  " * step.depth, (f"{frame} ", "cyan"), label)
         if len(steps) > 1:
             told.append(f" (+{len(steps) - 1})", "dim")
-        if step.text:
-            told.append(f" · {step.text}", "dim")
         elapsed = now - step.began
         if elapsed >= 1:
             told.append(f" {elapsed:.0f}s", "dim")
+        if step.text:
+            told.append(f" · {step.text}", "dim")
         return told
 
 
