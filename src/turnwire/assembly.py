@@ -23,13 +23,12 @@ from turnwire.wires.sse_chat import SseChat
 from turnwire.wires.three_phase_text import ThreePhaseText
 
 if TYPE_CHECKING:
+    # Extensions and retrieval take a while to load; who brings an agent of their own need not wait for them.
     from turnwire.extensions.kernel import Kernel
-    from turnwire.tools import Tool
-
-    # Retrieval takes a while to load; who brings an agent of their own need not wait for it.
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
     from turnwire.retrieval.librarian import Librarian
+    from turnwire.tools import Tool
 
 LIBRARY_FILE = "documents.db"
 StoreKind = Literal["memory", "sqlite"]

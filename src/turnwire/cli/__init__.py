@@ -2,7 +2,7 @@
 
 import typer
 
-from turnwire.cli import chat, compare, doctor, index, keys, serve, turns
+from turnwire.cli import chat, compare, doctor, extensions, index, keys, serve, turns
 
 app = typer.Typer(
     name="turnwire",
@@ -21,6 +21,7 @@ app.command("compare")(compare.compare)
 app.command("turns")(turns.turns)
 app.command("tail")(turns.tail)
 app.add_typer(keys.app, name="keys")
+app.add_typer(extensions.app, name="extensions")
 app.command("doctor")(doctor.doctor)
 
 

@@ -33,6 +33,10 @@ def serve(
         typer.Option(help="A file or folder of documents to answer from; may be repeated.", exists=True),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Read documents again when they change.")] = False,
+    extensions: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder of extensions, or one extension; may be repeated.", exists=True),
+    ] = None,
     workers: Annotated[int, typer.Option(help="How many processes; more than one needs PostgreSQL.")] = 1,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
@@ -46,10 +50,12 @@ def serve(
         )
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     typer.echo(f"Starting Turnwire with the logs in {data} …")
-    _run(_build(data, host, port, agent or [], docs or [], watch), host, port)
+    _run(_build(data, host, port, agent or [], docs or [], watch, extensions or []), host, port)
 
 
-def _build(data: Path, host: str, port: int, agents: list[str], docs: list[Path], watch: bool) -> Any:
+def _build(
+    data: Path, host: str, port: int, agents: list[str], docs: list[Path], watch: bool, extensions: list[Path]
+) -> Any:
     from turnwire.assembly import load_agent
     from turnwire.core.errors import TurnwireError
     from turnwire.server import Turnwire
@@ -63,7 +69,8 @@ def _build(data: Path, host: str, port: int, agents: list[str], docs: list[Path]
         except ValueError as error:
             fail(f"--agent: {error}")
     try:
-        return Turnwire(agents=named, settings=Settings(data=data, host=host, port=port), docs=docs, watch=watch)
+        settings = Settings(data=data, host=host, port=port)
+        return Turnwire(agents=named, settings=settings, docs=docs, watch=watch, extensions=extensions)
     except TurnwireError as error:
         fail(str(error))
 
@@ -128,12 +135,17 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _welcome(turnwire: Any, url: str) -> None:
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(highlight=False)
     names = ", ".join(turnwire.agents)
     console.print(f"\n[bold]Turnwire[/] is listening on [bold cyan]{url}[/]   agents: {names}\n")
     if turnwire.librarian is not None:
         console.print(f"[dim]Answers come from[/] {_sources(turnwire)}")
+    for hosted in turnwire.kernel.extensions.values():
+        if hosted.is_up or hosted.state == "failed":
+            told = "".join(f": {part}" for part in (hosted.message, hosted.hint) if part)
+            console.print(f"[dim]Extension[/] {hosted.id} [dim]{hosted.state}[/]{escape(told)}", soft_wrap=True)
     console.print("[dim]Ask, and watch the answer being made:[/]")
     if turnwire.librarian is not None:
         message = """{"message": "What happens when the process is killed?"}"""

@@ -33,7 +33,10 @@ class Hosted:
         self.notes: list[str] = []
         """What is not quite right with it, though it may run."""
         self.extension: Extension | None = extension
+        self._class: type[Any] | None = None
         self.provides: frozenset[str] = frozenset()
+        self.is_up = False
+        """Whether it was started and not stopped: also when it is not well, or waits to be set up."""
         self.config: Mapping[str, Any] = {}
         if found.problem:
             self.fail(found.problem, "correct the manifest; `turnwire extensions check` tells whether it is right")
@@ -42,13 +45,6 @@ class Hosted:
     def manifest(self) -> Manifest:
         assert self.found.manifest is not None
         return self.found.manifest
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it was started and not stopped: also when it is not well, or waits to be set up."""
-        return self.is_started and self.extension is not None
-
-    is_started = False
 
     def tell(self, state: State, message: str = "", hint: str = "") -> None:
         if (state, message) != (self.state, self.message):
@@ -82,7 +78,7 @@ class Hosted:
         return self._meets_requirements()
 
     def load(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Imports its class, looks at what it provides, and makes it. May take a while: not for the event loop."""
+        """Imports its class and looks at what it provides. May take a while: not for the event loop."""
         try:
             cls: type[Any] = type(self.extension) if self.extension is not None else import_class(self.found)
             detected = self._detect(cls)
@@ -94,7 +90,7 @@ class Hosted:
                 return
             self.config, unknown = Overrides(self.manifest, environment).configure(model)
             self.notes += [f"{name} sets nothing: there is no such config" for name in unknown]
-            self.extension = self.extension or cls()
+            self._class = cls
         except ManifestError as error:
             self.fail(str(error), f"set {PREFIX}{self.id.upper()}_<KEY>, or correct the manifest's config")
         except (Exception, SystemExit) as error:
@@ -105,6 +101,15 @@ class Hosted:
             self.tell("loaded")
             for note in self.notes:
                 logger.warning("extension %r: %s", self.id, note)
+
+    def make(self) -> bool:
+        """Makes the object, if it is not there: on the event loop, where it may make what belongs to that."""
+        assert self._class is not None
+        try:
+            self.extension = self.extension or self._class()
+        except (Exception, SystemExit) as error:
+            self.fail(f"{self._class.__name__}() failed: {reason(error)}", "it is made without arguments")
+        return self.extension is not None
 
     async def initialize(self, context: ExtensionContext, limit: float) -> None:
         assert self.extension is not None
@@ -126,7 +131,7 @@ class Hosted:
             self.fail(f"start failed: {reason(error)}", "a debug log says more; the others go on without it")
             await self._attempt("stop", limit)
         else:
-            self.is_started = True
+            self.is_up = True
             self.tell("running")
 
     async def check(self, limit: float) -> None:
@@ -146,9 +151,9 @@ class Hosted:
         """Stops and destroys it, whatever it says to that."""
         if self.extension is None:
             return
-        problem = await self._attempt("stop", limit) if self.is_started else None
+        problem = await self._attempt("stop", limit) if self.is_up else None
         problem = await self._attempt("destroy", limit) or problem
-        was_failed, self.is_started = self.state == "failed", False
+        was_failed, self.is_up = self.state == "failed", False
         if not was_failed:
             self.tell("stopped", problem or "")
 

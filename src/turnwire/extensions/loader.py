@@ -49,7 +49,7 @@ class Loader:
 
     async def initialize_all(self, context_for: Callable[[Hosted], ExtensionContext]) -> None:
         for hosted in self._in_state("loaded"):
-            if self._has_dependencies(hosted):
+            if self._has_dependencies(hosted) and hosted.make():
                 await hosted.initialize(context_for(hosted), self._limits.extension_timeout)
 
     async def start_all(self) -> None:

@@ -8,9 +8,10 @@ by the next process.
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from turnwire.core.contracts import Store
+from turnwire.core.contracts import Accepted, Store
 from turnwire.core.encoding import clean_text
 from turnwire.core.errors import AgentError, ShuttingDownError, TurnwireError
 from turnwire.core.ids import new_id
@@ -200,22 +201,27 @@ class MessageRouter:
 
     async def _invoke(self, prompt: str, agent_id: str | None, owner: str, listener: Listener) -> str:
         session = await self._deliveries.conversation(owner, _OWN)
-        try:
-            accepted = await self.asker.ask(
+        starting = self._spawn(
+            self.asker.ask(
                 prompt.strip(), principal=f"extension:{owner}", session=session, agent_id=agent_id, channel=owner
             )
+        )
+        try:
+            turn_id = (await asyncio.shield(starting)).record.id
+            return _completed(await listener.hear(self._store, turn_id))
         except AgentError:
             raise
         except TurnwireError as error:
             raise AgentError(str(error), code=error.code) from error
-        turn_id = accepted.record.id
-        try:
-            state = await listener.hear(self._store, turn_id)
         except BaseException:
             # Nobody else waits for this answer.
-            self._spawn(self._runner.cancel(turn_id))
+            self._spawn(self._abandon(starting))
             raise
-        return _completed(state)
+
+    async def _abandon(self, starting: asyncio.Task[Accepted]) -> None:
+        # It may have been accepted in the very moment that its caller left.
+        with suppress(TurnwireError):
+            await self._runner.cancel((await starting).record.id)
 
     def _channel_of(self, channel: object) -> Channel:
         for known in self.channels.values():
