@@ -60,7 +60,11 @@ class Deliveries:
         async def in_turn() -> None:
             if before is not None:
                 await asyncio.wait([before])
-            await work()
+            try:
+                await work()
+            except Exception:
+                # It stays in the records, and is tried again by the next process.
+                self._desk.logger.exception("an answer to %s could not be dealt with", user_id)
 
         task = asyncio.create_task(in_turn())
         self._latest[user_id] = task
@@ -69,10 +73,10 @@ class Deliveries:
 
     async def _live(self, live: LiveAnswer, answer: Answer) -> None:
         known = await self._desk.records.begin(answer)
-        if known.state != "live":
-            return
         try:
-            await live.run()
+            # It may be complete already, or have been before a crash.
+            if known.state == "live":
+                await live.run()
         except Exception:
             # Looks must not cost the answer.
             self._desk.logger.exception("the answer was not shown while it was made")
