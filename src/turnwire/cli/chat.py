@@ -1,6 +1,7 @@
 """`turnwire chat` and `turnwire ask`: the terminal as a client, of a running server or of this very process."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Coroutine
 from io import TextIOWrapper
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from turnwire.cli.options import Data, fail
+from turnwire.cli.options import Data
 
 if TYPE_CHECKING:
     from turnwire.channels.console.hosts import Host
     from turnwire.cli.hosting import Wanted
 
+_PATIENCE_SECONDS = 0.5
 COMPLETED, FAILED, USAGE, INTERRUPTED, CANCELLED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 """What `ask` exits with. A turn that was stopped, and a reader that went away, are told as by any other program."""
 
@@ -100,30 +102,40 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _run(program: Coroutine[Any, Any, int]) -> int:
-    from turnwire.channels.console.conversation import Left
-    from turnwire.channels.console.hosts import HostError
-
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A terminal that lacks a character shows another; it is no reason to fail.
             stream.reconfigure(errors="replace")
     try:
-        return asyncio.run(program)
-    except HostError as error:
-        fail(str(error))
-    except (Left, KeyboardInterrupt):
+        return asyncio.run(_to_its_end(program))
+    except KeyboardInterrupt:
         return CANCELLED
+
+
+async def _to_its_end(program: Coroutine[Any, Any, int]) -> int:
+    from turnwire.channels.console.conversation import Left
+    from turnwire.channels.console.hosts import HostError
+
+    try:
+        code = await program
+    except HostError as error:
+        typer.secho(f"turnwire: {error}", fg="red", err=True)
+        code = FAILED
+    except Left:
+        code = CANCELLED
     except BrokenPipeError:
-        _mute()
-        return BROKEN_PIPE
-
-
-def _mute() -> None:
-    """Whoever read the output is gone. Python would complain once more when it flushes at the end."""
-    import os
-
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+        # Whoever read the output is gone. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = BROKEN_PIPE
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        _, stuck = await asyncio.wait(others, timeout=_PATIENCE_SECONDS)
+        if stuck:
+            # Everything is committed and closed; an agent that will not stop must not keep the process.
+            sys.stdout.flush()
+            os._exit(code)
+    return code
 
 
 async def _chat(wanted: "Wanted", session_id: str | None, plain: bool) -> int:

@@ -171,7 +171,7 @@ def test_sources_stand_numbered_at_the_end() -> None:
     terminal.view.write("Moss is old [1].")
     terminal.view.cite([Source(1, "Plants", "Moss came before trees and before ferns.", "https://plants.example")])
     terminal.view.close()
-    assert terminal.transcript[:3] == ["Moss is old [1].", "", "[1] Plants “Moss came before trees and"]
+    assert terminal.transcript[:3] == ["Moss is old [1].", "", "[1] Plants “Moss came before trees"]
     assert all(line.startswith("    ") for line in terminal.transcript[3:])
 
 

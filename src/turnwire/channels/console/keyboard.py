@@ -35,12 +35,14 @@ class Keyboard:
         """Takes the keyboard, if there is one."""
         try:
             import termios
-
-            descriptor = self._source.fileno()
-            before = termios.tcgetattr(descriptor)
-        except (ImportError, OSError, ValueError, AttributeError):
+        except ImportError:
+            yield  # Windows: what is typed waits for the next prompt.
+            return
+        if not self._source.isatty():
             yield
             return
+        descriptor = self._source.fileno()
+        before = termios.tcgetattr(descriptor)
         quiet = termios.tcgetattr(descriptor)
         quiet[3] &= ~(termios.ECHO | termios.ICANON)
         # Drained, not flushed: what was typed before is kept.
