@@ -128,7 +128,7 @@ def test_a_variable_that_sets_nothing_is_told() -> None:
 @pytest.mark.parametrize("environment", [{"INTERVAL": "often"}, {"USERS": "[1"}, {"USERS": "ann"}])
 def test_a_value_that_does_not_fit_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(ManifestError):
-        configured(**environment)
+        configured(Model, None, **environment)
 
 
 def test_a_default_that_does_not_fit_is_refused() -> None:

@@ -82,12 +82,16 @@ def _arranged(folders: list[Path], *, imports: bool = False) -> "list[Hosted]":
     from turnwire.extensions.limits import KernelLimits
     from turnwire.extensions.loader import Loader
 
-    # What is wrong is told below, once.
-    logging.getLogger("turnwire.extensions").setLevel(logging.CRITICAL)
-    loader = Loader(KernelLimits())
-    loader.arrange(discover(folders))
-    if imports:
-        loader.import_all()
+    logger, loader = logging.getLogger("turnwire.extensions"), Loader(KernelLimits())
+    # What is wrong is told by whoever asked for this, once.
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        loader.arrange(discover(folders))
+        if imports:
+            loader.import_all()
+    finally:
+        logger.setLevel(level)
     return list(loader.hosted.values())
 
 

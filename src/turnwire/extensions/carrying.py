@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from turnwire.core.contracts import Store
-from turnwire.core.errors import NotFoundError, ShuttingDownError
+from turnwire.core.errors import NotFoundError, ShuttingDownError, TurnwireError
 from turnwire.core.turns import TurnState
 from turnwire.extensions.bus import EventBus
 from turnwire.extensions.channels import Channel, Showing
@@ -110,7 +110,12 @@ class Carrier:
 
     async def _is_ended(self, errand: Errand) -> bool:
         turn_id = errand.delivery.turn_id
-        return errand.refusal is not None or (turn_id is not None and await self._store.turn_state(turn_id) is not None)
+        if errand.refusal is not None or turn_id is None:
+            return errand.refusal is not None
+        try:
+            return await self._store.turn_state(turn_id) is not None
+        except TurnwireError:
+            return False
 
     async def _run(self, key: tuple[str, str], lane: Lane) -> None:
         while lane.queue:

@@ -8,6 +8,7 @@ what it can do: the kernel isolates their failures, it is no sandbox.
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,11 @@ class Kernel:
 
     async def close(self) -> None:
         """After the turns were wound down: brings what has ended, then stops the extensions."""
-        await self.router.close()
-        await self.loader.stop_all()
-        await self.bus.close()
-        await self._journal.close()
+        async with AsyncExitStack() as then:
+            then.push_async_callback(self._journal.close)
+            then.push_async_callback(self.bus.close)
+            then.push_async_callback(self.loader.stop_all)
+            await self.router.close()
 
     def _find_and_import(self) -> None:
         self.loader.arrange(discover(self._folders) if self._finds_installed else [], self._given)

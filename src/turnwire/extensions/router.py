@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from turnwire.core.contracts import Accepted, Store
 from turnwire.core.encoding import clean_text
-from turnwire.core.errors import AgentError, ShuttingDownError, TurnwireError
+from turnwire.core.errors import AgentError, NotFoundError, ShuttingDownError, TurnwireError
 from turnwire.core.ids import new_id
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import TurnState
@@ -196,7 +196,10 @@ class MessageRouter:
         return next((errand for errand in errands if errand.delivery.key == delivery.key), None)
 
     async def _past_answer(self, delivery: Delivery) -> str:
-        state = await self._store.turn_state(delivery.turn_id) if delivery.turn_id else None
+        try:
+            state = await self._store.turn_state(delivery.turn_id) if delivery.turn_id else None
+        except NotFoundError:
+            return ""  # Its session was deleted.
         return final_text(state) if state else ""
 
     async def _invoke(self, prompt: str, agent_id: str | None, owner: str, listener: Listener) -> str:
