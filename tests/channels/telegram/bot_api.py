@@ -91,6 +91,8 @@ class BotApi:
         """Messages that came while a draft was shown which does not begin like them: people see both."""
         self.url = ""
         self.blocked: set[int] = set()
+        self.refuse_entities = False
+        self.refuse_drafts = False
         self.webhook: tuple[str, str | None] | None = None
         self._messages: dict[int, dict[int, Message]] = defaultdict(dict)
         self._drafts: dict[int, Draft] = {}
@@ -294,6 +296,8 @@ class BotApi:
         try:
             if token != TOKEN:
                 raise Refused(401, "Unauthorized")
+            if self.refuse_entities and call.params.get("entities"):
+                raise Refused(400, "Bad Request: can't parse entities: today nothing is right")
             seconds = self.rates.refuse(call.method, call.params.get("chat_id", 0))
             if seconds is not None:
                 waited = max(1, round(seconds))
@@ -370,7 +374,7 @@ class BotApi:
 
     def _do_sendMessageDraft(self, params: dict[str, Any]) -> Any:
         chat_id = self._check_chat(params)
-        if chat_id < 0:
+        if chat_id < 0 or self.refuse_drafts:
             raise Refused(400, "Bad Request: TEXTDRAFT_PEER_INVALID")
         if not params.get("draft_id"):
             raise Refused(400, "Bad Request: draft_id must be non-zero")

@@ -62,15 +62,20 @@ class Answering:
         except ShuttingDownError:
             raise
         except TurnwireError as error:
-            await self.say(user_id, f"Sorry: {error}", answer_id=f"{asked.key}#error")
+            await self._apologise(asked, f"Sorry: {error}")
         except Exception:
             self._desk.logger.exception("a message could not be brought to the agent")
-            await self.say(user_id, _SORRY, answer_id=f"{asked.key}#error")
+            await self._apologise(asked, _SORRY)
         else:
             # It may have been complete before a crash, with nobody left who would bring it.
-            if text and not await self._desk.records.is_answered(asked.key):
+            if (text or user_id in self._live) and not await self._desk.records.is_answered(asked.key):
                 await self.end(user_id, text)
         await self._desk.records.done_with(asked.update_id)
+
+    async def _apologise(self, asked: Asked, words: str) -> None:
+        live = self._live.get(asked.address.user_id)
+        begun = live.text if live is not None else ""
+        await self.end(asked.address.user_id, f"{begun}\n\n{words}" if begun else words)
 
     async def stop(self) -> None:
         workers = list(self._workers.values())
@@ -107,7 +112,7 @@ class Answering:
         """Says something beside the answer. The same `answer_id` again is the same, and is said once."""
         answer = Answer(answer_id or uuid.uuid4().hex, user_id, "final", text, buttons=buttons)
         if await self._desk.records.finish(answer):
-            self._deliveries.add(answer)
+            self._deliveries.add(answer, beside=True)
 
     async def send(self, user_id: str, text: str) -> None:
         """Says something that the kernel brings: perhaps again, if it does not know that it was said."""
@@ -118,7 +123,7 @@ class Answering:
     async def rewrite(self, answer_id: str, text: str) -> None:
         answer = await self._desk.records.rewrite(answer_id, text)
         if answer is not None:
-            self._deliveries.add(answer)
+            self._deliveries.add(answer, beside=True)
 
     def _current(self, user_id: str) -> Asked | None:
         queue = self._queues.get(user_id)

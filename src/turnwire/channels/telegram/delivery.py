@@ -35,18 +35,16 @@ class Deliveries:
         for answer in await self._desk.records.undelivered():
             self.add(answer)
 
-    def add(self, answer: Answer) -> None:
-        """Delivers an answer that is in the records."""
-        self._follow(answer.user_id, lambda: self._deliver(answer.answer_id))
+    def add(self, answer: Answer, *, beside: bool = False) -> None:
+        """Delivers what is in the records. What is said beside the answers does not wait for one that is being made:
+        it may be what that one waits for.
+        """
+        line = f"beside {answer.user_id}" if beside else answer.user_id
+        self._follow(line, lambda: self._deliver(answer.answer_id))
 
     def show(self, live: LiveAnswer, answer: Answer) -> None:
         """Shows an answer while it is made, and then delivers it."""
         self._follow(answer.user_id, lambda: self._live(live, answer))
-
-    async def idle(self) -> None:
-        """Until nothing is under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
 
     async def stop(self) -> None:
         tasks = list(self._tasks)
@@ -54,8 +52,8 @@ class Deliveries:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _follow(self, user_id: str, work: Callable[[], Awaitable[None]]) -> None:
-        before = self._latest.get(user_id)
+    def _follow(self, line: str, work: Callable[[], Awaitable[None]]) -> None:
+        before = self._latest.get(line)
 
         async def in_turn() -> None:
             if before is not None:
@@ -64,12 +62,17 @@ class Deliveries:
                 await work()
             except Exception:
                 # It stays in the records, and is tried again by the next process.
-                self._desk.logger.exception("an answer to %s could not be dealt with", user_id)
+                self._desk.logger.exception("an answer could not be dealt with")
 
         task = asyncio.create_task(in_turn())
-        self._latest[user_id] = task
+        self._latest[line] = task
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda ended: self._forget(line, ended))
+
+    def _forget(self, line: str, ended: asyncio.Task[None]) -> None:
+        self._tasks.discard(ended)
+        if self._latest.get(line) is ended:
+            del self._latest[line]
 
     async def _live(self, live: LiveAnswer, answer: Answer) -> None:
         known = await self._desk.records.begin(answer)

@@ -50,6 +50,10 @@ class LiveAnswer:
         self._drawn: tuple[int, str] | None = None
         self._final = ""
 
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
     # What comes from the agent. None of these waits.
 
     def add(self, chunk: str) -> None:
@@ -131,7 +135,7 @@ class LiveAnswer:
         self._changed.clear()
         drawn = (self._chars, self._status.what())
         try:
-            if self._muted or await self._draw("".join(self._text), self._status.line()):
+            if self._muted or await self._draw(self.text, self._status.line()):
                 self._drawn = drawn
         except FloodError as error:
             self._posting.budget.close(error.retry_after)
