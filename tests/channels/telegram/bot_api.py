@@ -151,7 +151,8 @@ class BotApi:
 
     def plan(self, method: str, *faults: Fault, after: int = 0) -> None:
         """The next calls of the method, but for so many, go wrong."""
-        self._faults[method] += [(after, fault) for fault in faults]
+        for fault in faults:
+            self._faults[method].append((after, fault))
 
     def flood(self, chat_id: int, seconds: float) -> None:
         self.rates.close(chat_id, seconds)

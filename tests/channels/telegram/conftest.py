@@ -1,9 +1,10 @@
 """A world for each test: its simulator, its clock, its folder."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from blockbuster import blockbuster_ctx
 
 from tests.channels.telegram.bot_api import BotApi
 from tests.channels.telegram.world import SPEED, World
@@ -21,3 +22,9 @@ async def world(tmp_path: Path, clock: Clock) -> AsyncIterator[World]:
         made = World(tmp_path / "telegram", api, clock)
         yield made
         await made.crash()
+
+
+@pytest.fixture(autouse=True)
+def the_event_loop_is_never_blocked() -> Iterator[None]:
+    with blockbuster_ctx("turnwire.channels"):
+        yield

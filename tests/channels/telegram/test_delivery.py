@@ -1,11 +1,12 @@
 """Delivered once: through crashes, lost replies, deleted messages and refusals."""
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from tests.channels.telegram.agents import Gated, saying
-from tests.channels.telegram.world import ADA, GROUP, World
+from tests.channels.telegram.world import ADA, GROUP, Piece, World
 
 LONG = "\n\n".join(f"Paragraph {number}: " + "words and more words " * 45 for number in range(12))
 
@@ -94,6 +95,46 @@ async def test_an_answer_that_is_brought_again_is_not_said_again(world: World) -
     await world.start()
     await world.delivered()
     assert world.api.texts(ADA) == ["The answer."]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_an_answer_that_is_brought_again_as_a_message_is_said_once(world: World, ended: bool) -> None:
+    """Of an answer that was complete before it began, the kernel makes no stream."""
+    gate = Gated("An answer that is long enough to be shown at once.")
+    world.agent = gate
+    await world.start()
+    await asked(world)
+    await gate.say()
+    await world.api.until(lambda: world.api.shown(ADA))
+    text = "An answer that is long enough to be shown at once."
+    if ended:
+        await world.channel.on_stream_cancel("7", text)
+    await world.crash()
+    world.agent = Gated()
+    await world.start()
+    await world.channel.send_to_user("7", f"{text}\n\n(Stopped.)")
+    await world.channel.send_to_user("7", f"{text}\n\n(Stopped.)")
+    await world.channel.send_to_user("7", "By the way: tea is ready.")
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 2)
+    await world.api.until(lambda: not world.api.shown(ADA)[0].buttons)
+    assert world.api.texts(ADA) == [f"{text}\n\n{'⏹ Stopped' if ended else '(Stopped.)'}", "By the way: tea is ready."]
+
+
+async def test_something_beside_the_answer_does_not_take_its_place(world: World) -> None:
+    gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
+    world.agent = gate
+    await world.start()
+    await asked(world)
+    await gate.say()
+    await world.api.until(lambda: world.api.shown(ADA))
+    await world.channel.send_to_user("7", "By the way: tea is ready.")
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 2)
+    gate.end()
+    await world.delivered()
+    assert world.api.texts(ADA) == [
+        "An answer that is long enough to be shown at once. The end.",
+        "By the way: tea is ready.",
+    ]
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang", "bad gateway", "lost"])
@@ -192,14 +233,14 @@ async def test_an_answer_that_turns_out_shorter_leaves_nothing_behind(world: Wor
 
 async def test_a_telegram_that_is_away_for_a_while_gets_everything_when_it_is_back(world: World) -> None:
     await world.start()
-    world.api.plan("sendMessage", *["unavailable"] * 3)
+    world.api.plan("sendMessage", "unavailable", "unavailable", "unavailable")
     await asked(world)
     await world.delivered()
     assert world.api.texts(ADA) == ["You said: hello"]
 
 
 async def test_the_kernel_may_fail_and_the_person_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    async def fails(text: str) -> Any:
+    async def fails(text: str) -> AsyncGenerator[Piece]:
         yield "It begins"
         raise RuntimeError("a secret of the server")
 

@@ -115,10 +115,19 @@ class Answering:
             self._deliveries.add(answer, beside=True)
 
     async def send(self, user_id: str, text: str) -> None:
-        """Says something that the kernel brings: perhaps again, if it does not know that it was said."""
-        asked = self._current(user_id)
+        """Says what the kernel brings whole: the answer, perhaps again, or something beside it."""
+        asked, live = self._current(user_id), self._live.get(user_id)
+        if asked is None:
+            return await self.say(user_id, text)
+        known = await self._desk.records.answer(asked.key)
+        if known is not None and known.state != "live":
+            if known.text and text.startswith(known.text):
+                # A kernel that crashed before it could write down that it had brought the answer brings it again.
+                return
+        elif live is None or (live.text and text.startswith(live.text)):
+            return await self.end(user_id, text)
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
-        await self.say(user_id, text, answer_id=f"{asked.key}#{digest}" if asked else None)
+        await self.say(user_id, text, answer_id=f"{asked.key}#{digest}")
 
     async def rewrite(self, answer_id: str, text: str) -> None:
         answer = await self._desk.records.rewrite(answer_id, text)
