@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from blockbuster import blockbuster_ctx
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +24,14 @@ def nothing_is_logged_as_an_accident(caplog: pytest.LogCaptureFixture) -> Iterat
     assert [
         record for record in caplog.get_records("call") if record.exc_info and record.levelno >= logging.ERROR
     ] == []
+
+
+@pytest.fixture(autouse=True)
+def the_event_loop_is_never_blocked() -> Iterator[None]:
+    with blockbuster_ctx("turnwire") as blockbuster:
+        for function in blockbuster.functions.values():
+            # Before the first message and after the last one there is nobody to keep waiting.
+            function.can_block_in("turnwire/stores/sqlite/store.py", {"open", "close"})
+            # Once for each extension that wants a folder; it is one call on a local disk.
+            function.can_block_in("turnwire/extensions/context.py", {"data_folder"})
+        yield

@@ -109,7 +109,7 @@ PHASES = {
         + """
 class Main(Base):
     async def start(self):
-        for _ in range(3):
+        for _ in range(2):
             try:
                 await asyncio.sleep(10)
             except asyncio.CancelledError:

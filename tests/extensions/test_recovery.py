@@ -121,14 +121,15 @@ class Main:
     def note(self, *words):
         with open(self.context.data_folder / "notes", "a") as file:
             file.write(" ".join(words) + "\\n")
-    async def on_asked(self, payload): self.note("asked", payload["text"])
-    async def on_answered(self, payload): self.note("answered", payload["text"].replace("\\n", " "))
-    async def send_to_user(self, user_id, message): self.note("shown", message.replace("\\n", " "))
+    async def tell(self, *words): await asyncio.to_thread(self.note, *words)
+    async def on_asked(self, payload): await self.tell("asked", payload["text"])
+    async def on_answered(self, payload): await self.tell("answered", payload["text"].replace("\\n", " "))
+    async def send_to_user(self, user_id, message): await self.tell("shown", message.replace("\\n", " "))
     async def send_message(self, message): ...
     async def on_stream_start(self, user_id): ...
     async def on_stream_chunk(self, user_id, chunk): print(chunk, flush=True)
     async def on_stream_status(self, user_id, status): ...
-    async def on_stream_end(self, user_id, full_text): self.note("shown", full_text)
+    async def on_stream_end(self, user_id, full_text): await self.tell("shown", full_text)
 """
 
 CHILD = """

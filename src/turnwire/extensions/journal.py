@@ -54,7 +54,7 @@ class Journal:
     async def close(self) -> None:
         """What was begun is finished first."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-        self._thread.shutdown()
+        self._thread.shutdown(wait=False)
 
     def run(self, act: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Does something in one transaction, after all that was asked for before, also if nobody waits for it.
