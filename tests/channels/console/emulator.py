@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 
 import pyte
+from pyte import modes
 from rich.console import Console, RenderableType
 
 from turnwire.channels.console.rendering import LiveView
@@ -17,7 +18,7 @@ class Emulator:
     def __init__(self, width: int = 80, height: int = 24) -> None:
         self.screen = pyte.HistoryScreen(width, height, history=100_000)
         # As the kernel's terminal driver does: a line feed also returns.
-        self.screen.set_mode(pyte.modes.LNM)
+        self.screen.set_mode(modes.LNM)
         self._stream = pyte.Stream(self.screen)
         self.written = ""
 

@@ -32,7 +32,7 @@ async def test_keys_are_collected_without_an_echo_and_the_terminal_is_as_before(
         with keyboard.listening():
             assert not flags(theirs) & termios.ECHO
             assert flags(theirs) & termios.ISIG, "Ctrl-C is a signal still"
-            for part in (b"h\xc3", b"\xa9llo", b"\x7f\x7f", b"\x1b[A", b"\x1bOB", b"p"):
+            for part in (b"h\xc3", b"\xa9llo", b"\x7f\x7f", b"\x1b[A", b"\x1bOB", b"\x1b", b"[12", b";1R", b"p"):
                 os.write(ours, part)
                 await asyncio.sleep(0)
             await until(lambda: keyboard.typed == "hélp")

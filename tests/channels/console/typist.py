@@ -1,5 +1,6 @@
 """A person at a real terminal: the program runs in a pseudo-terminal, and an emulator shows what they would see."""
 
+import codecs
 import os
 import re
 import signal
@@ -65,6 +66,7 @@ class Typist:
     def __init__(self, *arguments: str | Path, cwd: Path, size: tuple[int, int] = (80, 24), **more: str) -> None:
         width, height = size
         self.emulator = Emulator(width, height)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         told = {**environment(), "TERM": "xterm-256color", **more}
         self.child = pexpect.spawn(
             sys.executable,
@@ -97,7 +99,7 @@ class Typist:
             assert time.monotonic() < deadline, f"it does not end:\n{self.text}"
             self._read()
         self.child.close()
-        return self.child.exitstatus if self.child.exitstatus is not None else -self.child.signalstatus
+        return self.child.exitstatus if self.child.exitstatus is not None else -(self.child.signalstatus or 0)
 
     def resize(self, width: int, height: int) -> None:
         self.emulator.screen.resize(height, width)
@@ -113,7 +115,7 @@ class Typist:
 
     def _read(self) -> bool:
         try:
-            self.emulator.feed(self.child.read_nonblocking(65_536, 0.05).decode(errors="replace"))
+            self.emulator.feed(self._decoder.decode(self.child.read_nonblocking(65_536, 0.05)))
         except pexpect.TIMEOUT:
             return False
         except pexpect.EOF:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 # Arrow keys and the like: they mean something to an editor, and this is none.
-_ESCAPES = re.compile("\x1b(?:[\\[O][0-9;?]*[ -/]*[@-~]|.)?")
+_ESCAPES = re.compile("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|O.|[^\\[O])")
 _BACKSPACE, _CLEAR = ("\x7f", "\x08"), "\x15"
 
 
@@ -28,6 +28,7 @@ class Keyboard:
         self.on_key: Callable[[str], None] | None = None
         """Is given every key, in place of all else, while a question waits for one."""
         self._source = source or sys.stdin
+        self._rest = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
 
     @contextmanager
@@ -47,6 +48,7 @@ class Keyboard:
         quiet[3] &= ~(termios.ECHO | termios.ICANON)
         # Drained, not flushed: what was typed before is kept.
         termios.tcsetattr(descriptor, termios.TCSADRAIN, quiet)
+        self._rest = ""
         loop = asyncio.get_running_loop()
         loop.add_reader(descriptor, self._read, descriptor)
         try:
@@ -69,7 +71,12 @@ class Keyboard:
             # The terminal is gone; its signal, or the next prompt, says so.
             asyncio.get_running_loop().remove_reader(descriptor)
             return
-        self.press(_ESCAPES.sub("", self._decoder.decode(chunk)))
+        keys = _ESCAPES.sub("", self._rest + self._decoder.decode(chunk))
+        # The other half of it may be on its way.
+        keys, escape, rest = keys.partition("\x1b")
+        self._rest = escape + rest
+        if keys:
+            self.press(keys)
 
     def press(self, keys: str) -> None:
         """What came in at once: a key, or a whole paste, whose line ends are part of the text."""

@@ -32,12 +32,12 @@ class ConsoleChannel:
         self._answers: dict[str, _Answer] = {}
         self._asking = asyncio.Lock()
         self._errands: set[asyncio.Task[None]] = set()
-        self._context: ExtensionContext | None = None
+        self.context: ExtensionContext | None = None
         # One thread: what is written by it is written in order.
         self._writer = ThreadPoolExecutor(1, "console")
 
     async def initialize(self, context: ExtensionContext) -> None:
-        self._context = context
+        self.context = context
 
     async def start(self) -> None: ...
 
@@ -115,9 +115,9 @@ class ConsoleChannel:
                         pass
             finally:
                 self._keyboard.on_key = None
-        assert self._context is not None
+        assert self.context is not None
         try:
-            await self._context.decide(ask.turn_id, ask.call_id, approved=key in "yY", by="console")
+            await self.context.decide(ask.turn_id, ask.call_id, approved=key in "yY", by="console")
         except TurnwireError as error:
             await self._show(Text(f"✗ the decision was not taken: {error}", "red"))
 
