@@ -12,7 +12,7 @@ from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import Puppet, saying, serving, until, within
 from turnwire import ChatCompletionsAgent, Turn, Turnwire
 from turnwire.core.errors import TurnwireError
-from turnwire.core.events import ApprovalRequestEvent, MessageEvent, RestartEvent, TokenEvent
+from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent, MessageEvent, RestartEvent, TokenEvent
 from turnwire.core.follow import follow
 from turnwire.extensions.channels import Channel
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
@@ -213,6 +213,21 @@ async def test_a_request_for_approval_reaches_a_person_on_every_channel(cls: Any
     await within(Listener(showing.chunk, showing.step, showing.ask).hear(store, turn.id))
     expected = ApprovalAsk(turn_id=turn.id, call_id="c1", tool="delete_all", args={"path": "/"}, reason="dangerous")
     assert extension.calls == [told or expected]
+
+
+async def test_what_was_decided_before_anybody_could_be_asked_is_only_told(tmp_path: Path) -> None:
+    store, extension = MemoryStore(), HeardApproval()
+    asked = ApprovalRequestEvent("c1", "delete_all", {})
+    turn = await ended(store, asked, ApprovalResponseEvent("c1", False, by="bob"))
+    channel = Channel("chat", extension, detect(HeardApproval).provides, streams=True, timeout=1)
+    steps: list[str] = []
+
+    async def step(step: StreamStep) -> None:
+        steps.append(step.name)
+
+    await within(Listener(on_step=step, on_ask=channel.show("ann").ask).hear(store, turn.id))
+    assert extension.calls == []
+    assert steps == ["Denied: delete_all"]
 
 
 async def test_a_decision_about_nothing_is_refused(tmp_path: Path) -> None:

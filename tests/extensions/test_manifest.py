@@ -44,6 +44,7 @@ def test_all_fields_are_understood(tmp_path: Path) -> None:
     ("fields", "told"),
     [
         ({"id": "Key Value"}, "id: use lower-case letters, digits and _"),
+        ({"depends_on": ["extension"]}, "depends_on.0: this name is taken"),
         ({"id": "other"}, "id: is 'other', but it is found as 'kv'"),
         ({"api": "2"}, "api: is '2', and this Turnwire knows '1' alone"),
         ({"entrypoint": "main"}, "entrypoint: write module:Class"),

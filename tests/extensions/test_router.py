@@ -378,6 +378,16 @@ async def test_the_same_message_is_answered_once(tmp_path: Path) -> None:
         assert len(puppet.parts) == 1
 
 
+async def test_a_message_id_is_its_users_own(tmp_path: Path) -> None:
+    async def answer(turn: Turn) -> str:
+        return f"{turn.principal} said {turn.message}"
+
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    async with running(tmp_path / "x", answer) as kernel:
+        assert await kernel.say("chat", "a", "ann", message_id="1:2") == "chat:ann said a"
+        assert await kernel.say("chat", "b", "ann:1", message_id="2") == "chat:ann:1 said b"
+
+
 # On their own behalf
 
 

@@ -4,18 +4,18 @@ The log is read when there is time for it: what was said meanwhile is one long p
 The agent never waits for any of this.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 
 from turnwire.core.contracts import Store
 from turnwire.core.errors import EventsGoneError
-from turnwire.core.events import ApprovalRequestEvent, RestartEvent, TokenEvent
+from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent, RestartEvent, TokenEvent
 from turnwire.core.fold import TurnFold
 from turnwire.core.follow import follow
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
-from turnwire.extensions.steps import Steps
+from turnwire.extensions.steps import Steps, status_step
 
 Chunk = Callable[[str], Awaitable[None]]
 Step = Callable[[StreamStep], Awaitable[None]]
@@ -44,8 +44,13 @@ class Listener:
         try:
             async with aclosing(follow(store, turn_id)) as batches:
                 async for batch in batches:
+                    decided = {
+                        event.call_id: logged.position
+                        for logged in batch
+                        if isinstance(event := logged.event, ApprovalResponseEvent)
+                    }
                     for logged in batch:
-                        await self._take(turn_id, logged)
+                        await self._take(turn_id, logged, decided)
                     await self._flush()
         except EventsGoneError:
             if ended is None:
@@ -53,7 +58,7 @@ class Listener:
             return ended
         return self._fold.state()
 
-    async def _take(self, turn_id: str, logged: LoggedEvent) -> None:
+    async def _take(self, turn_id: str, logged: LoggedEvent, decided: Mapping[str, int]) -> None:
         event = logged.event
         self._fold.add(logged)
         if isinstance(event, TokenEvent):
@@ -62,6 +67,9 @@ class Listener:
         elif isinstance(event, RestartEvent):
             await self._restart()
         elif isinstance(event, ApprovalRequestEvent):
+            self._steps.asked(event)
+            if decided.get(event.call_id, 0) > logged.position:
+                return  # It was decided before there was time to ask.
             await self._flush()
             ask = ApprovalAsk(
                 turn_id=turn_id, call_id=event.call_id, tool=event.tool, args=event.args, reason=event.reason
@@ -82,5 +90,4 @@ class Listener:
         text = self._fold.text
         self._pieces = [text[self._told :]] if len(text) > self._told else []
         self._told = min(self._told, len(text))
-        line = "Starting again"
-        await self._on_step(StreamStep(id="status", kind="status", name=line, phase="progress", summary=line))
+        await self._on_step(status_step("Starting again"))

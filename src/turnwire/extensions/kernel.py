@@ -98,7 +98,8 @@ class Kernel:
         for hosted in self.loader.hosted.values():
             if not hosted.is_up:
                 self.router.channels.pop(hosted.id, None)
-        await self.router.resume()
+                self.router.asker.providers.pop(hosted.id, None)
+        self.router.resume()
 
     async def close(self) -> None:
         """After the turns were wound down: brings what has ended, then stops the extensions."""

@@ -37,6 +37,9 @@ class ManifestError(Exception):
 def _check_id(value: str) -> str:
     if not ID.fullmatch(value):
         raise ValueError("use lower-case letters, digits and _, beginning with a letter")
+    if value == "extension":
+        # What extensions ask themselves belongs to `extension:<id>`, and a channel's users to `<id>:<user>`.
+        raise ValueError("this name is taken")
     return value
 
 

@@ -7,9 +7,10 @@ by the next process.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from turnwire.core.contracts import Accepted, Store
 from turnwire.core.encoding import clean_text
@@ -68,7 +69,8 @@ class MessageRouter:
         text = clean_text(text).strip()
         if not text:
             return ""
-        key = f"{known.id}:{user_id}:{message_id or new_id()}"
+        # Quoted, so that no two messages of different users can have one key.
+        key = f"{known.id}:{user_id}:{quote(message_id or new_id(), safe='')}"
         principal = principal or f"{known.id}:{user_id}"
         errand = await self._apart(self._take(key, known.id, user_id, principal, agent_id, text))
         if isinstance(errand, str):
@@ -128,20 +130,27 @@ class MessageRouter:
     async def send_message(self, channel_id: str, message: str) -> None:
         await self._channel(channel_id).send_message(message)
 
-    async def resume(self) -> None:
-        """Takes up what an earlier process has not brought, for the channels that are there."""
-        for delivery in await self._deliveries.undelivered():
-            if delivery.channel_id in self.channels:
-                async with self._carrier.taking(delivery.channel_id, delivery.user_id) as lane:
-                    if not self._underway(delivery):
-                        await self._begin(lane, delivery, is_resumed=True)
+    def resume(self) -> None:
+        """Takes up what an earlier process has not brought, for the channels that are there. Nobody waits for it."""
+        self._spawn(self._resume())
 
     async def close(self) -> None:
-        await self._carrier.close(self._limits.closing_patience)
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._limits.closing_patience)
+        await self._carrier.close(self._limits.closing_patience)
+
+    async def _resume(self) -> None:
+        for delivery in await self._deliveries.undelivered():
+            if delivery.channel_id not in self.channels:
+                continue
+            try:
+                async with self._carrier.taking(delivery.channel_id, delivery.user_id) as lane:
+                    if not self._underway(delivery):
+                        await self._begin(lane, delivery, is_resumed=True)
+            except Exception:
+                logger.exception("the answer %s could not be taken up", delivery.key)
 
     async def _take(
         self, key: str, channel_id: str, user_id: str, principal: str, agent_id: str | None, text: str
@@ -245,9 +254,15 @@ class MessageRouter:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _apart(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
         """In a task of its own: whoever waits for it may be cancelled without breaking it off in the middle."""
-        return asyncio.shield(self._spawn(work))
+        task = self._spawn(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ShuttingDownError from None
+            raise
 
 
 def _completed(state: TurnState) -> str:

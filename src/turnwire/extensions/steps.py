@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
     Event,
     HandoffEvent,
     ReviewEvent,
@@ -24,6 +26,9 @@ class Steps:
 
     def __init__(self) -> None:
         self._tools: dict[str, str] = {}
+
+    def asked(self, event: ApprovalRequestEvent) -> None:
+        self._tools[event.call_id] = event.tool
 
     def step(self, logged: LoggedEvent) -> StreamStep | None:
         event: Event = logged.event
@@ -63,10 +68,17 @@ class Steps:
             case HandoffEvent():
                 return StreamStep(id=f"handoff-{logged.position}", kind="handoff", name=event.agent, phase="finished")
             case StatusEvent():
-                # It has no end of its own; the next one takes its place.
-                return StreamStep(id="status", kind="status", name=event.text, phase="progress", summary=event.text)
+                return status_step(event.text)
+            case ApprovalResponseEvent():
+                verdict = "Approved" if event.approved else "Denied"
+                return status_step(f"{verdict}: {self._tools.get(event.call_id, 'tool')}")
             case _:
                 return None
+
+
+def status_step(text: str) -> StreamStep:
+    """A line on its own. It has no end; the next one takes its place."""
+    return StreamStep(id="status", kind="status", name=text, phase="progress", summary=text)
 
 
 def status_line(step: StreamStep) -> str | None:
