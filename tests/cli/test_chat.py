@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.channels.console.typist import REFERENCES, Typist, serving_agents, typing, write_agents
+from tests.process.test_imports import loaded
 
 CTRL_C, CTRL_D, ENTER, ALT_ENTER = "\x03", "\x04", "\r", "\x1b\r"
 PROMPT = "/help for commands"
@@ -18,7 +19,9 @@ def ask(typist: Typist, message: str) -> None:
 @pytest.mark.parametrize("size", [(80, 24), (40, 15), (200, 50)], ids=str)
 def test_an_answer_is_seen_whole_and_once_in_every_size(tmp_path: Path, size: tuple[int, int]) -> None:
     data = tmp_path / "data"
-    with serving_agents(data, tmp_path) as server, typing("chat", "--data", data, cwd=tmp_path, size=size) as typist:
+    # What a shell once exported is not how large the terminal is.
+    stale = {"size": size, "COLUMNS": "80", "LINES": "24"}
+    with serving_agents(data, tmp_path) as server, typing("chat", "--data", data, cwd=tmp_path, **stale) as typist:
         typist.see("the server", server.url, PROMPT)
         ask(typist, "/agents story")
         typist.see("story is asked")
@@ -275,3 +278,55 @@ def test_plain_text_sends_no_escape_codes_in_answers(tmp_path: Path) -> None:
         assert "\x1b" not in answer
         typist.type(CTRL_D)
         assert typist.leaves() == 0
+
+
+EXTENSION = """
+from turnwire.extensions.contract import Health
+
+class Remarker:
+    async def initialize(self, context):
+        self.context = context
+
+    async def start(self): ...
+    async def stop(self): ...
+    async def destroy(self): ...
+
+    async def health_check(self):
+        return Health("running")
+
+    async def run_background(self):
+        import asyncio, pathlib
+        while not pathlib.Path("now").exists():
+            await asyncio.sleep(0.05)
+        await self.context.send_message("console", "**By the way:** it is late.")
+        await asyncio.Event().wait()
+"""
+
+
+def test_an_extension_speaks_above_the_prompt_and_what_is_typed_stays(tmp_path: Path) -> None:
+    write_agents(tmp_path)
+    place = tmp_path / "extensions" / "remarker"
+    place.mkdir(parents=True)
+    (place / "manifest.yaml").write_text(
+        "id: remarker\nname: Remarker\nversion: 0.1.0\napi: '1'\nentrypoint: main:Remarker\n"
+    )
+    (place / "main.py").write_text(EXTENSION)
+    options = (*REFERENCES, "--extensions", tmp_path / "extensions")
+    with typing("chat", "--data", tmp_path / "data", *options, cwd=tmp_path) as typist:
+        typist.see(PROMPT)
+        typist.type("half a mess")
+        typist.see("› half a mess")
+        (tmp_path / "now").touch()
+        typist.see("By the way: it is late.")
+        typist.until(lambda: typist.lines[-1] == "› half a mess", "the prompt below it")
+        typist.type("age" + ENTER)
+        typist.see("You said: half a message")
+        typist.type(CTRL_D)
+        assert typist.leaves() == 0
+
+
+@pytest.mark.parametrize("command", ["chat", "ask"])
+def test_help_waits_for_no_terminal_library(command: str) -> None:
+    found = loaded("-m", "turnwire", command, "--help")
+    assert "typer" in found
+    assert not found & {"fastapi", "httpx", "msgspec", "prompt_toolkit", "pydantic_settings", "starlette", "uvicorn"}

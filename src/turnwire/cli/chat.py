@@ -51,13 +51,17 @@ def chat(
     agent: Agents = None,
     docs: Docs = None,
     embedded: Embedded = False,
+    extensions: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder of extensions to run along, without a server; may be repeated.", exists=True),
+    ] = None,
     session: SessionId = None,
     plain: Plain = False,
 ) -> None:
     """Talk to an agent in the terminal. Ctrl-C stops an answer, Ctrl-D leaves, /help shows the rest."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         _refuse("chat needs a terminal; in a pipe, use `turnwire ask`")
-    wanted = _wanted(data, url, key, agent, docs, embedded)
+    wanted = _wanted(data, url, key, agent, docs, embedded, extensions)
     raise typer.Exit(_run(_chat(wanted, session, plain)))
 
 
@@ -86,13 +90,19 @@ def ask(
 
 
 def _wanted(
-    data: Path, url: str | None, key: str | None, agents: list[str] | None, docs: list[Path] | None, embedded: bool
+    data: Path,
+    url: str | None,
+    key: str | None,
+    agents: list[str] | None,
+    docs: list[Path] | None,
+    embedded: bool,
+    extensions: list[Path] | None = None,
 ) -> "Wanted":
     from turnwire.cli.hosting import Wanted
 
-    wanted = Wanted(data, url, key, tuple(agents or ()), tuple(docs or ()), embedded)
+    wanted = Wanted(data, url, key, tuple(agents or ()), tuple(docs or ()), embedded, tuple(extensions or ()))
     if url is not None and wanted.must_be_embedded:
-        _refuse("--url asks a server; --embedded, --docs and --agent module:name do without one")
+        _refuse("--url asks a server; --embedded, --docs, --extensions and --agent module:name do without one")
     return wanted
 
 
@@ -139,20 +149,19 @@ async def _to_its_end(program: Coroutine[Any, Any, int]) -> int:
 
 
 async def _chat(wanted: "Wanted", session_id: str | None, plain: bool) -> int:
-    from rich.console import Console
     from rich.text import Text
 
     from turnwire.channels.console.chatting import Chat
     from turnwire.channels.console.plain import PlainView
     from turnwire.channels.console.rendering import LiveView
-    from turnwire.channels.console.screen import the_screen
+    from turnwire.channels.console.screen import terminal_console, the_screen
     from turnwire.cli import hosting
 
     # The one that extensions of this process speak to as well.
     screen = the_screen()
     is_plain = plain or screen.console.is_dumb_terminal
     if is_plain:
-        screen.console = Console(highlight=False, color_system=None)
+        screen.console = terminal_console(plain=True)
     screen.claim(wanted)
     async with hosting.opened(wanted, screen) as host:
         screen.say(
@@ -182,10 +191,10 @@ async def _ask(wanted: "Wanted", question: str, session_id: str | None, *, plain
     from turnwire.channels.console.keyboard import Keyboard
     from turnwire.channels.console.plain import JsonView, PlainView
     from turnwire.channels.console.rendering import LiveView
-    from turnwire.channels.console.screen import Screen
+    from turnwire.channels.console.screen import Screen, terminal_console
     from turnwire.cli import hosting
 
-    console = Console(highlight=False)
+    console = terminal_console()
     is_live = not (plain or json) and sys.stdout.isatty() and not console.is_dumb_terminal
     screen = Screen(console if is_live else Console(file=sys.stderr, highlight=False, color_system=None))
     view = LiveView(screen) if is_live else PlainView(sys.stdout, sys.stderr, share_a_terminal=sys.stdout.isatty())

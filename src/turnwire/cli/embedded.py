@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 from turnwire.assembly import load_agent
 from turnwire.channels.console.hosts import Exchange, Found, Heard, HostError, Lost, Noted, PastSession
@@ -17,8 +18,10 @@ from turnwire.settings import Settings
 
 
 class EmbeddedHost:
-    def __init__(self, data: Path, agents: Sequence[str] = (), docs: Sequence[Path] = ()) -> None:
-        """Raises HostError."""
+    def __init__(
+        self, data: Path, agents: Sequence[str] = (), docs: Sequence[Path] = (), extensions: Sequence[Path] = ()
+    ) -> None:
+        """Without `extensions` there are none, not even those that are installed. Raises HostError."""
         named: dict[str, Agent] = {}
         for reference in agents:
             name, equals, target = reference.rpartition("=")
@@ -28,7 +31,8 @@ class EmbeddedHost:
                 raise HostError(f"--agent: {error}") from error
         try:
             # Nobody waits for a program that was left.
-            self._turnwire = Turnwire(agents=named, settings=Settings(data=data, shutdown_grace=0), docs=docs)
+            settings = Settings(data=data, shutdown_grace=0)
+            self._turnwire = Turnwire(agents=named, settings=settings, docs=docs, extensions=extensions or None)
         except TurnwireError as error:
             raise HostError(str(error)) from error
 
@@ -65,7 +69,13 @@ class EmbeddedHost:
             raise HostError(str(error)) from error
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None:
-        raise HostError("tools cannot be allowed here yet; stop the turn with Ctrl-C")
+        decide: Any = getattr(self._turnwire.runner, "decide", None)
+        if decide is None:
+            raise HostError("tools cannot be allowed here yet; stop the turn with Ctrl-C")
+        try:
+            await decide(turn_id, call_id, approved=approved, by=LOCAL_PRINCIPAL, reason=reason)
+        except TurnwireError as error:
+            raise HostError(str(error)) from error
 
     async def sessions(self, limit: int) -> list[PastSession]:
         found = await self._turnwire.store.list_sessions(LOCAL_PRINCIPAL, limit=limit)

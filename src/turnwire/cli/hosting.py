@@ -27,6 +27,7 @@ class Wanted(Struct, frozen=True):
     agents: tuple[str, ...] = ()
     docs: tuple[Path, ...] = ()
     embedded: bool = False
+    extensions: tuple[Path, ...] = ()
 
     @property
     def brought(self) -> list[str]:
@@ -40,7 +41,7 @@ class Wanted(Struct, frozen=True):
 
     @property
     def must_be_embedded(self) -> bool:
-        return bool(self.embedded or self.docs or self.brought)
+        return bool(self.embedded or self.docs or self.brought or self.extensions)
 
 
 @asynccontextmanager
@@ -53,7 +54,7 @@ async def opened(wanted: Wanted, screen: Screen) -> AsyncGenerator[Host]:
     else:
         from turnwire.cli.embedded import EmbeddedHost
 
-        host = EmbeddedHost(wanted.data, wanted.brought, wanted.docs)
+        host = EmbeddedHost(wanted.data, wanted.brought, wanted.docs, wanted.extensions)
         logging.getLogger("turnwire").addHandler(_ScreenLog(screen))
         await host.open()
     try:

@@ -52,7 +52,7 @@ class _Block(Markdown):
 
 
 class MarkdownBlock:
-    """A piece of Markdown without empty lines around it; as it was written, if Rich cannot show it."""
+    """A piece of Markdown without empty space around it; as it was written, if Rich cannot show it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -62,14 +62,21 @@ class MarkdownBlock:
             lines = console.render_lines(_Block(self._text), options, pad=False)
         except Exception:
             lines = console.render_lines(Text(self._text), options, pad=False)
-        while lines and _is_empty(lines[0]):
+        lines = [_trimmed(line) for line in lines]
+        while lines and not lines[0]:
             del lines[0]
-        while lines and _is_empty(lines[-1]):
+        while lines and not lines[-1]:
             del lines[-1]
         for line in lines:
             yield from line
             yield Segment.line()
 
 
-def _is_empty(line: list[Segment]) -> bool:
-    return not "".join(segment.text for segment in line).strip()
+def _trimmed(line: list[Segment]) -> list[Segment]:
+    """Without the spaces that fill it up: they would be copied along, and broken when the terminal becomes narrower."""
+    line = list(line)
+    while line:
+        last = line.pop()
+        if text := last.text.rstrip():
+            return [*line, Segment(text, last.style)]
+    return []

@@ -4,6 +4,7 @@ What stays is written once and scrolls away as in any program, so it can be sear
 What is replaced never grows beyond the screen, because a line that has scrolled off cannot be taken back.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -20,7 +21,13 @@ Line = list[Segment]
 @cache
 def the_screen() -> "Screen":
     """The terminal of this process: there is only one, whoever writes to it."""
-    return Screen(Console(highlight=False))
+    return Screen(terminal_console())
+
+
+def terminal_console(*, plain: bool = False) -> Console:
+    """A console on the standard output, as large as the terminal is and not as a variable says that it was."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return Console(highlight=False, color_system=None if plain else "auto", _environ=environment)
 
 
 class Screen:
