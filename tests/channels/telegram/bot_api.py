@@ -8,6 +8,7 @@ records every call, and can say what each person sees now. It shares its clock w
 import asyncio
 import itertools
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -301,7 +302,7 @@ class BotApi:
                 raise Refused(400, "Bad Request: can't parse entities: today nothing is right")
             seconds = self.rates.refuse(call.method, call.params.get("chat_id", 0))
             if seconds is not None:
-                waited = max(1, round(seconds))
+                waited = max(1, math.ceil(seconds))
                 raise Refused(429, f"Too Many Requests: retry after {waited}", retry_after=waited)
             method = getattr(self, f"_do_{call.method}", None)
             if method is None:

@@ -26,5 +26,5 @@ async def world(tmp_path: Path, clock: Clock) -> AsyncIterator[World]:
 
 @pytest.fixture(autouse=True)
 def the_event_loop_is_never_blocked() -> Iterator[None]:
-    with blockbuster_ctx("turnwire.channels"):
+    with blockbuster_ctx("turnwire.channels.telegram"):
         yield

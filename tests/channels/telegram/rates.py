@@ -63,7 +63,7 @@ class Rates:
 
     def close(self, chat_id: int, seconds: float) -> None:
         self._closed[chat_id] = self._clock.now() + seconds
-        self._penalty[chat_id] = FIRST_PENALTY
+        self._penalty[chat_id] = FIRST_PENALTY / 2
 
     def refuse(self, method: str, chat_id: int) -> float | None:
         """Seconds to wait, if the call is too many."""

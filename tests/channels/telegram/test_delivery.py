@@ -50,6 +50,8 @@ async def test_a_crash_during_a_flood_wait_loses_nothing(world: World) -> None:
     await world.delivered()
     assert world.api.texts(ADA) == ["An answer that is long enough to be shown at once. The end."]
     assert world.api.shown(ADA)[0].buttons == []
+    # The next process knew that it had to wait.
+    assert len(world.api.too_many) == 1
 
 
 async def test_a_message_that_nobody_had_answered_is_answered_by_the_next_process(world: World) -> None:

@@ -13,7 +13,7 @@ from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.delivery import Deliveries
 from turnwire.channels.telegram.desk import Desk
 from turnwire.channels.telegram.live import LiveAnswer
-from turnwire.channels.telegram.records import Answer
+from turnwire.channels.telegram.schema import Answer
 from turnwire.channels.telegram.updates import Asked
 from turnwire.core.errors import ShuttingDownError, TurnwireError
 from turnwire.extensions.contract import ExtensionContext

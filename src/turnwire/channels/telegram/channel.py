@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
@@ -50,7 +51,11 @@ class TelegramChannel:
     async def start(self) -> None:
         if self._context is None or self._problem() is not None:
             return
-        self._open = _Open(self._context, self._config, self._token, self._clock)
+        context = self._context
+        # Making a folder and reading the certificates that can be trusted may take a while.
+        folder = await asyncio.to_thread(lambda: context.data_folder)
+        api = await asyncio.to_thread(BotApi, self._token, self._config.api_url, self._clock)
+        self._open = _Open(context, self._config, api, folder, self._clock)
         await self._open.start()
 
     async def run_background(self) -> None:
@@ -133,11 +138,13 @@ class TelegramChannel:
 class _Open:
     """Everything that lives from `start` to `stop`."""
 
-    def __init__(self, context: ExtensionContext, config: TelegramConfig, token: str, clock: Clock) -> None:
+    def __init__(
+        self, context: ExtensionContext, config: TelegramConfig, api: BotApi, folder: Path, clock: Clock
+    ) -> None:
         self._config = config
         self._clock = clock
-        self._api = BotApi(token, config.api_url, clock)
-        self._records = Records(context.data_folder / "telegram.db")
+        self._api = api
+        self._records = Records(folder / "telegram.db")
         desk = Desk(self._api, Budgets(clock), self._records, NewestIds(), clock, context.logger)
         self._deliveries = Deliveries(desk)
         self._reception = Reception(clock)

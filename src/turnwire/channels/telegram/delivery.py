@@ -15,7 +15,7 @@ from turnwire.channels.telegram.formatted import LIMIT, Formatted, italic
 from turnwire.channels.telegram.live import LiveAnswer
 from turnwire.channels.telegram.markdown import render
 from turnwire.channels.telegram.posting import Posting
-from turnwire.channels.telegram.records import Answer
+from turnwire.channels.telegram.schema import Answer
 from turnwire.channels.telegram.splitting import messages
 
 _EMPTY = "(There was no answer.)"
@@ -30,8 +30,7 @@ class Deliveries:
 
     async def resume(self) -> None:
         """Goes on with what an earlier process has left."""
-        for user_id, message_id in await self._desk.records.newest_messages():
-            self._desk.newest.note(Address.parse(user_id).chat_id, message_id)
+        await self._desk.load()
         for answer in await self._desk.records.undelivered():
             self.add(answer)
 

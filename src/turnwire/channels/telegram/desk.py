@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from turnwire.channels.telegram.addresses import Address
 from turnwire.channels.telegram.budget import Budgets
 from turnwire.channels.telegram.client import BotApi
 from turnwire.channels.telegram.clock import Clock
+from turnwire.channels.telegram.failures import FloodError
 from turnwire.channels.telegram.formatted import Formatted
 from turnwire.channels.telegram.records import Records
 
@@ -63,3 +65,15 @@ class Desk(Struct, frozen=True):
     newest: NewestIds
     clock: Clock
     logger: logging.Logger
+
+    async def flooded(self, chat_id: int, error: FloodError) -> None:
+        """Keeps everybody from sending anything there, also in the next process: each call would make it worse."""
+        self.budgets.of(chat_id).close(error.retry_after)
+        await self.records.set_flood(chat_id, self.clock.real(error.retry_after))
+
+    async def load(self) -> None:
+        """What an earlier process knew."""
+        for chat_id, seconds in await self.records.floods():
+            self.budgets.of(chat_id).close(seconds * self.clock.speed)
+        for user_id, message_id in await self.records.newest_messages():
+            self.newest.note(Address.parse(user_id).chat_id, message_id)

@@ -76,7 +76,7 @@ class Draft:
             self._desk.logger.info("drafts are refused, so messages are edited: %s", error)
             self.is_refused = True
         except FloodError as error:
-            self._budget.close(error.retry_after)
+            await self._desk.flooded(self._address.chat_id, error)
             raise
 
 

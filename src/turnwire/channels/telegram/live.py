@@ -16,7 +16,7 @@ from turnwire.channels.telegram.failures import FloodError, TelegramError
 from turnwire.channels.telegram.formatted import LIMIT, Formatted, italic
 from turnwire.channels.telegram.markdown import render
 from turnwire.channels.telegram.posting import Posting
-from turnwire.channels.telegram.records import Answer
+from turnwire.channels.telegram.schema import Answer
 from turnwire.channels.telegram.splitting import messages
 from turnwire.channels.telegram.status import StatusLine
 from turnwire.extensions.contract import StreamStep
@@ -127,7 +127,7 @@ class LiveAnswer:
         try:
             await self._desk.api.call("sendChatAction", params)
         except FloodError as error:
-            self._posting.budget.close(error.retry_after)
+            await self._desk.flooded(self._address.chat_id, error)
         except TelegramError as error:
             self._desk.logger.debug("no typing: %s", error)
 
@@ -138,7 +138,7 @@ class LiveAnswer:
             if self._muted or await self._draw(self.text, self._status.line()):
                 self._drawn = drawn
         except FloodError as error:
-            self._posting.budget.close(error.retry_after)
+            await self._desk.flooded(self._address.chat_id, error)
             self._interval = min(self._interval * 2, _MOST_INTERVAL_SECONDS)
         except TelegramError as error:
             # The end will be delivered in any case; until then it is better to be quiet.

@@ -19,7 +19,7 @@ from turnwire.channels.telegram.failures import (
     UncertainError,
     UnreachableError,
 )
-from turnwire.channels.telegram.records import Part
+from turnwire.channels.telegram.schema import Part
 
 # A call whose connection broke may still be on its way.
 _SETTLING_SECONDS = 5.0
@@ -113,8 +113,8 @@ class Posting:
     async def _after_failure(self, error: TelegramError, tries: int) -> None:
         """Waits as long as it has to. Raises the error if waiting does not help."""
         match error:
-            case FloodError(retry_after=seconds):
-                self.budget.close(seconds)
+            case FloodError():
+                await self._desk.flooded(self._address.chat_id, error)
             case UncertainError() | UnreachableError() | TokenError():
                 self._desk.logger.info("will be tried again: %s", error)
                 await self._desk.clock.sleep(min(2.0**tries, _MOST_BACK_OFF_SECONDS))
@@ -202,4 +202,4 @@ class Posting:
             except BadRequestError as error:
                 return error.kind == "not_modified"
             except FloodError as error:
-                self.budget.close(error.retry_after)
+                await self._desk.flooded(self._address.chat_id, error)

@@ -9,50 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from turnwire.channels.telegram.schema import SCHEMA, SLOTS, Answer, AnswerState, Part, answer_row, find_answers
+
 _T = TypeVar("_T")
 _KEPT_SECONDS = 7 * 24 * 3600
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS inbox (
-    update_id INTEGER PRIMARY KEY, body BLOB NOT NULL, done INTEGER NOT NULL DEFAULT 0, at REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS answers (
-    answer_id TEXT PRIMARY KEY, user_id TEXT NOT NULL, state TEXT NOT NULL, text TEXT, stopped INTEGER NOT NULL,
-    reply_to INTEGER, buttons TEXT, at REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS parts (
-    answer_id TEXT NOT NULL, number INTEGER NOT NULL, message_id INTEGER, sent_after INTEGER, shown TEXT,
-    PRIMARY KEY (answer_id, number));
-CREATE TABLE IF NOT EXISTS asks (answer_id TEXT PRIMARY KEY, body BLOB NOT NULL, at REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS paired (user_id INTEGER PRIMARY KEY, name TEXT NOT NULL, at REAL NOT NULL);
-"""
-
-AnswerState = Literal["live", "final", "delivered", "refused"]
-
-
-class Answer(msgspec.Struct, frozen=True):
-    answer_id: str
-    user_id: str
-    state: AnswerState
-    text: str | None = None
-    stopped: bool = False
-    reply_to: int | None = None
-    buttons: str | None = None
-    """What can be pressed below it, as Telegram's JSON."""
-
-
-class Part(msgspec.Struct, frozen=True):
-    """One message of an answer. Without a `message_id`, it was being sent when `sent_after` was the newest known.
-
-    `shown` stands for what it says, so that the same is not said again.
-    """
-
-    message_id: int | None = None
-    sent_after: int | None = None
-    shown: str | None = None
 
 
 class Records:
@@ -77,7 +41,7 @@ class Records:
         database = sqlite3.connect(self._path, check_same_thread=False)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        database.executescript(_SCHEMA)
+        database.executescript(SCHEMA)
         old = (time.time() - _KEPT_SECONDS,)
         with database:
             database.execute("DELETE FROM inbox WHERE done AND at < ?", old)
@@ -135,17 +99,17 @@ class Records:
         """Keeps a new answer, or returns what is known of it."""
 
         def insert(db: sqlite3.Connection) -> Answer:
-            db.execute(f"INSERT OR IGNORE INTO answers VALUES ({_SLOTS})", _row(answer))
-            return _answers(db, "answer_id = ?", answer.answer_id)[0]
+            db.execute(f"INSERT OR IGNORE INTO answers VALUES ({SLOTS})", answer_row(answer))
+            return find_answers(db, "answer_id = ?", answer.answer_id)[0]
 
         return await self._do(insert)
 
     async def finish(self, answer: Answer) -> bool:
         """From here on it will be delivered, whatever happens. False if it had been finished before."""
-        statement = f"""INSERT INTO answers VALUES ({_SLOTS}) ON CONFLICT (answer_id) DO UPDATE
+        statement = f"""INSERT INTO answers VALUES ({SLOTS}) ON CONFLICT (answer_id) DO UPDATE
             SET state = excluded.state, text = excluded.text, stopped = excluded.stopped, buttons = excluded.buttons
             WHERE state = 'live'"""
-        return bool(await self._do(lambda db: db.execute(statement, _row(answer)).rowcount))
+        return bool(await self._do(lambda db: db.execute(statement, answer_row(answer)).rowcount))
 
     async def rewrite(self, answer_id: str, text: str) -> Answer | None:
         """Another text in place of one that was sent, without its buttons; to be delivered like a new one."""
@@ -153,7 +117,7 @@ class Records:
         def update(db: sqlite3.Connection) -> Answer | None:
             statement = "UPDATE answers SET state = 'final', text = ?, buttons = NULL WHERE answer_id = ?"
             db.execute(statement, (text, answer_id))
-            return next(iter(_answers(db, "answer_id = ?", answer_id)), None)
+            return next(iter(find_answers(db, "answer_id = ?", answer_id)), None)
 
         return await self._do(update)
 
@@ -166,10 +130,10 @@ class Records:
         await self._do(lambda db: db.execute("UPDATE answers SET state = ? WHERE answer_id = ?", (state, answer_id)))
 
     async def answer(self, answer_id: str) -> Answer | None:
-        return next(iter(await self._do(lambda db: _answers(db, "answer_id = ?", answer_id))), None)
+        return next(iter(await self._do(lambda db: find_answers(db, "answer_id = ?", answer_id))), None)
 
     async def undelivered(self) -> list[Answer]:
-        return await self._do(lambda db: _answers(db, "state = ?", "final"))
+        return await self._do(lambda db: find_answers(db, "state = ?", "final"))
 
     async def parts(self, answer_id: str) -> dict[int, Part]:
         query = "SELECT number, message_id, sent_after, shown FROM parts WHERE answer_id = ? ORDER BY number"
@@ -200,6 +164,22 @@ class Records:
         rows = await self._do(lambda db: db.execute(query).fetchall())
         return [(row[0], row[1]) for row in rows if row[1] is not None]
 
+    # How long nothing may be sent
+
+    async def set_flood(self, chat_id: int, seconds: float) -> None:
+        row = (chat_id, time.time() + seconds)
+        await self._do(lambda db: db.execute("INSERT OR REPLACE INTO floods VALUES (?, ?)", row))
+
+    async def floods(self) -> list[tuple[int, float]]:
+        """The chats that are closed, and for how many seconds still."""
+
+        def read(db: sqlite3.Connection) -> list[tuple[int, float]]:
+            now = time.time()
+            db.execute("DELETE FROM floods WHERE until < ?", (now,))
+            return [(row[0], row[1] - now) for row in db.execute("SELECT chat_id, until FROM floods")]
+
+        return await self._do(read)
+
     # Who may
 
     async def paired(self) -> list[int]:
@@ -225,16 +205,3 @@ class Records:
             return row[0] if row else None
 
         return await self._do(take)
-
-
-_COLUMNS = "answer_id, user_id, state, text, stopped, reply_to, buttons"
-_SLOTS = "?, ?, ?, ?, ?, ?, ?, ?"
-
-
-def _row(answer: Answer) -> tuple[Any, ...]:
-    return (*msgspec.structs.astuple(answer), time.time())
-
-
-def _answers(database: sqlite3.Connection, where: str, value: str) -> list[Answer]:
-    rows = database.execute(f"SELECT {_COLUMNS} FROM answers WHERE {where} ORDER BY at", (value,)).fetchall()
-    return [Answer(*row[:4], stopped=bool(row[4]), reply_to=row[5], buttons=row[6]) for row in rows]
