@@ -126,7 +126,7 @@ class Chat:
                     f"{mark}{number:>3}  ", one_line(session.title or "(no title)", 60), (f"  {about}", "dim")
                 )
             )
-        picked = await self._answer("Which one (Enter for none)? ")
+        picked = await self._prompt.answer("Which one (Enter for none)? ")
         if not picked.isdecimal() or not 0 < int(picked) <= len(sessions):
             self._say("Nothing has changed.")
             return
@@ -148,12 +148,6 @@ class Chat:
             self._say(f"{', '.join(names)}. Asked now: {self._agent or names[0]}.")
         else:
             self._say(f"{self._host.name} does not tell. Asked now: {self._agent or 'its default agent'}.")
-
-    async def _answer(self, label: str) -> str:
-        try:
-            return (await self._prompt.read(label=label)).strip()
-        except (KeyboardInterrupt, EOFError):
-            return ""
 
     def _say(self, text: str) -> None:
         self._screen.say(Text(text, "dim"))

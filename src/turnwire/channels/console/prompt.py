@@ -30,12 +30,22 @@ class Prompt:
             reserve_space_for_menu=0 if plain else 4,
         )
 
-    async def read(self, default: str = "", label: str = "› ") -> str:
-        """Raises KeyboardInterrupt for Ctrl-C, EOFError for Ctrl-D."""
+    async def read(self, default: str = "") -> str:
+        """A message. Raises KeyboardInterrupt for Ctrl-C, EOFError for Ctrl-D."""
+        return await self._read(self._session, "› ", default)
+
+    async def answer(self, question: str) -> str:
+        """A word, which is no part of the history; empty if there is none."""
+        try:
+            return (await self._read(PromptSession(), question)).strip()
+        except (KeyboardInterrupt, EOFError):
+            return ""
+
+    async def _read(self, session: PromptSession[str], label: str, default: str = "") -> str:
         self._screen.while_prompting = _beside
         try:
             # Signals are for whoever runs the program: at the prompt Ctrl-C is a key.
-            return await self._session.prompt_async(
+            return await session.prompt_async(
                 FormattedText([("bold ansicyan", label)]), default=default, handle_sigint=False
             )
         finally:

@@ -34,6 +34,7 @@ from turnwire.core.events import (
 )
 
 _THOUGHT_LENGTH = 50
+_QUOTE_LENGTH = 100
 _HINTS = {
     "rate_limited": "Wait a moment and ask again.",
     "model_unavailable": "Look whether the model's server is running, then ask again.",
@@ -155,7 +156,9 @@ def _sources(citations: Iterable[CitationEvent]) -> Iterable[Source]:
         title = heading if heading.startswith(title) else f"{title} › {heading}" if heading else title
         if citation.page_number is not None:
             title += f", p. {citation.page_number}"
-        yield Source(citation.index, title, _tidy(citation.supporting_quote or ""), _tidy(citation.url or ""))
+        yield Source(
+            citation.index, title, _tidy(citation.supporting_quote or "", _QUOTE_LENGTH), _tidy(citation.url or "")
+        )
 
 
 def _review(event: ReviewEvent) -> str:
