@@ -1,7 +1,7 @@
 """Calling an extension: it may raise, hang or refuse to be cancelled, and costs its caller no more than a limit."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -48,6 +48,25 @@ def _forget(task: asyncio.Task[Any]) -> None:
     _given_up.discard(task)
     if not task.cancelled():
         task.exception()
+
+
+class Background:
+    """Tasks that nobody waits for, until they are ended together."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self, patience: float) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=patience)
 
 
 def reason(error: BaseException) -> str:

@@ -8,31 +8,29 @@ by the next process.
 import asyncio
 import logging
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from turnwire.core.contracts import Accepted, Store
+from turnwire.core.contracts import Store
 from turnwire.core.encoding import clean_text
-from turnwire.core.errors import AgentError, NotFoundError, ShuttingDownError, TurnwireError
+from turnwire.core.errors import NotFoundError, ShuttingDownError, TurnwireError
 from turnwire.core.ids import new_id
 from turnwire.core.runner import TurnRunner
-from turnwire.core.turns import TurnState
 from turnwire.extensions.asking import Asker
-from turnwire.extensions.bounded import call
+from turnwire.extensions.bounded import Background, call
 from turnwire.extensions.bus import EventBus
 from turnwire.extensions.carrying import Carrier, Errand, Lane
 from turnwire.extensions.channels import Channel
 from turnwire.extensions.contract import OnChunk, OnToolCall, StreamStep
 from turnwire.extensions.deliveries import Deliveries, Delivery
-from turnwire.extensions.following import Listener, nothing
+from turnwire.extensions.following import Listener
+from turnwire.extensions.invoking import Invoker
 from turnwire.extensions.limits import KernelLimits
 from turnwire.extensions.texts import error_text, final_text
 
 logger = logging.getLogger("turnwire.extensions")
 
 T = TypeVar("T")
-_OWN = "self"
 
 
 class MessageRouter:
@@ -44,10 +42,11 @@ class MessageRouter:
         self._deliveries = deliveries
         self._bus = bus
         self._limits = limits
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background()
         self.channels: dict[str, Channel] = {}
         self.asker = Asker(store, runner, limits.extension_timeout)
         self._carrier = Carrier(store, self.channels, deliveries, bus, limits)
+        self._invoker = Invoker(store, runner, self.asker, deliveries, self._background)
 
     async def handle_user_message(
         self,
@@ -79,7 +78,7 @@ class MessageRouter:
 
     async def invoke_agent(self, prompt: str, agent_id: str | None = None, *, owner: str = "kernel") -> str:
         """Asks the agent on an extension's own behalf, in a session of its own. Raises AgentError."""
-        return await self._invoke(prompt, agent_id, owner, Listener())
+        return await self._invoker.invoke(prompt, agent_id, owner, Listener())
 
     async def invoke_agent_streamed(
         self,
@@ -102,7 +101,7 @@ class MessageRouter:
             if on_tool_call is not None and step.kind == "tool" and step.phase == "started":
                 await call(self._limits.channel_timeout, on_tool_call, step.name)
 
-        return await self._invoke(prompt, agent_id, owner, Listener(chunk, step, nothing))
+        return await self._invoker.invoke(prompt, agent_id, owner, Listener(chunk, step))
 
     async def cancel(self, channel_id: str, user_id: str) -> bool:
         """Stops what is answered for this user and what waits behind it. It takes no lock, so nothing is in its way."""
@@ -132,14 +131,12 @@ class MessageRouter:
 
     def resume(self) -> None:
         """Takes up what an earlier process has not brought, for the channels that are there. Nobody waits for it."""
-        self._spawn(self._resume())
+        self._background.run(self._resume())
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._limits.closing_patience)
-        await self._carrier.close(self._limits.closing_patience)
+        patience = self._limits.closing_patience
+        await self._background.close(patience)
+        await self._carrier.close(patience)
 
     async def _resume(self) -> None:
         for delivery in await self._deliveries.undelivered():
@@ -211,30 +208,6 @@ class MessageRouter:
             return ""  # Its session was deleted.
         return final_text(state) if state else ""
 
-    async def _invoke(self, prompt: str, agent_id: str | None, owner: str, listener: Listener) -> str:
-        session = await self._deliveries.conversation(owner, _OWN)
-        starting = self._spawn(
-            self.asker.ask(
-                prompt.strip(), principal=f"extension:{owner}", session=session, agent_id=agent_id, channel=owner
-            )
-        )
-        try:
-            turn_id = (await asyncio.shield(starting)).record.id
-            return _completed(await listener.hear(self._store, turn_id))
-        except AgentError:
-            raise
-        except TurnwireError as error:
-            raise AgentError(str(error), code=error.code) from error
-        except BaseException:
-            # Nobody else waits for this answer.
-            self._spawn(self._abandon(starting))
-            raise
-
-    async def _abandon(self, starting: asyncio.Task[Accepted]) -> None:
-        # It may have been accepted in the very moment that its caller left.
-        with suppress(TurnwireError):
-            await self._runner.cancel((await starting).record.id)
-
     def _channel_of(self, channel: object) -> Channel:
         for known in self.channels.values():
             if known.extension is channel:
@@ -248,28 +221,12 @@ class MessageRouter:
             raise LookupError(f"there is no channel {channel_id!r}; there is {there}")
         return channel
 
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def _apart(self, work: Coroutine[Any, Any, T]) -> T:
         """In a task of its own: whoever waits for it may be cancelled without breaking it off in the middle."""
-        task = self._spawn(work)
+        task = self._background.run(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
                 raise ShuttingDownError from None
             raise
-
-
-def _completed(state: TurnState) -> str:
-    if state.outcome == "completed":
-        return state.text
-    if state.outcome == "cancelled":
-        raise AgentError("The answer was stopped before it was complete.", code="cancelled")
-    if state.error is None:
-        raise AgentError("The answer was not completed.")
-    raise AgentError(state.error.error, code=state.error.code, retryable=state.error.retryable)
