@@ -157,24 +157,28 @@ async def test_without_a_terminal_it_is_plain_text(tmp_path: Path, terminal: Ter
 
 
 async def test_a_terminal_that_takes_nothing_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
-    taking = threading.Event()
+    taking, writers = threading.Event(), set[threading.Thread]()
 
     class Stuck(io.StringIO):
         def write(self, text: str) -> int:
+            writers.add(threading.current_thread())
             taking.wait(20)
             return super().write(text)
 
     terminal = Terminal()
     terminal.screen = Screen(Console(file=Stuck(), color_system=None))
     async with under_kernel(tmp_path / "x", saying("Hello."), terminal) as kernel:
-        speaking = asyncio.create_task(kernel.extension("quiet").context.send_message("console", "Hello."))
+        context = kernel.extension("quiet").context
+        speaking = asyncio.create_task(context.send_message("console", "Hello."))
+        answering = [kernel.saying("console", "Hi", user) for user in ("ann", "ben")]
         try:
-            for _ in range(3):
-                await within(kernel.turnwire.store.list_sessions("local"), 2)
+            await until(lambda: bool(writers))
+            assert threading.current_thread() not in writers
             assert not speaking.done()
         finally:
             taking.set()
-            await within(asyncio.gather(speaking, return_exceptions=True))
+            await within(asyncio.gather(speaking, *answering, return_exceptions=True))
+        assert threading.current_thread() not in writers
 
 
 async def test_what_was_streamed_is_made_whole_at_the_end(terminal: Terminal) -> None:

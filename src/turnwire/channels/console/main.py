@@ -63,7 +63,7 @@ class ConsoleChannel:
         await self._say(message)
 
     async def on_stream_start(self, user_id: str) -> None:
-        answer = self._answers[user_id] = _Answer(self._screen, self._write)
+        answer = self._answers[user_id] = _Answer(self._screen, self._write, self._show)
         answer.open()
 
     async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
@@ -86,7 +86,7 @@ class ConsoleChannel:
             await answer.complete(clean_text(full_text))
 
     async def on_stream_cancel(self, user_id: str, full_text: str) -> None:
-        answer = self._answers.pop(user_id, None) or _Answer(self._screen, self._write)
+        answer = self._answers.pop(user_id, None) or _Answer(self._screen, self._write, self._show)
         await answer.complete(clean_text(full_text), lambda view: view.line(_STOPPED, "warning"))
 
     async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
@@ -137,9 +137,10 @@ class ConsoleChannel:
 class _Answer:
     """One answer. It is shown while it is made if the screen is free, and whole at its end if not."""
 
-    def __init__(self, screen: Screen, write: Callable[[Callable[[], None]], Any]) -> None:
+    def __init__(self, screen: Screen, write: Callable[[Callable[[], None]], Any], show: Callable[..., Any]) -> None:
         self._screen = screen
         self._write = write
+        self._show = show
         self._text = ""
         self._view: View | None = None
         self._painting: asyncio.Task[None] | None = None
@@ -167,7 +168,7 @@ class _Answer:
         """Shows what is still missing of the whole text."""
         if self._view is None:
             lines = [*whole_answer(text), Text(f"■ {_STOPPED}", "yellow")] if last else whole_answer(text)
-            self._screen.say(*lines, Text())
+            await self._show(*lines, Text())
             return
         if text.startswith(self._text):
             await self.tell(lambda view: view.write(text[len(self._text) :]))
