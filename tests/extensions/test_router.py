@@ -293,6 +293,7 @@ async def test_a_stop_also_ends_what_waits_and_nobody_elses(tmp_path: Path) -> N
         other = kernel.saying("chat", "three", "bob")
         part = await puppet.part()
         await until(lambda: len(kernel.router._carrier.errands("chat", "ann")) == 2)
+        await until(lambda: all(e.delivery.turn_id for e in kernel.router._carrier.errands("chat", "ann")))
         assert await within(kernel.extension("chat").context.cancel("ann"))
         assert await within(asyncio.gather(first, second)) == ["(Stopped.)", "(Stopped.)"]
         part.end()
@@ -362,6 +363,33 @@ async def test_messages_of_one_user_are_answered_in_the_order_they_came(tmp_path
     assert [call[2] for call in calls if call[0] == "end"] == texts
     # No answer begins before the one before it has ended.
     assert [call[0] for call in calls if call[0] in ("start", "end")] == ["start", "end"] * 6
+
+
+async def test_a_message_does_not_overtake_one_that_is_slow_to_start(tmp_path: Path) -> None:
+    hesitant = (
+        BASE
+        + """
+class Main(Base):
+    async def get_context(self, prompt, agent_id):
+        if prompt == "one":
+            self.calls.append("asked")
+            await asyncio.sleep(0.05)
+"""
+    )
+    asked: list[str] = []
+
+    async def answer(turn: Turn) -> str:
+        asked.append(turn.message)
+        return turn.message
+
+    write_extension(tmp_path / "x", "hesitant", hesitant)
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    async with running(tmp_path / "x", answer) as kernel:
+        first = kernel.saying("chat", "one", message_id="1")
+        await until(lambda: kernel.calls("hesitant") == ["asked"])
+        rest = [kernel.saying("chat", "one", message_id="1"), kernel.saying("chat", "two")]
+        assert await within(asyncio.gather(first, *rest)) == ["one", "one", "two"]
+    assert asked == ["one", "two"]
 
 
 async def test_the_same_message_is_answered_once(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ answer has been brought. Whatever is undone when the process ends is done by the
 import sqlite3
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from turnwire.core.logged import now_ms
 from turnwire.extensions import bus
@@ -70,10 +69,10 @@ class Deliveries:
 
         await self._journal.run(act)
 
-    async def started(self, delivery: Delivery, turn_id: str) -> Delivery:
+    async def started(self, delivery: Delivery) -> None:
         update = "UPDATE delivery SET turn_id = ? WHERE number = ?"
-        await self._journal.run(lambda connection: connection.execute(update, (turn_id, delivery.number)) and None)
-        return replace(delivery, turn_id=turn_id)
+        values = (delivery.turn_id, delivery.number)
+        await self._journal.run(lambda connection: connection.execute(update, values) and None)
 
     async def answered(self, delivery: Delivery, answer: str, session_id: str, agent_id: str | None) -> None:
         """Keeps the answer until it is brought, and tells the bus of it, once."""

@@ -11,6 +11,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from turnwire.core.contracts import Store
 from turnwire.core.encoding import clean_text
 from turnwire.core.errors import NotFoundError, ShuttingDownError, TurnwireError
@@ -193,7 +195,8 @@ class MessageRouter:
             channel=delivery.channel_id,
             key=delivery.key,
         )
-        errand.delivery = await self._deliveries.started(delivery, accepted.record.id)
+        errand.delivery = replace(delivery, turn_id=accepted.record.id)
+        await self._deliveries.started(errand.delivery)
         if errand.is_cancelled:
             await self._runner.cancel(accepted.record.id)
 
