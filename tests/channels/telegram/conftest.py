@@ -12,8 +12,9 @@ from turnwire.channels.telegram.clock import Clock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(SPEED)
+def clock(request: pytest.FixtureRequest) -> Clock:
+    """A test that measures may ask for a slower one."""
+    return Clock(getattr(request, "param", SPEED))
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ async def test_a_message_is_answered_in_one_message_without_leftovers(world: Wor
     assert len(world.api.made("sendMessage")) == 1
 
 
+@pytest.mark.parametrize("clock", [8.0], indirect=True)
 async def test_600_tokens_at_60_a_second_break_no_limit_and_arrive_whole(world: World) -> None:
     world.agent = paced(world.clock, TOKENS, 60)
     await world.start()
@@ -53,7 +54,7 @@ async def test_600_tokens_at_60_a_second_break_no_limit_and_arrive_whole(world: 
     assert joined(world) == TEXT
     # It was seen to grow, and the agent did not wait for that.
     assert len(world.api.made("editMessageText")) >= 4
-    assert len(world.kernel.spent) == 602
+    assert len(world.kernel.spent) == 601
     assert sum(world.kernel.spent) < 0.05 * lasted
 
 
@@ -251,8 +252,8 @@ async def test_a_busy_group_keeps_to_its_own_limit(world: World) -> None:
     await world.delivered()
     assert world.api.too_many == []
     assert joined(world, GROUP) == TEXT
-    edits = [call.at for call in world.api.made("editMessageText")]
-    assert all(later - earlier >= 3.3 for earlier, later in pairwise(edits[:-1]))
+    edits = [call.at for call in world.api.made("editMessageText") if "reply_markup" in call.params]
+    assert all(later - earlier >= 3.3 for earlier, later in pairwise(edits))
 
 
 async def test_an_answer_can_be_given_whole(world: World) -> None:

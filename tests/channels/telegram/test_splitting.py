@@ -96,6 +96,12 @@ def test_an_emoji_is_not_torn_apart() -> None:
     assert all(units(piece.text) % units(family) == 0 for piece in pieces)
 
 
+def test_a_message_is_trimmed_as_telegram_would() -> None:
+    text = "\n\n  some words  \n\n"
+    assert messages(Formatted(text, (Entity("bold", 4, 12),))) == [Formatted("some words", (Entity("bold", 0, 10),))]
+    assert messages(Formatted("  code\n", (Entity("pre", 0, 7),))) == [Formatted("  code", (Entity("pre", 0, 6),))]
+
+
 def test_a_message_that_would_be_blank_is_left_out() -> None:
     pieces = messages(render("```\na" + "\n" * 9000 + "b\n```"))
     assert [piece.text.strip() for piece in pieces] == ["a", "b"]

@@ -39,7 +39,7 @@ class Kernel:
         self.sessions: list[str] = []
         self.answers: dict[str, str] = {}
         self.spent: list[float] = []
-        """How long each call of the channel has kept the agent waiting, in the world's seconds."""
+        """How long the channel has kept the agent waiting with each piece, in the world's seconds."""
         self.cancelled: list[str] = []
         self.decidable = True
         self._secrets = secrets
@@ -95,7 +95,7 @@ class Kernel:
                 raise
             await channel.on_stream_cancel(user_id, "".join(said))
         else:
-            await self._timed(channel.on_stream_end(user_id, "".join(said)))
+            await channel.on_stream_end(user_id, "".join(said))
         return "".join(said)
 
     async def _timed(self, call: Any) -> None:

@@ -10,7 +10,7 @@ import unicodedata
 from bisect import bisect_right
 from itertools import accumulate
 
-from turnwire.channels.telegram.formatted import LIMIT, Entity, Formatted, within
+from turnwire.channels.telegram.formatted import LIMIT, Entity, Formatted, utf16_length, within
 
 _SENTENCE = re.compile(r"[.!?…。！？][\"')\]»”]*\s+")
 _BREAKS = (re.compile(r"\n\n+"), re.compile(r"\n+"), _SENTENCE, re.compile(r"\s+"))
@@ -35,8 +35,17 @@ def split(formatted: Formatted, limit: int = LIMIT) -> list[Formatted]:
 
 
 def messages(formatted: Formatted) -> list[Formatted]:
-    """The same without the pieces that would show nothing: Telegram refuses a blank message."""
-    return [piece for piece in split(formatted) if not piece.is_blank]
+    """The same as they will look: Telegram trims messages, and refuses blank ones."""
+    return [_trimmed(piece) for piece in split(formatted) if not piece.is_blank]
+
+
+def _trimmed(piece: Formatted) -> Formatted:
+    text = piece.text
+    start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+    if any(entity.offset < start for entity in piece.entities):
+        # The first line of some code, with its indent.
+        start = 0
+    return Formatted(text[start:end], within(piece.entities, utf16_length(text[:start]), utf16_length(text[:end])))
 
 
 def _piece(formatted: Formatted, start: int, end: int, units: list[int]) -> Formatted:
