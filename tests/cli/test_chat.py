@@ -1,6 +1,8 @@
 """`turnwire chat` in a real terminal, with a real server: what a person sees and does."""
 
+import signal
 import stat
+import termios
 from pathlib import Path
 
 import pytest
@@ -278,6 +280,21 @@ def test_plain_text_sends_no_escape_codes_in_answers(tmp_path: Path) -> None:
         assert "\x1b" not in answer
         typist.type(CTRL_D)
         assert typist.leaves() == 0
+
+
+@pytest.mark.parametrize("message", [None, "Wait"])
+def test_a_program_that_is_terminated_gives_the_terminal_back(tmp_path: Path, message: str | None) -> None:
+    write_agents(tmp_path)
+    with typing("chat", "--data", tmp_path / "data", *REFERENCES, "--agent", "waiting", cwd=tmp_path) as typist:
+        before = termios.tcgetattr(typist.child.child_fd)[3]
+        typist.see(PROMPT, "›")
+        if message is not None:
+            ask(typist, message)
+            typist.see("Well,")
+        assert termios.tcgetattr(typist.child.child_fd)[3] != before
+        typist.child.kill(signal.SIGTERM)
+        typist.until(lambda: termios.tcgetattr(typist.child.child_fd)[3] == before, "the terminal as it was")
+        assert typist.leaves() == 143
 
 
 EXTENSION = """

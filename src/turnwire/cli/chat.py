@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Coroutine
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from turnwire.cli.hosting import Wanted
 
 _PATIENCE_SECONDS = 0.5
-COMPLETED, FAILED, USAGE, INTERRUPTED, CANCELLED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+COMPLETED, FAILED, USAGE, INTERRUPTED, CANCELLED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 """What `ask` exits with. A turn that was stopped, and a reader that went away, are told as by any other program."""
 
 Url = Annotated[
@@ -126,6 +128,7 @@ async def _to_its_end(program: Coroutine[Any, Any, int]) -> int:
     from turnwire.channels.console.conversation import Left
     from turnwire.channels.console.hosts import HostError
 
+    _cancel_when_told()
     try:
         code = await program
     except HostError as error:
@@ -133,6 +136,8 @@ async def _to_its_end(program: Coroutine[Any, Any, int]) -> int:
         code = FAILED
     except Left:
         code = CANCELLED
+    except asyncio.CancelledError:
+        code = TERMINATED
     except BrokenPipeError:
         # Whoever read the output is gone. Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -146,6 +151,15 @@ async def _to_its_end(program: Coroutine[Any, Any, int]) -> int:
             sys.stdout.flush()
             os._exit(code)
     return code
+
+
+def _cancel_when_told() -> None:
+    """A terminal that is closed, or a `kill`, ends the program in order: the terminal's modes are given back."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    for name in ("SIGTERM", "SIGHUP"):
+        with suppress(NotImplementedError, AttributeError):
+            loop.add_signal_handler(getattr(signal, name), task.cancel)
 
 
 async def _chat(wanted: "Wanted", session_id: str | None, plain: bool) -> int:

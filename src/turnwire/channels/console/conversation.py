@@ -18,7 +18,7 @@ _TWICE_SECONDS = 2.0
 
 
 class Left(Exception):
-    """Whoever sits there wants out: Ctrl-C twice, or the terminal was closed."""
+    """Whoever sits there wants out: Ctrl-C twice."""
 
 
 class Conversation:
@@ -41,7 +41,7 @@ class Conversation:
         reading = asyncio.create_task(self._read(turn))
         painting = asyncio.create_task(self._paint())
         try:
-            with _signals(self.interrupt, self._leave):
+            with _interrupts(self.interrupt):
                 await asyncio.wait([reading, self._wants_out], return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
                 raise Left
@@ -143,18 +143,13 @@ class Conversation:
 
 
 @contextmanager
-def _signals(interrupted: Callable[[], None], hung_up: Callable[[], None]) -> Generator[None]:
+def _interrupts(interrupted: Callable[[], None]) -> Generator[None]:
     loop = asyncio.get_running_loop()
-    caught = [(signal.SIGINT, interrupted), (signal.SIGTERM, hung_up)]
-    if hasattr(signal, "SIGHUP"):
-        caught.append((signal.SIGHUP, hung_up))
     # Where the loop cannot take signals, and in a thread, they are for whoever owns the process.
     with suppress(NotImplementedError, RuntimeError, ValueError):
-        for number, act in caught:
-            loop.add_signal_handler(number, act)
+        loop.add_signal_handler(signal.SIGINT, interrupted)
     try:
         yield
     finally:
         with suppress(NotImplementedError, RuntimeError, ValueError):
-            for number, _ in caught:
-                loop.remove_signal_handler(number)
+            loop.remove_signal_handler(signal.SIGINT)
