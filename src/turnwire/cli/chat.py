@@ -213,7 +213,7 @@ async def _ask(wanted: "Wanted", question: str, session_id: str | None, *, plain
     screen = Screen(console if is_live else Console(file=sys.stderr, highlight=False, color_system=None))
     view = LiveView(screen) if is_live else PlainView(sys.stdout, sys.stderr, share_a_terminal=sys.stdout.isatty())
     view = JsonView(sys.stdout, sys.stderr) if json else view
-    keyboard = Keyboard() if sys.stdin.isatty() and sys.stderr.isatty() else None
+    keyboard = Keyboard(collects=False) if sys.stdin.isatty() and sys.stderr.isatty() else None
     async with hosting.opened(wanted, screen) as host:
         if not json:
             view.line(f"answered by {await _about(host)}")

@@ -223,7 +223,7 @@ async def test_consent_is_asked_for_and_one_key_gives_it(
 ) -> None:
     ours, keyboard = seat
     decisions = Decisions()
-    channel = ConsoleChannel(terminal.screen, keyboard)
+    channel = ConsoleChannel(terminal.screen, keyboard, settle_seconds=0)
     await channel.initialize(decisions)  # type: ignore[arg-type]
     ask = ApprovalAsk(turn_id="t1", call_id="c1", tool="pay", args={"sum": 3}, reason="It is much")
     await channel.on_approval_request("ann", ask)

@@ -60,10 +60,10 @@ class Script:
 class Shown:
     """A turn of the script, on a terminal."""
 
-    def __init__(self, script: Script, host: RemoteHost, keyboard: Keyboard | None) -> None:
+    def __init__(self, script: Script, host: RemoteHost, keyboard: Keyboard | None, settle: float) -> None:
         self.script = script
         self.terminal = Terminal()
-        self.conversation = Conversation(host, self.terminal.view, keyboard)
+        self.conversation = Conversation(host, self.terminal.view, keyboard, settle_seconds=settle)
         self.showing = asyncio.create_task(self.conversation.show(host.converse("Pay", None, None)))
 
     async def sees(self, text: str) -> None:
@@ -71,12 +71,12 @@ class Shown:
 
 
 @asynccontextmanager
-async def shown(keyboard: Keyboard | None = None) -> AsyncIterator[Shown]:
+async def shown(keyboard: Keyboard | None = None, settle: float = 0) -> AsyncIterator[Shown]:
     script = Script()
     server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     host = RemoteHost(lambda: Server(url, is_local=True), Patience(seconds=1, pause=0.05, silence=PATIENCE))
-    turn = Shown(script, host, keyboard)
+    turn = Shown(script, host, keyboard, settle)
     try:
         await turn.sees("waiting for the agent")
         yield turn
@@ -108,6 +108,19 @@ async def test_a_tool_that_needs_consent_asks_and_the_decision_is_posted(key: st
         assert turn.terminal.transcript[-1] == "Done."
         assert not any("[y/N]" in line for line in turn.terminal.transcript)
         assert keyboard.typed == ""
+
+
+async def test_who_was_typing_when_the_question_came_has_not_answered_it() -> None:
+    keyboard = Keyboard()
+    async with shown(keyboard, settle=3600) as turn:
+        keyboard.press("cheap or anything")
+        turn.script.tell(REQUEST)
+        await turn.sees("Allow pay? [y/N]")
+        keyboard.press("y\r")
+        turn.script.tell(TokenEvent("Waiting."))
+        await turn.sees("Waiting.")
+        assert turn.script.asked.empty()
+        assert any("Allow pay? [y/N]" in line for line in turn.terminal.transcript)
 
 
 async def test_a_question_that_somebody_else_has_answered_is_taken_back() -> None:

@@ -41,6 +41,23 @@ async def test_keys_are_collected_without_an_echo_and_the_terminal_is_as_before(
         assert keyboard.typed == ""
 
 
+async def test_what_is_typed_ahead_is_left_for_the_shell_unless_a_question_waits(terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
+    keys: list[str] = []
+    with os.fdopen(os.dup(theirs), "r") as source:
+        keyboard = Keyboard(source, collects=False)
+        with keyboard.listening():
+            assert not flags(theirs) & termios.ECHO
+            assert flags(theirs) & termios.ICANON
+            keyboard.on_key = keys.append
+            os.write(ours, b"y")
+            await until(lambda: keys == ["y"])
+            keyboard.on_key = None
+            os.write(ours, b"ls\n")
+        assert os.read(theirs, 10) == b"ls\n"
+        assert keyboard.typed == ""
+
+
 async def test_where_there_is_no_terminal_nothing_is_taken() -> None:
     read, write = os.pipe()
     with os.fdopen(read, "r") as source:

@@ -15,6 +15,8 @@ from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent
 
 _PAINT_SECONDS = 0.08
 _TWICE_SECONDS = 2.0
+SETTLE_SECONDS = 0.5
+"""Keys that come this soon after a question were meant for something else."""
 
 
 class Left(Exception):
@@ -24,11 +26,15 @@ class Left(Exception):
 class Conversation:
     """One turn in a terminal. `keyboard` is None where nobody sits; then a tool that needs consent is refused it."""
 
-    def __init__(self, host: Host, view: View, keyboard: Keyboard | None) -> None:
+    def __init__(
+        self, host: Host, view: View, keyboard: Keyboard | None, *, settle_seconds: float = SETTLE_SECONDS
+    ) -> None:
         self.teller = TurnTeller(view)
         self._host = host
         self._view = view
         self._keyboard = keyboard
+        self._settle_seconds = settle_seconds
+        self._asked_at = 0.0
         self._calls: list[ApprovalRequestEvent] = []
         self._errands: set[asyncio.Task[None]] = set()
         self._stopping_since: float | None = None
@@ -115,11 +121,13 @@ class Conversation:
         call = self._calls[0] if self._calls else None
         self._view.ask(None if call is None else f"Allow {call.tool}? [y/N] ")
         assert self._keyboard is not None
+        self._asked_at = time.monotonic()
         self._keyboard.on_key = None if call is None else self._on_key
 
     def _on_key(self, key: str) -> None:
-        # Only these: whoever was typing when the question came has not answered it.
-        if key in "yYnN\r\n" and self._calls:
+        # Whoever was typing when the question came has not answered it.
+        is_meant = time.monotonic() - self._asked_at >= self._settle_seconds
+        if is_meant and key in "yYnN\r\n" and self._calls:
             call = self._calls.pop(0)
             self._run(self._decide(call, approved=key in "yY"))
             self._put_question()

@@ -19,17 +19,30 @@ _BACKSPACE, _CLEAR = ("\x7f", "\x08"), "\x15"
 
 
 class Keyboard:
-    def __init__(self, source: TextIO | None = None) -> None:
+    """With `collects=False` what is typed is left where it is, for whoever reads after this program."""
+
+    def __init__(self, source: TextIO | None = None, *, collects: bool = True) -> None:
         self.typed = ""
         self.on_change: Callable[[str], None] | None = None
         """Is given what stands there, after every key."""
         self.on_line: Callable[[str], None] | None = None
         """Is given each line that is completed with Enter."""
-        self.on_key: Callable[[str], None] | None = None
-        """Is given every key, in place of all else, while a question waits for one."""
+        self._on_key: Callable[[str], None] | None = None
+        self._collects = collects
+        self._engage: Callable[[bool], None] = lambda on: None
         self._source = source or sys.stdin
         self._rest = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+
+    @property
+    def on_key(self) -> Callable[[str], None] | None:
+        """Is given every key, in place of all else, while a question waits for one."""
+        return self._on_key
+
+    @on_key.setter
+    def on_key(self, take: Callable[[str], None] | None) -> None:
+        self._on_key = take
+        self._engage(self._collects or take is not None)
 
     @contextmanager
     def listening(self) -> Generator[None]:
@@ -42,18 +55,27 @@ class Keyboard:
         if not self._source.isatty():
             yield
             return
-        descriptor = self._source.fileno()
+        descriptor, loop = self._source.fileno(), asyncio.get_running_loop()
         before = termios.tcgetattr(descriptor)
-        quiet = termios.tcgetattr(descriptor)
-        quiet[3] &= ~(termios.ECHO | termios.ICANON)
-        # Drained, not flushed: what was typed before is kept.
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, quiet)
+
+        def engage(on: bool) -> None:
+            modes = termios.tcgetattr(descriptor)
+            modes[3] &= ~termios.ECHO
+            modes[3] = modes[3] & ~termios.ICANON if on else modes[3] | before[3] & termios.ICANON
+            # Drained, not flushed: what was typed before is kept.
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, modes)
+            if on:
+                loop.add_reader(descriptor, self._read, descriptor)
+            else:
+                loop.remove_reader(descriptor)
+
         self._rest = ""
-        loop = asyncio.get_running_loop()
-        loop.add_reader(descriptor, self._read, descriptor)
+        self._engage = engage
+        engage(self._collects or self._on_key is not None)
         try:
             yield
         finally:
+            self._engage = lambda on: None
             loop.remove_reader(descriptor)
             termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
@@ -81,8 +103,8 @@ class Keyboard:
     def press(self, keys: str) -> None:
         """What came in at once: a key, or a whole paste, whose line ends are part of the text."""
         for place, key in enumerate(keys):
-            if self.on_key is not None:
-                self.on_key(key)
+            if self._on_key is not None:
+                self._on_key(key)
             elif key in "\r\n":
                 if place < len(keys) - 1:
                     self.typed += "\n"

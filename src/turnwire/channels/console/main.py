@@ -6,12 +6,14 @@ stays what it was. A terminal that takes nothing (Ctrl-S) holds up this channel 
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rich.text import Text
 
+from turnwire.channels.console.conversation import SETTLE_SECONDS
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.plain import PlainView
 from turnwire.channels.console.rendering import LiveView, whole_answer
@@ -26,9 +28,16 @@ _STOPPED = "stopped"
 
 
 class ConsoleChannel:
-    def __init__(self, screen: Screen | None = None, keyboard: Keyboard | None = None) -> None:
+    def __init__(
+        self,
+        screen: Screen | None = None,
+        keyboard: Keyboard | None = None,
+        *,
+        settle_seconds: float = SETTLE_SECONDS,
+    ) -> None:
         self._screen = screen or the_screen()
         self._keyboard = keyboard or Keyboard()
+        self._settle_seconds = settle_seconds
         self._answers: dict[str, _Answer] = {}
         self._asking = asyncio.Lock()
         self._errands: set[asyncio.Task[None]] = set()
@@ -108,10 +117,12 @@ class ConsoleChannel:
         pressed: asyncio.Queue[str] = asyncio.Queue()
         async with self._asking:
             await self._show(Text(f"Allow {_tidy(ask.tool)}? [y/N]", "bold yellow"))
+            asked_at = time.monotonic()
             self._keyboard.on_key = pressed.put_nowait
             try:
                 with self._keyboard.listening():
-                    while (key := await pressed.get()) not in "yYnN\r\n":
+                    # Whoever was typing when the question came has not answered it.
+                    while (key := await pressed.get()) not in "yYnN\r\n" or not self._is_meant(asked_at):
                         pass
             finally:
                 self._keyboard.on_key = None
@@ -120,6 +131,9 @@ class ConsoleChannel:
             await self.context.decide(ask.turn_id, ask.call_id, approved=key in "yY", by="console")
         except TurnwireError as error:
             await self._show(Text(f"✗ the decision was not taken: {error}", "red"))
+
+    def _is_meant(self, asked_at: float) -> bool:
+        return time.monotonic() - asked_at >= self._settle_seconds
 
     async def _say(self, message: str) -> None:
         await self._show(*whole_answer(clean_text(message)), Text())
