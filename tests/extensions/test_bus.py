@@ -3,6 +3,7 @@
 import asyncio
 import random
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import pytest
 
 from tests.extensions.building import QUICK
 from tests.serving import PATIENCE, until, within
+from turnwire.core.errors import ShuttingDownError, StoreError, StoreUnusableError
 from turnwire.extensions.bus import EventBus
 from turnwire.extensions.journal import Journal
 
@@ -143,6 +145,29 @@ async def test_there_are_two_topics_and_no_more() -> None:
     async with open_bus() as bus:
         with pytest.raises(ValueError, match="user_message and agent_response"):
             bus.subscribe("a", "agent_response_chunk", Listener())  # type: ignore[arg-type]
+
+
+async def test_what_is_written_in_one_go_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    await journal.open()
+
+    def half(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO listener VALUES ('a', 'b', 1)")
+        connection.execute("INSERT INTO nowhere VALUES (1)")
+
+    with pytest.raises(StoreError, match="no such table: nowhere"):
+        await journal.run(half)
+    query = "SELECT count(*) FROM listener"
+    assert await journal.run(lambda connection: connection.execute(query).fetchone()[0]) == 0
+    await journal.close()
+    with pytest.raises(ShuttingDownError):
+        await journal.run(half)
+
+
+async def test_a_journal_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "extensions.db").write_text("this is no database" * 100)
+    with pytest.raises(StoreUnusableError, match="move the file away"):
+        await Journal(tmp_path).open()
 
 
 CHILD = """

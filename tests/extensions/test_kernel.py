@@ -12,7 +12,14 @@ from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import Puppet, saying, serving, until, within
 from turnwire import ChatCompletionsAgent, Turn, Turnwire
 from turnwire.core.errors import TurnwireError
-from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent, MessageEvent, RestartEvent, TokenEvent
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    MessageEvent,
+    RestartEvent,
+    StatusEvent,
+    TokenEvent,
+)
 from turnwire.core.follow import follow
 from turnwire.extensions.channels import Channel
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
@@ -235,6 +242,21 @@ async def test_a_decision_about_nothing_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path / "x", saying()) as kernel:
         with pytest.raises(TurnwireError):
             await kernel.extension("chat").context.decide("01", "c1", approved=True, by="ann")
+
+
+async def test_pieces_and_steps_are_told_in_the_order_they_happened() -> None:
+    store, told = MemoryStore(), []
+
+    async def chunk(text: str) -> None:
+        told.append(text)
+
+    async def step(step: StreamStep) -> None:
+        told.append(step.name)
+
+    work = (TokenEvent("a"), TokenEvent("b"), StatusEvent("first"), TokenEvent("c"), StatusEvent("second"))
+    turn = await ended(store, *work)
+    await within(Listener(chunk, step).hear(store, turn.id))
+    assert told == ["ab", "first", "c", "second"]
 
 
 async def test_after_a_restart_of_the_turn_pieces_go_on_where_it_does() -> None:

@@ -47,6 +47,7 @@ class Journal:
         self._folder = folder
         self._thread = ThreadPoolExecutor(1, "turnwire-extensions")
         self._connection: sqlite3.Connection | None = None
+        self._is_closed = False
 
     async def open(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
@@ -54,6 +55,7 @@ class Journal:
     async def close(self) -> None:
         """What was begun is finished first."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._is_closed = True
         self._thread.shutdown(wait=False)
 
     def run(self, act: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
@@ -61,6 +63,8 @@ class Journal:
 
         Raises StoreError, and ShuttingDownError when it is closed.
         """
+        if self._is_closed:
+            raise ShuttingDownError
         return asyncio.get_running_loop().run_in_executor(self._thread, self._run, act)
 
     def _open(self) -> None:
