@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -156,7 +157,7 @@ def test_at_a_terminal_the_answer_is_formatted(folder: Path) -> None:
     with typing(*arguments, cwd=folder, NO_COLOR="1") as typist:
         typist.see("The end.")
         assert typist.leaves() == 0
-        assert "\x1b[3" not in typist.emulator.written.replace("\x1b[3m", "")
+        assert not re.search(r"\x1b\[(\d+;)*[39][0-7](;\d+)*m", typist.emulator.written)
 
 
 async def test_chat_needs_a_terminal(folder: Path) -> None:

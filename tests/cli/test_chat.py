@@ -10,6 +10,9 @@ import pytest
 from tests.channels.console.typist import REFERENCES, Typist, serving_agents, typing, write_agents
 from tests.process.test_imports import loaded
 
+# Several processes each, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(120)
+
 CTRL_C, CTRL_D, ENTER, ALT_ENTER = "\x03", "\x04", "\r", "\x1b\r"
 PROMPT = "/help for commands"
 

@@ -1,6 +1,6 @@
 """The channel `console` under the real kernel: what extensions say and agents answer, in a terminal.
 
-The weak point it mends: a channel that printed chunks and statuses as they came, without Markdown, steps or a way to
+Weak point 10 is what it mends: a channel that printed chunks and statuses as they came, without Markdown, steps or a way to
 stop, and that ended with the first Ctrl-C.
 """
 
@@ -52,7 +52,7 @@ def test_the_manifest_tells_what_the_class_can() -> None:
     assert detect(ConsoleChannel).problems == ()
 
 
-async def test_an_answer_is_markdown_with_its_steps_each_line_once(tmp_path: Path, terminal: Terminal) -> None:
+async def test_10_an_answer_is_markdown_with_its_steps_each_line_once(tmp_path: Path, terminal: Terminal) -> None:
     agent = saying(
         StatusEvent("Reading"),
         ToolCallEvent("c1", "search_notes", {"query": "moss"}),
@@ -83,7 +83,7 @@ async def test_an_answer_is_markdown_with_its_steps_each_line_once(tmp_path: Pat
         ]
 
 
-async def test_a_turn_that_is_stopped_is_shown_as_stopped_and_the_channel_goes_on(
+async def test_10_a_turn_that_is_stopped_is_shown_as_stopped_and_the_channel_goes_on(
     tmp_path: Path, terminal: Terminal
 ) -> None:
     puppet = Puppet()

@@ -100,6 +100,21 @@ def test_a_step_is_one_line_while_it_runs_and_one_when_it_has_ended(size: tuple[
     assert terminal.transcript == ["✓ search_notes 0.4s", "  ✗ read: no such note 0.5s", "", "Well."]
 
 
+@pytest.mark.parametrize("size", [(30, 2), (12, 3), (30, 4), (5, 5)], ids=str)
+def test_in_a_tiny_terminal_nothing_is_doubled_either(size: tuple[int, int]) -> None:
+    terminal = Terminal(*size)
+    terminal.view.write("First\n\nSecond\n\n- a\n- b\n- c\n- d")
+    terminal.view.type("next")
+    for _ in range(3):
+        terminal.wait(1)
+    terminal.view.begin("1", "dig")
+    terminal.wait(1)
+    terminal.view.end("1", "dig", succeeded=True, ms=100)
+    terminal.view.close()
+    words = "".join(terminal.transcript)
+    assert [words.count(word) for word in ("First", "• a", "• d", "✓")] == [1, 1, 1, 1]
+
+
 def test_text_before_a_step_stands_before_it() -> None:
     terminal = Terminal()
     terminal.view.write("Let me look.")

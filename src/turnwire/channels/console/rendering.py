@@ -169,7 +169,7 @@ class LiveView:
             self._drawn, self._tail = (rest, screen.console.width), screen.lines_of(MarkdownBlock(rest))
         tail = self._tail[-max(1, room - len(status)) :]
         gap: list[Line] = [[]] if self._last is not None else []
-        return [*gap, *tail, *([[]] if status else []), *status]
+        return [*gap, *tail, *([[]] if status else []), *status][-max(1, screen.console.height - 1) :]
 
     def _status(self) -> list[Text]:
         width = self._screen.console.width
