@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.channels.telegram.agents import TEXT, TOKENS, paced
 from tests.channels.telegram.world import ADA, BOB, GROUP, World
 from turnwire.channels.telegram.updates import Asked, Bot, read_update
 
@@ -51,6 +52,18 @@ async def test_topics_share_the_limit_of_their_group(world: World) -> None:
     await world.api.until(lambda: len(world.api.texts(GROUP)) == 24)
     await world.delivered()
     assert world.api.too_many == []
+
+
+async def test_answers_in_several_topics_at_once_share_the_limit_too(world: World) -> None:
+    world.agent = paced(world.clock, TOKENS, 10)
+    await world.start()
+    for thread_id in (41, 42, 43):
+        world.api.says(ADA, "@TurnBot tell me", chat_id=GROUP, thread_id=thread_id)
+    await world.api.until(lambda: len(world.kernel.answers) == 3)
+    await world.delivered()
+    assert world.api.too_many == []
+    for thread_id in (41, 42, 43):
+        assert "\n\n".join(world.api.texts(GROUP, thread_id)) == TEXT
 
 
 async def test_a_command_works_with_the_bots_name(world: World) -> None:
