@@ -143,7 +143,9 @@ def _welcome(turnwire: Any, url: str) -> None:
     if turnwire.librarian is not None:
         console.print(f"[dim]Answers come from[/] {_sources(turnwire)}")
     for hosted in turnwire.kernel.extensions.values():
-        if hosted.is_up or hosted.state == "failed":
+        # That the channels of our own run which nobody has set up is no news.
+        is_news = hosted.is_up and (hosted.found.source != "bundled" or hosted.manifest.secrets)
+        if is_news or hosted.state == "failed":
             told = "".join(f": {part}" for part in (hosted.message, hosted.hint) if part)
             console.print(f"[dim]Extension[/] {hosted.id} [dim]{hosted.state}[/]{escape(told)}", soft_wrap=True)
     console.print("[dim]Ask, and watch the answer being made:[/]")
