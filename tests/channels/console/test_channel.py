@@ -1,7 +1,7 @@
 """The channel `console` under the real kernel: what extensions say and agents answer, in a terminal.
 
-Weak point 10 is what it mends: a channel that printed chunks and statuses as they came, without Markdown, steps or a way to
-stop, and that ended with the first Ctrl-C.
+Weak point 10 is what it mends: a channel that printed chunks and statuses as they came, without Markdown, steps or a
+way to stop, and that ended with the first Ctrl-C.
 """
 
 import asyncio
