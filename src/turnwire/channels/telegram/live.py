@@ -12,7 +12,7 @@ from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.desk import Content, Desk
 from turnwire.channels.telegram.drafts import INTERVAL_SECONDS as DRAFT_SECONDS
 from turnwire.channels.telegram.drafts import Draft
-from turnwire.channels.telegram.failures import FloodError, TelegramError
+from turnwire.channels.telegram.failures import FloodError, TelegramError, UncertainError, UnreachableError
 from turnwire.channels.telegram.formatted import LIMIT, Formatted, italic
 from turnwire.channels.telegram.markdown import render
 from turnwire.channels.telegram.posting import Posting
@@ -139,6 +139,9 @@ class LiveAnswer:
                 self._drawn = drawn
         except FloodError as error:
             await self._desk.flooded(self._address.chat_id, error)
+            self._interval = min(self._interval * 2, _MOST_INTERVAL_SECONDS)
+        except (UncertainError, UnreachableError) as error:
+            self._desk.logger.debug("will be shown later: %s", error)
             self._interval = min(self._interval * 2, _MOST_INTERVAL_SECONDS)
         except TelegramError as error:
             # The end will be delivered in any case; until then it is better to be quiet.
