@@ -144,7 +144,7 @@ async def test_a_stream_that_the_server_ends_is_gone_on_with_and_nobody_is_troub
         part.end()
         told = await within(hearing)
         assert text_of(told) == "One two."
-        assert not any(isinstance(one, Lost) for one in told)
+        assert not any(isinstance(one, Lost | Found) for one in told)
 
 
 async def test_a_turn_is_stopped_where_it_runs(tmp_path: Path) -> None:
@@ -234,6 +234,20 @@ async def test_a_server_that_does_not_come_back_is_given_up_with_what_to_do() ->
     async with scripted(answer) as url, host_of(url) as host:
         with pytest.raises(HostError, match=r"has not answered for \d+ seconds.*turnwire tail t1"):
             await heard(host)
+
+
+async def test_a_server_that_sends_away_and_is_gone_is_told_as_lost() -> None:
+    away = b'data: {"type":"reconnect","retry_ms":10}\n\n'
+    tries: list[bytes] = []
+
+    def answer(request: bytes) -> bytes:
+        tries.append(request)
+        if request.startswith(b"POST"):
+            return STREAM + START + away
+        return STREAM + TOKEN + DONE if len(tries) > 3 else b"HTTP/1.1 503 Busy\r\n\r\n"
+
+    async with scripted(answer) as url, host_of(url) as host:
+        assert [type(one) for one in await heard(host)] == [Heard, Lost, Found, Heard, Heard]
 
 
 async def test_a_decision_is_posted() -> None:

@@ -60,9 +60,9 @@ class RemoteHost:
         while True:
             try:
                 async with self._open(reading) as response:
-                    if reading.lost_at is not None:
+                    if reading.is_told_lost:
                         yield Found()
-                    reading.lost_at, reading.is_sent_away = None, False
+                    reading.lost_at, reading.is_sent_away, reading.is_told_lost = None, False, False
                     if response.status_code == 204:
                         return
                     async for frame in frames(response.aiter_bytes()):
@@ -77,10 +77,11 @@ class RemoteHost:
                     raise self._unreachable(error) from error
                 reading.is_first = False
                 lost = _reason(error)
-            if reading.lost_at is None:
-                reading.lost_at = time.monotonic()
-                if not reading.is_sent_away:
-                    yield Lost(lost)
+            # A server may send its readers away and be there at once: that is worth no word.
+            is_first_time, reading.lost_at = reading.lost_at is None, reading.lost_at or time.monotonic()
+            if not reading.is_told_lost and not (is_first_time and reading.is_sent_away):
+                reading.is_told_lost = True
+                yield Lost(lost)
             await self._wait(reading)
 
     async def _wait(self, reading: "_Reading") -> None:
@@ -192,6 +193,7 @@ class _Reading:
         self.is_first = True
         self.is_over = False
         self.is_sent_away = False
+        self.is_told_lost = False
         self._position = 0
 
     def take(self, frame: Frame) -> Heard | Noted | None:
