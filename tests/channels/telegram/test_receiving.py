@@ -10,6 +10,8 @@ import pytest
 from tests.channels.telegram.agents import Gated
 from tests.channels.telegram.bot_api import TOKEN
 from tests.channels.telegram.world import ADA, World
+from turnwire.channels.telegram.clock import Clock
+from turnwire.channels.telegram.receiving import Reception
 
 SECRET = "a-Secret_42"
 
@@ -111,6 +113,28 @@ async def test_it_can_be_stopped_and_started_again(world: World) -> None:
     await world.channel.start()
     await world.channel.stop()
     await world.channel.destroy()
+
+
+class Standing(Clock):
+    """Time stands still but for the test."""
+
+    time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+
+def test_a_silence_of_minutes_is_told_of_where_it_means_something() -> None:
+    clock = Standing()
+    reception = Reception(clock)
+    clock.time = 100
+    reception.heard()
+    clock.time = 240
+    assert reception.health(30).state == "running"
+    clock.time = 260
+    assert reception.health(30).state == "degraded"
+    # At a webhook nothing is heard until somebody writes.
+    assert reception.health(None).state == "running"
 
 
 # Webhook

@@ -174,7 +174,7 @@ class _Open:
             else:
                 hint = "set allowed_users to the numeric ids of those who may, or pairing to true"
             return Health("unconfigured", "nobody may ask yet", hint)
-        return self._reception.health(self._config.polling_timeout)
+        return self._reception.health(None if self._config.webhook_url else self._config.polling_timeout)
 
     async def receive(self, secret: str) -> None:
         """Takes updates until it is cancelled."""

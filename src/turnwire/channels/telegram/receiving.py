@@ -32,6 +32,7 @@ class Reception:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._began = clock.now()
         self._heard_at: float | None = None
         self._error: TelegramError | None = None
 
@@ -41,7 +42,8 @@ class Reception:
     def failed(self, error: TelegramError) -> None:
         self._error = error
 
-    def health(self, patience: float) -> Health:
+    def health(self, patience: float | None) -> Health:
+        """`patience` is how long a silence may last, and some more; None where silence means nothing."""
         match self._error:
             case TokenError():
                 return Health("failed", "Telegram knows no bot with this token", "get one from @BotFather")
@@ -52,7 +54,8 @@ class Reception:
                 pass
             case _:
                 return Health("degraded", f"Telegram cannot be reached: {self._error}")
-        if self._heard_at is not None and self._clock.now() - self._heard_at > patience + _SILENT_SECONDS:
+        silence = self._clock.now() - (self._heard_at if self._heard_at is not None else self._began)
+        if patience is not None and silence > patience + _SILENT_SECONDS:
             return Health("degraded", "nothing has been heard of Telegram for some minutes")
         return Health("running")
 
