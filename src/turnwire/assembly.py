@@ -26,11 +26,12 @@ from turnwire.wires.sse_chat import SseChat
 from turnwire.wires.three_phase_text import ThreePhaseText
 
 if TYPE_CHECKING:
-    # Retrieval takes a while to load; who brings an agent of their own need not wait for it.
+    # Extensions and retrieval take a while to load; who brings an agent of their own need not wait for them.
+    from turnwire.extensions.kernel import Kernel
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
     from turnwire.retrieval.librarian import Librarian
-    from turnwire.tools import Toolset
+    from turnwire.tools import Tool, Toolset
 
 LIBRARY_FILE = "documents.db"
 StoreKind = Literal["memory", "sqlite"]
@@ -64,6 +65,27 @@ def build_historian(store: Store, settings: Settings) -> Historian:
     if model is None:
         raise ModelUnusableError("`compaction` is `summarise`, which needs one; set `model`, or `compaction` to `trim`")
     return SummarisedHistory(store, model, settings.history_turns, settings.history_tokens)
+
+
+def build_kernel(store: Store, runner: TurnRunner, folders: Sequence[Path], settings: Settings) -> "Kernel":
+    """What runs the extensions in these folders, and those that are installed."""
+    from turnwire.extensions.kernel import Kernel
+    from turnwire.extensions.limits import KernelLimits
+
+    given = KernelLimits.__struct_fields__
+    limits = KernelLimits(**{name: getattr(settings, name) for name in given if name in Settings.model_fields})
+    keeps = not isinstance(store, MemoryStore)
+    return Kernel(store, runner, [*folders, *settings.extensions], settings.data, keeps=keeps, limits=limits)
+
+
+def offer_tools(agents: Mapping[str, Agent], tools: "Sequence[Tool]") -> None:
+    """Gives tools to the agents that can take them: our own. An agent's own tool of the same name stays."""
+    from turnwire.agents.chat_completions import ChatCompletionsAgent
+
+    for agent in agents.values():
+        if isinstance(agent, ChatCompletionsAgent):
+            for tool in tools:
+                agent.tools.setdefault(tool.name, tool)
 
 
 def build_model(settings: Settings) -> Model | None:

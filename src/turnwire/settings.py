@@ -185,6 +185,18 @@ class Settings(BaseSettings):
     embeddings_url: str | None = Field(default=None, description="The endpoint's address; `model_url` when not set.")
     embeddings_key: SecretStr | None = Field(default=None, description="Its API key; `model_key` when not set.")
 
+    extensions: list[Path] = Field(
+        default=[], description="Folders to look for extensions in, before the user's own folder."
+    )
+    session_timeout: float = Field(
+        default=1800, ge=0, description="A channel's user who was silent for longer begins a new session; 0 for never."
+    )
+    extension_timeout: float = Field(
+        default=10, gt=0, description="How long an extension may take to start, to stop, or to say how it is."
+    )
+    channel_timeout: float = Field(default=30, gt=0, description="How long a channel may take to show one thing.")
+    health_interval: float = Field(default=30, gt=0, description="How often extensions are asked how they are.")
+
     @model_validator(mode="after")
     def _knows_every_mcp_server(self) -> Self:
         for name, agent in self.agents.items():

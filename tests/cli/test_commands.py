@@ -15,7 +15,11 @@ from turnwire.cli import app
 from turnwire.core.follow import follow
 from turnwire.server.requests import MessageBody
 
-COMMANDS = ("serve", "index", "compare", "turns", "tail", "keys", "keys create", "keys list", "keys revoke", "doctor")
+COMMANDS = (
+    *("serve", "chat", "ask", "index", "compare", "turns", "tail", "doctor"),
+    *("keys", "keys create", "keys list", "keys revoke"),
+    *("extensions", "extensions list", "extensions check", "extensions new"),
+)
 
 
 def call(*arguments: str | Path) -> Result:

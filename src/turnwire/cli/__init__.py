@@ -2,7 +2,7 @@
 
 import typer
 
-from turnwire.cli import compare, doctor, index, keys, serve, turns
+from turnwire.cli import chat, compare, doctor, extensions, index, keys, serve, turns
 
 app = typer.Typer(
     name="turnwire",
@@ -14,11 +14,14 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("serve")(serve.serve)
+app.command("chat")(chat.chat)
+app.command("ask")(chat.ask)
 app.command("index")(index.index)
 app.command("compare")(compare.compare)
 app.command("turns")(turns.turns)
 app.command("tail")(turns.tail)
 app.add_typer(keys.app, name="keys")
+app.add_typer(extensions.app, name="extensions")
 app.command("doctor")(doctor.doctor)
 
 

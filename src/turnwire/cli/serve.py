@@ -40,6 +40,10 @@ def serve(
         typer.Option(help="A file or folder of documents to answer from; may be repeated.", exists=True),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Read documents again when they change.")] = False,
+    extensions: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder of extensions, or one extension; may be repeated.", exists=True),
+    ] = None,
     workers: Annotated[int, typer.Option(help="How many processes; more than one needs PostgreSQL.")] = 1,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
@@ -54,7 +58,7 @@ def serve(
         )
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     typer.echo(f"Starting Turnwire with the logs in {settings.data} …")
-    _run(_build(settings, agent or [], docs or [], watch), settings.host, settings.port)
+    _run(_build(settings, agent or [], docs or [], watch, extensions or []), settings.host, settings.port)
 
 
 def _settings(config: Path | None, **options: Any) -> Any:
@@ -66,7 +70,7 @@ def _settings(config: Path | None, **options: Any) -> Any:
         fail(str(error))
 
 
-def _build(settings: Any, agents: list[str], docs: list[Path], watch: bool) -> Any:
+def _build(settings: Any, agents: list[str], docs: list[Path], watch: bool, extensions: list[Path]) -> Any:
     from turnwire.assembly import load_agent
     from turnwire.core.errors import TurnwireError
     from turnwire.server import Turnwire
@@ -79,7 +83,7 @@ def _build(settings: Any, agents: list[str], docs: list[Path], watch: bool) -> A
         except ValueError as error:
             fail(f"--agent: {error}")
     try:
-        return Turnwire(agents=named, settings=settings, docs=docs, watch=watch)
+        return Turnwire(agents=named, settings=settings, docs=docs, watch=watch, extensions=extensions)
     except (TurnwireError, ValueError) as error:
         fail(str(error))
 
@@ -144,12 +148,19 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _welcome(turnwire: Any, url: str) -> None:
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(highlight=False)
     names = ", ".join(turnwire.agents)
     console.print(f"\n[bold]Turnwire[/] is listening on [bold cyan]{url}[/]   agents: {names}\n")
     if turnwire.librarian is not None:
         console.print(f"[dim]Answers come from[/] {_sources(turnwire)}")
+    for hosted in turnwire.kernel.extensions.values():
+        # That the channels of our own run which nobody has set up is no news.
+        is_news = hosted.is_up and (hosted.found.source != "bundled" or hosted.manifest.secrets)
+        if is_news or hosted.state == "failed":
+            told = "".join(f": {part}" for part in (hosted.message, hosted.hint) if part)
+            console.print(f"[dim]Extension[/] {hosted.id} [dim]{hosted.state}[/]{escape(told)}", soft_wrap=True)
     console.print("[dim]Ask, and watch the answer being made:[/]")
     if turnwire.librarian is not None:
         message = """{"message": "What happens when the process is killed?"}"""

@@ -36,8 +36,10 @@ from turnwire.server.streams.hub import StreamHub
 from turnwire.settings import Settings
 
 if TYPE_CHECKING:
+    from turnwire.extensions.kernel import Kernel
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.librarian import Librarian
+    from turnwire.tools import Tool
 
 logger = logging.getLogger("turnwire.server")
 
@@ -53,7 +55,8 @@ class Turnwire:
     one named "documents" that answers from the files and folders in `docs`, and from Turnwire's own documentation
     if there are none; `watch` reads them again when they change. An agent that has an `async def close()` is
     closed with this. `store` is "sqlite" (in the folder `data`), "memory", or a store. `authenticate` lets a
-    host application say who is calling, in place of API keys. Raises ValueError for settings that cannot be.
+    host application say who is calling, in place of API keys. With `extensions`, a list of folders that may be
+    empty, these and the installed ones are run; without it, none are. Raises ValueError for settings that cannot be.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Turnwire:
         authenticate: Authenticate | None = None,
         docs: Sequence[Path | str] = (),
         watch: bool = False,
+        extensions: Sequence[Path | str] | None = None,
     ) -> None:
         settings = settings or Settings()
         if data is not None:
@@ -89,6 +93,10 @@ class Turnwire:
             self.agents.setdefault("documents", self._answering)
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
         self.runner = assembly.build_runner(self.store, self.agents, settings)
+        self.kernel: Kernel | None = None
+        if extensions is not None or settings.extensions:
+            folders = [Path(folder) for folder in extensions or ()]
+            self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings)
         self.keys = KeyRing(self.store)
         self.control_token = f"twc_{secrets.token_urlsafe(32)}"
         self.gatekeeper = Gatekeeper(self.keys, self.control_token, authenticate)
@@ -125,8 +133,13 @@ class Turnwire:
             await self.keys.open()
             if self.librarian is not None:
                 await self.librarian.open()
+            if self.kernel is not None:
+                # An extension may bring the agent of a turn that waits.
+                await self.kernel.load(self.agents, assembly.as_agent, self._offer_tools)
             await self.runner.open()
             self.streams.open()
+            if self.kernel is not None:
+                await self.kernel.start()
             self._upkeep = asyncio.create_task(self._keep_up())
             self._restore_signals = _on_termination(self.drain)
             self.is_open = True
@@ -150,6 +163,8 @@ class Turnwire:
             await self._winding_down
         if self._upkeep is not None:
             self._upkeep.cancel()
+        if self.kernel is not None:
+            await self.kernel.close()
         await self.runner.close()
         await self.streams.close()
         self.is_open = False
@@ -242,6 +257,9 @@ class Turnwire:
                 fold.add(logged)
             position = events[-1].position
         return fold.state()
+
+    def _offer_tools(self, tools: "Sequence[Tool]") -> None:
+        assembly.offer_tools(self.agents, tools)
 
     async def _keep_up(self) -> None:
         while True:

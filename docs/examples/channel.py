@@ -1,0 +1,37 @@
+from turnwire import Turn, Turnwire
+from turnwire.extensions.contract import ExtensionContext, Health
+
+
+class Notebook:
+    """A channel that keeps what it is told in a list."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    async def initialize(self, context: ExtensionContext) -> None:
+        self.context = context
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def destroy(self) -> None: ...
+
+    async def health_check(self) -> Health:
+        return Health("running")
+
+    async def receive(self, text: str, user_id: str) -> str:
+        return await self.context.handle_user_message(text, user_id)
+
+    async def send_to_user(self, user_id: str, message: str) -> None:
+        self.lines.append(f"{user_id}: {message}")
+
+    async def send_message(self, message: str) -> None:
+        self.lines.append(message)
+
+
+async def answer(turn: Turn):
+    yield f"You said: {turn.message}"
+
+
+server = Turnwire(agent=answer, data="channel-data", extensions=[])
+server.kernel.attach("notebook", Notebook())
+app = server.asgi()

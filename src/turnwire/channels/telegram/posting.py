@@ -1,0 +1,205 @@
+"""The messages that one answer consists of: what is shown now is made equal to what should be.
+
+An edit can be made twice without harm, a message cannot be sent twice. So before one is sent it is written down, with
+the newest message that is known of; and when nobody can say whether it arrived (the connection broke, or this process
+did), it is looked for among the few ids that it can have, before it is sent again.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from turnwire.channels.telegram.addresses import Address
+from turnwire.channels.telegram.budget import ChatBudget
+from turnwire.channels.telegram.desk import Content, Desk
+from turnwire.channels.telegram.failures import (
+    BadRequestError,
+    FloodError,
+    TelegramError,
+    TokenError,
+    UncertainError,
+    UnreachableError,
+)
+from turnwire.channels.telegram.schema import Part
+
+# A call whose connection broke may still be on its way.
+_SETTLING_SECONDS = 5.0
+_PLACES_TO_LOOK = 6
+_MOST_BACK_OFF_SECONDS = 60.0
+
+
+class Posting:
+    """One answer's messages. Used by one task."""
+
+    def __init__(self, desk: Desk, answer_id: str, address: Address, reply_to: int | None = None) -> None:
+        self._desk = desk
+        self._answer_id = answer_id
+        self._address = address
+        self._reply_to = reply_to
+        self._parts: dict[int, Part] = {}
+        self._full: set[int] = set()
+
+    @property
+    def budget(self) -> ChatBudget:
+        return self._desk.budgets.of(self._address.chat_id)
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self._parts)
+
+    async def load(self) -> None:
+        """What an earlier process knew of it."""
+        self._parts = await self._desk.records.parts(self._answer_id)
+
+    # While it is made
+
+    async def show(self, contents: Sequence[Content]) -> bool:
+        """Cosmetic: shows as much as the budget allows now. Whether that was all. Raises TelegramError."""
+        last = len(contents) - 1
+        for number, content in enumerate(contents):
+            if number in self._full and number < last:
+                continue
+            part = self._parts.get(number)
+            if part is not None and part.message_id is None:
+                part = await self._find(number, part)
+            if part is None or part.shown != content.digest:
+                if not self.budget.take():
+                    return False
+                await self._put(number, part, content)
+            if number < last:
+                # A message that is full is left alone until the end.
+                self._full.add(number)
+        return True
+
+    # When it is complete
+
+    async def deliver(self, contents: Sequence[Content]) -> None:
+        """Durable: returns when all of it is there. Raises TelegramError if that can never be."""
+        for number, content in enumerate(contents):
+            await self._make(number, content)
+        for number in sorted(set(self._parts) - set(range(len(contents))), reverse=True):
+            await self._remove(number)
+
+    async def _make(self, number: int, content: Content) -> None:
+        tries = 0
+        while True:
+            try:
+                part = self._parts.get(number)
+                if part is not None and part.message_id is None:
+                    part = await self._find(number, part)
+                if part is None or part.shown != content.digest:
+                    await self.budget.wait()
+                    part = await self._put(number, part, content)
+                return await self._desk.records.set_part(self._answer_id, number, part)
+            except BadRequestError as error:
+                content = await self._after_refusal(number, content, error)
+            except TelegramError as error:
+                tries += 1
+                await self._after_failure(error, tries)
+
+    async def _after_refusal(self, number: int, content: Content, error: BadRequestError) -> Content:
+        """What to try in place of what was refused. Raises the error if nothing is left."""
+        if error.kind == "no_message" and number in self._parts:
+            # Somebody has deleted it.
+            await self._set(number, None)
+        elif error.kind == "no_thread" and self._address.is_private and self._address.thread_id is not None:
+            self._address = Address(self._address.chat_id)
+        elif error.kind in ("entities", "other") and content.body.entities:
+            self._desk.logger.warning("sent without its formatting: %s", error)
+            return content.plain
+        else:
+            raise error
+        return content
+
+    async def _after_failure(self, error: TelegramError, tries: int) -> None:
+        """Waits as long as it has to. Raises the error if waiting does not help."""
+        match error:
+            case FloodError():
+                await self._desk.flooded(self._address.chat_id, error)
+            case UncertainError() | UnreachableError() | TokenError():
+                self._desk.logger.info("will be tried again: %s", error)
+                await self._desk.clock.sleep(min(2.0**tries, _MOST_BACK_OFF_SECONDS))
+            case _:
+                raise error
+
+    async def _remove(self, number: int) -> None:
+        """An answer may turn out shorter than it looked. What cannot be deleted is let go."""
+        part = self._parts[number]
+        tries = 0
+        while part.message_id is not None:
+            await self.budget.wait()
+            try:
+                await self._call("deleteMessage", {"message_id": part.message_id})
+                break
+            except BadRequestError:
+                break
+            except TelegramError as error:
+                tries += 1
+                await self._after_failure(error, tries)
+        await self._set(number, None)
+
+    # Single calls
+
+    async def _call(self, method: str, params: dict[str, Any]) -> Any:
+        return await self._desk.api.call(method, {"chat_id": self._address.chat_id, **params})
+
+    async def _put(self, number: int, part: Part | None, content: Content) -> Part:
+        if part is None or part.message_id is None:
+            return await self._send(number, content)
+        try:
+            await self._call("editMessageText", {"message_id": part.message_id, **content.params()})
+        except BadRequestError as error:
+            if error.kind != "not_modified":
+                raise
+        self._parts[number] = Part(part.message_id, None, content.digest)
+        return self._parts[number]
+
+    async def _send(self, number: int, content: Content) -> Part:
+        chat_id = self._address.chat_id
+        await self._set(number, Part(None, self._desk.newest.before(chat_id)))
+        reply = {"message_id": self._reply_to, "allow_sending_without_reply": True}
+        thread = {"message_thread_id": self._address.thread_id}
+        first = {"reply_parameters": reply if self._reply_to is not None and number == 0 else None}
+        try:
+            message = await self._call("sendMessage", {**content.params(), **thread, **first})
+        except UncertainError:
+            raise
+        except TelegramError:
+            await self._set(number, None)
+            raise
+        self._desk.newest.note(chat_id, message["message_id"])
+        await self._set(number, Part(message["message_id"], None, content.digest))
+        return self._parts[number]
+
+    async def _set(self, number: int, part: Part | None) -> None:
+        if part is None:
+            self._parts.pop(number, None)
+        else:
+            self._parts[number] = part
+        await self._desk.records.set_part(self._answer_id, number, part)
+
+    async def _find(self, number: int, part: Part) -> Part | None:
+        """The message that may have been sent, or None if it has not. Raises TelegramError."""
+        await self._desk.clock.sleep(_SETTLING_SECONDS)
+        after = part.sent_after or 0
+        known = await self._desk.records.known_messages(self._address.chat_id, after)
+        for message_id in range(after + 1, after + 1 + _PLACES_TO_LOOK) if after else ():
+            if message_id not in known and await self._is_ours(message_id):
+                self._desk.newest.note(self._address.chat_id, message_id)
+                await self._set(number, Part(message_id))
+                return self._parts[number]
+        await self._set(number, None)
+        return None
+
+    async def _is_ours(self, message_id: int) -> bool:
+        """Takes buttons off a message: a harmless way to ask whether it is there and the bot's own."""
+        while True:
+            await self.budget.wait()
+            try:
+                await self._call(
+                    "editMessageReplyMarkup", {"message_id": message_id, "reply_markup": {"inline_keyboard": []}}
+                )
+                return True
+            except BadRequestError as error:
+                return error.kind == "not_modified"
+            except FloodError as error:
+                await self._desk.flooded(self._address.chat_id, error)

@@ -1,0 +1,145 @@
+"""`manifest.yaml`: what an extension says of itself, read and checked before any of its code runs.
+
+    id: notes_channel            # the folder's or entry point's name
+    name: Notes
+    version: "0.1.0"
+    api: "1"                     # the version of this contract
+    entrypoint: main:NotesChannel
+    provides: [channel, streaming_channel]
+    secrets: [{env: NOTES_TOKEN, required: true, description: …, url: …}]    # names, never values
+    config: {streaming_enabled: true, stream_edit_interval_ms: 1200, stream_min_chunk_chars: 20}
+
+`config` is free: its values are defaults, which the extension's own `ConfigModel` (pydantic) may check. Three names
+in it mean the same everywhere: with `streaming_enabled: false` the kernel gives a streaming channel whole answers;
+`stream_edit_interval_ms` and `stream_min_chunk_chars` are for channels that show an answer by editing it.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from turnwire.extensions.detection import PROTOCOLS
+
+API = "1"
+FILE_NAME = "manifest.yaml"
+MAX_BYTES = 64 * 1024
+ID = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_ENV = re.compile(r"[A-Z][A-Z0-9_]{1,127}")
+
+
+class ManifestError(Exception):
+    """A manifest cannot be used; the message says which field of which file, and what to write."""
+
+
+def _check_id(value: str) -> str:
+    if not ID.fullmatch(value):
+        raise ValueError("use lower-case letters, digits and _, beginning with a letter")
+    if value == "extension":
+        # What extensions ask themselves belongs to `extension:<id>`, and a channel's users to `<id>:<user>`.
+        raise ValueError("this name is taken")
+    return value
+
+
+def _check_env(value: str) -> str:
+    # Keys of some providers are upper case too, but long, with digits, and without a single underscore.
+    is_token = len(value) >= 16 and "_" not in value and any(map(str.isdigit, value))
+    if is_token or not _ENV.fullmatch(value):
+        raise ValueError(
+            "this is not the name of an environment variable; name one such as MY_TOKEN, and never write a secret here"
+        )
+    return value
+
+
+def _check_entrypoint(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", value):
+        raise ValueError("write module:Class, such as main:MyExtension")
+    return value
+
+
+def _check_kind(value: str) -> str:
+    if value not in PROTOCOLS:
+        raise ValueError(f"there is no {value!r}; there is {', '.join(PROTOCOLS)}")
+    return value
+
+
+def _text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+ExtensionId = Annotated[str, AfterValidator(_check_id)]
+
+
+class _Strict(BaseModel):
+    # What was written may be a secret at the wrong place: an error must not repeat it.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Secret(_Strict):
+    env: Annotated[str, AfterValidator(_check_env)]
+    required: bool = True
+    description: str = ""
+    url: str | None = None
+
+
+class Manifest(_Strict):
+    id: ExtensionId
+    name: str = Field(min_length=1, max_length=100)
+    version: Annotated[str, BeforeValidator(_text)]
+    api: Annotated[str, BeforeValidator(_text)]
+    entrypoint: Annotated[str, AfterValidator(_check_entrypoint)]
+    description: str = ""
+    depends_on: tuple[ExtensionId, ...] = ()
+    after: tuple[ExtensionId, ...] = ()
+    requires: tuple[str, ...] = ()
+    provides: tuple[Annotated[str, AfterValidator(_check_kind)], ...] = ()
+    secrets: tuple[Secret, ...] = ()
+    config: dict[str, Any] = {}
+    enabled: bool | Literal["auto"] = "auto"
+
+
+def read_manifest(path: Path, expected_id: str) -> Manifest:
+    """Raises ManifestError. Runs no code of the extension."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ManifestError(f"{path}: more than {MAX_BYTES // 1024} KiB is no manifest")
+        given: Any = yaml.safe_load(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ManifestError(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise ManifestError(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ManifestError(f"{path}{where}: this is not YAML: {getattr(error, 'problem', None) or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{path}: this is not YAML: {error}") from error
+    if not isinstance(given, dict):
+        raise ManifestError(f"{path}: it must have fields, such as `id: {expected_id}`")
+    try:
+        manifest = Manifest.model_validate(given)
+    except ValidationError as error:
+        raise ManifestError(f"{path}: {'; '.join(problems(error))}") from error
+    if manifest.id != expected_id:
+        raise ManifestError(f"{path}: id: is {manifest.id!r}, but it is found as {expected_id!r}; give both one name")
+    if manifest.api != API:
+        raise ManifestError(f"{path}: api: is {manifest.api!r}, and this Turnwire knows {API!r} alone")
+    return manifest
+
+
+def problems(error: ValidationError) -> list[str]:
+    """What is wrong with which field, without the values."""
+    found: list[str] = []
+    for one in error.errors(include_url=False, include_context=False, include_input=False):
+        field = ".".join(map(str, one["loc"])) or "it"
+        what = one["msg"].removeprefix("Value error, ")
+        if one["type"] == "extra_forbidden":
+            what = "there is no such field"
+        elif one["type"] == "missing":
+            what = "is missing"
+        elif one["type"] == "string_type":
+            what = "must be a text; put it in quotes"
+        found.append(f"{field}: {what}")
+    return found

@@ -1,0 +1,241 @@
+"""The channel `console` under the real kernel: what extensions say and agents answer, in a terminal.
+
+Weak point 10 is what it mends: a channel that printed chunks and statuses as they came, without Markdown, steps or a
+way to stop, and that ended with the first Ctrl-C.
+"""
+
+import asyncio
+import io
+import os
+import pty
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.channels.console.emulator import Terminal
+from tests.extensions.building import running, write_extension
+from tests.serving import Puppet, saying, until, within
+from turnwire.channels.console.keyboard import Keyboard
+from turnwire.channels.console.main import ConsoleChannel
+from turnwire.channels.console.screen import Screen
+from turnwire.core.events import HandoffEvent, StatusEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent
+from turnwire.extensions.contract import ApprovalAsk, StreamStep
+from turnwire.extensions.detection import detect
+from turnwire.extensions.manifest import read_manifest
+
+FOLDER = Path(__file__).parents[3] / "src" / "turnwire" / "channels" / "console"
+
+
+@pytest.fixture(autouse=True)
+def no_other_extensions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("TELEGRAM_BOT_TOKEN", raising=False)
+
+
+@pytest.fixture
+def terminal() -> Terminal:
+    return Terminal()
+
+
+def under_kernel(folder: Path, agent: Any, terminal: Terminal, keyboard: Keyboard | None = None) -> Any:
+    write_extension(folder, "quiet")
+    return running(folder, agent, attach={"console": ConsoleChannel(terminal.screen, keyboard)})
+
+
+def test_the_manifest_tells_what_the_class_can() -> None:
+    manifest = read_manifest(FOLDER / "manifest.yaml", "console")
+    assert set(manifest.provides) == detect(ConsoleChannel).provides
+    assert detect(ConsoleChannel).problems == ()
+
+
+async def test_10_an_answer_is_markdown_with_its_steps_each_line_once(tmp_path: Path, terminal: Terminal) -> None:
+    agent = saying(
+        StatusEvent("Reading"),
+        ToolCallEvent("c1", "search_notes", {"query": "moss"}),
+        ToolProgressEvent("c1", "half", 0.5),
+        ToolResultEvent("c1", "search_notes", True, "much", 400.0),
+        ToolCallEvent("c2", "read", {}),
+        ToolResultEvent("c2", "read", False, "no such note", 100.0),
+        HandoffEvent("writer"),
+        "# Moss\n\nIt is **old",
+        "** and green.\n\n",
+        "- soft\n- wet\n",
+    )
+    async with under_kernel(tmp_path / "x", agent, terminal) as kernel:
+        answer = await kernel.say("console")
+        assert answer.startswith("# Moss")
+        assert terminal.transcript == [
+            "· Reading",
+            "✓ search_notes 0.4s",
+            "✗ read: no such note 0.1s",
+            "· writer has taken over",
+            "",
+            "Moss",
+            "",
+            "It is old and green.",
+            "",
+            " • soft",
+            " • wet",
+        ]
+
+
+async def test_10_a_turn_that_is_stopped_is_shown_as_stopped_and_the_channel_goes_on(
+    tmp_path: Path, terminal: Terminal
+) -> None:
+    puppet = Puppet()
+    async with under_kernel(tmp_path / "x", puppet, terminal) as kernel:
+        saying_it = kernel.saying("console")
+        part = await puppet.part()
+        part.say("Let me dig.", ToolCallEvent("c1", "dig", {}))
+        await until(lambda: any("dig" in line and "Let" not in line for line in terminal.shown))
+        assert await kernel.extension("console").context.cancel("ann")
+        await within(saying_it)
+        assert terminal.transcript[0] == "Let me dig."
+        assert terminal.transcript[-1] == "■ stopped"
+        assert "not finished" in terminal.transcript[-2]
+        again = kernel.saying("console", "again")
+        part = await puppet.part()
+        part.say("Here.")
+        part.end()
+        await within(again)
+        assert terminal.transcript[-1] == "Here."
+
+
+async def test_other_extensions_speak_through_it(tmp_path: Path, terminal: Terminal) -> None:
+    async with under_kernel(tmp_path / "x", saying("unused"), terminal) as kernel:
+        context = kernel.extension("quiet").context
+        await context.send_message("console", "**Good morning.**")
+        await context.send_to_user("console", "anna", "Two\n\nparagraphs\x1b[2J.")
+        assert terminal.transcript == ["Good morning.", "", "Two", "", "paragraphs[2J."]
+        assert "\x1b[2J" not in terminal.emulator.written
+
+
+async def test_two_answers_at_once_do_not_run_into_each_other(tmp_path: Path, terminal: Terminal) -> None:
+    puppet = Puppet()
+    async with under_kernel(tmp_path / "x", puppet, terminal) as kernel:
+        first = kernel.saying("console", "one", "ann")
+        one = await puppet.part()
+        one.say("First ")
+        await until(lambda: "First" in "".join(terminal.shown))
+        second = kernel.saying("console", "two", "ben")
+        two = await puppet.part()
+        two.say("Second ", "whole.")
+        two.end()
+        await within(second)
+        one.say("whole.")
+        one.end()
+        await within(first)
+        assert [line for line in terminal.transcript if line] == ["Second whole.", "First whole."]
+
+
+async def test_while_somebody_types_at_a_prompt_nothing_is_replaced(tmp_path: Path, terminal: Terminal) -> None:
+    made_way: list[bool] = []
+
+    def beside(write: Any) -> None:
+        made_way.append(True)
+        write()
+
+    terminal.screen.while_prompting = beside
+    async with under_kernel(tmp_path / "x", saying("An ", "answer."), terminal) as kernel:
+        await kernel.say("console")
+        assert terminal.transcript == ["An answer."]
+        assert made_way == [True]
+        assert "\x1b[?25l" not in terminal.emulator.written
+
+
+async def test_without_a_terminal_it_is_plain_text(tmp_path: Path, terminal: Terminal) -> None:
+    file = io.StringIO()
+    terminal.screen = Screen(Console(file=file, color_system=None))
+    async with under_kernel(tmp_path / "x", saying(StatusEvent("Reading"), "**An** answer."), terminal) as kernel:
+        await kernel.say("console")
+        assert file.getvalue() == "· Reading\n**An** answer.\n"
+        assert kernel["console"].state == "running"
+
+
+async def test_a_terminal_that_takes_nothing_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
+    taking, writers = threading.Event(), set[threading.Thread]()
+
+    class Stuck(io.StringIO):
+        def write(self, text: str) -> int:
+            writers.add(threading.current_thread())
+            taking.wait(20)
+            return super().write(text)
+
+    terminal = Terminal()
+    terminal.screen = Screen(Console(file=Stuck(), color_system=None))
+    async with under_kernel(tmp_path / "x", saying("Hello."), terminal) as kernel:
+        context = kernel.extension("quiet").context
+        speaking = asyncio.create_task(context.send_message("console", "Hello."))
+        answering = [kernel.saying("console", "Hi", user) for user in ("ann", "ben")]
+        try:
+            await until(lambda: bool(writers))
+            assert threading.current_thread() not in writers
+            assert not speaking.done()
+        finally:
+            taking.set()
+            await within(asyncio.gather(speaking, *answering, return_exceptions=True))
+        assert threading.current_thread() not in writers
+
+
+async def test_what_was_streamed_is_made_whole_at_the_end(terminal: Terminal) -> None:
+    channel = ConsoleChannel(terminal.screen)
+    await channel.on_stream_start("ann")
+    await channel.on_stream_chunk("ann", "One ")
+    await channel.on_stream_status("ann", "Using: search")
+    step = StreamStep(id="1", kind="search", name="notes", phase="started", summary="moss")
+    await channel.on_stream_step("ann", step)
+    await channel.on_stream_end("ann", "One two.")
+    await channel.on_stream_end("ben", "Whole.")
+    assert [line for line in terminal.transcript if line][-1] == "Whole."
+    assert "two." in terminal.transcript
+    await channel.stop()
+    await channel.destroy()
+
+
+@pytest.fixture
+def seat(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Keyboard]]:
+    """A keyboard that somebody sits at, and the end where they type."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(os.dup(theirs), "r") as source:
+        monkeypatch.setattr("sys.stdin", source)
+        yield ours, Keyboard(source)
+    os.close(ours)
+    os.close(theirs)
+
+
+class Decisions:
+    """The part of the context that is asked when somebody has decided."""
+
+    def __init__(self) -> None:
+        self.made: asyncio.Queue[tuple[str, str, bool, str]] = asyncio.Queue()
+
+    async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
+        self.made.put_nowait((turn_id, call_id, approved, by))
+
+
+@pytest.mark.parametrize(("keys", "approved"), [(b"y", True), (b"n", False), (b"\r", False), (b"xqY", True)])
+async def test_consent_is_asked_for_and_one_key_gives_it(
+    terminal: Terminal, seat: tuple[int, Keyboard], keys: bytes, approved: bool
+) -> None:
+    ours, keyboard = seat
+    decisions = Decisions()
+    channel = ConsoleChannel(terminal.screen, keyboard, settle_seconds=0)
+    await channel.initialize(decisions)  # type: ignore[arg-type]
+    ask = ApprovalAsk(turn_id="t1", call_id="c1", tool="pay", args={"sum": 3}, reason="It is much")
+    await channel.on_approval_request("ann", ask)
+    await until(lambda: "Allow pay? [y/N]" in terminal.transcript)
+    assert terminal.transcript[:2] == ["■ pay(sum=3) needs your consent", "  It is much"]
+    await until(lambda: keyboard.on_key is not None)
+    os.write(ours, keys)
+    assert await within(decisions.made.get()) == ("t1", "c1", approved, "console")
+
+
+async def test_where_nobody_sits_it_says_how_to_decide(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    channel = ConsoleChannel(terminal.screen)
+    await channel.on_approval_request("ann", ApprovalAsk(turn_id="t1", call_id="c1", tool="pay", args={}))
+    assert "POST /v1/turns/t1/approvals/c1" in " ".join(line.strip() for line in terminal.transcript)

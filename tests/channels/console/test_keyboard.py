@@ -1,0 +1,97 @@
+"""Typing while an answer is made: nothing is echoed, nothing is lost, and Enter sends."""
+
+import asyncio
+import os
+import pty
+import termios
+from collections.abc import Iterator
+
+import pytest
+
+from tests.serving import until
+from turnwire.channels.console.keyboard import Keyboard
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    os.close(ours)
+    os.close(theirs)
+
+
+def flags(descriptor: int) -> int:
+    return termios.tcgetattr(descriptor)[3]
+
+
+async def test_keys_are_collected_without_an_echo_and_the_terminal_is_as_before(terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
+    before = flags(theirs)
+    with os.fdopen(os.dup(theirs), "r") as source:
+        keyboard = Keyboard(source)
+        with keyboard.listening():
+            assert not flags(theirs) & termios.ECHO
+            assert flags(theirs) & termios.ISIG, "Ctrl-C is a signal still"
+            for part in (b"h\xc3", b"\xa9llo", b"\x7f\x7f", b"\x1b[A", b"\x1bOB", b"\x1b", b"[12", b";1R", b"p"):
+                os.write(ours, part)
+                await asyncio.sleep(0)
+            await until(lambda: keyboard.typed == "hélp")
+        assert flags(theirs) == before
+        assert keyboard.take() == "hélp"
+        assert keyboard.typed == ""
+
+
+async def test_what_is_typed_ahead_is_left_for_the_shell_unless_a_question_waits(terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
+    keys: list[str] = []
+    with os.fdopen(os.dup(theirs), "r") as source:
+        keyboard = Keyboard(source, collects=False)
+        with keyboard.listening():
+            assert not flags(theirs) & termios.ECHO
+            assert flags(theirs) & termios.ICANON
+            keyboard.on_key = keys.append
+            os.write(ours, b"y")
+            await until(lambda: keys == ["y"])
+            keyboard.on_key = None
+            os.write(ours, b"ls\n")
+        assert os.read(theirs, 10) == b"ls\n"
+        assert keyboard.typed == ""
+
+
+async def test_where_there_is_no_terminal_nothing_is_taken() -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "r") as source:
+        keyboard = Keyboard(source)
+        with keyboard.listening():
+            os.write(write, b"text")
+        assert source.read(4) == "text"
+    os.close(write)
+
+
+def test_enter_sends_a_line_and_a_paste_is_one_message() -> None:
+    keyboard, lines, shown = Keyboard(), list[str](), list[str]()
+    keyboard.on_line, keyboard.on_change = lines.append, shown.append
+    for key in "first":
+        keyboard.press(key)
+    keyboard.press("\r")
+    keyboard.press("one\ntwo\nthree")
+    assert lines == ["first"]
+    keyboard.press("\n")
+    assert lines == ["first", "one\ntwo\nthree"]
+    keyboard.press("\r")
+    assert len(lines) == 2, "an empty line is no message"
+    keyboard.press("more\\")
+    keyboard.press("\r")
+    keyboard.press("to come")
+    assert keyboard.typed == "more\nto come"
+    keyboard.press("\x15")
+    assert keyboard.typed == ""
+    assert shown[0] == "f"
+    assert shown[-1] == ""
+
+
+def test_a_question_gets_the_keys() -> None:
+    keyboard, keys = Keyboard(), list[str]()
+    keyboard.on_key = keys.append
+    keyboard.press("y\r")
+    assert (keys, keyboard.typed) == (["y", "\r"], "")

@@ -1,0 +1,166 @@
+"""Every event in the words of a terminal, and nothing a server sends moves the cursor."""
+
+import io
+from typing import get_args
+
+import pytest
+
+from tests.channels.console.emulator import Terminal
+from tests.core.samples import FULL
+from turnwire.channels.console.plain import PlainView
+from turnwire.channels.console.telling import TurnTeller
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    CitationEvent,
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    HandoffEvent,
+    Hit,
+    MessageEvent,
+    ReasoningEvent,
+    ResponseEvent,
+    RestartEvent,
+    ReviewEvent,
+    SearchEvent,
+    SessionEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+)
+
+BEGINNING: tuple[Event, ...] = (SessionEvent("s", "t", "agent"), MessageEvent("Why?", "anna", "http"))
+
+
+def told(*events: Event) -> tuple[str, str]:
+    """The answer, and what is said about it."""
+    answer, about = io.StringIO(), io.StringIO()
+    view = PlainView(answer, about)
+    teller = TurnTeller(view)
+    for event in (*BEGINNING, *events):
+        teller.tell(event)
+    view.close()
+    return answer.getvalue(), about.getvalue()
+
+
+def test_a_whole_turn() -> None:
+    cited = CitationEvent(1, "d", title="Plants", page_number=3, supporting_quote="Moss is old.")
+    answer, about = told(
+        StatusEvent("Reading"),
+        SearchEvent("s1", "started", "notes", "moss"),
+        SearchEvent("s1", "finished", "notes", "moss", hits=(Hit(1, "d"),), ms=412),
+        ReviewEvent("r1", 1, "rejected", missing=("age",), next_queries=("moss age",)),
+        ReviewEvent("r2", 2, "approved", kept=(1,), dropped=(2,)),
+        HandoffEvent("writer"),
+        ToolCallEvent("c1", "count", {"of": "moss"}),
+        ToolProgressEvent("c1", "half", 0.5),
+        ToolResultEvent("c1", "count", True, 3, 12_300),
+        TokenEvent("It is "),
+        TokenEvent("old. [1]"),
+        cited,
+        ResponseEvent("It is old. [1]", (cited,)),
+        DoneEvent("completed", "s", "t"),
+    )
+    assert answer == "It is old. [1]\n"
+    assert about.splitlines() == [
+        "· Reading",
+        "✓ notes “moss” · 1 hit 0.4s",
+        "■ review: rejected · missing: age · next: moss age",
+        "✓ review: approved · 1 kept, 1 dropped",
+        "· writer has taken over",
+        "✓ count 12s",
+        "[1] Plants, p. 3 “Moss is old.”",
+    ]
+
+
+def test_a_sub_agent_is_indented_and_its_words_are_not_the_answer() -> None:
+    path = ("researcher",)
+    answer, about = told(
+        ToolCallEvent("c1", "look", {}, agent_path=path),
+        TokenEvent("I am looking", agent_path=path),
+        ToolResultEvent("c1", "look", False, {"error": "there is nothing"}, 100, agent_path=path),
+        TokenEvent("Nothing."),
+        DoneEvent("completed", "s", "t"),
+    )
+    assert answer == "Nothing.\n"
+    assert about == "  ✗ researcher: look: there is nothing 0.1s\n"
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ((ErrorEvent("too fast", "rate_limited"), DoneEvent("failed", "s", "t")), "✗ too fast\n  · Wait a moment"),
+        ((ErrorEvent("oh", "odd", True), DoneEvent("failed", "s", "t")), "✗ oh\n  · Ask again."),
+        ((DoneEvent("cancelled", "s", "t", "requested"),), "■ stopped\n"),
+        ((DoneEvent("cancelled", "s", "t", "superseded"),), "■ stopped (superseded)\n"),
+        ((DoneEvent("interrupted", "s", "t"),), "■ the server stopped before the answer was complete; ask again\n"),
+        ((RestartEvent(2, "worker lost"),), "may be said twice"),
+        ((ApprovalRequestEvent("c", "pay", {"sum": 3}, "It is much"),), "■ pay(sum=3) needs your consent\n  · It is"),
+    ],
+)
+def test_what_went_wrong_is_said_with_what_to_do(events: tuple[Event, ...], said: str) -> None:
+    assert said in told(*events)[1]
+
+
+def test_an_answer_without_tokens_is_shown_all_the_same() -> None:
+    assert told(ResponseEvent("Whole."), DoneEvent("completed", "s", "t"))[0] == "Whole.\n"
+    assert told(TokenEvent("Whole."), ResponseEvent("Whole."))[0] == "Whole.\n"
+
+
+def test_thinking_is_shown_while_it_lasts_and_not_kept() -> None:
+    terminal = Terminal()
+    teller = TurnTeller(terminal.view)
+    for event in BEGINNING:
+        teller.tell(event)
+    terminal.wait(0.1)
+    assert "waiting for the agent" in terminal.shown[-1]
+    for piece in ("Let me ", "think about ", "moss"):
+        teller.tell(ReasoningEvent(piece))
+    terminal.wait(0.1)
+    assert "thinking: Let me think about moss" in terminal.shown[-1]
+    teller.tell(TokenEvent("Moss."))
+    terminal.view.close()
+    assert terminal.transcript == ["Moss."]
+
+
+@pytest.mark.parametrize("evil", ["\x1b[2J", "\x1b]0;owned\x07", "\x9b2J", "\r\x1b[A", "\x07"])
+def test_nothing_that_is_sent_moves_the_cursor(evil: str) -> None:
+    terminal = Terminal()
+    teller = TurnTeller(terminal.view)
+    for event in (
+        StatusEvent(f"status{evil}"),
+        HandoffEvent(f"agent{evil}"),
+        ToolCallEvent("c", f"tool{evil}", {f"a{evil}": f"b{evil}"}),
+        ToolProgressEvent("c", f"progress{evil}"),
+        SearchEvent("s", "started", f"tool{evil}", f"query{evil}"),
+        ReviewEvent("r", 1, "rejected", f"feedback{evil}", missing=(f"word{evil}",)),
+        ToolResultEvent("c", f"tool{evil}", False, f"result{evil}"),
+        ReasoningEvent(f"thought{evil}"),
+        TokenEvent(f"text{evil}", agent_path=(f"name{evil}",)),
+        TokenEvent(f"text{evil}"),
+        CitationEvent(1, f"d{evil}", title=f"title{evil}", supporting_quote=f"quote{evil}", url=f"url{evil}"),
+        ApprovalRequestEvent("c", f"tool{evil}", {"a": evil}, f"why{evil}"),
+        ErrorEvent(f"error{evil}", "code"),
+        DoneEvent("cancelled", "s", "t", f"reason{evil}"),
+    ):
+        teller.tell(event)
+        terminal.wait(0.1)
+    terminal.view.close()
+    assert "\x1b[2J" not in terminal.emulator.written
+    assert "\x07" not in terminal.emulator.written
+    assert "\x9b" not in terminal.emulator.written
+    assert terminal.transcript[0].startswith("· status")
+
+
+@pytest.mark.parametrize("event", FULL, ids=lambda event: type(event).__name__)
+def test_every_event_can_be_told(event: Event) -> None:
+    told(event)
+    terminal = Terminal()
+    TurnTeller(terminal.view).tell(event)
+    terminal.view.close()
+
+
+def test_there_is_a_sample_of_every_event() -> None:
+    assert {type(event) for event in FULL} == set(get_args(Event))

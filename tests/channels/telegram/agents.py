@@ -1,0 +1,60 @@
+"""Agents for tests: at a pace, at a gate, at length."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from tests.channels.telegram.world import Agent, Piece
+from turnwire.channels.telegram.clock import Clock
+
+TOKENS = [f"word{number:03d} " if number % 12 else f"word{number:03d}.\n\n" for number in range(1, 601)]
+TEXT = "".join(TOKENS).strip()
+
+
+def paced(clock: Clock, tokens: list[str], rate: float) -> Agent:
+    """So many tokens a second, however long whoever takes them needs in between."""
+
+    async def answer(text: str) -> AsyncGenerator[Piece]:
+        began = clock.now()
+        for number, token in enumerate(tokens):
+            await clock.sleep(max(0.0, began + number / rate - clock.now()))
+            yield token
+
+    return answer
+
+
+class Gated:
+    """Says its pieces one by one, each when the test lets it, and tells when it has."""
+
+    def __init__(self, *pieces: Piece) -> None:
+        self._pieces = pieces
+        self._gates = [asyncio.Event() for _ in range(len(pieces) + 1)]
+        self._said = [asyncio.Event() for _ in pieces]
+        self._next = 0
+        self.begun = 0
+
+    async def __call__(self, text: str) -> AsyncGenerator[Piece]:
+        self.begun += 1
+        for piece, gate, said in zip(self._pieces, self._gates, self._said, strict=False):
+            await gate.wait()
+            yield piece
+            said.set()
+        await self._gates[-1].wait()
+
+    async def say(self, count: int = 1) -> None:
+        """Lets the next pieces pass, and waits until they have been taken."""
+        for _ in range(count):
+            self._gates[self._next].set()
+            await self._said[self._next].wait()
+            self._next += 1
+
+    def end(self) -> None:
+        for gate in self._gates:
+            gate.set()
+
+
+def saying(*pieces: Piece) -> Agent:
+    async def answer(text: str) -> AsyncGenerator[Piece]:
+        for piece in pieces:
+            yield piece
+
+    return answer

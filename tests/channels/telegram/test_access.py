@@ -1,0 +1,128 @@
+"""Who may ask: never whoever comes first."""
+
+import re
+
+import pytest
+
+from tests.channels.telegram.world import ADA, GROUP, STRANGER, World
+
+
+def code_in(caplog: pytest.LogCaptureFixture) -> str:
+    return re.findall(r"/pair ([A-Z0-9]{8})", caplog.text)[-1]
+
+
+async def says(world: World, text: str, sender_id: int = ADA, answers: int = 1) -> None:
+    """And waits until everything is dealt with that comes of it."""
+    count = len(world.api.shown(sender_id))
+    world.api.says(sender_id, text)
+    await world.api.until(lambda: len(world.api.shown(sender_id)) >= count + answers)
+    await world.delivered()
+
+
+async def test_weak_point_9_the_first_stranger_does_not_become_the_owner(world: World) -> None:
+    await world.start(allowed_users=[])
+    assert (await world.health())[0] == "unconfigured"
+    await says(world, "/start", STRANGER)
+    world.api.says(STRANGER, "hello")
+    await says(world, "/pair WRONGONE", STRANGER)
+    assert world.kernel.asked == []
+    assert (await world.health())[0] == "unconfigured"
+
+
+async def test_without_a_list_and_without_pairing_it_waits_to_be_set_up(world: World) -> None:
+    await world.start(allowed_users=[], pairing=False)
+    state, hint = await world.health()
+    assert state == "unconfigured"
+    assert "allowed_users" in hint
+    await says(world, "/pair ANYTHING", STRANGER)
+    assert world.kernel.asked == []
+
+
+async def test_the_code_in_the_log_pairs_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.start(allowed_users=[])
+    code = code_in(caplog)
+    await says(world, f"/pair {code.lower()}")
+    assert world.api.texts(ADA)[0].startswith("Welcome, Ada.")
+    await world.api.until(lambda: True)
+    assert (await world.health())[0] == "running"
+    await says(world, "hello")
+    assert world.api.texts(ADA)[-1] == "You said: hello"
+    # Nobody else can use it, and it is needed no more after a restart.
+    await says(world, f"/pair {code}", STRANGER)
+    assert "only people I know" in world.api.texts(STRANGER)[0]
+    await world.crash()
+    caplog.clear()
+    await world.start()
+    assert "/pair" not in caplog.text
+    await says(world, "again")
+    assert world.api.texts(ADA)[-1] == "You said: again"
+    assert [text for text, *_ in world.kernel.asked] == ["again"]
+
+
+async def test_a_link_with_the_code_pairs_too(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.start(allowed_users=[])
+    await says(world, f"/start {code_in(caplog)}")
+    assert world.api.texts(ADA)[0].startswith("Welcome, Ada.")
+
+
+async def test_a_code_cannot_be_guessed_by_trying(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.start(allowed_users=[])
+    for number in range(5):
+        await says(world, f"/pair GUESS{number:03d}", STRANGER)
+    # The right one comes too late.
+    await says(world, f"/pair {code_in(caplog)}")
+    assert "only people I know" in world.api.texts(ADA)[0]
+    # And a new one is not made by asking again and again.
+    assert len(re.findall("/pair [A-Z0-9]{8}", caplog.text)) == 1
+
+
+async def test_a_code_is_valid_for_some_minutes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.start(allowed_users=[], pairing_minutes=0.0001)
+    old = code_in(caplog)
+    await says(world, f"/pair {old}")
+    assert "only people I know" in world.api.texts(ADA)[0]
+    # The operator is shown the next one.
+    assert code_in(caplog) != old
+
+
+async def test_a_code_is_not_kept_as_it_is(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.start(allowed_users=[])
+    kept = b"".join(path.read_bytes() for path in world.folder.iterdir())
+    assert code_in(caplog).encode() not in kept
+
+
+async def test_pairing_does_not_work_where_others_read_along(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.start(allowed_users=[])
+    world.api.says(ADA, f"/pair@TurnBot {code_in(caplog)}", chat_id=GROUP)
+    await world.api.until(lambda: world.api.shown(GROUP))
+    await world.delivered()
+    assert "only people I know" in world.api.texts(GROUP)[0]
+
+
+async def test_a_stranger_is_refused_politely_and_once(world: World) -> None:
+    await world.start()
+    await says(world, "hello", STRANGER)
+    assert f"Your id is {STRANGER}" in world.api.texts(STRANGER)[0]
+    for _ in range(5):
+        world.api.says(STRANGER, "hello?")
+    await says(world, "hello", ADA)
+    assert len(world.api.texts(STRANGER)) == 1
+    assert [user_id for _, user_id, *_ in world.kernel.asked] == ["7"]
+
+
+async def test_a_crowd_of_strangers_is_not_answered_each(world: World) -> None:
+    await world.start()
+    for number in range(40):
+        world.api.says(5000 + number, "hello")
+    await says(world, "hello", ADA)
+    refused = [call for call in world.api.made("sendMessage") if "only people" in call.text]
+    assert 0 < len(refused) <= 20
+    assert world.api.too_many == []
+
+
+async def test_everybody_in_a_group_on_the_list_may_ask(world: World) -> None:
+    await world.start(allowed_users=[GROUP])
+    world.api.says(STRANGER, "@TurnBot hello", chat_id=GROUP)
+    await world.api.until(lambda: world.api.texts(GROUP) == ["You said: hello"])
+    await world.delivered()
+    assert world.kernel.asked[0][2] == f"telegram:{STRANGER}"

@@ -1,0 +1,195 @@
+"""Stop, approvals and commands: obeyed at once, by those who may."""
+
+import pytest
+
+from tests.channels.telegram.agents import Gated, saying
+from tests.channels.telegram.world import ADA, BOB, GROUP, STRANGER, World
+from turnwire.extensions.contract import ApprovalAsk
+
+ASK = ApprovalAsk(
+    turn_id="t1", call_id="c1", tool="delete_file", args={"path": "a*b_c `x`"}, reason="You asked for it."
+)
+
+
+async def answering(world: World, chat_id: int = ADA) -> Gated:
+    gate = Gated("An answer that is long enough to be shown at once. ", "And more of it.")
+    world.agent = gate
+    await world.start()
+    world.api.says(ADA, "@TurnBot hello", chat_id=chat_id)
+    await world.api.until(lambda: world.kernel.asked)
+    await gate.say()
+    await world.api.until(lambda: world.api.shown(chat_id))
+    return gate
+
+
+@pytest.mark.parametrize("way", ["button", "/stop", "/stop in a queue"])
+async def test_stop_stops_at_once_and_keeps_what_was_said(world: World, way: str) -> None:
+    await answering(world)
+    if way == "button":
+        world.api.presses(ADA, ADA, "⏹ Stop")
+    elif way == "/stop":
+        world.api.says(ADA, "/stop")
+    else:
+        world.api.says(ADA, "another question")
+        world.api.says(ADA, "/stop")
+        world.kernel.agent = saying("Another answer.")
+    await world.api.until(lambda: "Stopped" in world.api.texts(ADA)[0])
+    await world.delivered()
+    stopped = world.api.shown(ADA)[0]
+    assert stopped.text == "An answer that is long enough to be shown at once.\n\n⏹ Stopped"
+    assert stopped.buttons == []
+    assert world.kernel.cancelled == ["7"]
+    if way == "button":
+        assert world.api.toasts == ["Stopping…"]
+    if way == "/stop in a queue":
+        assert world.api.texts(ADA)[1:] == ["Another answer."]
+
+
+async def test_stop_does_not_wait_for_a_flood_to_end(world: World) -> None:
+    await answering(world)
+    world.api.flood(ADA, 30)
+    flooded = world.clock.now()
+    world.api.presses(ADA, ADA, "⏹ Stop")
+    await world.api.until(lambda: world.api.toasts)
+    assert world.clock.now() - flooded < 15
+    assert world.kernel.cancelled == ["7"]
+    await world.delivered()
+
+
+async def test_a_stranger_in_the_group_cannot_stop(world: World) -> None:
+    gate = await answering(world, GROUP)
+    world.api.presses(STRANGER, GROUP, "⏹ Stop")
+    await world.api.until(lambda: world.api.toasts)
+    assert world.api.toasts == ["This is not for you to decide."]
+    assert world.kernel.cancelled == []
+    gate.end()
+    await world.delivered()
+
+
+async def test_a_button_of_an_answer_that_is_over_stops_nothing(world: World) -> None:
+    gate = await answering(world)
+    old = world.api.shown(ADA)[0].markup
+    gate.end()
+    await world.delivered()
+    gate = Gated("A second answer that is long enough to be shown.")
+    world.kernel.agent = gate
+    world.api.says(ADA, "again")
+    await world.api.until(lambda: len(world.kernel.asked) == 2)
+    world.api.shown(ADA)[0].markup = old
+    await gate.say()
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 2)
+    world.api.shown(ADA)[1].markup = []
+    world.api.presses(ADA, ADA, "⏹ Stop")
+    await world.api.until(lambda: world.api.toasts)
+    assert world.api.toasts == ["It is over already."]
+    assert world.kernel.cancelled == []
+    gate.end()
+    await world.delivered()
+
+
+async def test_nothing_to_stop_is_said(world: World) -> None:
+    await world.start()
+    world.api.says(ADA, "/stop")
+    await world.api.until(lambda: world.api.texts(ADA) == ["Nothing is being answered."])
+    await world.delivered()
+
+
+@pytest.mark.parametrize("command", ["/start", "/help"])
+async def test_help_is_given(world: World, command: str) -> None:
+    await world.start()
+    world.api.says(ADA, command)
+    await world.api.until(lambda: "/stop stops the answer" in "".join(world.api.texts(ADA)))
+    await world.delivered()
+    assert world.kernel.asked == []
+
+
+async def test_new_begins_a_new_conversation(world: World) -> None:
+    await world.start()
+    world.api.says(ADA, "/new")
+    await world.api.until(lambda: world.api.texts(ADA) == ["This is a new conversation."])
+    await world.delivered()
+    assert world.kernel.sessions == ["7"]
+
+
+async def test_what_is_not_text_is_said_not_to_be_read(world: World) -> None:
+    await world.start()
+    world.api.says(ADA, "")
+    await world.api.until(lambda: world.api.texts(ADA) == ["I can only read text so far."])
+    await world.delivered()
+
+
+# Approvals
+
+
+async def asking(world: World, chat_id: int = ADA) -> Gated:
+    gate = Gated(ASK)
+    world.agent = gate
+    await world.start()
+    world.api.says(ADA, "@TurnBot delete it", chat_id=chat_id)
+    await world.api.until(lambda: world.kernel.asked)
+    await gate.say()
+    await world.api.until(lambda: any(message.buttons for message in world.api.shown(chat_id)))
+    return gate
+
+
+@pytest.mark.parametrize(
+    ("button", "approved", "outcome"), [("✅ Approve", True, "✅ Approved"), ("🚫 Deny", False, "🚫 Denied")]
+)
+async def test_a_person_decides_and_sees_the_outcome(world: World, button: str, approved: bool, outcome: str) -> None:
+    gate = await asking(world)
+    (message,) = world.api.shown(ADA)
+    assert message.text.startswith("🔐 May delete_file run?\n\nYou asked for it.")
+    assert message.styled("pre") == ['{\n "path": "a*b_c `x`"\n}']
+    assert message.buttons == ["✅ Approve", "🚫 Deny"]
+    world.api.presses(ADA, ADA, button)
+    await world.api.until(lambda: world.api.shown(ADA)[0].text.endswith(f"{outcome} by Ada"))
+    assert world.kernel.decided == [("t1", "c1", approved, "telegram:7")]
+    assert world.api.shown(ADA)[0].buttons == []
+    gate.end()
+    await world.delivered()
+
+
+async def test_only_who_may_ask_may_decide(world: World) -> None:
+    gate = await asking(world, GROUP)
+    world.api.presses(STRANGER, GROUP, "✅ Approve")
+    await world.api.until(lambda: world.api.toasts)
+    assert world.kernel.decided == []
+    world.api.presses(BOB, GROUP, "🚫 Deny", name="Bob_*")
+    await world.api.until(lambda: world.api.shown(GROUP)[0].text.endswith("Denied by Bob_*"))
+    gate.end()
+    await world.delivered()
+
+
+async def test_it_is_decided_once(world: World) -> None:
+    gate = await asking(world)
+    world.api.presses(ADA, ADA, "✅ Approve")
+    world.api.presses(ADA, ADA, "🚫 Deny")
+    await world.api.until(lambda: len(world.api.toasts) == 2)
+    assert len(world.kernel.decided) == 1
+    assert "It is decided already." in world.api.toasts
+    gate.end()
+    await world.delivered()
+
+
+async def test_a_decision_that_comes_too_late_is_said_to(world: World) -> None:
+    gate = await asking(world)
+    world.kernel.decidable = False
+    world.api.presses(ADA, ADA, "✅ Approve")
+    await world.api.until(lambda: world.api.shown(ADA)[0].text.endswith("It was too late to decide."))
+    gate.end()
+    await world.delivered()
+
+
+async def test_a_request_survives_a_crash_and_is_not_made_twice(world: World) -> None:
+    await asking(world)
+    await world.crash()
+    gate = Gated(ASK)
+    world.agent = gate
+    await world.start()
+    await world.api.until(lambda: world.kernel.asked)
+    await gate.say()
+    world.api.presses(ADA, ADA, "✅ Approve")
+    await world.api.until(lambda: world.kernel.decided)
+    gate.end()
+    await world.delivered()
+    assert sum("May delete_file run?" in text for text in world.api.texts(ADA)) == 1

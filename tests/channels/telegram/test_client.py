@@ -1,0 +1,83 @@
+"""The Bot API's failures told apart, and a token that nobody gets to see."""
+
+import logging
+import traceback
+from typing import Any
+
+import pytest
+
+from tests.channels.telegram.bot_api import TOKEN, BotApi
+from tests.channels.telegram.world import ADA, World
+from turnwire.channels.telegram import client
+from turnwire.channels.telegram.clock import Clock
+from turnwire.channels.telegram.failures import (
+    BadRequestError,
+    FloodError,
+    ForbiddenError,
+    TelegramError,
+    TokenError,
+    UncertainError,
+    UnreachableError,
+)
+
+
+async def failure(api: BotApi, method: str, token: str = TOKEN, url: str | None = None, **params: Any) -> TelegramError:
+    async with client.BotApi(token, url or api.url, api.clock) as calling:
+        with pytest.raises(TelegramError) as caught:
+            await calling.call(method, params)
+    return caught.value
+
+
+async def test_failures_are_told_apart(clock: Clock) -> None:
+    async with BotApi(clock) as api:
+        api.says(ADA, "hello")
+        message = {"chat_id": ADA, "message_id": 999, "text": "x"}
+        unknown = await failure(api, "editMessageText", **message)
+        assert isinstance(unknown, BadRequestError)
+        assert unknown.kind == "no_message"
+        long = await failure(api, "sendMessage", chat_id=ADA, text="x" * 4097)
+        assert isinstance(long, BadRequestError)
+        assert long.kind == "too_long"
+        bad = await failure(
+            api, "sendMessage", chat_id=ADA, text="x", entities=[{"type": "bold", "offset": 0, "length": 9}]
+        )
+        assert isinstance(bad, BadRequestError)
+        assert bad.kind == "entities"
+        assert isinstance(await failure(api, "getMe", token="1:wrong"), TokenError)
+        assert isinstance(await failure(api, "getMe", url="http://127.0.0.1:9"), UnreachableError)
+        for fault in ("cut", "hang", "lost", "bad gateway"):
+            api.plan("getMe", fault)
+            assert isinstance(await failure(api, "getMe"), UncertainError)
+        api.blocked.add(ADA)
+        assert isinstance(await failure(api, "sendMessage", chat_id=ADA, text="x"), ForbiddenError)
+        api.flood(ADA, 30)
+        flooded = await failure(api, "sendMessage", chat_id=ADA, text="x")
+        assert isinstance(flooded, FloodError)
+        assert flooded.retry_after >= 30
+
+
+async def test_the_token_is_in_no_log_and_in_no_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    await world.start()
+    world.api.plan("sendMessage", "bad gateway", "cut", "lost")
+    world.api.says(ADA, "hello")
+    await world.api.until(lambda: world.api.texts(ADA))
+    await world.delivered()
+    errors = [
+        await failure(world.api, "getMe", url="http://127.0.0.1:9"),
+        await failure(world.api, "nothing"),
+        await failure(world.api, "getMe", url="http://nowhere.invalid:1"),
+    ]
+    told = caplog.text + "".join("".join(traceback.format_exception(error)) for error in errors)
+    assert "HTTP Request: POST" in told
+    assert "/bot<token>/sendMessage" in told
+    assert TOKEN not in told
+    assert all(error.__cause__ is None for error in errors)
+    assert TOKEN not in (world.folder / "telegram.db").read_bytes().decode("latin-1")
+
+
+async def test_what_httpx_logs_is_left_alone_when_no_client_is_open(clock: Clock) -> None:
+    before = {name: len(logging.getLogger(name).filters) for name in client._LOGGERS}
+    async with client.BotApi(TOKEN, "http://127.0.0.1:9", clock):
+        assert all(len(logging.getLogger(name).filters) == count + 1 for name, count in before.items())
+    assert {name: len(logging.getLogger(name).filters) for name in before} == before

@@ -1,0 +1,254 @@
+"""Delivered once: through crashes, lost replies, deleted messages and refusals."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from tests.channels.telegram.agents import Gated, saying
+from tests.channels.telegram.world import ADA, GROUP, Piece, World
+
+LONG = "\n\n".join(f"Paragraph {number}: " + "words and more words " * 45 for number in range(12))
+
+
+def whole(world: World, chat_id: int = ADA) -> list[str]:
+    return "\n\n".join(world.api.texts(chat_id)).split()
+
+
+async def asked(world: World, chat_id: int = ADA) -> None:
+    world.api.says(chat_id, "hello")
+    await world.api.until(lambda: world.kernel.asked)
+
+
+async def test_what_was_being_delivered_is_delivered_by_the_next_process(world: World) -> None:
+    world.agent = saying(LONG)
+    await world.start()
+    world.api.says(ADA, "hello")
+    await world.api.until(lambda: len(world.api.texts(ADA)) == 2)
+    await world.crash()
+    assert whole(world) != LONG.split()
+    await world.start()
+    await world.delivered()
+    assert whole(world) == LONG.split()
+    assert len(world.api.texts(ADA)) == 3
+    # The agent was not asked again.
+    assert len(world.kernel.answers) == 1
+
+
+async def test_a_crash_during_a_flood_wait_loses_nothing(world: World) -> None:
+    gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
+    world.agent = gate
+    await world.start()
+    await asked(world)
+    await gate.say()
+    await world.api.until(lambda: world.api.shown(ADA))
+    world.api.flood(ADA, 30)
+    gate.end()
+    await world.api.until(lambda: world.api.too_many)
+    await world.crash()
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(ADA) == ["An answer that is long enough to be shown at once. The end."]
+    assert world.api.shown(ADA)[0].buttons == []
+    # The next process knew that it had to wait.
+    assert len(world.api.too_many) == 1
+
+
+async def test_a_message_that_nobody_had_answered_is_answered_by_the_next_process(world: World) -> None:
+    world.agent = Gated("An answer that is long enough to be shown at once.")
+    await world.start()
+    await asked(world)
+    await world.agent.say()
+    await world.api.until(lambda: world.api.shown(ADA))
+    await world.crash()
+    world.agent = saying("The whole answer, of another process.")
+    await world.start()
+    await world.delivered()
+    # In the message that the first process had begun.
+    assert world.api.texts(ADA) == ["The whole answer, of another process."]
+    assert world.kernel.asked == [("hello", "7", "telegram:7", "7:101")]
+
+
+async def test_an_answer_that_was_complete_before_the_crash_is_brought_after_it(world: World) -> None:
+    world.agent = Gated()
+    await world.start()
+    await asked(world)
+    await world.crash()
+    # The kernel has the answer, and will not say it again.
+    world.kernel.answers["7:101"] = "Kept by the kernel."
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(ADA) == ["Kept by the kernel."]
+    await world.crash()
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(ADA) == ["Kept by the kernel."]
+    assert world.kernel.asked == []
+
+
+async def test_an_answer_that_is_brought_again_is_not_said_again(world: World) -> None:
+    """A kernel that crashed before it could write down that it had brought the answer brings it again."""
+    world.agent = Gated()
+    await world.start()
+    await asked(world)
+    await world.channel.on_stream_end("7", "The answer.")
+    await world.crash()
+    world.agent = saying("The answer.")
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(ADA) == ["The answer."]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_an_answer_that_is_brought_again_as_a_message_is_said_once(world: World, ended: bool) -> None:
+    """Of an answer that was complete before it began, the kernel makes no stream."""
+    gate = Gated("An answer that is long enough to be shown at once.")
+    world.agent = gate
+    await world.start()
+    await asked(world)
+    await gate.say()
+    await world.api.until(lambda: world.api.shown(ADA))
+    text = "An answer that is long enough to be shown at once."
+    if ended:
+        await world.channel.on_stream_cancel("7", text)
+    await world.crash()
+    world.agent = Gated()
+    await world.start()
+    await world.channel.send_to_user("7", f"{text}\n\n(Stopped.)")
+    await world.channel.send_to_user("7", f"{text}\n\n(Stopped.)")
+    await world.channel.send_to_user("7", "By the way: tea is ready.")
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 2)
+    await world.api.until(lambda: not world.api.shown(ADA)[0].buttons)
+    assert world.api.texts(ADA) == [f"{text}\n\n{'⏹ Stopped' if ended else '(Stopped.)'}", "By the way: tea is ready."]
+
+
+async def test_something_beside_the_answer_does_not_take_its_place(world: World) -> None:
+    gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
+    world.agent = gate
+    await world.start()
+    await asked(world)
+    await gate.say()
+    await world.api.until(lambda: world.api.shown(ADA))
+    await world.channel.send_to_user("7", "By the way: tea is ready.")
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 2)
+    gate.end()
+    await world.delivered()
+    assert world.api.texts(ADA) == [
+        "An answer that is long enough to be shown at once. The end.",
+        "By the way: tea is ready.",
+    ]
+
+
+@pytest.mark.parametrize("fault", ["cut", "hang", "bad gateway", "lost"])
+async def test_a_message_that_may_have_been_sent_is_looked_for_before_it_is_sent_again(
+    world: World, fault: Any
+) -> None:
+    world.agent = saying("Short.")
+    await world.start()
+    world.api.plan("sendMessage", fault)
+    await asked(world)
+    await world.delivered()
+    assert world.api.texts(ADA) == ["Short."]
+    assert world.api.too_many == []
+
+
+@pytest.mark.parametrize("chat_id", [ADA, GROUP])
+async def test_a_crash_while_a_message_is_being_sent_does_not_send_it_twice(world: World, chat_id: int) -> None:
+    world.agent = saying("Short.")
+    await world.start()
+    world.api.plan("sendMessage", "hang")
+    world.api.says(ADA, "@TurnBot hello", chat_id=chat_id)
+    await world.api.until(lambda: world.api.shown(chat_id))
+    await world.crash()
+    await world.start()
+    await world.delivered()
+    assert world.api.texts(chat_id) == ["Short."]
+
+
+async def test_what_is_looked_for_is_never_mistaken_for_another_message(world: World) -> None:
+    world.agent = saying("Short.")
+    await world.start()
+    world.api.plan("sendMessage", "lost")
+    await asked(world)
+    await world.channel.send_to_user("7", "Something else, sent meanwhile.")
+    await world.delivered()
+    assert sorted(world.api.texts(ADA)) == ["Short.", "Something else, sent meanwhile."]
+
+
+async def test_a_message_that_somebody_deleted_is_sent_anew(world: World) -> None:
+    gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
+    world.agent = gate
+    await world.start()
+    await asked(world)
+    await gate.say()
+    await world.api.until(lambda: world.api.shown(ADA))
+    world.api.delete(ADA, world.api.shown(ADA)[0].message_id)
+    gate.end()
+    await world.delivered()
+    assert world.api.texts(ADA) == ["An answer that is long enough to be shown at once. The end."]
+
+
+async def test_formatting_that_is_refused_costs_the_formatting_and_not_the_answer(world: World) -> None:
+    world.agent = saying("This is **bold**.")
+    world.api.refuse_entities = True
+    await world.start()
+    await asked(world)
+    await world.delivered()
+    (shown,) = world.api.shown(ADA)
+    assert (shown.text, shown.entities) == ("This is bold.", [])
+
+
+async def test_a_flood_wait_does_not_cost_the_formatting(world: World) -> None:
+    world.agent = saying("This is **bold**.")
+    await world.start()
+    world.api.says(ADA, "hello")
+    world.api.flood(ADA, 5)
+    await world.api.until(lambda: world.kernel.asked)
+    await world.delivered()
+    assert world.api.shown(ADA)[0].styled("bold") == ["bold"]
+
+
+async def test_who_blocks_the_bot_holds_up_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.start()
+    world.api.blocked.add(ADA)
+    await asked(world)
+    await world.delivered()
+    assert "cannot be delivered" in caplog.text
+    world.api.blocked.clear()
+    world.api.says(ADA, "again")
+    await world.api.until(lambda: world.api.texts(ADA) == ["You said: again"])
+    await world.delivered()
+
+
+async def test_an_answer_that_turns_out_shorter_leaves_nothing_behind(world: World) -> None:
+    gate = Gated(LONG)
+    world.agent = gate
+    await world.start()
+    await asked(world)
+    await gate.say()
+    await world.api.until(lambda: len(world.api.shown(ADA)) == 3)
+    await world.channel.on_stream_end("7", "Never mind.")
+    gate.end()
+    await world.delivered()
+    assert world.api.texts(ADA) == ["Never mind."]
+
+
+async def test_a_telegram_that_is_away_for_a_while_gets_everything_when_it_is_back(world: World) -> None:
+    await world.start()
+    world.api.plan("sendMessage", "unavailable", "unavailable", "unavailable")
+    await asked(world)
+    await world.delivered()
+    assert world.api.texts(ADA) == ["You said: hello"]
+
+
+async def test_the_kernel_may_fail_and_the_person_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    async def fails(text: str) -> AsyncGenerator[Piece]:
+        yield "It begins"
+        raise RuntimeError("a secret of the server")
+
+    world.agent = fails
+    await world.start()
+    await asked(world)
+    await world.delivered()
+    assert world.api.texts(ADA) == ["It begins\n\nSorry, something went wrong here. Please try again."]
+    assert "could not be brought" in caplog.text

@@ -1,0 +1,23 @@
+"""The channel is an extension like any other, and its manifest tells the truth."""
+
+from pathlib import Path
+
+from turnwire.channels.telegram import channel
+from turnwire.channels.telegram.channel import TelegramChannel
+from turnwire.channels.telegram.config import TelegramConfig
+from turnwire.extensions.detection import check_provides, detect
+from turnwire.extensions.manifest import read_manifest
+
+MANIFEST = read_manifest(Path(channel.__file__).parent / "manifest.yaml", "telegram")
+
+
+def test_it_provides_what_it_says_and_nothing_is_nearly_right() -> None:
+    detected = detect(TelegramChannel)
+    assert detected.problems == ()
+    assert check_provides(MANIFEST.provides, detected) is None
+    assert set(MANIFEST.provides) == detected.provides
+
+
+def test_the_manifests_config_is_the_models() -> None:
+    assert MANIFEST.config == TelegramConfig.model_validate({}).model_dump()
+    assert TelegramChannel.ConfigModel is TelegramConfig

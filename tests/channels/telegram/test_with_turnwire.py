@@ -1,0 +1,118 @@
+"""From end to end: a real Turnwire, its kernel, the channel as the kernel finds it, and the simulator. In real time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.channels.telegram.bot_api import TOKEN, BotApi
+from tests.channels.telegram.world import ADA
+from tests.serving import Puppet, quick_settings, until, within
+from turnwire import Turnwire
+from turnwire.channels.telegram.clock import Clock
+from turnwire.core.events import ApprovalRequestEvent, SearchEvent
+
+ANSWER = "An **answer** that is long enough to be shown at once. "
+
+
+@pytest.fixture
+async def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[BotApi]:
+    async with BotApi(Clock()) as made:
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        monkeypatch.setenv("TELEGRAM_BOT_TOKEN", TOKEN)
+        monkeypatch.setenv("TURNWIRE_EXTENSION_CONSOLE_ENABLED", "false")
+        monkeypatch.setenv("TURNWIRE_EXTENSION_TELEGRAM_API_URL", made.url)
+        monkeypatch.setenv("TURNWIRE_EXTENSION_TELEGRAM_ALLOWED_USERS", f"[{ADA}]")
+        yield made
+
+
+@asynccontextmanager
+async def running(folder: Path, agent: Any) -> AsyncIterator[Turnwire]:
+    turnwire = Turnwire(agent, store="sqlite", settings=quick_settings(folder), extensions=[])
+    async with turnwire.lifespan():
+        yield turnwire
+
+
+async def test_a_message_goes_to_the_agent_and_the_answer_grows(api: BotApi, tmp_path: Path) -> None:
+    puppet = Puppet()
+    async with running(tmp_path, puppet) as turnwire:
+        assert turnwire.kernel is not None
+        api.says(ADA, "hello")
+        part = await puppet.part()
+        assert part.turn.message == "hello"
+        part.say(SearchEvent("s1", "started", "notes", "tea"))
+        await api.until(lambda: "".join(api.texts(ADA)).startswith("🔎 notes: tea · "))
+        part.say(SearchEvent("s1", "finished", "notes", "tea", hits=()), ANSWER)
+        await api.until(lambda: api.texts(ADA) == ["An answer that is long enough to be shown at once."])
+        assert api.shown(ADA)[0].buttons == ["⏹ Stop"]
+        part.say("The end.")
+        part.end()
+        await api.until(lambda: api.texts(ADA) == ["An answer that is long enough to be shown at once. The end."])
+        (shown,) = api.shown(ADA)
+        assert (shown.buttons, shown.styled("bold")) == ([], ["answer"])
+        assert len(await turnwire.store.list_sessions("telegram:7")) == 1
+    assert api.too_many == []
+
+
+async def test_the_stop_button_cancels_the_turn(api: BotApi, tmp_path: Path) -> None:
+    puppet = Puppet()
+    async with running(tmp_path, puppet) as turnwire:
+        api.says(ADA, "hello")
+        part = await puppet.part()
+        part.say(ANSWER)
+        await api.until(lambda: api.shown(ADA))
+        api.presses(ADA, ADA, "⏹ Stop")
+        await within(part.over.wait())
+        await api.until(lambda: "⏹ Stopped" in api.texts(ADA)[0])
+        state = await turnwire.store.turn_state(part.turn.id)
+        assert state is not None
+        assert state.outcome == "cancelled"
+
+
+async def test_an_answer_outlives_the_process_that_made_it(api: BotApi, tmp_path: Path) -> None:
+    puppet = Puppet()
+    async with running(tmp_path, puppet):
+        api.says(ADA, "hello")
+        part = await puppet.part()
+        part.say(ANSWER)
+        await api.until(lambda: api.shown(ADA))
+        api.flood(ADA, 1)
+        part.say("The end.")
+        part.end()
+        await api.until(lambda: api.too_many)
+    assert "The end." not in api.texts(ADA)[0]
+    async with running(tmp_path, Puppet()):
+        await api.until(lambda: api.texts(ADA) == ["An answer that is long enough to be shown at once. The end."])
+        await until(lambda: api.shown(ADA)[0].buttons == [])
+    # The next process knows of the flood wait.
+    assert len(api.too_many) == 1
+
+
+async def test_a_turn_that_was_interrupted_ends_in_the_message_that_it_began(api: BotApi, tmp_path: Path) -> None:
+    puppet = Puppet()
+    async with running(tmp_path, puppet):
+        api.says(ADA, "hello")
+        part = await puppet.part()
+        part.say(ANSWER)
+        await api.until(lambda: api.shown(ADA))
+        api.flood(ADA, 1)
+        # The server goes down, and its last words cannot be delivered.
+    assert len(api.texts(ADA)) == 1
+    assert "(Error: " not in api.texts(ADA)[0]
+    async with running(tmp_path, Puppet()):
+        await api.until(lambda: "(Error: " in api.texts(ADA)[0])
+        assert len(api.texts(ADA)) == 1
+
+
+async def test_a_person_is_asked_before_a_tool_runs(api: BotApi, tmp_path: Path) -> None:
+    puppet = Puppet()
+    async with running(tmp_path, puppet):
+        api.says(ADA, "delete it")
+        part = await puppet.part()
+        part.say(ApprovalRequestEvent("c1", "delete_file", {"path": "notes.md"}, "It is gone for good."))
+        await api.until(lambda: any("May delete_file run?" in text for text in api.texts(ADA)))
+        api.presses(ADA, ADA, "🚫 Deny")
+        await api.until(lambda: api.toasts)
+        part.end()

@@ -1,0 +1,140 @@
+"""Extensions for tests: written to a folder as their authors would, and run in a real Turnwire."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.serving import quick_settings, within
+from turnwire import Turnwire
+from turnwire.extensions.hosted import Hosted
+from turnwire.extensions.kernel import Kernel
+from turnwire.extensions.limits import KernelLimits
+
+BASE = """
+import asyncio
+from turnwire.extensions.contract import Health
+
+class Base:
+    async def initialize(self, context):
+        self.context = context
+        self.calls = []
+    async def start(self): ...
+    async def stop(self): ...
+    async def destroy(self): ...
+    async def health_check(self):
+        return Health("running")
+"""
+
+PLAIN = (
+    BASE
+    + """
+class Main(Base):
+    async def send_to_user(self, user_id, message):
+        self.calls.append(("send", user_id, message))
+    async def send_message(self, message):
+        self.calls.append(("message", message))
+"""
+)
+
+STREAMING_METHODS = """
+    async def on_stream_start(self, user_id):
+        self.calls.append(("start", user_id))
+    async def on_stream_chunk(self, user_id, chunk):
+        self.calls.append(("chunk", user_id, chunk))
+    async def on_stream_status(self, user_id, status):
+        self.calls.append(("status", user_id, status))
+    async def on_stream_end(self, user_id, full_text):
+        self.calls.append(("end", user_id, full_text))
+"""
+
+STREAMING = PLAIN + STREAMING_METHODS
+
+LISTENER = (
+    BASE
+    + """
+class Main(Base):
+    async def initialize(self, context):
+        await super().initialize(context)
+        context.subscribe("user_message", self.on_asked)
+        context.subscribe("agent_response", self.on_answered)
+    async def on_asked(self, payload):
+        self.calls.append(("user_message", payload))
+    async def on_answered(self, payload):
+        self.calls.append(("agent_response", payload))
+"""
+)
+
+QUICK = KernelLimits(
+    extension_timeout=0.3,
+    channel_timeout=0.3,
+    health_interval=60,
+    restart_delay=0.001,
+    delivery_attempts=3,
+    closing_patience=0.5,
+)
+
+
+def write_extension(folder: Path, id: str, code: str = BASE + "class Main(Base): ...", **manifest: Any) -> Path:
+    """One of this id in the folder; `manifest` adds fields to the smallest there is, or takes one out with None."""
+    place = folder / id
+    place.mkdir(parents=True)
+    fields = {"id": id, "name": id, "version": "1", "api": "1", "entrypoint": "main:Main", **manifest}
+    told = {name: value for name, value in fields.items() if value is not None}
+    (place / "manifest.yaml").write_text(yaml.safe_dump(told))
+    (place / "main.py").write_text(code)
+    return place
+
+
+class Running:
+    """A Turnwire with extensions."""
+
+    def __init__(self, turnwire: Turnwire, kernel: Kernel) -> None:
+        self.turnwire = turnwire
+        self.kernel = kernel
+        self.router = kernel.router
+
+    def __getitem__(self, id: str) -> Hosted:
+        return self.kernel.extensions[id]
+
+    def extension(self, id: str) -> Any:
+        return self[id].extension
+
+    def calls(self, id: str, *kinds: str) -> list[tuple[Any, ...]]:
+        return [call for call in self.extension(id).calls if not kinds or call[0] in kinds]
+
+    async def say(self, id: str, text: str = "hello", user_id: str = "ann", **more: Any) -> str:
+        return await within(self.extension(id).context.handle_user_message(text, user_id, **more))
+
+    def saying(self, id: str, text: str = "hello", user_id: str = "ann", **more: Any) -> "asyncio.Task[str]":
+        return asyncio.create_task(self.say(id, text, user_id, **more))
+
+    def states(self) -> dict[str, str]:
+        return {id: hosted.state for id, hosted in self.kernel.extensions.items() if hosted.found.source != "bundled"}
+
+
+@asynccontextmanager
+async def running(
+    folder: Path,
+    agent: Any,
+    *,
+    data: Path | None = None,
+    store: Any = "memory",
+    limits: KernelLimits = QUICK,
+    attach: dict[str, Any] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Running]:
+    """Opens a Turnwire with the extensions of this folder; the data are beside it unless a place is given."""
+    agents = {"agents": agent} if isinstance(agent, dict) else {"agent": agent}
+    chosen = quick_settings(data or folder.parent / "data", **settings)
+    turnwire = Turnwire(**agents, store=store, settings=chosen, extensions=[folder])
+    kept = store == "sqlite"
+    kernel = Kernel(turnwire.store, turnwire.runner, [folder], chosen.data, keeps=kept, limits=limits)
+    turnwire.kernel = kernel
+    for id, extension in (attach or {}).items():
+        kernel.attach(id, extension)
+    async with turnwire.lifespan():
+        yield Running(turnwire, kernel)

@@ -1,0 +1,116 @@
+"""`turnwire extensions`, as a user runs it."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.extensions.building import BASE, write_extension
+from tests.process.running import served
+from tests.serving import saying
+from turnwire import Settings, Turnwire
+from turnwire.cli import app
+
+run = CliRunner().invoke
+
+
+def test_list_tells_what_there_is_and_runs_none_of_it(tmp_path: Path) -> None:
+    write_extension(tmp_path / "x", "trap", "raise AssertionError('it was run')", description="A trap.")
+    write_extension(tmp_path / "x", "keyed", secrets=[{"env": "NO_SUCH_KEY", "description": "Ask Ann."}])
+    write_extension(tmp_path / "x", "broken", api="8")
+    told = run(app, ["extensions", "list", "--extensions", str(tmp_path / "x")]).output
+    assert "trap 1  folder  discovered\n    A trap." in told
+    assert "keyed 1  folder  unconfigured\n    NO_SUCH_KEY is not set\n    → set NO_SUCH_KEY. Ask Ann." in told
+    assert "broken ?  folder  failed" in told
+    assert "telegram" in told
+
+
+def test_check_imports_and_tells_what_is_wrong(tmp_path: Path) -> None:
+    write_extension(tmp_path / "x", "good", BASE + "class Main(Base):\n    def get_tools(self): return []")
+    write_extension(tmp_path / "x", "bad", "import no_such_module_anywhere")
+    folder = ["--extensions", str(tmp_path / "x")]
+    good = run(app, ["extensions", "check", "good", *folder])
+    assert good.exit_code == 0
+    assert "✓ good 1  folder  loaded\n    provides tools" in good.output
+    bad = run(app, ["extensions", "check", "bad", *folder])
+    assert bad.exit_code == 1
+    assert "→ install 'no_such_module_anywhere' where Turnwire is installed" in bad.output
+    nobody = run(app, ["extensions", "check", "nobody", *folder])
+    assert nobody.exit_code == 1
+    assert "there is no extension nobody; there is" in nobody.output
+
+
+def test_check_starts_nothing(tmp_path: Path) -> None:
+    trap = "class Main(Base):\n    def __init__(self): raise AssertionError('it was made')"
+    write_extension(tmp_path / "x", "trap", BASE + trap)
+    assert run(app, ["extensions", "check", "trap", "--extensions", str(tmp_path / "x")]).exit_code == 0
+
+
+async def test_new_writes_an_extension_that_works(tmp_path: Path) -> None:
+    made = await asyncio.to_thread(run, app, ["extensions", "new", "my_channel", "--in", str(tmp_path)])
+    assert made.exit_code == 0, made.output
+    files = sorted(path.name for path in (tmp_path / "my_channel").iterdir())
+    assert files == ["main.py", "manifest.yaml", "test_my_channel.py"]
+    checked = await asyncio.to_thread(run, app, ["extensions", "check", "my_channel", "--extensions", str(tmp_path)])
+    assert "✓ my_channel 0.1.0  folder  loaded" in checked.output
+    assert "provides channel, streaming_channel" in checked.output
+    turnwire = Turnwire(
+        saying("hello ", "you"), store="memory", settings=Settings(data=tmp_path / "d"), extensions=[tmp_path]
+    )
+    async with turnwire.lifespan():
+        assert turnwire.kernel is not None
+        hosted = turnwire.kernel.extensions["my_channel"]
+        assert (hosted.state, hosted.notes) == ("running", [])
+        extension: object = hosted.extension
+        assert await extension.receive("hi", "ann") == "hello you"  # type: ignore[attr-defined]
+
+
+def test_the_test_of_a_new_extension_passes(tmp_path: Path) -> None:
+    assert run(app, ["extensions", "new", "my_channel", "--in", str(tmp_path)]).exit_code == 0
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=50, env={**os.environ, "PYTHONWARNINGS": ""}
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_new_goes_to_the_users_own_folder_and_overwrites_nothing(tmp_path: Path) -> None:
+    assert run(app, ["extensions", "new", "mine"]).exit_code == 0
+    manifest = tmp_path / "config" / "turnwire" / "extensions" / "mine" / "manifest.yaml"
+    assert yaml.safe_load(manifest.read_text())["id"] == "mine"
+    assert "mine 0.1.0  folder  discovered" in run(app, ["extensions", "list"]).output
+    again = run(app, ["extensions", "new", "mine"])
+    assert again.exit_code == 1
+    assert "is there already" in again.output
+
+
+@pytest.mark.parametrize("name", ["My-Channel", "../up", "1st", ""])
+def test_new_refuses_a_name_that_cannot_be_an_id(name: str, tmp_path: Path) -> None:
+    refused = run(app, ["extensions", "new", name, "--in", str(tmp_path)])
+    assert refused.exit_code == 1
+    assert "cannot be an id" in refused.output
+    assert not [path for path in tmp_path.iterdir() if path.name != "config"]
+
+
+async def test_serve_runs_the_extensions_it_is_given(tmp_path: Path) -> None:
+    agent = (
+        BASE
+        + """
+class Main(Base):
+    def get_agents(self):
+        async def parrot(turn):
+            yield turn.message
+        return {"parrot": parrot}
+"""
+    )
+    write_extension(tmp_path / "x", "birds", agent)
+    write_extension(tmp_path / "x", "broken", "import no_such_module_anywhere")
+    async with served(tmp_path / "data", "--extensions", tmp_path / "x", cwd=tmp_path) as server:
+        answer = await server.http.post("/chat", json={"message": "polly", "agent": "parrot"})
+        assert answer.json()["content"] == "polly"

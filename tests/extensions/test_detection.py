@@ -1,0 +1,160 @@
+"""What an extension provides is told by its class, checked, and never guessed in silence."""
+
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from turnwire.extensions.contract import Health, StreamStep
+from turnwire.extensions.detection import PROTOCOLS, check_extension, check_provides, detect
+
+
+class Bare:
+    async def initialize(self, context: Any) -> None: ...
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def destroy(self) -> None: ...
+    async def health_check(self) -> Health:
+        return Health("running")
+
+
+class Plain(Bare):
+    async def send_to_user(self, user_id: str, message: str) -> None: ...
+    async def send_message(self, message: str) -> None: ...
+
+
+class Streaming(Plain):
+    async def on_stream_start(self, _user_id: str) -> None: ...
+    async def on_stream_chunk(self, _user_id: str, piece: str) -> None: ...
+    async def on_stream_status(self, who: str, line: str) -> None: ...
+    async def on_stream_end(self, who: str, whole: str, *more: Any) -> None: ...
+
+
+class Everything(Streaming):
+    async def on_stream_cancel(self, user_id: str, full_text: str) -> None: ...
+    async def on_stream_step(self, user_id: str, step: StreamStep) -> None: ...
+    async def on_approval_request(self, user_id: str, ask: Any) -> None: ...
+    def get_tools(self) -> list[Any]:
+        return []
+
+    async def run_background(self) -> None: ...
+    async def get_context(self, prompt: str, agent_id: str | None) -> None: ...
+    def get_agents(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_class_provides_what_its_methods_fit() -> None:
+    assert not check_extension(Bare)
+    assert detect(Bare).provides == frozenset()
+    assert detect(Plain).provides == {"channel"}
+    assert detect(Streaming).provides == {"channel", "streaming_channel"}
+    assert detect(Everything).provides == set(PROTOCOLS)
+    assert not any(detect(cls).problems for cls in (Bare, Plain, Streaming, Everything))
+
+
+def test_the_names_of_parameters_are_the_authors_own() -> None:
+    assert "streaming_channel" in detect(Streaming).provides
+
+
+def test_one_missing_method_of_four_is_told() -> None:
+    class Almost(Plain):
+        async def on_stream_start(self, user_id: str) -> None: ...
+        async def on_stream_chunk(self, user_id: str, chunk: str) -> None: ...
+        async def on_stream_end(self, user_id: str, full_text: str) -> None: ...
+
+    found = detect(Almost)
+    assert found.provides == {"channel"}
+    assert found.problems == (
+        "3 of 4 methods of StreamingChannelProvider; `on_stream_status` is missing, so it is not used as one",
+    )
+
+
+def test_a_method_that_is_not_async_is_told() -> None:
+    class Blocking(Streaming):
+        def on_stream_chunk(self, user_id: str, chunk: str) -> None: ...  # type: ignore[override]
+
+    found = detect(Blocking)
+    assert found.provides == {"channel"}
+    assert "`on_stream_chunk` of StreamingChannelProvider is not `async def`" in found.problems[0]
+
+
+def test_a_method_that_takes_other_arguments_is_told() -> None:
+    class Short(Plain):
+        async def send_to_user(self, message: str) -> None: ...  # type: ignore[override]
+
+    found = detect(Short)
+    assert found.provides == frozenset()
+    assert "`send_to_user` of ChannelProvider cannot be called with (user_id, message)" in found.problems[0]
+
+
+def test_what_only_looks_like_a_method_is_not_run_and_told() -> None:
+    class Sly(Bare):
+        @property
+        def get_tools(self) -> Any:
+            raise AssertionError("a property was evaluated")
+
+    assert "`get_tools` of ToolProvider is not a method" in detect(Sly).problems[0]
+
+
+def test_an_object_that_has_everything_provides_nothing() -> None:
+    class Mocking(Bare):
+        def __getattr__(self, name: str) -> Any:
+            return MagicMock()
+
+    assert detect(Mocking).provides == frozenset()
+
+
+def test_a_misspelt_method_is_told() -> None:
+    class Misspelt(Streaming):
+        async def on_stream_cancelled(self, user_id: str, full_text: str) -> None: ...
+
+    assert detect(Misspelt).problems == ("nobody calls `on_stream_cancelled`; is it meant to be `on_stream_cancel`?",)
+
+
+def test_streaming_needs_a_channel_to_fall_back_to() -> None:
+    class Homeless(Bare):
+        on_stream_start = Streaming.on_stream_start
+        on_stream_chunk = Streaming.on_stream_chunk
+        on_stream_status = Streaming.on_stream_status
+        on_stream_end = Streaming.on_stream_end
+
+    found = detect(Homeless)
+    assert found.provides == frozenset()
+    assert found.problems == ("StreamingChannelProvider without ChannelProvider, so it is not used",)
+
+
+def test_a_class_that_lacks_a_method_of_every_extension_is_none() -> None:
+    class Half:
+        async def initialize(self, context: Any) -> None: ...
+        async def start(self) -> None: ...
+
+    assert check_extension(Half) == ["Half is no extension: `stop`, `destroy`, `health_check` are missing"]
+
+
+@pytest.mark.parametrize(("declared", "is_true"), [((), True), (("channel",), True), (("streaming_channel",), False)])
+def test_what_a_manifest_declares_is_held_against_what_there_is(declared: tuple[str, ...], is_true: bool) -> None:
+    assert (check_provides(declared, detect(Plain)) is None) is is_true
+
+
+def test_a_declaration_that_is_not_true_says_what_is_missing() -> None:
+    class Almost(Plain):
+        async def on_stream_start(self, user_id: str) -> None: ...
+
+    told = check_provides(("streaming_channel",), detect(Almost))
+    assert told is not None
+    assert "1 of 4 methods of StreamingChannelProvider" in told
+
+
+def test_an_ability_that_is_added_later_unmakes_nothing() -> None:
+    """Protocols are never given another method: an extension of before fits as it always did."""
+    assert {name: sorted(n for n in vars(p) if not n.startswith("_")) for name, p in PROTOCOLS.items()} == {
+        "channel": ["send_message", "send_to_user"],
+        "streaming_channel": ["on_stream_chunk", "on_stream_end", "on_stream_start", "on_stream_status"],
+        "cancellable_channel": ["on_stream_cancel"],
+        "step_channel": ["on_stream_step"],
+        "approval_channel": ["on_approval_request"],
+        "tools": ["get_tools"],
+        "service": ["run_background"],
+        "context": ["get_context"],
+        "agents": ["get_agents"],
+    }

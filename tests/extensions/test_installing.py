@@ -1,0 +1,92 @@
+"""Extensions from packages: installed or editable, found without being run, with the same manifest."""
+
+import site
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.extensions.building import BASE, running, write_extension
+from tests.serving import saying
+
+
+def make_package(folder: Path, id: str = "weather", package: str = "turnwire_weather", **manifest: str) -> Path:
+    """The source of a distribution: a package with a manifest in it."""
+    code = "from .deep import Main\nRUN = True"
+    place = write_extension(folder, id, code, **manifest)
+    (place / "deep.py").write_text(BASE + "class Main(Base): ...")
+    (place / "__init__.py").write_text("raise AssertionError('it was run')" if manifest.get("api") == "9" else "")
+    return place.rename(folder / package)
+
+
+def note_installation(where: Path, id: str, package: str) -> None:
+    """What pip writes beside a package."""
+    noted = where / f"{package}-1.0.dist-info"
+    noted.mkdir(parents=True)
+    (noted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (noted / "entry_points.txt").write_text(f"[turnwire.extensions]\n{id} = {package}\n")
+    (noted / "RECORD").write_text("")
+
+
+@pytest.fixture
+def site_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where packages are installed for this test."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
+    (tmp_path / "site").mkdir()
+    (tmp_path / "x").mkdir()
+    yield tmp_path / "site"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "turnwire_weather"]:
+        del sys.modules[name]
+
+
+async def test_an_installed_extension_is_found_and_run(site_folder: Path, tmp_path: Path) -> None:
+    make_package(site_folder)
+    note_installation(site_folder, "weather", "turnwire_weather")
+    async with running(tmp_path / "x", saying()) as kernel:
+        assert kernel["weather"].state == "running", kernel["weather"].message
+        assert kernel["weather"].found.source == "pip"
+        assert type(kernel.extension("weather")).__module__ == "turnwire_weather.deep"
+
+
+async def test_an_editable_extension_is_found_and_run(site_folder: Path, tmp_path: Path) -> None:
+    make_package(tmp_path / "src")
+    note_installation(site_folder, "weather", "turnwire_weather")
+    (site_folder / "weather.pth").write_text(str(tmp_path / "src"))
+    site.addsitedir(str(site_folder))
+    async with running(tmp_path / "x", saying()) as kernel:
+        assert kernel["weather"].state == "running", kernel["weather"].message
+        assert kernel["weather"].found.folder == tmp_path / "src" / "turnwire_weather"
+
+
+async def test_a_package_is_not_run_to_be_found(site_folder: Path, tmp_path: Path) -> None:
+    make_package(site_folder, api="9")
+    note_installation(site_folder, "weather", "turnwire_weather")
+    async with running(tmp_path / "x", saying()) as kernel:
+        assert kernel["weather"].state == "failed"
+        assert "api: is '9'" in kernel["weather"].message
+    assert "turnwire_weather" not in sys.modules
+
+
+async def test_a_folder_goes_before_a_package(
+    site_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_package(site_folder)
+    note_installation(site_folder, "weather", "turnwire_weather")
+    write_extension(tmp_path / "x", "weather")
+    async with running(tmp_path / "x", saying()) as kernel:
+        assert kernel["weather"].found.source == "folder"
+    assert "the extension 'weather' of the package turnwire_weather is hidden by" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [("nowhere_at_all", "there is no package"), ("os.path", "must be the name of a top-level package")],
+)
+async def test_an_entry_point_that_leads_nowhere_is_told(
+    value: str, told: str, site_folder: Path, tmp_path: Path
+) -> None:
+    note_installation(site_folder, "weather", value)
+    async with running(tmp_path / "x", saying()) as kernel:
+        assert kernel["weather"].state == "failed"
+        assert told in kernel["weather"].message

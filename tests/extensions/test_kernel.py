@@ -1,0 +1,318 @@
+"""What extensions bring to the agents: other agents, tools, and what they know. And what asks a person."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.turns import ended
+from tests.extensions.building import BASE, PLAIN, QUICK, STREAMING, running, write_extension
+from tests.scripted_model import ScriptedModel, calls, model_server, says
+from tests.serving import Puppet, saying, serving, until, within
+from turnwire import ChatCompletionsAgent, Turn, Turnwire
+from turnwire.core.errors import TurnwireError
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    MessageEvent,
+    RestartEvent,
+    StatusEvent,
+    TokenEvent,
+)
+from turnwire.core.follow import follow
+from turnwire.extensions.channels import Channel
+from turnwire.extensions.contract import ApprovalAsk, StreamStep
+from turnwire.extensions.detection import detect
+from turnwire.extensions.following import Listener
+from turnwire.settings import Settings
+from turnwire.stores.memory import MemoryStore
+
+__all__ = ["model_server"]
+
+
+# Agents
+
+
+AGENTS = (
+    BASE
+    + """
+class Main(Base):
+    def get_agents(self):
+        async def parrot(turn):
+            yield turn.message
+        return {"parrot": parrot, "default": parrot}
+"""
+)
+
+
+async def test_an_extension_brings_agents_by_name_and_replaces_none(tmp_path: Path) -> None:
+    write_extension(tmp_path / "x", "birds", AGENTS)
+    turnwire = Turnwire(saying("mine"), store="memory", settings=_settings(tmp_path), extensions=[tmp_path / "x"])
+    app = await asyncio.to_thread(turnwire.asgi)
+    async with serving(turnwire, app) as server:
+        mine = await server.http.post("/chat", json={"message": "hi"})
+        other = await server.http.post("/chat", json={"message": "polly", "agent": "parrot"})
+        assert turnwire.kernel is not None
+        assert turnwire.kernel.extensions["birds"].notes == [
+            "its agent 'default' is left out: another one is called so"
+        ]
+    assert (mine.json()["content"], other.json()["content"]) == ("mine", "polly")
+
+
+async def test_what_is_no_agent_stops_its_extension_alone(tmp_path: Path) -> None:
+    write_extension(tmp_path / "x", "bad", BASE + "class Main(Base):\n    def get_agents(self): return {'five': 5}")
+    write_extension(tmp_path / "x", "good")
+    async with running(tmp_path / "x", saying()) as kernel:
+        assert kernel.states() == {"bad": "failed", "good": "running"}
+        assert "is not an agent" in kernel["bad"].message
+
+
+async def test_a_turn_that_waits_for_an_extensions_agent_finds_it_at_the_next_start(tmp_path: Path) -> None:
+    write_extension(tmp_path / "x", "birds", AGENTS)
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    puppet = Puppet()
+    async with running(tmp_path / "x", puppet, store="sqlite", data=tmp_path / "d") as kernel:
+        first = kernel.saying("chat", "one")
+        await puppet.part()
+        waiting = kernel.saying("chat", "two", agent_id="parrot")
+        await _queued(kernel)
+    await within(asyncio.gather(first, waiting, return_exceptions=True))
+    async with running(tmp_path / "x", saying(), store="sqlite", data=tmp_path / "d") as kernel:
+        await until(lambda: ("send", "ann", "two") in kernel.calls("chat"))
+
+
+async def _queued(kernel: Any) -> None:
+    await until(lambda: len(kernel.router._carrier.errands("chat", "ann")) == 2)
+    await until(lambda: all(errand.delivery.turn_id for errand in kernel.router._carrier.errands("chat", "ann")))
+
+
+# Tools
+
+
+TOOLS = (
+    BASE
+    + """
+from turnwire import tool
+
+@tool
+def weather(city: str) -> str:
+    "What the weather is like."
+    return f"sunny in {city}"
+
+class Main(Base):
+    def get_tools(self):
+        return [weather]
+"""
+)
+
+
+async def test_our_own_agents_are_given_the_tools_of_extensions(tmp_path: Path, model_server: ScriptedModel) -> None:
+    write_extension(tmp_path / "x", "sky", TOOLS)
+    model_server.keeps_alive = False
+    model_server.plan(calls(("weather", {"city": "Oslo"})), says("It is sunny."))
+    # To make the first one imports a good deal.
+    agent = await asyncio.to_thread(ChatCompletionsAgent, "m", base_url=model_server.url, api_key="none")
+    write_extension(tmp_path / "x", "chat", STREAMING)
+    async with running(tmp_path / "x", agent) as kernel:
+        assert await kernel.say("chat", "how is Oslo?") == "It is sunny."
+        assert ("status", "ann", "Using: weather") in kernel.calls("chat")
+        assert list(kernel.kernel.tools) == ["weather"]
+    assert model_server.requests[1].body["messages"][-1]["content"] == "sunny in Oslo"
+    await agent.close()
+
+
+# What they know
+
+
+CONTEXT = (
+    BASE
+    + """
+class Main(Base):
+    async def get_context(self, prompt, agent_id):
+        {how}
+"""
+)
+
+
+async def test_the_agent_reads_what_extensions_know_and_the_log_keeps_the_users_words(tmp_path: Path) -> None:
+    seen: list[Turn] = []
+
+    async def answer(turn: Turn) -> str:
+        seen.append(turn)
+        return "ok"
+
+    write_extension(tmp_path / "x", "a", CONTEXT.format(how="return f'You know: {prompt} {agent_id}'"))
+    write_extension(tmp_path / "x", "b", CONTEXT.format(how="raise OSError('lost')"))
+    write_extension(tmp_path / "x", "c", CONTEXT.format(how="await asyncio.Event().wait()"))
+    write_extension(tmp_path / "x", "d", CONTEXT.format(how="return None"))
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    async with running(tmp_path / "x", answer) as kernel:
+        await kernel.say("chat", "hi")
+        await kernel.say("chat", "again")
+        await within(kernel.extension("a").context.invoke_agent("alone"))
+        (first, _) = await kernel.turnwire.store.list_turns("chat:ann")
+        messages = [
+            logged.event.content
+            async for batch in follow(kernel.turnwire.store, first.id)
+            for logged in batch
+            if isinstance(logged.event, MessageEvent)
+        ]
+    assert [turn.message for turn in seen] == [
+        "You know: hi None\n\nhi",
+        "You know: again None\n\nagain",
+        "You know: alone None\n\nalone",
+    ]
+    assert messages == ["hi"]
+    assert seen[1].history[0].content == "hi"
+
+
+# What asks a person
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    async def send_to_user(self, user_id: str, message: str) -> None:
+        self.calls.append(("send", message))
+
+    async def send_message(self, message: str) -> None: ...
+
+
+class HeardStreaming(Heard):
+    async def on_stream_start(self, user_id: str) -> None: ...
+    async def on_stream_chunk(self, user_id: str, chunk: str) -> None: ...
+    async def on_stream_status(self, user_id: str, status: str) -> None:
+        self.calls.append(("status", status))
+
+    async def on_stream_end(self, user_id: str, full_text: str) -> None: ...
+
+
+class HeardApproval(Heard):
+    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
+        self.calls.append(ask)
+
+
+class HeardFailing(Heard):
+    async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
+        raise OSError
+
+
+WAITING = "Waiting for approval: delete_all"
+
+
+@pytest.mark.parametrize(
+    ("cls", "told"),
+    [
+        (HeardApproval, None),
+        (HeardStreaming, ("status", WAITING)),
+        (Heard, ("send", WAITING)),
+        (HeardFailing, ("send", WAITING)),
+    ],
+)
+async def test_a_request_for_approval_reaches_a_person_on_every_channel(cls: Any, told: Any) -> None:
+    store, extension = MemoryStore(), cls()
+    asked = ApprovalRequestEvent("c1", "delete_all", {"path": "/"}, reason="dangerous")
+    turn = await ended(store, TokenEvent("One moment. "), asked)
+    channel = Channel("chat", extension, detect(cls).provides, streams=True, timeout=QUICK.channel_timeout)
+    showing = channel.show("ann")
+    await within(Listener(showing.chunk, showing.step, showing.ask).hear(store, turn.id))
+    expected = ApprovalAsk(turn_id=turn.id, call_id="c1", tool="delete_all", args={"path": "/"}, reason="dangerous")
+    assert extension.calls == [told or expected]
+
+
+async def test_what_was_decided_before_anybody_could_be_asked_is_only_told(tmp_path: Path) -> None:
+    store, extension = MemoryStore(), HeardApproval()
+    asked = ApprovalRequestEvent("c1", "delete_all", {})
+    turn = await ended(store, asked, ApprovalResponseEvent("c1", False, by="bob"))
+    channel = Channel("chat", extension, detect(HeardApproval).provides, streams=True, timeout=1)
+    steps: list[str] = []
+
+    async def step(step: StreamStep) -> None:
+        steps.append(step.name)
+
+    await within(Listener(on_step=step, on_ask=channel.show("ann").ask).hear(store, turn.id))
+    assert extension.calls == []
+    assert steps == ["Denied: delete_all"]
+
+
+async def test_a_decision_about_nothing_is_refused(tmp_path: Path) -> None:
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    async with running(tmp_path / "x", saying()) as kernel:
+        with pytest.raises(TurnwireError):
+            await kernel.extension("chat").context.decide("01", "c1", approved=True, by="ann")
+
+
+async def test_pieces_and_steps_are_told_in_the_order_they_happened() -> None:
+    store, told = MemoryStore(), []
+
+    async def chunk(text: str) -> None:
+        told.append(text)
+
+    async def step(step: StreamStep) -> None:
+        told.append(step.name)
+
+    work = (TokenEvent("a"), TokenEvent("b"), StatusEvent("first"), TokenEvent("c"), StatusEvent("second"))
+    turn = await ended(store, *work)
+    await within(Listener(chunk, step).hear(store, turn.id))
+    assert told == ["ab", "first", "c", "second"]
+
+
+async def test_after_a_restart_of_the_turn_pieces_go_on_where_it_does() -> None:
+    store, pieces, steps = MemoryStore(), [], []
+
+    async def chunk(text: str) -> None:
+        pieces.append(text)
+
+    async def step(step: StreamStep) -> None:
+        steps.append(step.name)
+
+    turn = await ended(store, TokenEvent("kept "), TokenEvent("void"), RestartEvent(3, "lost"), TokenEvent("new"))
+    state = await within(Listener(chunk, step).hear(store, turn.id))
+    assert state.text == "kept new"
+    assert "".join(pieces) == "kept new"
+    assert steps == ["Starting again"]
+
+
+# How it is opened
+
+
+async def test_without_being_asked_for_no_extension_is_run(tmp_path: Path) -> None:
+    write_extension(tmp_path / "config" / "turnwire" / "extensions", "mine")
+    assert Turnwire(saying(), store="memory", settings=_settings(tmp_path)).kernel is None
+    asked = Turnwire(saying(), store="memory", settings=_settings(tmp_path), extensions=[])
+    async with asked.lifespan():
+        assert asked.kernel is not None
+        assert asked.kernel.extensions["mine"].state == "running"
+
+
+async def test_folders_can_be_given_by_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_extension(tmp_path / "x", "one")
+    monkeypatch.setenv("TURNWIRE_EXTENSIONS", f'["{tmp_path / "x"}"]')
+    turnwire = Turnwire(saying(), store="memory", settings=_settings(tmp_path))
+    async with turnwire.lifespan():
+        assert turnwire.kernel is not None
+        assert turnwire.kernel.extensions["one"].state == "running"
+
+
+async def test_an_extension_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    write_extension(tmp_path / "x", "one")
+    async with running(tmp_path / "x", saying(), data=tmp_path / "d") as kernel:
+        context = kernel.extension("one").context
+        assert not (tmp_path / "d" / "extensions").exists()
+        assert context.data_folder == tmp_path / "d" / "extensions" / "one"
+        assert context.data_folder.is_dir()
+        assert (context.extension_id, context.logger.name) == ("one", "turnwire.extensions.one")
+
+
+async def test_the_channels_that_come_with_turnwire_are_found_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    async with running(tmp_path / "x", saying()) as kernel:
+        bundled = {id: hosted for id, hosted in kernel.kernel.extensions.items() if hosted.found.source == "bundled"}
+        assert bundled
+        assert {hosted.state for hosted in bundled.values()} <= {"unconfigured", "discovered"}
+
+
+def _settings(tmp_path: Path) -> Settings:
+    return Settings(data=tmp_path / "data", shutdown_grace=0, embeddings="off")

@@ -1,0 +1,283 @@
+"""What the first implementation of this kernel got wrong, by number. Each test fails on that behaviour.
+
+2, 3, 4 and 9 are Telegram's and 10 is the terminal's; of 9 and 12 the kernel's part is here.
+"""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.extensions.building import BASE, PLAIN, QUICK, STREAMING, running, write_extension
+from tests.serving import Puppet, saying, until, within
+from turnwire import Turn
+from turnwire.core.events import ToolCallEvent, ToolResultEvent
+from turnwire.extensions.contract import StreamStep
+
+SLOW = (
+    STREAMING
+    + """
+    async def initialize(self, context):
+        await super().initialize(context)
+        self.gate = asyncio.Event()
+        self.at_once = 0
+    async def on_stream_chunk(self, user_id, chunk):
+        self.at_once += 1
+        assert self.at_once == 1, "called while it was still busy"
+        self.calls.append(("chunk", user_id, chunk))
+        await self.gate.wait()
+        self.at_once -= 1
+"""
+)
+
+
+async def test_1_a_channel_that_is_stuck_does_not_hold_up_the_agent(tmp_path: Path) -> None:
+    """The channel was awaited inside the model loop."""
+    write_extension(tmp_path / "x", "chat", SLOW)
+    finished = asyncio.Event()
+
+    async def answer(turn: Turn) -> Any:
+        for number in range(500):
+            yield f"{number} "
+            await asyncio.sleep(0)
+        yield ToolCallEvent("c1", "look", {})
+        yield "end"
+        finished.set()
+
+    async with running(tmp_path / "x", answer, limits=replace(QUICK, channel_timeout=10)) as kernel:
+        answering = kernel.saying("chat")
+        await until(lambda: len(kernel.calls("chat", "chunk")) == 1)
+        # The agent is done and committed while its first words are still being shown.
+        await within(finished.wait())
+        (turn,) = await kernel.turnwire.store.list_turns("chat:ann")
+        await until(lambda: turn.id not in kernel.turnwire.runner._running)
+        assert len(kernel.calls("chat")) == 2
+        kernel.extension("chat").gate.set()
+        text = await within(answering)
+        calls = kernel.calls("chat")
+    # What was said meanwhile came in few long pieces; the step and the end were not left out.
+    assert "".join(call[2] for call in calls if call[0] == "chunk") == text
+    assert len([call for call in calls if call[0] == "chunk"]) < 50
+    assert ("status", "ann", "Using: look") in calls
+    assert calls[-1] == ("end", "ann", text)
+
+
+async def test_1_a_stuck_channel_does_not_hold_up_another_reader(tmp_path: Path) -> None:
+    write_extension(tmp_path / "x", "stuck", SLOW)
+    write_extension(tmp_path / "x", "quick", STREAMING)
+    async with running(tmp_path / "x", saying("hello"), limits=replace(QUICK, channel_timeout=10)) as kernel:
+        stuck = kernel.saying("stuck")
+        await until(lambda: len(kernel.calls("stuck", "chunk")) == 1)
+        assert await kernel.say("quick") == "hello"
+        kernel.extension("stuck").gate.set()
+        await within(stuck)
+
+
+async def test_5_two_users_are_answered_at_once(tmp_path: Path) -> None:
+    """One lock held for the whole process."""
+    puppet = Puppet()
+    write_extension(tmp_path / "x", "chat", STREAMING)
+    async with running(tmp_path / "x", puppet) as kernel:
+        ann, bob = kernel.saying("chat", "one"), kernel.saying("chat", "two", "bob")
+        first, second = await puppet.part(), await puppet.part()
+        assert {first.turn.message, second.turn.message} == {"one", "two"}
+        for part in (second, first):
+            part.say(f"for {part.turn.principal}")
+            part.end()
+        assert await within(asyncio.gather(ann, bob)) == ["for chat:ann", "for chat:bob"]
+
+
+async def test_5_a_user_is_still_answered_one_message_at_a_time(tmp_path: Path) -> None:
+    puppet = Puppet()
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    async with running(tmp_path / "x", puppet) as kernel:
+        both = asyncio.gather(kernel.saying("chat", "one"), kernel.saying("chat", "two"))
+        first = await puppet.part()
+        assert len(puppet.parts) == 1
+        first.end()
+        (await puppet.part()).end()
+        await within(both)
+        assert first.turn.message == "one"
+
+
+async def test_5_extensions_that_ask_themselves_do_not_wait_for_users(tmp_path: Path) -> None:
+    puppet = Puppet()
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    async with running(tmp_path / "x", puppet) as kernel:
+        talking = kernel.saying("chat")
+        held = await puppet.part()
+        asking = asyncio.create_task(kernel.extension("chat").context.invoke_agent("what is new?"))
+        own = await puppet.part()
+        own.say("nothing")
+        own.end()
+        assert await within(asking) == "nothing"
+        held.end()
+        await within(talking)
+
+
+async def test_6_a_tool_is_a_step_with_an_id_a_beginning_and_an_end(tmp_path: Path) -> None:
+    """A tool was the string "Using: tool", and nothing told when it ended."""
+    code = STREAMING + "\n    async def on_stream_step(self, user_id, step): self.calls.append(step)\n"
+    write_extension(tmp_path / "x", "chat", code)
+    work = (
+        ToolCallEvent("a", "search", {"q": "1"}),
+        ToolCallEvent("b", "search", {"q": "2"}),
+        ToolResultEvent("b", "search", False, "no", 5.0),
+        ToolResultEvent("a", "search", True, "yes", 9.0),
+    )
+    async with running(tmp_path / "x", saying(*work, "done")) as kernel:
+        await kernel.say("chat")
+        steps = [call for call in kernel.extension("chat").calls if isinstance(call, StreamStep)]
+    assert [(step.id, step.phase, step.elapsed_ms) for step in steps] == [
+        ("a", "started", None),
+        ("b", "started", None),
+        ("b", "failed", 5.0),
+        ("a", "finished", 9.0),
+    ]
+
+
+async def test_6_an_answer_can_be_stopped_while_its_channel_is_stuck(tmp_path: Path) -> None:
+    """There was no way to stop anything, and the lock was in the way."""
+    puppet = Puppet()
+    write_extension(tmp_path / "x", "chat", SLOW)
+    async with running(tmp_path / "x", puppet, limits=replace(QUICK, channel_timeout=10)) as kernel:
+        answering = kernel.saying("chat")
+        part = await puppet.part()
+        part.say("Well, ")
+        await until(lambda: len(kernel.calls("chat", "chunk")) == 1)
+        assert await within(kernel.extension("chat").context.cancel("ann"))
+        await within(part.over.wait())
+        kernel.extension("chat").gate.set()
+        assert await within(answering) == "Well, \n\n(Stopped.)"
+
+
+async def test_6_two_answers_to_one_user_are_never_mixed(tmp_path: Path) -> None:
+    """State was kept by user id, with nothing to tell one answer from the next."""
+    puppet = Puppet()
+    write_extension(tmp_path / "x", "chat", STREAMING)
+    async with running(tmp_path / "x", puppet) as kernel:
+        first = kernel.saying("chat", "one")
+        one = await puppet.part()
+        await kernel.extension("chat").context.new_session("ann")
+        second = kernel.saying("chat", "two")
+        # Another session, so both run; what they say goes to the same user.
+        two = await puppet.part()
+        for number in range(5):
+            one.say(f"a{number}")
+            two.say(f"b{number}")
+        two.end()
+        one.end()
+        assert await within(asyncio.gather(first, second)) == ["a0a1a2a3a4", "b0b1b2b3b4"]
+        calls = kernel.calls("chat")
+    ends = [place for place, call in enumerate(calls) if call[0] == "end"]
+    assert all(call[2].startswith("a") for call in calls[1 : ends[0]])
+    assert calls[ends[0] + 1] == ("start", "ann")
+
+
+async def test_7_what_is_not_set_up_yet_is_neither_failed_nor_stopped(tmp_path: Path) -> None:
+    """A channel that waited for its first user was stopped after 30 seconds, as broken."""
+    code = (
+        BASE
+        + """
+class Main(Base):
+    is_paired = False
+    async def health_check(self):
+        return Health("running") if self.is_paired else Health("unconfigured", "nobody is paired", "send /start")
+    async def stop(self):
+        self.calls.append("stopped")
+"""
+    )
+    write_extension(tmp_path / "x", "chat", code)
+    async with running(tmp_path / "x", saying(), limits=replace(QUICK, health_interval=0.005)) as kernel:
+        hosted, extension = kernel["chat"], kernel.extension("chat")
+        await until(lambda: hosted.state == "unconfigured")
+        for _ in range(5):
+            await kernel.kernel.loader.check_all()
+        assert (hosted.state, hosted.message, hosted.hint) == ("unconfigured", "nobody is paired", "send /start")
+        assert hosted.is_up
+        assert extension.calls == []
+        extension.is_paired = True
+        await until(lambda: hosted.state == "running")
+
+
+async def test_7_an_unhealthy_extension_is_told_of_and_not_stopped(tmp_path: Path) -> None:
+    code = PLAIN + "\n    async def health_check(self): return Health('failed', 'ill')\n"
+    write_extension(tmp_path / "x", "chat", code)
+    async with running(tmp_path / "x", saying("hello")) as kernel:
+        assert kernel["chat"].state == "failed"
+        assert await kernel.say("chat") == "hello"
+
+
+async def test_8_one_missing_dependency_does_not_stop_the_rest(tmp_path: Path) -> None:
+    """One manifest that could not be resolved ended the whole start."""
+    write_extension(tmp_path / "x", "needy", depends_on=["nowhere"])
+    write_extension(tmp_path / "x", "round", depends_on=["about"])
+    write_extension(tmp_path / "x", "about", depends_on=["round"])
+    write_extension(tmp_path / "x", "garbled").joinpath("manifest.yaml").write_text("id: [")
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    async with running(tmp_path / "x", saying("hello")) as kernel:
+        states = kernel.states()
+        assert states.pop("chat") == "running"
+        assert set(states.values()) == {"failed"}
+        assert all(hosted.message and hosted.hint for id, hosted in kernel.kernel.extensions.items() if id in states)
+        assert await kernel.say("chat") == "hello"
+
+
+async def test_9_users_of_a_channel_share_nothing(tmp_path: Path) -> None:
+    """Whoever wrote first owned the bot. To the kernel every user is somebody else."""
+    seen: list[Turn] = []
+
+    async def answer(turn: Turn) -> str:
+        seen.append(turn)
+        return "yes"
+
+    write_extension(tmp_path / "x", "chat", PLAIN)
+    write_extension(tmp_path / "x", "mail", PLAIN)
+    async with running(tmp_path / "x", answer) as kernel:
+        await kernel.say("chat", user_id="1")
+        await kernel.say("chat", user_id="2")
+        await kernel.say("mail", user_id="1")
+        assert len(await kernel.turnwire.store.list_sessions("chat:1")) == 1
+    assert [turn.principal for turn in seen] == ["chat:1", "chat:2", "mail:1"]
+    assert len({turn.session_id for turn in seen}) == 3
+    assert all(turn.history == () for turn in seen)
+
+
+async def test_11_extensions_load_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were imported by a path from the project's root, and only when started there."""
+    place = write_extension(tmp_path / "far" / "away", "pair", "from .other import Main")
+    (place / "other.py").write_text(BASE + "class Main(Base): ...")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    async with running(Path(os.path.relpath(tmp_path / "far" / "away")), saying(), data=tmp_path / "d") as kernel:
+        assert kernel["pair"].state == "running", kernel["pair"].message
+
+
+@pytest.mark.parametrize("value", [None, ""])
+async def test_12_an_empty_secret_is_none_at_all(
+    value: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty key meant that no key was asked for."""
+    if value is not None:
+        monkeypatch.setenv("WEB_KEY", value)
+    write_extension(tmp_path / "x", "web", secrets=[{"env": "WEB_KEY"}])
+    async with running(tmp_path / "x", saying()) as kernel:
+        assert kernel["web"].state == "unconfigured"
+        assert kernel["web"].hint.startswith("set WEB_KEY")
+
+
+async def test_a_slow_channel_costs_no_more_than_the_limit(tmp_path: Path) -> None:
+    code = STREAMING + "".join(
+        f"\n    async def {name}(self, *args): await asyncio.Event().wait()\n"
+        for name in ("on_stream_start", "on_stream_chunk", "on_stream_status", "on_stream_end", "send_to_user")
+    )
+    write_extension(tmp_path / "x", "chat", code)
+    limits = replace(QUICK, channel_timeout=0.05, delivery_attempts=1)
+    began = time.monotonic()
+    async with running(tmp_path / "x", saying("a", ToolCallEvent("c", "t", {}), "b"), limits=limits) as kernel:
+        assert await kernel.say("chat") == "ab"
+    assert time.monotonic() - began < 8
