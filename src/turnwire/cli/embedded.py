@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 from turnwire.assembly import load_agent
 from turnwire.channels.console.hosts import Exchange, Found, Heard, HostError, Lost, Noted, PastSession
@@ -69,11 +68,8 @@ class EmbeddedHost:
             raise HostError(str(error)) from error
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None:
-        decide: Any = getattr(self._turnwire.runner, "decide", None)
-        if decide is None:
-            raise HostError("tools cannot be allowed here yet; stop the turn with Ctrl-C")
         try:
-            await decide(turn_id, call_id, approved=approved, by=LOCAL_PRINCIPAL, reason=reason)
+            await self._turnwire.runner.decide(turn_id, call_id, approved=approved, by=LOCAL_PRINCIPAL, reason=reason)
         except TurnwireError as error:
             raise HostError(str(error)) from error
 

@@ -1,7 +1,6 @@
 """Which host a terminal talks to: the server that was named, the one that serves the data folder, or this process."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from turnwire.channels.console.hosts import Host, HostError
 from turnwire.channels.console.screen import Screen
+from turnwire.cli import running
 
 if TYPE_CHECKING:
     from turnwire.channels.console.remote import Server
@@ -69,18 +69,16 @@ def find_server(wanted: Wanted) -> "Server":
 
     if wanted.url is not None:
         return Server(wanted.url.rstrip("/"), wanted.key)
-    path = wanted.data / "server.json"
-    try:
-        told = json.loads(path.read_text())
-        return Server(told["url"], wanted.key or told["control_token"], is_local=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise HostError(f"a server is using {wanted.data}, but {path} does not say where; restart it") from error
+    told = running.find(wanted.data)
+    if told is None:
+        raise HostError(f"a server is using {wanted.data}, but nothing there says where; restart it")
+    return Server(told["url"], wanted.key or told["control_token"], is_local=True)
 
 
 def _is_served(data: Path) -> bool:
     from turnwire.stores.sqlite.disk import is_locked
 
-    return data.exists() and is_locked(data) and (data / "server.json").exists()
+    return data.exists() and is_locked(data) and running.find(data) is not None
 
 
 class _ScreenLog(logging.Handler):

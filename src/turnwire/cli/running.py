@@ -25,11 +25,18 @@ def withdraw(data: Path) -> None:
     (data / _NAME).unlink(missing_ok=True)
 
 
+def find(data: Path) -> dict[str, Any] | None:
+    """The `url` and `control_token` of the server that said it was here; None if none did."""
+    try:
+        return json.loads((data / _NAME).read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def call(data: Path, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Asks the running server, as its operator."""
-    try:
-        server = json.loads((data / _NAME).read_text())
-    except (OSError, ValueError):
+    server = find(data)
+    if server is None:
         fail(f"a server is using {data}, but {data / _NAME} does not say where; restart it, or stop it first")
     request = urllib.request.Request(
         server["url"] + path,

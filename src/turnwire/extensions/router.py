@@ -117,10 +117,7 @@ class MessageRouter:
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
         """Raises TurnwireError for a decision that cannot be taken any more."""
-        decide: Any = getattr(self._runner, "decide", None)
-        if decide is None:
-            raise TurnwireError("nothing waits for an approval here")
-        await decide(turn_id, call_id, approved=approved, by=by, reason=reason)
+        await self._runner.decide(turn_id, call_id, approved=approved, by=by, reason=reason)
 
     async def new_session(self, channel_id: str, user_id: str) -> None:
         await self._deliveries.new_conversation(channel_id, user_id)

@@ -12,7 +12,9 @@ from tests.channels.telegram.world import ADA
 from tests.serving import Puppet, quick_settings, until, within
 from turnwire import Turnwire
 from turnwire.channels.telegram.clock import Clock
+from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent, SearchEvent
+from turnwire.core.turns import Turn
 
 ANSWER = "An **answer** that is long enough to be shown at once. "
 
@@ -106,13 +108,31 @@ async def test_a_turn_that_was_interrupted_ends_in_the_message_that_it_began(api
         assert len(api.texts(ADA)) == 1
 
 
-async def test_a_person_is_asked_before_a_tool_runs(api: BotApi, tmp_path: Path) -> None:
-    puppet = Puppet()
-    async with running(tmp_path, puppet):
+async def careful(turn: Turn) -> AsyncIterator[Any]:
+    if turn.resumption is None:
+        yield "I would delete it. "
+        raise WaitForApproval([ApprovalRequestEvent("c1", "delete_file", {"path": "notes.md"}, "It is gone for good.")])
+    (decision,) = turn.resumption.decisions
+    yield f"{'Deleted.' if decision.approved else decision.denial} By {decision.by}."
+
+
+@pytest.mark.parametrize(
+    ("button", "said"),
+    [("✅ Approve", "Deleted. By telegram:7."), ("🚫 Deny", "Denied: the user did not allow this. By telegram:7.")],
+    ids=["approved", "denied"],
+)
+async def test_a_person_decides_whether_a_tool_runs(api: BotApi, tmp_path: Path, button: str, said: str) -> None:
+    async with running(tmp_path, careful):
         api.says(ADA, "delete it")
-        part = await puppet.part()
-        part.say(ApprovalRequestEvent("c1", "delete_file", {"path": "notes.md"}, "It is gone for good."))
         await api.until(lambda: any("May delete_file run?" in text for text in api.texts(ADA)))
-        api.presses(ADA, ADA, "🚫 Deny")
-        await api.until(lambda: api.toasts)
-        part.end()
+        api.presses(ADA, ADA, button)
+        await api.until(lambda: any(said in text for text in api.texts(ADA)))
+
+
+async def test_a_decision_may_come_after_a_restart(api: BotApi, tmp_path: Path) -> None:
+    async with running(tmp_path, careful):
+        api.says(ADA, "delete it")
+        await api.until(lambda: any("May delete_file run?" in text for text in api.texts(ADA)))
+    async with running(tmp_path, careful):
+        api.presses(ADA, ADA, "✅ Approve")
+        await api.until(lambda: any("Deleted. By telegram:7." in text for text in api.texts(ADA)))
