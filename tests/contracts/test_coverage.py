@@ -22,6 +22,6 @@ def test_every_wire_is_under_contract() -> None:
 
 def test_every_agent_adapter_is_under_contract() -> None:
     # Functions and generators ask no model; the others are parts of adapters.
-    others = {"demo", "function", "generator", "recognising", "spoken_calls", "tool_loop"}
+    others = {"configured", "demo", "function", "generator", "recognising", "spoken_calls", "tool_loop"}
     modules = {module.name for module in iter_modules(turnwire.agents.__path__)}
     assert modules - others == {module.NAME for module in MODULES}

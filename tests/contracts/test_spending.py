@@ -100,7 +100,8 @@ async def test_with_nothing_left_a_turn_is_refused_and_nothing_is_written(store:
     with pytest.raises(BudgetSpentError) as caught:
         await start(store, session_id=session_id, admission=SPENT)
     assert (caught.value.limit, caught.value.used, caught.value.left) == (100, 100, 0)
-    assert 86_300 < caught.value.retry_after_seconds <= 86_400
+    # The time was taken when the tests were collected.
+    assert 86_400 - 3_600 < caught.value.retry_after_seconds <= 86_400
     assert await store.list_turns("ann") == []
 
 

@@ -182,7 +182,7 @@ def test_what_json_cannot_hold_is_refused(value: Any) -> None:
         StatusEvent(5),  # type: ignore[arg-type]
         ReasoningEvent(None),  # type: ignore[arg-type]
         ToolCallEvent("c1", "tool", None),  # type: ignore[arg-type]
-        CitationEvent(1, "d1", score=object()),  # type: ignore[arg-type]
+        CitationEvent(1, "d1", score=object),  # type: ignore[arg-type]
         UsageEvent(input_tokens=1.5),  # type: ignore[arg-type]
         TokenEvent("x", agent_path=(1,)),  # type: ignore[arg-type]
     ],

@@ -161,6 +161,10 @@ def _welcome(turnwire: Any, url: str) -> None:
         if is_news or hosted.state == "failed":
             told = "".join(f": {part}" for part in (hosted.message, hosted.hint) if part)
             console.print(f"[dim]Extension[/] {hosted.id} [dim]{hosted.state}[/]{escape(told)}", soft_wrap=True)
+    # As it was called, if it is not on the PATH.
+    program = "turnwire" if shutil.which("turnwire") else os.path.relpath(sys.argv[0])
+    console.print("[dim]Talk to it from another terminal:[/]")
+    _command(console, f"{program} chat --data {turnwire.settings.data}")
     console.print("[dim]Ask, and watch the answer being made:[/]")
     if turnwire.librarian is not None:
         message = """{"message": "What happens when the process is killed?"}"""
@@ -171,8 +175,6 @@ def _welcome(turnwire: Any, url: str) -> None:
     console.print("[dim]Break it off at any moment and go on after the last id you saw:[/]")
     _command(console, f"curl -N '{url}/v1/turns/TURN_ID/events?after=12'")
     console.print("[dim]Watch the newest turn from another terminal:[/]")
-    # As it was called, if it is not on the PATH.
-    program = "turnwire" if shutil.which("turnwire") else os.path.relpath(sys.argv[0])
     _command(console, f"{program} tail --data {turnwire.settings.data}")
     console.print(f"[dim]All routes:[/] {url}/docs   [dim]Stop: Ctrl+C[/]\n")
 
