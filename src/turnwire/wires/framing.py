@@ -7,6 +7,8 @@ client's line splitter can find a border where there is none.
 from turnwire.core.encoding import ascii_json
 
 COMMENT_HEARTBEAT = b": hb\n\n"
+DONE = b"data: [DONE]\n\n"
+"""The last frame of the protocols that have one."""
 
 
 def frame(data: bytes, event_id: bytes | None = None) -> bytes:

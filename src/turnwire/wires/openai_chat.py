@@ -1,0 +1,214 @@
+"""`openai_chat`: a turn as OpenAI's Chat Completions API streams it, for the many clients that know nothing else.
+
+There is a place for the answer, the model's thinking (`reasoning_content`, as many servers call it), citations of web
+pages and usage; what tools do is not told. A call that waits for a person is told as a tool call, and ends the segment.
+
+A failed turn ends with an error, at which every client of OpenAI's raises. The protocol has no word for one that was
+stopped; `length` is its word for an answer that was cut short.
+"""
+
+from typing import Any, assert_never
+
+import msgspec
+
+from turnwire.core.contracts import Control, Encoder
+from turnwire.core.encoding import ascii_json, decode_event
+from turnwire.core.errors import RestartedError
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    CitationEvent,
+    CustomEvent,
+    DoneEvent,
+    ErrorEvent,
+    HandoffEvent,
+    MessageEvent,
+    ReasoningEvent,
+    ResponseEvent,
+    RestartEvent,
+    ReviewEvent,
+    SearchEvent,
+    SessionEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    Usage,
+    UsageEvent,
+)
+from turnwire.core.fold import add_usage
+from turnwire.core.logged import LoggedEvent
+from turnwire.core.turns import TurnState
+from turnwire.wires.framing import DONE, frame
+
+_TOKEN_BODY = b'{"type":"token"'
+_NO_WORDS = ErrorEvent("The answer could not be completed.", "turn_failed")
+
+
+class OpenAIChat:
+    name = "openai_chat"
+    media_type = "text/event-stream; charset=utf-8"
+    keeps_state = True
+    # With one line feed: an empty line would be an event without data, on which a client of OpenAI's may fail.
+    heartbeat = b": hb\n"
+    opening = b""
+
+    def __init__(self, *, include_usage: bool = False) -> None:
+        self._include_usage = include_usage
+        self.key = f"{self.name}?include_usage" if include_usage else self.name
+
+    def encoder(self) -> Encoder:
+        return _ChatEncoder(self._include_usage)
+
+    def control(self, control: Control) -> None:
+        """There are no words for it: a reader is refused before the first byte, or the connection is broken."""
+
+
+class _ChatEncoder:
+    takes_heartbeat = True
+
+    def __init__(self, include_usage: bool) -> None:
+        self._include_usage = include_usage
+        self._head: dict[str, Any] = {}
+        self._calls = 0
+        self._waits = False
+        self._cited: list[CitationEvent] = []
+        self._usage: Usage | None = None
+        self._error: ErrorEvent | None = None
+
+    def frame(self, logged: LoggedEvent) -> bytes:
+        before = b""
+        if self._waits and not logged.asks:
+            before = self.pause() + self._chunk({"role": "assistant", "content": ""})
+            self._waits, self._calls, self._usage = False, 0, None
+        if logged.body.startswith(_TOKEN_BODY):
+            return before + self._token(logged)
+        self._waits = logged.asks
+        return before + self._tell(logged)
+
+    def pause(self) -> bytes:
+        return self._finish("tool_calls") if self._waits else b""
+
+    def _token(self, logged: LoggedEvent) -> bytes:
+        # Not `logged.event`, which would be kept with the event for as long as the store keeps that.
+        event = decode_event(logged.body)
+        assert isinstance(event, TokenEvent)
+        return b"" if event.agent_path or not event.content else self._chunk({"content": event.content})
+
+    def _tell(self, logged: LoggedEvent) -> bytes:
+        event = logged.event
+        match event:
+            case SessionEvent():
+                kind, created = "chat.completion.chunk", logged.at // 1000
+                self._head = {**_head(event.turn_id, event.agent, created), "object": kind}
+                return self._chunk({"role": "assistant", "content": ""})
+            case ReasoningEvent():
+                return b"" if event.agent_path else self._chunk({"reasoning_content": event.content})
+            case ApprovalRequestEvent():
+                self._calls += 1
+                return self._chunk({"tool_calls": [{"index": self._calls - 1, **_call(event)}]})
+            case CitationEvent():
+                return self._cite(event)
+            case UsageEvent():
+                self._usage = add_usage(self._usage, event)
+            case ResponseEvent():
+                self._usage = self._usage or event.usage
+                return b"".join(map(self._cite, event.citations))
+            case ErrorEvent():
+                self._error = event
+            case DoneEvent(outcome="completed"):
+                return self._finish("stop")
+            case DoneEvent(outcome="cancelled"):
+                return self._finish("length")
+            case DoneEvent():
+                return frame(ascii_json({"error": error_object(self._error or _NO_WORDS)}))
+            case RestartEvent():
+                raise RestartedError(event.from_position)
+            case (
+                MessageEvent()
+                | StatusEvent()
+                | HandoffEvent()
+                | SearchEvent()
+                | ReviewEvent()
+                | ToolCallEvent()
+                | ToolProgressEvent()
+                | ToolResultEvent()
+                | TokenEvent()
+                | ApprovalResponseEvent()
+                | CustomEvent()
+            ):
+                pass
+            case _:
+                assert_never(event)
+        return b""
+
+    def _cite(self, citation: CitationEvent) -> bytes:
+        if citation in self._cited or not citation.url:
+            return b""
+        self._cited.append(citation)
+        return self._chunk({"annotations": [_annotation(citation, 0)]})
+
+    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        usage = {"usage": None} if self._include_usage else {}
+        return frame(ascii_json({**self._head, "choices": [choice], **usage}))
+
+    def _finish(self, reason: str) -> bytes:
+        usage = b""
+        if self._include_usage and self._usage is not None:
+            usage = frame(ascii_json({**self._head, "choices": [], "usage": usage_object(self._usage)}))
+        return self._chunk({}, reason) + usage + DONE
+
+
+def completion(state: TurnState, created: int) -> dict[str, Any]:
+    """The same as one object, of a turn that completed, was stopped or waits; `created` is in seconds."""
+    waiting = [step for step in state.steps if step.state == "waiting"] if state.outcome is None else []
+    calls = [_call(ApprovalRequestEvent(step.id, step.name, step.args or {})) for step in waiting]
+    message: dict[str, Any] = {"role": "assistant", "content": state.text, "refusal": None}
+    if annotations := [_annotation(citation, len(state.text)) for citation in state.citations if citation.url]:
+        message["annotations"] = annotations
+    if calls:
+        message["tool_calls"] = calls
+    reason = "tool_calls" if calls else {"completed": "stop"}.get(state.outcome or "", "length")
+    return {
+        **_head(state.turn_id, state.agent, created),
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
+        "usage": state.usage and usage_object(state.usage),
+    }
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """The protocol has no word for «not known» here, so that is 0."""
+    taken, given = usage.input_tokens or 0, usage.output_tokens or 0
+    return {
+        "prompt_tokens": taken,
+        "completion_tokens": given,
+        "total_tokens": taken + given,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_input_tokens or 0},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+    }
+
+
+def error_object(error: ErrorEvent) -> dict[str, Any]:
+    return {"message": error.error, "type": "server_error", "param": None, "code": error.code}
+
+
+def _head(turn_id: str, agent: str, created: int) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{turn_id}", "object": "chat.completion", "created": created, "model": agent}
+
+
+def _call(asked: ApprovalRequestEvent) -> dict[str, Any]:
+    arguments = msgspec.json.encode(asked.args).decode()
+    return {"id": asked.call_id, "type": "function", "function": {"name": asked.tool, "arguments": arguments}}
+
+
+def _annotation(citation: CitationEvent, length: int) -> dict[str, Any]:
+    start = length if citation.answer_start is None else citation.answer_start
+    told = {
+        "url": citation.url,
+        "title": citation.title or citation.url,
+        "start_index": start,
+        "end_index": max(start, citation.answer_end or start),
+    }
+    return {"type": "url_citation", "url_citation": told}
