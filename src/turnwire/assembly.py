@@ -19,6 +19,8 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
+from turnwire.wires.openai_chat import OpenAIChat
+from turnwire.wires.openai_responses import OpenAIResponses
 from turnwire.wires.sse_chat import SseChat
 from turnwire.wires.three_phase_text import ThreePhaseText
 
@@ -34,10 +36,19 @@ StoreKind = Literal["memory", "sqlite"]
 SSE_CHAT = SseChat()
 THREE_PHASE_TEXT = ThreePhaseText()
 WIRES: Mapping[str, Callable[[Mapping[str, str]], Wire]] = {
+    "openai_chat": lambda options: OpenAIChat(include_usage=options.get("include_usage") == "true"),
+    "openai_responses": lambda options: OpenAIResponses(segment=_number(options, "segment", 1)),
     "sse_chat": lambda options: SSE_CHAT,
     "three_phase_text": lambda options: THREE_PHASE_TEXT,
 }
 """How to build each wire from what a client asks for in its query. Raises ValueError, which names the option."""
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise ValueError(f"{name}: not a number")
+    return int(text)
 
 
 def build_store(kind: StoreKind, settings: Settings) -> Store:

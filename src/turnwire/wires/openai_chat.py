@@ -72,6 +72,7 @@ class _ChatEncoder:
         self._include_usage = include_usage
         self._head: dict[str, Any] = {}
         self._calls = 0
+        self._length = 0
         self._waits = False
         self._cited: list[CitationEvent] = []
         self._usage: Usage | None = None
@@ -94,7 +95,10 @@ class _ChatEncoder:
         # Not `logged.event`, which would be kept with the event for as long as the store keeps that.
         event = decode_event(logged.body)
         assert isinstance(event, TokenEvent)
-        return b"" if event.agent_path or not event.content else self._chunk({"content": event.content})
+        if event.agent_path or not event.content:
+            return b""
+        self._length += len(event.content)
+        return self._chunk({"content": event.content})
 
     def _tell(self, logged: LoggedEvent) -> bytes:
         event = logged.event
@@ -147,7 +151,7 @@ class _ChatEncoder:
         if citation in self._cited or not citation.url:
             return b""
         self._cited.append(citation)
-        return self._chunk({"annotations": [_annotation(citation, 0)]})
+        return self._chunk({"annotations": [_annotation(citation, self._length)]})
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
