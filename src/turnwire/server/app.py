@@ -10,6 +10,7 @@ from typing import Any
 from turnwire.core.errors import TurnwireError
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers, header_map
+from turnwire.server.openai_errors import in_dialect
 from turnwire.server.requests import path_of
 from turnwire.server.responses import respond, respond_json
 from turnwire.server.routes.api import build_api
@@ -57,11 +58,11 @@ class TurnwireApp:
     async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> OpenStream | None:
         """Answers, or returns the stream that is the answer."""
         added: Headers = []
+        path = path_of(scope)
         try:
             if not self.turnwire.is_open:
                 await self.turnwire.open()  # Mounted inside an app that runs no lifespan of ours.
             headers, method = header_map(scope), scope["method"]
-            path = path_of(scope)
             local_only = self.turnwire.gatekeeper.is_local_only
             added = self._guard.check(method, headers, local_only=local_only)
             preflight = self._guard.preflight(method, headers, added)
@@ -76,12 +77,12 @@ class TurnwireApp:
             scope["turnwire.caller"] = caller
             await self._call_api(scope, receive, with_headers(send, added))
         except TurnwireError as error:
-            await _respond_error(send, http_error(error), added)
+            await _respond_error(send, in_dialect(path, http_error(error)), added)
         except HttpError as error:
-            await _respond_error(send, error, added)
+            await _respond_error(send, in_dialect(path, error), added)
         except Exception:
             logger.exception("a request to %s failed", scope["path"])
-            await _respond_error(send, internal_error(), added)
+            await _respond_error(send, in_dialect(path, internal_error()), added)
         return None
 
     async def _call_api(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from turnwire.assembly import SSE_CHAT
 from turnwire.core.contracts import Wire
@@ -20,6 +20,7 @@ from turnwire.server.streams.opening import SessionStream, TurnStream
 from turnwire.server.streams.text import TextStream
 from turnwire.server.turnwire import Turnwire
 
+Answer = TypeVar("Answer")
 Request = dict[str, Any]
 OpenStream = TurnStream | SessionStream | TextStream
 Endpoint = Callable[[Request, Receive, Send, Caller, dict[bytes, bytes], Headers], Awaitable[OpenStream | None]]
@@ -83,30 +84,38 @@ async def answered(
     """
     accepted = await turnwire.start(caller.principal, body, key)
     turn_id = accepted.record.id
-    turnwire.runner.reader_joined(turn_id)
-    ended = asyncio.create_task(_rested(turnwire, caller, turn_id))
-    gone = asyncio.create_task(_gone(receive))
-    try:
-        await asyncio.wait([ended, gone], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        turnwire.runner.reader_left(turn_id, by_client=not ended.done())
-        ended.cancel()
-        gone.cancel()
-    if not ended.done() or ended.cancelled():
+    if await while_present(turnwire, receive, turn_id, rested(turnwire, caller, turn_id)) is None:
         return None
-    ended.result()
     record = await turnwire.store.find_turn(caller.principal, turn_id)
     return record, await turnwire.state(record)
 
 
-async def _rested(turnwire: Turnwire, caller: Caller, turn_id: str) -> None:
+async def while_present(
+    turnwire: Turnwire, receive: Receive, turn_id: str, waiting: Coroutine[Any, Any, Answer]
+) -> Answer | None:
+    """What comes of waiting for something of a turn, as a reader of it. None if the client has left before."""
+    turnwire.runner.reader_joined(turn_id)
+    waited = asyncio.create_task(waiting)
+    gone = asyncio.create_task(_gone(receive))
+    try:
+        await asyncio.wait([waited, gone], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        turnwire.runner.reader_left(turn_id, by_client=not waited.done())
+        waited.cancel()
+        gone.cancel()
+    return waited.result() if waited.done() and not waited.cancelled() else None
+
+
+async def rested(turnwire: Turnwire, caller: Caller, turn_id: str) -> Literal[True]:
+    """Waits until a turn has ended, or waits for a person itself."""
     async with aclosing(follow(turnwire.store, turn_id)) as batches:
         async for events in batches:
             if any(logged.asks for logged in events):
                 # It stands in the log since the turn waits; one that was decided long ago is only passed by.
                 record = await turnwire.store.find_turn(caller.principal, turn_id)
                 if any(step.state == "waiting" for step in (await turnwire.state(record)).steps):
-                    return
+                    break
+    return True
 
 
 async def _gone(receive: Receive) -> None:
