@@ -19,6 +19,7 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
+from turnwire.wires.ai_sdk.wire import AiSdk
 from turnwire.wires.openai_chat import OpenAIChat
 from turnwire.wires.openai_responses import OpenAIResponses
 from turnwire.wires.sse_chat import SseChat
@@ -36,6 +37,7 @@ StoreKind = Literal["memory", "sqlite"]
 SSE_CHAT = SseChat()
 THREE_PHASE_TEXT = ThreePhaseText()
 WIRES: Mapping[str, Callable[[Mapping[str, str]], Wire]] = {
+    "ai_sdk": AiSdk.of_query,
     "openai_chat": lambda options: OpenAIChat(include_usage=options.get("include_usage") == "true"),
     "openai_responses": lambda options: OpenAIResponses(segment=_number(options, "segment", 1)),
     "sse_chat": lambda options: SSE_CHAT,

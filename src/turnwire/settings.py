@@ -29,6 +29,9 @@ class Settings(BaseSettings):
 
     allowed_hosts: list[str] = Field(default=[], description="Names, beside loopback, that a request's Host may have.")
     allowed_origins: list[str] = Field(default=[], description="Web origins that may call from a browser (CORS).")
+    ai_sdk_version: int = Field(
+        default=6, ge=5, le=7, description="The major version of the AI SDK's clients; `?sdk_version=` says otherwise."
+    )
 
     max_body_bytes: int = Field(default=1024 * 1024, gt=0, description="The largest request body; more is a 413.")
     max_event_bytes: int = Field(default=256 * 1024, ge=1024, description="The largest event; more ends the turn.")

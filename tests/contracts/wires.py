@@ -1,12 +1,14 @@
 """Every wire there is."""
 
 from turnwire.core.contracts import Wire
+from turnwire.wires.ai_sdk.wire import AiSdk
 from turnwire.wires.openai_chat import OpenAIChat
 from turnwire.wires.openai_responses import OpenAIResponses
 from turnwire.wires.sse_chat import SseChat
 from turnwire.wires.three_phase_text import ThreePhaseText
 
 WIRES: dict[str, Wire] = {
+    "ai_sdk": AiSdk(),
     "openai_chat": OpenAIChat(),
     "openai_responses": OpenAIResponses(),
     "sse_chat": SseChat(),
