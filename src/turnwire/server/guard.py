@@ -9,6 +9,7 @@ from turnwire.settings import Settings
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _PORT = re.compile(r":\d+$")
 _ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_EXPOSED = b"X-Turn-Id, X-Session-Id, Location, Retry-After, X-Workflow-Run-Id, X-Workflow-Stream-Tail-Index"
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -38,7 +39,7 @@ class Guard:
             return [
                 *_ALWAYS,
                 (b"access-control-allow-origin", headers[b"origin"]),
-                (b"access-control-expose-headers", b"X-Turn-Id, X-Session-Id, Location, Retry-After"),
+                (b"access-control-expose-headers", _EXPOSED),
                 (b"vary", b"Origin"),
             ]
         is_same = origin.partition("://")[2] == headers.get(b"host", b"").decode("latin-1").lower()

@@ -14,6 +14,7 @@ from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
 from turnwire.server.requests import MessageBody
+from turnwire.server.streams.answer import AnswerStream
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.lookahead import Place
 from turnwire.server.streams.opening import SessionStream, TurnStream
@@ -22,7 +23,7 @@ from turnwire.server.turnwire import Turnwire
 
 Answer = TypeVar("Answer")
 Request = dict[str, Any]
-OpenStream = TurnStream | SessionStream | TextStream
+OpenStream = TurnStream | SessionStream | TextStream | AnswerStream
 Endpoint = Callable[[Request, Receive, Send, Caller, dict[bytes, bytes], Headers], Awaitable[OpenStream | None]]
 Routes = Sequence[tuple[str, re.Pattern[str], Endpoint]]
 """Method, path, and who answers."""

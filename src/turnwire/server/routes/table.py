@@ -1,6 +1,7 @@
 """Which plain ASGI endpoint answers a request; one family of routes a protocol."""
 
 from turnwire.server.errors import HttpError
+from turnwire.server.routes.ai_sdk import AiSdkRoutes
 from turnwire.server.routes.exchange import Endpoint
 from turnwire.server.routes.rag import RagRoutes
 from turnwire.server.routes.streams import StreamRoutes
@@ -9,7 +10,7 @@ from turnwire.server.turnwire import Turnwire
 
 class RouteTable:
     def __init__(self, turnwire: Turnwire) -> None:
-        families = (StreamRoutes(turnwire), RagRoutes(turnwire))
+        families = (StreamRoutes(turnwire), RagRoutes(turnwire), AiSdkRoutes(turnwire))
         self._routes = [route for family in families for route in family.routes]
 
     def find(self, method: str, path: str) -> Endpoint | None:
