@@ -1,11 +1,19 @@
 """The items of a response's output: pieces of the answer, thoughts, tool calls and their results, requests."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
-from turnwire.core.events import ApprovalRequestEvent, CitationEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    CitationEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from turnwire.core.turns import Message, TurnRecord
 
 Item = dict[str, Any]
 
@@ -98,3 +106,46 @@ def call_of_request(approval_request_id: str) -> str | None:
 
 def arguments_text(args: dict[str, Any]) -> str:
     return msgspec.json.encode(args).decode()
+
+
+# What was sent
+
+
+def input_items(record: TurnRecord) -> list[Item]:
+    """The items that a turn was asked with, oldest first."""
+    told = msgspec.convert(record.options.get("history") or [], list[Message])
+    items = [item for message in [*told, Message("user", record.message)] for item in _sent(message)]
+    return [{"id": f"in_{record.id}_{number}", **item} for number, item in enumerate(items, 1)]
+
+
+def decision_item(turn_id: str, decision: ApprovalResponseEvent) -> Item:
+    return {
+        "id": f"mcpa_{turn_id}_{decision.call_id}",
+        "type": "mcp_approval_response",
+        "approval_request_id": _APPROVAL_PREFIX + decision.call_id,
+        "approve": decision.approved,
+        "reason": decision.reason,
+    }
+
+
+def _sent(message: Message) -> Iterator[Item]:
+    if message.role == "tool":
+        yield {
+            "type": "function_call_output",
+            "call_id": message.call_id,
+            "output": message.content,
+            "status": "completed",
+        }
+        return
+    if message.content:
+        kind = "input_text" if message.role == "user" else "output_text"
+        part = {"type": kind, "text": message.content}
+        yield {"type": "message", "role": message.role, "status": "completed", "content": [part]}
+    for call in message.tool_calls:
+        yield {
+            "type": "function_call",
+            "call_id": call.call_id,
+            "name": call.tool,
+            "arguments": arguments_text(call.args),
+            "status": "completed",
+        }
