@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from pydantic import BaseModel, Field, ValidationError
@@ -15,10 +15,6 @@ from turnwire.server.requests import MessageBody
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class TextOptions(BaseModel):
-    format: dict[str, Any] | None = None
-
-
 class ResponseBody(BaseModel):
     """The body of `POST /v1/responses`; what is not here is not looked at."""
 
@@ -29,7 +25,7 @@ class ResponseBody(BaseModel):
     background: bool | None = None
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
-    text: TextOptions | None = None
+    text: dict[str, Any] | None = None
     metadata: dict[str, str] | None = Field(None, max_length=16)
     temperature: float | None = None
     top_p: float | None = None
@@ -85,7 +81,7 @@ class PromptBody(MessageBody):
 def parse_response_body(given: bytes | Mapping[str, Any]) -> ResponseBody:
     """From a request, or from a message of a socket. Raises HttpError 4xx."""
     body = _parse(ResponseBody, given)
-    _refuse_formats("text.format", body.text and body.text.format)
+    _refuse_formats("text.format", (body.text or {}).get("format"))
     return body
 
 
@@ -127,6 +123,7 @@ def _parse(model: type[Body], given: bytes | Mapping[str, Any]) -> Body:
         raise invalid_body(error) from None
 
 
-def _refuse_formats(param: str, wanted: dict[str, Any] | None) -> None:
-    if wanted and wanted.get("type", "text") != "text":
-        raise invalid(param, "answers are text; an agent decides itself what it writes", "unsupported_format")
+def _refuse_formats(param: str, wanted: Any) -> None:
+    kind = cast("dict[str, Any]", wanted).get("type", "text") if isinstance(wanted, dict) else "text"
+    if kind != "text":
+        raise invalid(param, "answers are text; an agent decides itself what it writes", "unsupported_content")
