@@ -14,6 +14,7 @@ from turnwire.core.events import (
 from turnwire.wires.ai_sdk.chunks import chunk, known
 
 _NO_WORDS = "The tool failed."
+_AGAIN = "A person is asked about this call again."
 _UNANSWERED = "The turn ended before this tool did."
 
 
@@ -59,8 +60,7 @@ class Calls:
             return b""  # It never ran: what it "said" is what the model was told of the denial.
         self._open.pop(call, None)
         if event.success:
-            fields = {"toolCallId": call, "output": event.result, "dynamic": True}
-            return begun + chunk("tool-output-available", fields)
+            return begun + _ended(call, event.result)
         return begun + _failed(call, _words(event.result))
 
     def ask(self, event: ApprovalRequestEvent) -> bytes:
@@ -98,18 +98,26 @@ class Calls:
     def _announce(self, call_id: str, tool: str, args: dict[str, Any], path: tuple[str, ...], position: int) -> bytes:
         # An agent may use an id again; to the client that would be news of the call that has ended.
         call = f"{call_id}-{position}" if call_id in self._ids else call_id
-        self._open.pop(self._ids.get(call_id, ""), None)
+        ended = b""
+        if self.is_open(call_id):
+            # Asked about again, after a wait: the earlier part would be shown as running for ever.
+            ended = _ended(self._ids[call_id], _AGAIN)
+            del self._open[self._ids[call_id]]
         self._ids[call_id] = call
         self._open[call] = None
         self.in_step.add(call)
         within = {"turnwire": {"agentPath": list(path)}} if path else None
         named = known(toolCallId=call, toolName=tool, dynamic=True, providerMetadata=within)
-        return chunk("tool-input-start", named) + chunk("tool-input-available", {**named, "input": args})
+        return ended + chunk("tool-input-start", named) + chunk("tool-input-available", {**named, "input": args})
 
     def _told(self, call: str, more: dict[str, Any]) -> bytes:
         asked = self._asked[call]
         what = known(call_id=asked.call_id, tool=asked.tool, args=asked.args, reason=asked.reason)
         return chunk("data-approval", {"id": call, "data": {**what, **more}})
+
+
+def _ended(call: str, output: Any) -> bytes:
+    return chunk("tool-output-available", {"toolCallId": call, "output": output, "dynamic": True})
 
 
 def _failed(call: str, text: str) -> bytes:

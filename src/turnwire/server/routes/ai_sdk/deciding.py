@@ -8,7 +8,7 @@ from turnwire.server.errors import HttpError
 from turnwire.server.routes.ai_sdk.messages import UIMessage
 from turnwire.server.turnwire import Turnwire
 
-_EXACT = 2**53
+_EXACT, _LARGEST = 2**53, 2**1023
 
 
 async def decide(turnwire: Turnwire, caller: Caller, record: TurnRecord, said: UIMessage) -> set[str]:
@@ -49,5 +49,5 @@ def _as_shown(value: Any) -> Any:
         return {name: _as_shown(one) for name, one in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
         return [_as_shown(one) for one in cast("list[Any]", value)]
-    is_large = isinstance(value, int) and not isinstance(value, bool) and abs(value) > _EXACT
+    is_large = isinstance(value, int) and not isinstance(value, bool) and _EXACT < abs(value) < _LARGEST
     return float(value) if is_large else value
