@@ -126,10 +126,10 @@ async def _walk(store: LogReader, turn_id: str) -> list[tuple[LoggedEvent, int]]
     segment, waits = 1, False
     async with aclosing(_settled_log(store, turn_id)) as log:
         async for logged in log:
-            if waits and not logged.asks:
-                segment += 1
+            if waits and not logged.parks:
+                segment, waits = segment + 1, False
                 walked.append((logged, segment))
             elif logged.position == 1 or logged.body.startswith(b'{"type":"approval_response"'):
                 walked.append((logged, segment))
-            waits = logged.asks
+            waits = waits or logged.asks
     return walked

@@ -141,7 +141,8 @@ async def _decide(
     for call_id in decisions:
         if call_id not in undecided and fold.decision(call_id) is None:
             raise invalid("input", f"{call_id!r} was not asked about in the response before")
-    if missing := [call_id for call_id in undecided if call_id not in decisions]:
+    missing = [call_id for call_id in undecided if call_id not in decisions]
+    if missing and len(missing) < len(undecided):  # Else it is a request that came before, once more.
         raise invalid("input", f"decide about everything at once; {', '.join(map(repr, missing))} is missing")
     for call_id, approval in decisions.items():
         await turnwire.runner.decide(

@@ -80,12 +80,12 @@ class _ChatEncoder:
 
     def frame(self, logged: LoggedEvent) -> bytes:
         before = b""
-        if self._waits and not logged.asks:
+        if self._waits and not logged.parks:
             before = self.pause() + self._chunk({"role": "assistant", "content": ""})
             self._waits, self._calls, self._usage = False, 0, None
         if logged.body.startswith(_TOKEN_BODY):
             return before + self._token(logged)
-        self._waits = logged.asks
+        self._waits = self._waits or logged.asks
         return before + self._tell(logged)
 
     def pause(self) -> bytes:

@@ -86,7 +86,7 @@ class ResponsesEncoder:
         return self._as_ended(ended[1]) if ended else {**self._resource, "output": self._output.items}
 
     def frame(self, logged: LoggedEvent) -> bytes:
-        if self._waits and not logged.asks:
+        if self._waits and not logged.parks:
             self._go_on(logged.at)
         if logged.body.startswith(_TOKEN_BODY):
             self._tell_token(logged)
@@ -154,7 +154,7 @@ class ResponsesEncoder:
             self._begin(logged.at)
         if isinstance(event, ToolCallEvent):
             self._name_call(event.call_id)
-        self._waits = logged.asks
+        self._waits = self._waits or logged.asks
         if self._is_telling:
             self._at = logged.at
             self._tell_event(logged)
