@@ -414,8 +414,10 @@ def test_asking_for_the_pause_changes_nothing_and_the_next_frame_begins_with_it(
     encoder, before = waiting()
     paused = encoder.pause()
     assert paused == encoder.pause()
-    (response,) = logged([*ASKED, ALLOWED])[-1:]
-    resumed = encoder.frame(response)
+    first, last = logged([*ASKED, ALLOWED, DENIED])[-2:]
+    # It waits until everything is decided.
+    assert (encoder.frame(first), encoder.pause()) == (b"", paused)
+    resumed = encoder.frame(last)
     assert resumed.startswith(paused)
     assert encoder.pause() == b""
     segment = UIMessage().read(before + resumed[len(paused) :])

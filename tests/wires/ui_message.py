@@ -6,7 +6,7 @@ from typing import Any
 from tests.wires.sse import parse
 
 _COMMON = {
-    "start": {"messageId", "messageMetadata"},
+    "start": {"messageId"},
     "start-step": set(),
     "finish-step": set(),
     "text-start": {"id"},

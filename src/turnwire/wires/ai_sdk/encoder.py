@@ -39,8 +39,8 @@ from turnwire.wires.ai_sdk.chunks import FINISH_STEP, START_STEP, chunk, event_p
 from turnwire.wires.ai_sdk.ending import finish, last_words, metadata_chunk
 
 _TOKEN_BODY = b'{"type":"token","content":'
-# A turn that waits may ask about several calls, one after the other; anything else means that it has gone on.
-_ASKING_BODIES = b'{"type":"tool_call"', b'{"type":"approval_request"'
+# A turn waits until everything is decided that it has asked about; anything else means that it has gone on.
+_WAITING_BODIES = b'{"type":"tool_call"', b'{"type":"approval_re'
 _OWN_NAMES = frozenset({"status", "handoff", "search", "review", "citation", "approval", "agent", "agent-delta"})
 """Data parts that an application's own event must not be taken for."""
 
@@ -56,17 +56,16 @@ class ChatEncoder:
         self._text = b""
         self._reasoning = b""
         self._has_text = False
-        self._is_waiting = False
+        self._undecided: set[str] = set()
+        self._decided = b""
         self._sources: set[int] = set()
         self._response: ResponseEvent | None = None
 
     def frame(self, logged: LoggedEvent) -> bytes:
         body = logged.body
         resumed = b""
-        if self._is_waiting and not body.startswith(_ASKING_BODIES):
-            resumed = self.pause() + self._start
-            self._is_waiting = False
-            self._calls.in_step.clear()
+        if self._undecided and not body.startswith(_WAITING_BODIES):
+            resumed = self._resume()
         # A token of the turn's own agent is nothing but its content; the JSON of that is sent on as it is.
         if body.startswith(_TOKEN_BODY) and body.endswith(b'"}'):
             return resumed + self._token(logged, body[len(_TOKEN_BODY) : -1])
@@ -78,7 +77,23 @@ class ChatEncoder:
         return resumed + self._say(logged, event)
 
     def pause(self) -> bytes:
-        return finish("tool-calls") if self._is_waiting else b""
+        return finish("tool-calls") if self._undecided else b""
+
+    def _resume(self) -> bytes:
+        """The message goes on; a client finds there what was decided, also while there was more to decide."""
+        resumed = self.pause() + self._start + self._decided
+        self._undecided, self._decided = set(), b""
+        self._calls.in_step.clear()
+        return resumed
+
+    def _decide(self, event: ApprovalResponseEvent) -> bytes:
+        if not self._undecided:
+            return self._calls.decide(event)
+        self._decided += self._calls.decide(event)
+        if self._undecided != {event.call_id}:
+            self._undecided.discard(event.call_id)
+            return b""
+        return self._resume()
 
     def _say(self, logged: LoggedEvent, event: Event) -> bytes:
         position = logged.position
@@ -107,11 +122,11 @@ class ChatEncoder:
             case ToolResultEvent():
                 return self._close() + self._calls.result(event, position)
             case ApprovalRequestEvent():
-                self._is_waiting = True
+                self._undecided.add(event.call_id)
                 called = b"" if self._calls.is_at_hand(event.call_id) else self._call(event, position)
                 return called + self._close() + self._calls.ask(event)
             case ApprovalResponseEvent():
-                return self._calls.decide(event)
+                return self._decide(event)
             case ResponseEvent():
                 self._response = event
                 return b""

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.turns import TurnRecord
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.routes.ai_sdk.messages import UIMessage
@@ -37,10 +37,6 @@ async def decide(turnwire: Turnwire, caller: Caller, record: TurnRecord, said: U
         )
         decided.add(call_id)
     return decided
-
-
-def is_undecided(state: TurnState) -> bool:
-    return any(step.state == "waiting" for step in state.steps)
 
 
 def _as_shown(value: Any) -> Any:

@@ -14,7 +14,7 @@ from turnwire.server.guard import Headers
 from turnwire.server.requests import check_id, path_of, query_of
 from turnwire.server.responses import respond, respond_json
 from turnwire.server.routes.ai_sdk.conversation import plan_for
-from turnwire.server.routes.ai_sdk.deciding import decide, is_undecided
+from turnwire.server.routes.ai_sdk.deciding import decide
 from turnwire.server.routes.ai_sdk.messages import ChatBody, UIMessage, asked_body, parse_chat
 from turnwire.server.routes.ai_sdk.places import RunId, parse_run_id, place_of_chunk, place_of_decision
 from turnwire.server.routes.ai_sdk.reading import read_chat
@@ -80,13 +80,13 @@ class AiSdkRoutes:
             if session.id != record.session_id:
                 raise TurnNotFoundError(record.id)
         decided = await decide(turnwire, caller, record, said)
+        place = await place_of_decision(turnwire.store, record.id, wire, decided)
         record = await turnwire.store.find_turn(caller.principal, record.id)
-        if record.phase == "waiting" and is_undecided(await turnwire.state(record)):
-            # For decisions that the client has yet to make: it is told to come back with them.
+        if place is None:
+            # There is more to decide: the client is told to come back with that.
             told = chunk("start", {"messageId": record.id}) + chunk("finish", {"finishReason": "tool-calls"}) + END
             await respond(send, 200, told, _headers(scope, wire, record, RunId(record.id), added))
             return None
-        place = await place_of_decision(turnwire.store, record.id, wire, decided)
         return self._open(scope, caller, record, RunId(record.id, place.position), place, wire, added)
 
     async def resume(

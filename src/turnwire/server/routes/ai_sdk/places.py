@@ -35,26 +35,28 @@ def parse_run_id(text: str) -> RunId:
     return RunId(text)
 
 
-async def place_of_decision(store: LogReader, turn_id: str, wire: Wire, decided: set[str]) -> Place:
-    """The start of the segment in which these calls were decided. Raises HttpError 410."""
+async def place_of_decision(store: LogReader, turn_id: str, wire: Wire, decided: set[str]) -> Place | None:
+    """The start of the segment that follows these decisions; None while there is more to decide before it.
+
+    Raises HttpError 410.
+    """
     void = await void_of(store, turn_id)
     encoder = settled_encoder(wire, void)
-    found = segment = Place(void=void)
-    position, paused = 0, b""
+    found: Place | None = None
+    position, paused, is_next = 0, b"", False
     try:
         while events := await store.read(turn_id, position, PAGE):
             for logged in events:
                 said, position = encoder.frame(logged), logged.position
-                if paused and said.startswith(paused):
-                    segment = Place(position, said[len(paused) :], void, logged.is_last)
-                paused = encoder.pause()
                 if logged.body.startswith(_RESPONSE_BODY):
                     response = decode_event(logged.body)
-                    if isinstance(response, ApprovalResponseEvent) and response.call_id in decided:
-                        found = segment
+                    is_next = is_next or (isinstance(response, ApprovalResponseEvent) and response.call_id in decided)
+                if is_next and paused and said.startswith(paused):
+                    found, is_next = Place(position, said[len(paused) :], void, logged.is_last), False
+                paused = encoder.pause()
     except RestartedError:
         return await place_of_decision(store, turn_id, wire, decided)  # It has come since we looked.
-    return found
+    return None if is_next else found
 
 
 async def place_of_chunk(store: LogReader, run: RunId, wire: Wire, index: int) -> tuple[Place, int]:
