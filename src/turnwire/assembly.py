@@ -19,6 +19,7 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
+from turnwire.wires.ag_ui.wire import AgUi
 from turnwire.wires.ai_sdk.wire import AiSdk
 from turnwire.wires.openai_chat import OpenAIChat
 from turnwire.wires.openai_responses import OpenAIResponses
@@ -37,6 +38,7 @@ StoreKind = Literal["memory", "sqlite"]
 SSE_CHAT = SseChat()
 THREE_PHASE_TEXT = ThreePhaseText()
 WIRES: Mapping[str, Callable[[Mapping[str, str]], Wire]] = {
+    "ag_ui": AgUi.of_query,
     "ai_sdk": AiSdk.of_query,
     "openai_chat": lambda options: OpenAIChat(include_usage=options.get("include_usage") == "true"),
     "openai_responses": lambda options: OpenAIResponses(segment=_number(options, "segment", 1)),

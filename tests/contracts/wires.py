@@ -1,6 +1,7 @@
 """Every wire there is."""
 
 from turnwire.core.contracts import Wire
+from turnwire.wires.ag_ui.wire import AgUi
 from turnwire.wires.ai_sdk.wire import AiSdk
 from turnwire.wires.openai_chat import OpenAIChat
 from turnwire.wires.openai_responses import OpenAIResponses
@@ -8,6 +9,7 @@ from turnwire.wires.sse_chat import SseChat
 from turnwire.wires.three_phase_text import ThreePhaseText
 
 WIRES: dict[str, Wire] = {
+    "ag_ui": AgUi(),
     "ai_sdk": AiSdk(),
     "openai_chat": OpenAIChat(),
     "openai_responses": OpenAIResponses(),
