@@ -407,6 +407,18 @@ async def test_what_is_known_already_is_not_sent_again(serve: Serve) -> None:
                 await client.responses.create(input=again, **where)  # type: ignore[call-overload]
 
 
+async def test_what_a_conversation_began_with_is_known_to_all_of_it(serve: Serve) -> None:
+    async with serve(recite) as server, openai_of(server) as client:
+        items: Any = [
+            {"role": "user", "content": "zero"},
+            {"role": "assistant", "content": "0"},
+            {"role": "user", "content": "one"},
+        ]
+        one = await client.responses.create(input=items)
+        two = await client.responses.create(input="two", previous_response_id=one.id)
+        assert two.output_text.startswith("user:zero | assistant:0 | user:one | ")
+
+
 async def test_any_turn_is_a_response(rich: Served) -> None:
     turn_id = (await rich.http.post("/chat", json={"message": "hi"})).json()["turn_id"]
     async with openai_of(rich) as client:

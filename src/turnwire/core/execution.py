@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any
 
 import msgspec
 
@@ -110,8 +109,7 @@ class Execution:
         if self._agent is None:
             raise AgentNotFoundError(self.record.agent)
         record = self.record
-        earlier = _told_history(record.options.get("history"))
-        history = earlier + transcript(await self._store.history(record.id, self._limits.history_turns))
+        history = transcript(await self._store.history(record.id, self._limits.history_turns))
         turn = Turn(
             id=record.id,
             session_id=record.session_id,
@@ -119,7 +117,7 @@ class Execution:
             message=record.message,
             agent=record.agent,
             channel=record.channel,
-            history=history,
+            history=await self._told_history() + history,
             options=record.options,
             resumption=await self._resumption(log),
         )
@@ -132,6 +130,14 @@ class Execution:
         finally:
             clock.cancel()
         return None
+
+    async def _told_history(self) -> tuple[Message, ...]:
+        """What was said elsewhere before the session began; its first turn was told."""
+        told = self.record.options.get("history")
+        if not told and self.record.parent_turn_id is not None:
+            first = await self._store.next_turn(self.record.session_id, None)
+            told = first and first.options.get("history")
+        return tuple(msgspec.convert(told, list[Message])) if told else ()
 
     async def _resumption(self, log: TurnLog) -> Resumption | None:
         decisions = log.fold.decisions
@@ -282,10 +288,6 @@ class Execution:
             self._patience.cancel()
         self.finished.set_result(None)
         self._on_finished(self)
-
-
-def _told_history(told: Any) -> tuple[Message, ...]:
-    return tuple(msgspec.convert(told, list[Message])) if told else ()
 
 
 def _check_arguments(call: ToolCallEvent, decision: Decision) -> None:

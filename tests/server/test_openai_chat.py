@@ -1,0 +1,239 @@
+"""`/v1/chat/completions` and `/v1/models`, asked by OpenAI's own client over a real socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from tests.server.conftest import Serve
+from tests.server.openai_clients import openai_error, openai_of
+from tests.serving import PATIENCE, Puppet, Served, quick_settings, saying, serving, within
+from turnwire import Turn, Turnwire
+from turnwire.core.approvals import WaitForApproval
+from turnwire.core.errors import AgentError
+from turnwire.core.events import ApprovalRequestEvent, RestartEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+
+HELLO: Any = [{"role": "user", "content": "hi"}]
+
+
+async def recite(turn: Turn) -> AsyncIterator[str]:
+    """Says what it has been told, and in which words."""
+    told = [f"{message.role}:{message.content or len(message.tool_calls)}" for message in turn.history]
+    yield " | ".join([*told, turn.message])
+
+
+@pytest.fixture
+async def client(server: Served) -> AsyncIterator[AsyncOpenAI]:
+    async with openai_of(server) as client:
+        yield client
+
+
+async def rest_of(stream: Any) -> list[Any]:
+    async with asyncio.timeout(PATIENCE):
+        return [chunk async for chunk in stream]
+
+
+def said(chunks: list[Any]) -> str:
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+# Asking
+
+
+async def test_a_question_is_answered(serve: Serve) -> None:
+    lines = (
+        "Good ",
+        ToolCallEvent("c", "find", {}),
+        ToolResultEvent("c", "find", True, 1),
+        "day.",
+        UsageEvent("m", 1, 2),
+    )
+    async with serve(saying(*lines)) as server, openai_of(server) as client:
+        answer = await client.chat.completions.create(model="turnwire", messages=HELLO)
+        (choice,) = answer.choices
+        assert (choice.message.content, choice.finish_reason) == ("Good day.", "stop")
+        assert answer.usage is not None
+        assert (answer.model, answer.usage.total_tokens) == ("default", 3)
+        turn_id = answer.id.removeprefix("chatcmpl-")
+        assert (await server.snapshot(turn_id))["outcome"] == "completed"
+
+
+async def test_a_stream_comes_as_it_is_made(puppet: Puppet, client: AsyncOpenAI) -> None:
+    options: Any = {"include_usage": True}
+    stream = await client.chat.completions.create(model="", messages=HELLO, stream=True, stream_options=options)
+    part = await puppet.part()
+    part.say("Good ")
+    first = [await within(anext(stream)) for _ in range(2)]
+    assert said(first) == "Good "
+    part.say("day.", UsageEvent("m", 1, 2))
+    part.end()
+    rest = await rest_of(stream)
+    assert said(rest) == "day."
+    assert rest[-2].choices[0].finish_reason == "stop"
+    assert (rest[-1].choices, rest[-1].usage.total_tokens) == ([], 3)
+    assert len({chunk.id for chunk in first + rest}) == 1
+
+
+async def test_a_quiet_stream_stays_readable(serve: Serve, puppet: Puppet) -> None:
+    async with serve(heartbeat=0.03) as server, openai_of(server) as client:
+        stream = await client.chat.completions.create(model="", messages=HELLO, stream=True)
+        part = await puppet.part()
+        raw = await server.http.get("/readyz")
+        assert raw.status_code == 200
+        async with server.stream("GET", stream.response.headers["location"]) as watching:
+            received = b""
+            async with asyncio.timeout(PATIENCE):
+                async for chunk in watching.response.aiter_raw():
+                    received += chunk
+                    if received.count(b": hb\n") > 2:
+                        break
+        assert b": hb\n\n" not in received
+        part.say("still here")
+        part.end()
+        assert said(await rest_of(stream)) == "still here"
+
+
+async def test_the_clients_messages_are_the_history(serve: Serve) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q": 1}'}}
+    messages: Any = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "one"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "found"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "three"},
+    ]
+    async with serve(recite) as server, openai_of(server) as client:
+        told = "user:one | assistant:1 | tool:found | assistant:two | three"
+        for _ in range(2):  # Each call is a session of its own.
+            answer = await client.chat.completions.create(model="", messages=messages)
+            assert answer.choices[0].message.content == told
+        assert await server.written() == (2, 2)
+
+
+async def test_a_named_session_has_its_own_history(serve: Serve) -> None:
+    async with serve(recite) as server, openai_of(server, default_headers={"X-Session-Id": "chat"}) as client:
+        earlier: Any = [{"role": "user", "content": "zero"}, {"role": "assistant", "content": "0"}]
+        first = await client.chat.completions.create(model="", messages=[*earlier, {"role": "user", "content": "one"}])
+        assert first.choices[0].message.content == "user:zero | assistant:0 | one"
+        second = await client.chat.completions.create(model="", messages=[*earlier, {"role": "user", "content": "two"}])
+        told = "user:zero | assistant:0 | user:one | assistant:user:zero | assistant:0 | one | two"
+        assert second.choices[0].message.content == told
+        assert await server.written() == (1, 2)
+
+
+async def test_what_else_is_said_is_given_to_the_agent(puppet: Puppet, client: AsyncOpenAI) -> None:
+    messages: Any = [{"role": "developer", "content": "Be brief."}, *HELLO]
+    asking = client.chat.completions.create(model="", messages=messages, temperature=0.2, max_tokens=5, user="u")
+    answering = asyncio.create_task(asking)
+    part = await puppet.part()
+    part.end()
+    await within(answering)
+    assert part.turn.options == {"instructions": "Be brief.", "temperature": 0.2, "max_tokens": 5, "user": "u"}
+
+
+# How it ends
+
+
+async def test_a_failure_in_a_stream_raises(puppet: Puppet, client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(model="", messages=HELLO, stream=True)
+    part = await puppet.part()
+    part.say("par")
+    part.end(AgentError("The model is away.", code="model_unavailable"))
+    with pytest.raises(openai.APIError, match="The model is away") as raised:
+        await rest_of(stream)
+    assert raised.value.code == "model_unavailable"
+
+
+@pytest.mark.parametrize("retryable", [False, True])
+async def test_a_failure_is_tried_again_only_if_that_may_help(serve: Serve, retryable: bool) -> None:
+    asked = 0
+
+    async def failing(turn: Turn) -> AsyncIterator[str]:
+        nonlocal asked
+        asked += 1
+        if asked < 2:
+            raise AgentError("Not now.", retryable=retryable)
+        yield "now"
+
+    async with serve(failing) as server, openai_of(server, max_retries=2) as client:
+        asking = client.chat.completions.create(model="", messages=HELLO)
+        if retryable:
+            assert (await within(asking)).choices[0].message.content == "now"
+        else:
+            with pytest.raises(openai.InternalServerError, match=r"Not now\."):
+                await within(asking)
+        assert asked == (2 if retryable else 1)
+
+
+async def test_a_stopped_answer_says_that_it_was_cut_short(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(model="", messages=HELLO, stream=True)
+    answering = asyncio.create_task(client.chat.completions.create(model="", messages=HELLO))
+    for _ in range(2):
+        part = await puppet.part()
+        part.say("par")
+        await server.reached(part.turn.id, 3)
+        await server.http.post(f"/v1/turns/{part.turn.id}/cancel")
+    chunks = await rest_of(stream)
+    (choice,) = (await within(answering)).choices
+    assert (said(chunks), chunks[-1].choices[0].finish_reason) == ("par", "length")
+    assert (choice.message.content, choice.finish_reason) == ("par", "length")
+
+
+async def test_what_a_restart_has_made_void_breaks_the_stream(puppet: Puppet, client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(model="", messages=HELLO, stream=True)
+    part = await puppet.part()
+    part.say("void")
+    assert said([await within(anext(stream)) for _ in range(2)]) == "void"
+    part.say(RestartEvent(2, "worker_lost"))
+    with pytest.raises(openai.APIConnectionError):
+        await rest_of(stream)
+    part.end()
+
+
+async def test_a_call_that_waits_for_a_person_is_told_as_a_call(serve: Serve) -> None:
+    async def careful(turn: Turn) -> AsyncIterator[Any]:
+        if turn.resumption is None:
+            yield "May I? "
+            raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40})])
+        yield ToolResultEvent("c1", "pay", True, "paid")
+        yield "Paid."
+
+    async with serve(careful) as server, openai_of(server) as client:
+        answer = await within(client.chat.completions.create(model="", messages=HELLO))
+        (choice,) = answer.choices
+        assert (choice.message.content, choice.finish_reason) == ("May I? ", "tool_calls")
+        (call,) = choice.message.tool_calls or ()
+        assert call.type == "function"
+        assert (call.id, call.function.arguments) == ("c1", '{"amount":40}')
+        stream = await client.chat.completions.create(model="", messages=HELLO, stream=True)
+        chunks = await rest_of(stream)
+        assert chunks[-1].choices[0].finish_reason == "tool_calls"
+        turn_id = stream.response.headers["x-turn-id"]
+        await server.http.post(f"/v1/turns/{turn_id}/approvals/c1", json={"approved": True})
+        await server.ended(turn_id)
+        whole = await server.http.get(stream.response.headers["location"])
+        assert "Paid." in whole.text
+
+
+# Models
+
+
+async def test_agents_are_models(tmp_path: Path) -> None:
+    agents = {"writer": saying("I write."), "org/reader": saying("I read."), "turnwire": saying("I am me.")}
+    turnwire = Turnwire(agents=agents, store="memory", settings=quick_settings(tmp_path))
+    async with serving(turnwire) as server, openai_of(server) as client:
+        assert [model.id async for model in client.models.list()] == list(agents)
+        for name, words in (("org/reader", "I read."), ("turnwire", "I am me."), ("", "I write.")):
+            answer = await client.chat.completions.create(model=name, messages=HELLO)
+            assert answer.choices[0].message.content == words
+            assert (await client.responses.create(model=name, input="hi")).output_text == words
+        assert (await client.models.retrieve("writer")).owned_by == "turnwire"
+        assert (await server.http.get("/v1/models/org/reader")).json()["id"] == "org/reader"
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("nobody")
+        assert openai_error(await server.http.get("/v1/models/turnwire/x"), 404)["code"] == "model_not_found"
