@@ -366,7 +366,8 @@ def test_a_turn_that_waits_ends_its_run_with_interrupts_and_goes_on_in_another()
             done(),
         ]
     )[8:]
-    after = b"".join(map(encoder.frame, rest))
+    assert (encoder.frame(rest[0]), encoder.pause()) == (b"", paused)  # It still waits, for the other decision.
+    after = b"".join(map(encoder.frame, rest[1:]))
     assert after.startswith(paused)
     later = check(before + after)[len(events) :]
     assert later[0] == {
@@ -483,7 +484,9 @@ def test_wherever_a_turn_waits_its_pause_ends_the_run_and_is_repeated(
     encoder, said, paused = wire.encoder(), b"", b""
     for entry in logged([*log, done(outcome)]):
         frame = encoder.frame(entry)
-        if paused and not isinstance(entry.event, ToolCallEvent | ApprovalRequestEvent):
+        if paused and isinstance(entry.event, ApprovalResponseEvent) and not frame:
+            assert encoder.pause() == paused  # There is more to decide.
+        elif paused and not isinstance(entry.event, ToolCallEvent | ApprovalRequestEvent):
             assert frame.startswith(paused)
         said, paused = said + frame, encoder.pause()
         if isinstance(entry.event, ApprovalRequestEvent):

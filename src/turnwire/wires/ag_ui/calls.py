@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from turnwire.wires.ag_ui.frames import Told, told
+from turnwire.wires.ag_ui.voices import Path
 
 _UNANSWERED = '{"error":"The turn ended before this tool did."}'
 
@@ -17,7 +18,7 @@ class Calls:
     def __init__(self) -> None:
         self._ids: dict[str, str] = {}
         self._given: set[str] = set()
-        self._open: dict[str, str | None] = {}
+        self._open: dict[str, Path] = {}
 
     def id_of(self, call_id: str) -> str | None:
         return self._ids.get(call_id)
@@ -25,32 +26,44 @@ class Calls:
     def is_open(self, call_id: str) -> bool:
         return self._ids.get(call_id) in self._open
 
-    def begin(
-        self, turn_id: str, call_id: str, tool: str, args: dict[str, Any], parent: str, agent: str | None, position: int
-    ) -> Told:
+    def name(self, turn_id: str, call_id: str, path: Path, position: int) -> str:
+        """The id of a call that begins here."""
         call = f"{turn_id}:{call_id}"
         while call in self._given:
             call += f"-{position}"
         self._given.add(call)
-        self._open.pop(self._ids.get(call_id, ""), None)
         self._ids[call_id] = call
-        self._open[call] = agent
-        of = {"toolCallId": call, "subagentRunId": agent}
-        return [
-            told("TOOL_CALL_START", **of, toolCallName=tool, parentMessageId=parent),
-            told("TOOL_CALL_ARGS", **of, delta=msgspec.json.encode(args).decode()),
-            told("TOOL_CALL_END", **of),
-        ]
+        self._open[call] = path
+        return call
 
-    def end(self, call_id: str, message_id: str, success: bool, result: Any, agent: str | None) -> bytes:
+    def end(self, call_id: str) -> str:
+        """The id of a call that was told of, and has ended."""
         call = self._ids[call_id]
         self._open.pop(call, None)
-        return _result(message_id, call, result_text(success, result), agent)
+        return call
 
-    def give_up(self) -> Told:
-        """Answers what is still open: a client would show it as running for ever, and a model would refuse it."""
-        unanswered, self._open = self._open, {}
-        return [_result(f"{call}:unanswered", call, _UNANSWERED, agent) for call, agent in unanswered.items()]
+    def unanswered(self) -> list[tuple[str, Path]]:
+        """Calls that have not ended, and whose they are."""
+        return list(self._open.items())
+
+
+def call_events(call: str, tool: str, args: dict[str, Any], parent: str, agent: str | None) -> Told:
+    of = {"toolCallId": call, "subagentRunId": agent}
+    return [
+        told("TOOL_CALL_START", **of, toolCallName=tool, parentMessageId=parent),
+        told("TOOL_CALL_ARGS", **of, delta=msgspec.json.encode(args).decode()),
+        told("TOOL_CALL_END", **of),
+    ]
+
+
+def result_event(message_id: str, call: str, content: str, agent: str | None) -> bytes:
+    fields = {"messageId": message_id, "toolCallId": call, "content": content}
+    return told("TOOL_CALL_RESULT", **fields, role="tool", subagentRunId=agent)
+
+
+def unanswered(call: str, agent: str | None) -> bytes:
+    """The result of a call that nobody has answered: a client would show it as running for ever."""
+    return result_event(f"{call}:unanswered", call, _UNANSWERED, agent)
 
 
 def result_text(success: bool, result: Any) -> str:
@@ -60,8 +73,3 @@ def result_text(success: bool, result: Any) -> str:
     if result is None:
         return ""
     return result if isinstance(result, str) else msgspec.json.encode(result).decode()
-
-
-def _result(message_id: str, call: str, content: str, agent: str | None) -> bytes:
-    fields = {"messageId": message_id, "toolCallId": call, "content": content}
-    return told("TOOL_CALL_RESULT", **fields, role="tool", subagentRunId=agent)

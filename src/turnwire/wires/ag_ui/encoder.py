@@ -34,17 +34,17 @@ from turnwire.core.events import (
 )
 from turnwire.core.logged import LoggedEvent
 from turnwire.wires.ag_ui.activities import Activities
-from turnwire.wires.ag_ui.calls import Calls
+from turnwire.wires.ag_ui.calls import Calls, call_events, result_event, result_text, unanswered
 from turnwire.wires.ag_ui.crew import Crew
 from turnwire.wires.ag_ui.ending import Spent, run_ended, run_interrupted
 from turnwire.wires.ag_ui.frames import Told, custom, known, numbered, told
-from turnwire.wires.ag_ui.interrupts import interrupt, interrupt_id
+from turnwire.wires.ag_ui.interrupts import Questions, interrupt_id
 from turnwire.wires.ag_ui.runs import Runs
 from turnwire.wires.ag_ui.voices import Path, Voices
 
 _TOKEN_BODY = b'{"type":"token","content":'
-# A turn that waits may ask about several calls, one after the other; anything else means that it has gone on.
-_ASKING_BODIES = b'{"type":"tool_call"', b'{"type":"approval_request"'
+# A turn waits until everything is decided that it has asked about; anything else means that it has gone on.
+_WAITING_BODIES = b'{"type":"tool_call"', b'{"type":"approval_re'
 
 
 class RunEncoder:
@@ -62,13 +62,13 @@ class RunEncoder:
         self._activities = Activities()
         self._spent = Spent()
         self._parents: dict[Path, str] = {}
-        self._asked: dict[Path, list[dict[str, Any]]] = {}
+        self._questions = Questions()
         self._error: ErrorEvent | None = None
         self._response: ResponseEvent | None = None
 
     def frame(self, logged: LoggedEvent) -> bytes:
         body = logged.body
-        events = self._go_on() if self._asked and not body.startswith(_ASKING_BODIES) else []
+        events = self._go_on() if self._questions and not body.startswith(_WAITING_BODIES) else []
         # A token of the turn's own agent is nothing but its content; the JSON of that is sent on as it is.
         if body.startswith(_TOKEN_BODY) and body.endswith(b'"}'):
             events += self._token(logged.position, body[len(_TOKEN_BODY) : -1])
@@ -82,7 +82,7 @@ class RunEncoder:
         return frames
 
     def pause(self) -> bytes:
-        return numbered(self._interrupted(), self._said) if self._asked else b""
+        return numbered(self._interrupted(), self._said) if self._questions else b""
 
     def _say(self, logged: LoggedEvent, event: Event) -> Told:
         position, path = logged.position, event.agent_path
@@ -115,8 +115,8 @@ class RunEncoder:
             case ApprovalRequestEvent():
                 return self._ask(event, position)
             case ApprovalResponseEvent():
-                value = known(approved=event.approved, reason=event.reason, by=event.by, callId=event.call_id)
-                return [custom("turnwire.approval", {"toolCallId": self._calls.id_of(event.call_id) or "", **value})]
+                call = self._calls.id_of(event.call_id)
+                return self._go_on() if self._questions and self._questions.decide(event, call) else []
             case UsageEvent():
                 self._spent.add(event)
                 return []
@@ -127,7 +127,7 @@ class RunEncoder:
                 self._response = event
                 return []
             case DoneEvent():
-                return self._end(event)
+                return self._end(event, position)
             case MessageEvent() | RestartEvent():
                 return []
             case _:
@@ -141,21 +141,23 @@ class RunEncoder:
 
     def _interrupted(self) -> Told:
         """How the run ends that waits for a person. Asking changes nothing."""
-        asked = [one for those in self._asked.values() for one in those]
-        waits_for = {path: [one["id"] for one in those] for path, those in self._asked.items()}
-        ended = [*self._voices.ended(), *self._crew.ended(waits_for), told("STEP_FINISHED", stepName=self._agent)]
-        return [*ended, run_interrupted(self._runs.names, asked, self._spent.told())]
+        ended = [*self._voices.ended(), *self._crew.ended(self._questions.ids)]
+        ended.append(told("STEP_FINISHED", stepName=self._agent))
+        return [*ended, run_interrupted(self._runs.names, self._questions.interrupts, self._spent.told())]
 
     def _go_on(self) -> Told:
         """The end of the run that has waited, and the start of the next one."""
-        ended = self._interrupted()
+        ended, decided = self._interrupted(), self._questions.decided
         self._forget()
-        self._asked, self._spent = {}, Spent()
-        return ended + self._runs.next(self._agent)
+        self._questions, self._spent = Questions(), Spent()
+        return ended + self._runs.next(self._agent) + decided
 
-    def _end(self, done: DoneEvent) -> Told:
-        ended = [*self._voices.ended(), *self._calls.give_up(), *self._crew.ended()]
-        ended.append(told("STEP_FINISHED", stepName=self._agent))
+    def _end(self, done: DoneEvent, position: int) -> Told:
+        ended = self._voices.ended()
+        for call, path in self._calls.unanswered():
+            ended += self._attend(path, position)
+            ended.append(unanswered(call, self._crew.id_of(path)))
+        ended += [*self._crew.ended(), told("STEP_FINISHED", stepName=self._agent)]
         self._forget()
         last = run_ended(self._runs.names, self._version, done, self._error, self._response, self._spent.told())
         return [*ended, last]
@@ -203,7 +205,8 @@ class RunEncoder:
         # Calls with no text between them are of one message.
         parent = self._parents.setdefault(path, f"{self._turn_id}:calls-{position}")
         agent = self._crew.id_of(path)
-        return begun + self._calls.begin(self._turn_id, event.call_id, event.tool, args, parent, agent, position)
+        call = self._calls.name(self._turn_id, event.call_id, path, position)
+        return begun + call_events(call, event.tool, args, parent, agent)
 
     def _progress(self, event: ToolProgressEvent, position: int) -> Told:
         call = self._calls.id_of(event.call_id)
@@ -219,16 +222,16 @@ class RunEncoder:
         if self._calls.id_of(event.call_id) is None:
             begun += self._call(event, {}, position)
         self._parents.pop(path, None)
-        message_id = f"{self._turn_id}:result-{position}"
-        agent = self._crew.id_of(path)
-        return [*begun, self._calls.end(event.call_id, message_id, event.success, event.result, agent)]
+        message_id, call = f"{self._turn_id}:result-{position}", self._calls.end(event.call_id)
+        content = result_text(event.success, event.result)
+        return [*begun, result_event(message_id, call, content, self._crew.id_of(path))]
 
     def _ask(self, event: ApprovalRequestEvent, position: int) -> Told:
         path = event.agent_path
         called = [] if self._calls.is_open(event.call_id) else self._call(event, event.args, position)
         begun = self._voices.end(path) + self._attend(path, position)
         own_id, call = interrupt_id(self._turn_id, position), self._calls.id_of(event.call_id) or ""
-        self._asked.setdefault(path, []).append(interrupt(own_id, event, call, self._crew.id_of(path)))
+        self._questions.ask(own_id, event, call, self._crew.id_of(path))
         return called + begun
 
     def _hand_over(self, event: HandoffEvent) -> Told:
