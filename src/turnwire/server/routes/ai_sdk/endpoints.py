@@ -5,7 +5,7 @@ import re
 from msgspec.structs import replace
 
 from turnwire.core.encoding import ascii_json
-from turnwire.core.errors import SessionNotFoundError, TurnNotFoundError
+from turnwire.core.errors import SessionNotFoundError
 from turnwire.core.ids import is_own_id
 from turnwire.core.turns import TurnRecord
 from turnwire.server.auth import Caller
@@ -13,10 +13,9 @@ from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
 from turnwire.server.requests import check_id, path_of, query_of
 from turnwire.server.responses import respond, respond_json
-from turnwire.server.routes.ai_sdk.conversation import plan_for
-from turnwire.server.routes.ai_sdk.deciding import decide
-from turnwire.server.routes.ai_sdk.messages import ChatBody, UIMessage, asked_body, parse_chat
-from turnwire.server.routes.ai_sdk.places import RunId, parse_run_id, place_of_chunk, place_of_decision
+from turnwire.server.routes.ai_sdk.answering import gone_on, run_of, started, still_waiting, unfinished
+from turnwire.server.routes.ai_sdk.messages import ChatBody, UIMessage, parse_chat
+from turnwire.server.routes.ai_sdk.places import RunId, parse_run_id, place_of_chunk
 from turnwire.server.routes.ai_sdk.reading import read_chat
 from turnwire.server.routes.exchange import (
     STREAM_HEADERS,
@@ -31,7 +30,7 @@ from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.lookahead import Place, void_of
 from turnwire.server.streams.text import TextStream
 from turnwire.server.turnwire import Turnwire
-from turnwire.wires.ai_sdk.chunks import END, chunk
+from turnwire.wires.ai_sdk.chunks import END
 from turnwire.wires.ai_sdk.wire import AiSdk
 
 
@@ -55,36 +54,17 @@ class AiSdkRoutes:
         with self._turnwire.streams.room(caller.principal):
             if (decided := body.decided) is not None:
                 return await self._go_on(scope, send, caller, body, decided, wire, added)
-            record = await self._started(caller, body, idempotency_key(headers))
+            record = await started(self._turnwire, caller, body, idempotency_key(headers))
             return await self._stream(scope, query, caller, record, wire, added)
-
-    async def _started(self, caller: Caller, body: ChatBody, key: str | None) -> TurnRecord:
-        plan = await plan_for(self._turnwire, caller.principal, body)
-        if plan.joins is not None:
-            return plan.joins
-        asked = asked_body(body, plan.session_id, plan.on_busy, plan.told)
-        accepted = await self._turnwire.start(
-            caller.principal, asked, key or plan.key, parent=plan.parent, anew=plan.anew, history=plan.history
-        )
-        return accepted.record
 
     async def _go_on(
         self, scope: Request, send: Send, caller: Caller, body: ChatBody, said: UIMessage, wire: AiSdk, added: Headers
     ) -> OpenStream | None:
         """Takes the decisions in a message, whose id is the turn's, and goes on where they were waited for."""
-        caller.needs("approve")
-        turnwire = self._turnwire
-        record = await turnwire.store.find_turn(caller.principal, said.id or "")
-        if body.id is not None:
-            session = await turnwire.store.find_session(caller.principal, body.id)
-            if session.id != record.session_id:
-                raise TurnNotFoundError(record.id)
-        decided = await decide(turnwire, caller, record, said)
-        place = await place_of_decision(turnwire.store, record.id, wire, decided)
-        record = await turnwire.store.find_turn(caller.principal, record.id)
+        record, place = await gone_on(self._turnwire, caller, body, said, wire)
         if place is None:
             # There is more to decide: the client is told to come back with that.
-            told = chunk("start", {"messageId": record.id}) + chunk("finish", {"finishReason": "tool-calls"}) + END
+            told = b"".join(still_waiting(record.id)) + END
             await respond(send, 200, told, _headers(scope, wire, record, RunId(record.id), added))
             return None
         return self._open(scope, caller, record, RunId(record.id, place.position), place, wire, added)
@@ -97,7 +77,7 @@ class AiSdkRoutes:
         query = query_of(scope)
         wire, index = self._wire(query), _start_index(query)
         wanted = check_id(path_of(scope).split("/")[3])
-        run = await self._run(caller, wanted)
+        run = await run_of(self._turnwire, caller, wanted)
         if run is None:
             await respond(send, 204, b"", added)
             return None
@@ -108,24 +88,6 @@ class AiSdkRoutes:
             place, tail = await place_of_chunk(self._turnwire.store, RunId(record.id, run.first), wire, index)
             told = [*added, (b"x-workflow-stream-tail-index", b"%d" % tail)]
             return self._open(scope, caller, record, run, place, wire, told)
-
-    async def _run(self, caller: Caller, wanted: str) -> RunId | None:
-        """The turn that a chat is answering, or the one that is named itself; None if there is none."""
-        store = self._turnwire.store
-        try:
-            session = await store.find_session(caller.principal, wanted)
-        except SessionNotFoundError:
-            run = parse_run_id(wanted)
-            if not is_own_id(run.turn_id):
-                return None
-            return RunId((await store.find_turn(caller.principal, run.turn_id)).id, run.first)
-        unfinished = await self._unfinished(caller, session.id)
-        return RunId(unfinished[0].id) if unfinished else None
-
-    async def _unfinished(self, caller: Caller, session_id: str) -> list[TurnRecord]:
-        most = self._turnwire.settings.max_queued_turns + 2
-        turns = await self._turnwire.store.list_turns(caller.principal, session_id=session_id, limit=most)
-        return [turn for turn in turns if turn.phase != "ended"]
 
     async def stop(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
@@ -141,7 +103,7 @@ class AiSdkRoutes:
                 raise
             turns = [await self._turnwire.store.find_turn(caller.principal, run.turn_id)]
         else:
-            turns = await self._unfinished(caller, session.id)
+            turns = await unfinished(self._turnwire, caller, session.id)
         for turn in reversed(turns):
             await self._turnwire.runner.cancel(turn.id)
         await respond_json(send, 200, ascii_json({"stopped": [turn.id for turn in turns]}), added)
