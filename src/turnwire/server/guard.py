@@ -47,6 +47,19 @@ class Guard:
             raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
         return list(_ALWAYS)
 
+    def check_socket(self, headers: dict[bytes, bytes], *, local_only: bool) -> Headers:
+        """The same for a WebSocket. Raises HttpError 421 or 403.
+
+        A browser lets every page open one anywhere, with the user's cookies, and read it: so the page's origin must be
+        allowed, or this server's own, whatever key is presented.
+        """
+        added = self.check("GET", headers, local_only=local_only)
+        origin, host = (headers.get(name, b"").lower() for name in (b"origin", b"host"))
+        is_allowed = any(name == b"access-control-allow-origin" for name, _ in added)
+        if origin and not is_allowed and origin.partition(b"://")[2] != host:
+            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+        return added
+
     def preflight(self, method: str, headers: dict[bytes, bytes], added: Headers) -> Headers | None:
         """The headers of the answer to a browser's question whether it may call; None if it is none."""
         if method != "OPTIONS" or b"access-control-request-method" not in headers:

@@ -7,13 +7,14 @@ from contextlib import aclosing
 from typing import Any, Literal, TypeVar
 
 from turnwire.assembly import SSE_CHAT
-from turnwire.core.contracts import Wire
+from turnwire.core.contracts import LogReader, Wire
+from turnwire.core.errors import EventsGoneError
 from turnwire.core.follow import follow
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
-from turnwire.server.requests import MessageBody
+from turnwire.server.requests import Cursor, MessageBody
 from turnwire.server.streams.answer import AnswerStream
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.lookahead import Place
@@ -117,6 +118,19 @@ async def rested(turnwire: Turnwire, caller: Caller, turn_id: str) -> Literal[Tr
                 if any(step.state == "waiting" for step in (await turnwire.state(record)).steps):
                     break
     return True
+
+
+async def is_ours(store: LogReader, record: TurnRecord, cursor: Cursor) -> bool:
+    """Whether the position is one that this log has given out, so that it can be gone on from."""
+    if cursor.position > record.last_position:
+        return False
+    if cursor.epoch is None or cursor.position == 0:
+        return True
+    try:
+        events = await store.read(record.id, cursor.position - 1, 1)
+    except EventsGoneError:
+        return True
+    return bool(events) and events[0].epoch == cursor.epoch
 
 
 async def _gone(receive: Receive) -> None:
