@@ -8,9 +8,11 @@ from typing import Any
 import openai
 import pytest
 from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletion
 
 from tests.server.conftest import Serve
 from tests.server.openai_clients import openai_error, openai_of
+from tests.server.readers import by_user, user
 from tests.serving import PATIENCE, Puppet, Served, quick_settings, saying, serving, within
 from turnwire import Turn, Turnwire
 from turnwire.core.approvals import WaitForApproval
@@ -195,29 +197,88 @@ async def test_what_a_restart_has_made_void_breaks_the_stream(puppet: Puppet, cl
     part.end()
 
 
-async def test_a_call_that_waits_for_a_person_is_told_as_a_call(serve: Serve) -> None:
-    async def careful(turn: Turn) -> AsyncIterator[Any]:
-        if turn.resumption is None:
-            yield "May I? "
-            raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40})])
-        yield ToolResultEvent("c1", "pay", True, "paid")
-        yield "Paid."
+# Waiting for a person
 
+
+async def careful(turn: Turn) -> AsyncIterator[Any]:
+    if turn.resumption is None:
+        yield "May I? "
+        raise WaitForApproval([ApprovalRequestEvent(name, "pay", {"amount": 40}) for name in ("c1", "c2")])
+    for decision in turn.resumption.decisions:
+        yield ToolResultEvent(decision.call_id, "pay", decision.approved, decision.reason)
+    yield " ".join(f"{decision.approved}:{decision.reason}" for decision in turn.resumption.decisions)
+
+
+def answered(message: Any, *answers: str) -> Any:
+    """The conversation with a call of the answer's to be answered."""
+    told = [
+        {"role": "tool", "tool_call_id": call.id, "content": content}
+        for call, content in zip(message.tool_calls, answers, strict=False)
+    ]
+    return [*HELLO, {"role": "assistant", "content": message.content, "tool_calls": calls_of(message)}, *told]
+
+
+def calls_of(message: Any) -> Any:
+    return [call.model_dump() for call in message.tool_calls]
+
+
+async def test_a_call_that_waits_for_a_person_is_told_as_a_call(serve: Serve) -> None:
     async with serve(careful) as server, openai_of(server) as client:
-        answer = await within(client.chat.completions.create(model="", messages=HELLO))
-        (choice,) = answer.choices
+        (choice,) = (await within(client.chat.completions.create(model="", messages=HELLO))).choices
         assert (choice.message.content, choice.finish_reason) == ("May I? ", "tool_calls")
-        (call,) = choice.message.tool_calls or ()
-        assert call.type == "function"
-        assert (call.id, call.function.arguments) == ("c1", '{"amount":40}')
-        stream = await client.chat.completions.create(model="", messages=HELLO, stream=True)
-        chunks = await rest_of(stream)
-        assert chunks[-1].choices[0].finish_reason == "tool_calls"
-        turn_id = stream.response.headers["x-turn-id"]
-        await server.http.post(f"/v1/turns/{turn_id}/approvals/c1", json={"approved": True})
-        await server.ended(turn_id)
+        assert [call["function"] for call in calls_of(choice.message)] == [
+            {"name": "pay", "arguments": '{"amount":40}'}
+        ] * 2
+        decided = answered(choice.message, "approved", '{"approved": false, "reason": "too dear"}')
+        (choice,) = (await within(client.chat.completions.create(model="", messages=decided))).choices
+        assert (choice.message.content, choice.finish_reason) == ("True:None False:too dear", "stop")
+        assert await server.written() == (1, 1)
+
+
+async def test_a_decision_is_streamed_on(serve: Serve) -> None:
+    async with serve(careful) as server, openai_of(server) as client:
+        chunks = await rest_of(await client.chat.completions.create(model="", messages=HELLO, stream=True))
+        assert (said(chunks), chunks[-1].choices[0].finish_reason) == ("May I? ", "tool_calls")
+        (message,) = (choice.message for choice in (await _again(server, client, chunks)).choices)
+        decided = answered(message, "denied", "approved")
+        for _ in range(2):  # Deciding twice is deciding once.
+            stream = await client.chat.completions.create(model="", messages=decided, stream=True)
+            rest = await rest_of(stream)
+            assert (said(rest), rest[-1].choices[0].finish_reason) == ("False:None True:None", "stop")
+            assert rest[0].choices[0].delta.role == "assistant"
         whole = await server.http.get(stream.response.headers["location"])
-        assert "Paid." in whole.text
+        assert whole.text.count("[DONE]") == 2
+
+
+async def _again(server: Served, client: AsyncOpenAI, chunks: list[Any]) -> Any:
+    """The waiting answer as one object, made of its chunks."""
+    calls = [call.model_dump() for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+    message = {"role": "assistant", "content": said(chunks), "tool_calls": calls}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
+    return ChatCompletion.model_validate({**chunks[0].model_dump(), "object": "chat.completion", "choices": [choice]})
+
+
+async def test_nothing_but_a_decision_is_one(serve: Serve) -> None:
+    async with (
+        serve(careful, authenticate=by_user) as server,
+        user(server, "bob") as bob,
+        openai_of(server, default_headers={"X-User": "anna"}) as client,
+    ):
+        (choice,) = (await within(client.chat.completions.create(model="", messages=HELLO))).choices
+        no_decision = '{"approved": 1}'
+        for words in ("Error: unknown tool", "true", "{}", no_decision, "", "Approved?"):
+            with pytest.raises(openai.BadRequestError, match="a call that waits"):
+                await client.chat.completions.create(model="", messages=answered(choice.message, "approved", words))
+        with pytest.raises(openai.BadRequestError, match="'c2' is missing"):
+            await client.chat.completions.create(model="", messages=answered(choice.message, "approved"))
+        decided = answered(choice.message, "approved", "approved")
+        error = await bob.http.post("/v1/chat/completions", json={"messages": decided})
+        assert "wait for you" in openai_error(error, 400)["message"]
+        unknown: Any = [*decided[:3], {**decided[3], "tool_call_id": f"{decided[3]['tool_call_id']}x"}]
+        with pytest.raises(openai.BadRequestError, match="was not asked about"):
+            await client.chat.completions.create(model="", messages=unknown)
+        (choice,) = (await within(client.chat.completions.create(model="", messages=decided))).choices
+        assert choice.finish_reason == "stop"
 
 
 # Models

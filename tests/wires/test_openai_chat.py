@@ -31,7 +31,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.turns import TurnState
-from turnwire.wires.openai_chat import OpenAIChat, completion
+from turnwire.wires.openai_chat import OpenAIChat, completion, parse_call_id
 
 WIRE = OpenAIChat()
 WITH_USAGE = OpenAIChat(include_usage=True)
@@ -150,8 +150,15 @@ def test_a_call_that_waits_for_a_person_ends_the_segment() -> None:
     assert paused == encoder.pause()
     told = [json.loads(frame.data) for frame in parse(frames + paused)[:-1]]
     assert [chunk["choices"][0]["delta"].get("tool_calls") for chunk in told[-3:]] == [
-        [{"index": 0, "id": "c1", "type": "function", "function": {"name": "pay", "arguments": '{"amount":40}'}}],
-        [{"index": 1, "id": "c2", "type": "function", "function": {"name": "pay", "arguments": "{}"}}],
+        [
+            {
+                "index": 0,
+                "id": "call_t1_c1",
+                "type": "function",
+                "function": {"name": "pay", "arguments": '{"amount":40}'},
+            }
+        ],
+        [{"index": 1, "id": "call_t1_c2", "type": "function", "function": {"name": "pay", "arguments": "{}"}}],
         None,
     ]
     assert told[-1]["choices"][0]["finish_reason"] == "tool_calls"
@@ -186,7 +193,32 @@ def test_a_waiting_answer_as_one_object() -> None:
     ChatCompletion.model_validate(told)
     (choice,) = told["choices"]
     (call,) = choice["message"]["tool_calls"]
-    assert (call["id"], call["function"]["name"], choice["finish_reason"]) == ("c1", "pay", "tool_calls")
+    assert (call["id"], call["function"]["name"], choice["finish_reason"]) == ("call_t1_c1", "pay", "tool_calls")
+
+
+def test_a_completion_after_a_wait_is_what_came_then() -> None:
+    page = CitationEvent(2, "d2", url="https://later.example", answer_start=5, answer_end=8)
+    told = completion(folded(TokenEvent("Yes. "), PAGE, TokenEvent("Paid"), page, done()), 5, start=5)
+    message = told["choices"][0]["message"]
+    assert message["content"] == "Paid"
+    (annotation,) = message["annotations"]
+    assert (annotation["url_citation"]["start_index"], annotation["url_citation"]["end_index"]) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("call_t1_c1", ("t1", "c1")),
+        ("call_t1_a_b", ("t1", "a_b")),
+        ("call_t1_", None),
+        ("call_t1", None),
+        ("call__c1", None),
+        ("c1", None),
+        ("", None),
+    ],
+)
+def test_the_id_of_a_waiting_call_names_its_turn(text: str, named: tuple[str, str] | None) -> None:
+    assert parse_call_id(text) == named
 
 
 # The wire

@@ -4,13 +4,15 @@ Only text is taken. Everything that is refused is named with its place, as `inpu
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from itertools import takewhile
+from typing import Annotated, Any, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from turnwire.core.turns import Message, ToolRequest
 from turnwire.server.openai_errors import invalid
+from turnwire.wires.openai_chat import parse_call_id
 
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _SAID_BY_THE_SERVER = ("reasoning", "mcp_approval_request", "item_reference")
@@ -22,6 +24,11 @@ class Approval(Struct, frozen=True):
     request_id: str
     approved: bool
     reason: str | None = None
+
+
+class _Verdict(Struct, frozen=True):
+    approved: bool
+    reason: Annotated[str, Meta(max_length=2_000)] | None = None
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
@@ -57,7 +64,7 @@ def read_input(given: Any) -> Conversation:
 
 
 def read_messages(given: Any) -> Conversation:
-    """The `messages` of a completion. Raises HttpError 400."""
+    """The `messages` of a completion; results of calls that a turn waits for are decisions. Raises HttpError 400."""
     reading = _Reading()
     for param, message in _objects(given, "messages"):
         role, content = message.get("role"), message.get("content")
@@ -73,6 +80,9 @@ def read_messages(given: Any) -> Conversation:
             reading.call(told, text)
         else:
             reading.say(role, text, param)
+    results = list(takewhile(lambda message: message.role == "tool", reversed(reading.messages)))
+    if results and all(parse_call_id(result.call_id or "") for result in results):
+        return Conversation(message=None, approvals=tuple(map(_verdict, reversed(results))))
     return reading.conversation("messages")
 
 
@@ -150,6 +160,18 @@ def _call(function: Any, call_id: Any, param: str) -> ToolRequest:
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         pass
     raise invalid(param, "not a call of a function, with an id, a name and arguments as a JSON object")
+
+
+def _verdict(result: Message) -> Approval:
+    """Only what is said in so many words is a decision: a program that runs calls by itself must not take one."""
+    words = {"approved": {"approved": True}, "denied": {"approved": False}}
+    try:
+        told = words.get(result.content.strip()) or msgspec.json.decode(result.content)
+        verdict = msgspec.convert(told, _Verdict)
+    except (ValueError, RecursionError):
+        message = 'a call that waits is answered with `approved`, `denied` or {"approved": …, "reason": …}'
+        raise invalid("messages", message) from None
+    return Approval(result.call_id or "", verdict.approved, verdict.reason)
 
 
 def _approval(item: dict[str, Any], param: str) -> Approval:

@@ -4,6 +4,7 @@ Nothing here knows of HTTP but the errors, so that a socket can ask for the same
 gives the turn and the wire that tells its response from the start of the log.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from turnwire.core.errors import AgentNotFoundError, SessionNotFoundError, TurnNotFoundError
@@ -126,30 +127,13 @@ def _prompt(body: ResponseBody, conversation: Conversation, agent: str | None, b
 async def _decide(
     turnwire: Turnwire, caller: Caller, record: TurnRecord | None, conversation: Conversation
 ) -> tuple[TurnRecord, OpenAIResponses]:
-    caller.needs("approve")
     if record is None:
         raise invalid("previous_response_id", "name the response that asked for the approval")
     if conversation.message is not None or conversation.history:
         raise invalid("input", "decide first; say what else there is when that response has ended")
     decisions = dict(map(_decision, conversation.approvals))
-    fold, position = TurnFold(), 0
-    while events := await turnwire.store.read(record.id, position, PAGE):
-        for logged in events:
-            fold.add(logged)
-        position = events[-1].position
-    undecided = [asked.call_id for asked in fold.undecided]
-    for call_id in decisions:
-        if call_id not in undecided and fold.decision(call_id) is None:
-            raise invalid("input", f"{call_id!r} was not asked about in the response before")
-    missing = [call_id for call_id in undecided if call_id not in decisions]
-    if missing and len(missing) < len(undecided):  # Else it is a request that came before, once more.
-        raise invalid("input", f"decide about everything at once; {', '.join(map(repr, missing))} is missing")
-    for call_id, approval in decisions.items():
-        await turnwire.runner.decide(
-            record.id, call_id, approved=approval.approved, reason=approval.reason, by=caller.principal
-        )
+    record = await take_decisions(turnwire, caller, record, decisions, "input")
     segment = await segment_of_decision(turnwire.store, record.id, next(iter(decisions)))
-    record = await turnwire.store.find_turn(caller.principal, record.id)
     return record, OpenAIResponses(record.options, segment)
 
 
@@ -158,3 +142,30 @@ def _decision(approval: Approval) -> tuple[str, Approval]:
     if call_id is None:
         raise invalid("input", f"{approval.request_id!r} is not the id of a request for approval")
     return call_id, approval
+
+
+async def take_decisions(
+    turnwire: Turnwire, caller: Caller, record: TurnRecord, decisions: Mapping[str, Approval], param: str
+) -> TurnRecord:
+    """Decides about calls, by their ids: about all that the turn waits for, or nothing is decided.
+
+    Raises HttpError, ApprovalConflictError, TurnNotWaitingError.
+    """
+    caller.needs("approve")
+    fold, position = TurnFold(), 0
+    while events := await turnwire.store.read(record.id, position, PAGE):
+        for logged in events:
+            fold.add(logged)
+        position = events[-1].position
+    undecided = [asked.call_id for asked in fold.undecided]
+    for call_id in decisions:
+        if call_id not in undecided and fold.decision(call_id) is None:
+            raise invalid(param, f"{call_id!r} was not asked about")
+    missing = [call_id for call_id in undecided if call_id not in decisions]
+    if missing and len(missing) < len(undecided):  # Else it is a request that came before, once more.
+        raise invalid(param, f"decide about everything at once; {', '.join(map(repr, missing))} is missing")
+    for call_id, approval in decisions.items():
+        await turnwire.runner.decide(
+            record.id, call_id, approved=approval.approved, reason=approval.reason, by=caller.principal
+        )
+    return await turnwire.store.find_turn(caller.principal, record.id)

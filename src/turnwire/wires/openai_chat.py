@@ -1,7 +1,8 @@
 """`openai_chat`: a turn as OpenAI's Chat Completions API streams it, for the many clients that know nothing else.
 
 There is a place for the answer, the model's thinking (`reasoning_content`, as many servers call it), citations of web
-pages and usage; what tools do is not told. A call that waits for a person is told as a tool call, and ends the segment.
+pages and usage; what tools do is not told. A call that waits for a person is told as a tool call, whose id names the
+turn too, and ends the segment.
 
 A failed turn ends with an error, at which every client of OpenAI's raises. The protocol has no word for one that was
 stopped; `length` is its word for an answer that was cut short.
@@ -70,9 +71,10 @@ class _ChatEncoder:
 
     def __init__(self, include_usage: bool) -> None:
         self._include_usage = include_usage
+        self._turn_id = ""
         self._head: dict[str, Any] = {}
         self._calls = 0
-        self._length = 0
+        self._length = self._begins = 0
         self._waits = False
         self._cited: list[CitationEvent] = []
         self._usage: Usage | None = None
@@ -82,7 +84,7 @@ class _ChatEncoder:
         before = b""
         if self._waits and not logged.parks:
             before = self.pause() + self._chunk({"role": "assistant", "content": ""})
-            self._waits, self._calls, self._usage = False, 0, None
+            self._waits, self._calls, self._usage, self._begins = False, 0, None, self._length
         if logged.body.startswith(_TOKEN_BODY):
             return before + self._token(logged)
         self._waits = self._waits or logged.asks
@@ -104,6 +106,7 @@ class _ChatEncoder:
         event = logged.event
         match event:
             case SessionEvent():
+                self._turn_id = event.turn_id
                 kind, created = "chat.completion.chunk", logged.at // 1000
                 self._head = {**_head(event.turn_id, event.agent, created), "object": kind}
                 return self._chunk({"role": "assistant", "content": ""})
@@ -111,7 +114,8 @@ class _ChatEncoder:
                 return b"" if event.agent_path else self._chunk({"reasoning_content": event.content})
             case ApprovalRequestEvent():
                 self._calls += 1
-                return self._chunk({"tool_calls": [{"index": self._calls - 1, **_call(event)}]})
+                call = _call(self._turn_id, event)
+                return self._chunk({"tool_calls": [{"index": self._calls - 1, **call}]})
             case CitationEvent():
                 return self._cite(event)
             case UsageEvent():
@@ -151,7 +155,7 @@ class _ChatEncoder:
         if citation in self._cited or not citation.url:
             return b""
         self._cited.append(citation)
-        return self._chunk({"annotations": [_annotation(citation, self._length)]})
+        return self._chunk({"annotations": [_annotation(citation, self._length, self._begins)]})
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -165,13 +169,17 @@ class _ChatEncoder:
         return self._chunk({}, reason) + usage + DONE
 
 
-def completion(state: TurnState, created: int) -> dict[str, Any]:
-    """The same as one object, of a turn that completed, was stopped or waits; `created` is in seconds."""
+def completion(state: TurnState, created: int, start: int = 0) -> dict[str, Any]:
+    """The same as one object, of a turn that completed, was stopped or waits.
+
+    `created` is in seconds; `start` is where in the answer this completion begins.
+    """
     waiting = [step for step in state.steps if step.state == "waiting"] if state.outcome is None else []
-    calls = [_call(ApprovalRequestEvent(step.id, step.name, step.args or {})) for step in waiting]
-    message: dict[str, Any] = {"role": "assistant", "content": state.text, "refusal": None}
-    if annotations := [_annotation(citation, len(state.text)) for citation in state.citations if citation.url]:
-        message["annotations"] = annotations
+    calls = [_call(state.turn_id, ApprovalRequestEvent(step.id, step.name, step.args or {})) for step in waiting]
+    message: dict[str, Any] = {"role": "assistant", "content": state.text[start:], "refusal": None}
+    cited = [citation for citation in state.citations if citation.url]
+    if pages := [page for page in cited if page.answer_start is None or page.answer_start >= start]:
+        message["annotations"] = [_annotation(page, len(state.text), start) for page in pages]
     if calls:
         message["tool_calls"] = calls
     reason = "tool_calls" if calls else {"completed": "stop"}.get(state.outcome or "", "length")
@@ -180,6 +188,12 @@ def completion(state: TurnState, created: int) -> dict[str, Any]:
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
         "usage": state.usage and usage_object(state.usage),
     }
+
+
+def parse_call_id(text: str) -> tuple[str, str] | None:
+    """The turn and the call that the id of a waiting call names; None for an id that is not of ours."""
+    prefix, turn_id, call_id = (*text.split("_", 2), "", "")[:3]
+    return (turn_id, call_id) if prefix == "call" and turn_id and call_id else None
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -202,17 +216,15 @@ def _head(turn_id: str, agent: str, created: int) -> dict[str, Any]:
     return {"id": f"chatcmpl-{turn_id}", "object": "chat.completion", "created": created, "model": agent}
 
 
-def _call(asked: ApprovalRequestEvent) -> dict[str, Any]:
-    arguments = msgspec.json.encode(asked.args).decode()
-    return {"id": asked.call_id, "type": "function", "function": {"name": asked.tool, "arguments": arguments}}
+def _call(turn_id: str, asked: ApprovalRequestEvent) -> dict[str, Any]:
+    function = {"name": asked.tool, "arguments": msgspec.json.encode(asked.args).decode()}
+    return {"id": f"call_{turn_id}_{asked.call_id}", "type": "function", "function": function}
 
 
-def _annotation(citation: CitationEvent, length: int) -> dict[str, Any]:
-    start = length if citation.answer_start is None else citation.answer_start
-    told = {
-        "url": citation.url,
-        "title": citation.title or citation.url,
-        "start_index": start,
-        "end_index": max(start, citation.answer_end or start),
-    }
+def _annotation(citation: CitationEvent, length: int, begins: int = 0) -> dict[str, Any]:
+    """Its offsets count from where the completion begins in the answer."""
+    start = (length if citation.answer_start is None else citation.answer_start) - begins
+    end = start if citation.answer_end is None else citation.answer_end - begins
+    page = {"url": citation.url, "title": citation.title or citation.url}
+    told = {**page, "start_index": start, "end_index": max(start, end)}
     return {"type": "url_citation", "url_citation": told}
