@@ -57,7 +57,7 @@ async def plan_for(turnwire: Turnwire, principal: str, body: ChatBody) -> Plan:
         session_id=body.id or session_id,
         parent=parent,
         anew=replaced is not None and parent is None,
-        history=_history(turnwire, body, replaced or parent, turns),
+        history=[] if turns else _brought(turnwire, body),
         on_busy=body.on_busy or _on_busy(replaced, turns),
         told=told,
         key=_key(body.id or session_id, asked, again, replaced),
@@ -111,12 +111,10 @@ async def _parent_of(
     return None
 
 
-def _history(turnwire: Turnwire, body: ChatBody, before: TurnRecord | None, turns: list[TurnRecord]) -> list[Message]:
-    """What was said elsewhere: brought by the client of a chat that is new here, and kept from turn to turn."""
-    if not turns:
-        most = 2 * turnwire.settings.history_turns
-        return history_of(body.all[:-1][-most:]) if most else []
-    return msgspec.convert((before or turns[-1]).options.get("history", []), list[Message])
+def _brought(turnwire: Turnwire, body: ChatBody) -> list[Message]:
+    """What was said elsewhere; the session remembers it from its first turn on."""
+    most = 2 * turnwire.settings.history_turns
+    return history_of(body.all[:-1][-most:]) if most else []
 
 
 def _on_busy(replaced: TurnRecord | None, turns: list[TurnRecord]) -> OnBusy:
