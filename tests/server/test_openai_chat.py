@@ -128,6 +128,18 @@ async def test_a_named_session_has_its_own_history(serve: Serve) -> None:
         assert await server.written() == (1, 2)
 
 
+async def test_the_same_key_again_joins_the_same_turn(serve: Serve) -> None:
+    headers = {"X-Session-Id": "chat", "Idempotency-Key": "k"}
+    async with serve(recite) as server, openai_of(server, default_headers=headers) as client:
+        messages: Any = [{"role": "user", "content": "zero"}, *HELLO]
+        first, again = [await client.chat.completions.create(model="", messages=messages) for _ in range(2)]
+        assert first == again
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(model="", messages=HELLO)
+        assert refused.value.code == "idempotency_conflict"
+        assert await server.written() == (1, 1)
+
+
 async def test_what_else_is_said_is_given_to_the_agent(puppet: Puppet, client: AsyncOpenAI) -> None:
     messages: Any = [{"role": "developer", "content": "Be brief."}, *HELLO]
     asking = client.chat.completions.create(model="", messages=messages, temperature=0.2, max_tokens=5, user="u")
@@ -279,6 +291,13 @@ async def test_nothing_but_a_decision_is_one(serve: Serve) -> None:
             await client.chat.completions.create(model="", messages=unknown)
         (choice,) = (await within(client.chat.completions.create(model="", messages=decided))).choices
         assert choice.finish_reason == "stop"
+
+
+async def test_who_says_something_else_has_moved_on(serve: Serve) -> None:
+    async with serve(careful) as server, openai_of(server, default_headers={"X-Session-Id": "shop"}) as client:
+        first = await within(client.chat.completions.create(model="", messages=HELLO))
+        await within(client.chat.completions.create(model="", messages=HELLO))
+        assert (await server.snapshot(first.id.removeprefix("chatcmpl-")))["outcome"] == "cancelled"
 
 
 # Models

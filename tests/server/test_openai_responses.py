@@ -213,7 +213,8 @@ async def test_what_else_is_said_is_repeated_and_given_to_the_agent(
 async def test_the_same_key_again_joins_the_same_response(rich: Served) -> None:
     async with openai_of(rich) as client:
         headers = {"Idempotency-Key": "k"}
-        first, again = [await client.responses.create(input="hi", extra_headers=headers) for _ in range(2)]
+        asking: Any = {"input": "hi", "conversation": "chat", "extra_headers": headers}
+        first, again = [await client.responses.create(**asking) for _ in range(2)]
         assert first == again
         with pytest.raises(openai.BadRequestError) as refused:
             await client.responses.create(input="hi", previous_response_id=first.id, extra_headers=headers)

@@ -64,18 +64,21 @@ class CompletionBody(BaseModel):
 
 
 class PromptBody(MessageBody):
-    """A message that came in such a body. `told` is what else it said, which the agent may read in its options."""
+    """A message that came in such a body: as it was `sent`, with the conversation around it.
+
+    `told` is what else the body said, which the agent may read in its options.
+    """
 
     told: dict[str, Any] = Field(default_factory=dict[str, Any])
-    continues: list[Any] = Field(default_factory=list[Any])
+    sent: list[Any] = Field(default_factory=list[Any])
 
     @property
     def options(self) -> dict[str, Any]:
         return self.told
 
     def fingerprint(self) -> str:
-        told = [super().fingerprint(), self.continues]
-        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+        # Of what was sent: where it belongs may look different the second time.
+        return hashlib.sha256(msgspec.json.encode([self.agent, self.told, self.sent])).hexdigest()
 
 
 def parse_response_body(given: bytes | Mapping[str, Any]) -> ResponseBody:
@@ -95,7 +98,7 @@ def parse_completion_body(given: bytes) -> CompletionBody:
 
 
 def prompt_body(
-    message: str, *, session_id: str | None, model: str | None, told: dict[str, Any], continues: Sequence[Any]
+    message: str, *, session_id: str | None, model: str | None, told: dict[str, Any], sent: Sequence[Any]
 ) -> PromptBody:
     """Raises HttpError 4xx."""
     if not clean_text(message).strip():
@@ -107,7 +110,7 @@ def prompt_body(
                 "session_id": session_id,
                 "agent": model,
                 "told": told,
-                "continues": msgspec.to_builtins(continues),
+                "sent": msgspec.to_builtins(sent),
             }
         )
     except ValidationError as error:

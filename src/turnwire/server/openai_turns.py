@@ -76,11 +76,15 @@ async def _turn_before(turnwire: Turnwire, caller: Caller, body: ResponseBody) -
             return (await find_response(turnwire, caller, body.previous_response_id))[0]
         except HttpError as error:
             raise invalid("previous_response_id", str(error), "previous_response_not_found") from None
-    conversation_id = _conversation_id(body)
-    if conversation_id is None:
+    return await last_turn(turnwire, caller, _conversation_id(body))
+
+
+async def last_turn(turnwire: Turnwire, caller: Caller, session_id: str | None) -> TurnRecord | None:
+    """The last turn of a session, if there is one of this name and it has turns."""
+    if session_id is None:
         return None
     try:
-        session = await turnwire.store.find_session(caller.principal, conversation_id)
+        session = await turnwire.store.find_session(caller.principal, session_id)
     except SessionNotFoundError:
         return None
     turns = await turnwire.store.list_turns(caller.principal, session_id=session.id, limit=1)
@@ -113,12 +117,15 @@ def _prompt(body: ResponseBody, conversation: Conversation, agent: str | None, b
         session_id=before.session_id if before else conversation_id,
         model=agent,
         told={name: value for name, value in told.items() if value not in (None, "")},
-        continues=[body.previous_response_id, conversation.history],
+        sent=[conversation.message, conversation.history],
     )
-    if before is not None and before.phase == "waiting":
-        # Whoever says something else instead of deciding has moved on.
-        return prompt.model_copy(update={"on_busy": "interrupt"})
-    return prompt
+    return moving_on(prompt, before)
+
+
+def moving_on(prompt: PromptBody, before: TurnRecord | None) -> PromptBody:
+    """Whoever says something else instead of deciding does not wait for the decision."""
+    is_waiting = before is not None and before.phase == "waiting"
+    return prompt.model_copy(update={"on_busy": "interrupt"}) if is_waiting else prompt
 
 
 # Decisions

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from turnwire.core.encoding import ascii_json
-from turnwire.core.errors import AgentNotFoundError, SessionNotFoundError, TurnNotFoundError
+from turnwire.core.errors import AgentNotFoundError, TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
@@ -16,7 +16,7 @@ from turnwire.server.guard import Headers
 from turnwire.server.openai_conversations import Conversation, read_messages
 from turnwire.server.openai_errors import invalid
 from turnwire.server.openai_requests import CompletionBody, parse_completion_body, prompt_body
-from turnwire.server.openai_turns import agent_of, take_decisions
+from turnwire.server.openai_turns import agent_of, last_turn, moving_on, take_decisions
 from turnwire.server.requests import check_id, path_of
 from turnwire.server.responses import respond_json
 from turnwire.server.routes.exchange import (
@@ -99,10 +99,15 @@ class CompletionRoutes:
             session_id=session_id,
             model=agent,
             told=told,
-            continues=[conversation.history],
+            sent=[session_id, conversation.message, conversation.history],
         )
-        history = () if await self._has_turns(caller, session_id) else conversation.history
-        accepted = await self._turnwire.start(caller.principal, prompt, idempotency_key(headers), history=history)
+        before = await last_turn(self._turnwire, caller, session_id)
+        accepted = await self._turnwire.start(
+            caller.principal,
+            moving_on(prompt, before),
+            idempotency_key(headers),
+            history=() if before else conversation.history,
+        )
         return accepted.record
 
     async def _go_on(self, caller: Caller, conversation: Conversation) -> TurnRecord:
@@ -115,14 +120,6 @@ class CompletionRoutes:
             raise invalid("messages", "these are not calls that wait for you") from None
         decisions = {call_id: told for (_, call_id), told in zip(named, conversation.approvals, strict=True)}
         return await take_decisions(self._turnwire, caller, record, decisions, "messages")
-
-    async def _has_turns(self, caller: Caller, session_id: str | None) -> bool:
-        try:
-            return session_id is not None and bool(
-                (await self._turnwire.store.find_session(caller.principal, session_id)).turn_count
-            )
-        except SessionNotFoundError:
-            return False
 
     async def models(
         self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
