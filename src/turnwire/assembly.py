@@ -25,6 +25,7 @@ from turnwire.wires.openai_chat import OpenAIChat
 from turnwire.wires.openai_responses import OpenAIResponses
 from turnwire.wires.sse_chat import SseChat
 from turnwire.wires.three_phase_text import ThreePhaseText
+from turnwire.wires.websocket import WebSocket
 
 if TYPE_CHECKING:
     # Retrieval takes a while to load; who brings an agent of their own need not wait for it.
@@ -46,6 +47,8 @@ WIRES: Mapping[str, Callable[[Mapping[str, str]], Wire]] = {
     "three_phase_text": lambda options: THREE_PHASE_TEXT,
 }
 """How to build each wire from what a client asks for in its query. Raises ValueError, which names the option."""
+SOCKET_WIRES: Mapping[str, Callable[[str], Wire]] = {"websocket": WebSocket}
+"""Those that only a socket carries: each message names its turn."""
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:

@@ -44,6 +44,9 @@ class Settings(BaseSettings):
         default=64, gt=0, description="Unfinished turns a principal may have; more is a 429."
     )
     max_open_streams: int = Field(default=64, gt=0, description="Streams a principal may have open; more is a 429.")
+    max_socket_rate: float = Field(
+        default=50, gt=0, description="Messages a second that are taken from one WebSocket; more have to wait."
+    )
     history_turns: int = Field(default=50, ge=0, description="How many earlier turns an agent is given.")
 
     turn_timeout: float = Field(default=600, gt=0, description="The longest a turn may run.")

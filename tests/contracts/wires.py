@@ -7,6 +7,7 @@ from turnwire.wires.openai_chat import OpenAIChat
 from turnwire.wires.openai_responses import OpenAIResponses
 from turnwire.wires.sse_chat import SseChat
 from turnwire.wires.three_phase_text import ThreePhaseText
+from turnwire.wires.websocket import WebSocket
 
 WIRES: dict[str, Wire] = {
     "ag_ui": AgUi(),
@@ -15,4 +16,5 @@ WIRES: dict[str, Wire] = {
     "openai_responses": OpenAIResponses(),
     "sse_chat": SseChat(),
     "three_phase_text": ThreePhaseText(),
+    "websocket": WebSocket("t1"),
 }

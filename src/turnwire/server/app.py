@@ -15,6 +15,7 @@ from turnwire.server.requests import path_of
 from turnwire.server.responses import respond, respond_json
 from turnwire.server.routes.api import build_api
 from turnwire.server.routes.exchange import OpenStream
+from turnwire.server.routes.sockets import OpenSocket, open_socket
 from turnwire.server.routes.table import RouteTable
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.turnwire import Turnwire
@@ -40,8 +41,11 @@ class TurnwireApp:
             stream = await self._answer(scope, receive, send)
             if stream is not None:
                 await stream.run(receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] == "websocket":
+            socket = await self._open_socket(scope, send)
+            if socket is not None:
+                await receive()  # It says no more than that the client would like to.
+                await socket.run(receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -85,6 +89,25 @@ class TurnwireApp:
             await _respond_error(send, in_dialect(path, internal_error()), added)
         return None
 
+    async def _open_socket(self, scope: dict[str, Any], send: Send) -> OpenSocket | None:
+        """The socket that was asked for; or answers why not."""
+        try:
+            if not self.turnwire.is_open:
+                await self.turnwire.open()
+            return open_socket(self.turnwire, self._guard, scope)
+        except TurnwireError as error:
+            refusal = http_error(error)
+        except HttpError as error:
+            refusal = error
+        except Exception:
+            logger.exception("a socket at %s could not be opened", scope["path"])
+            refusal = internal_error()
+        if "websocket.http.response" in scope.get("extensions", {}):
+            await _respond_error(_before_socket(send), refusal, [])
+        else:
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
+        return None
+
     async def _call_api(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         try:
             await self._api(scope, receive, send)  # pyright: ignore[reportArgumentType]
@@ -102,6 +125,15 @@ class TurnwireApp:
 async def _respond_error(send: Send, error: HttpError, added: Headers) -> None:
     own = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     await respond_json(send, error.status, error.body, [*added, *own])
+
+
+def _before_socket(send: Send) -> Send:
+    """A `send` for the plain answer to somebody who asked for a socket."""
+
+    async def send_instead(message: dict[str, Any]) -> None:
+        await send({**message, "type": f"websocket.{message['type']}"})
+
+    return send_instead
 
 
 def with_headers(send: Send, added: Headers) -> Send:
