@@ -1,6 +1,7 @@
 """Which plain ASGI endpoint answers a request; one family of routes a protocol."""
 
 from turnwire.server.errors import HttpError
+from turnwire.server.routes.ag_ui import AgUiRoutes
 from turnwire.server.routes.ai_sdk import AiSdkRoutes
 from turnwire.server.routes.exchange import Endpoint
 from turnwire.server.routes.openai_chat import CompletionRoutes
@@ -16,6 +17,7 @@ class RouteTable:
             StreamRoutes(turnwire),
             RagRoutes(turnwire),
             AiSdkRoutes(turnwire),
+            AgUiRoutes(turnwire),
             CompletionRoutes(turnwire),
             ResponseRoutes(turnwire),
         )
