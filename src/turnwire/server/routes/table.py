@@ -7,6 +7,7 @@ from turnwire.server.routes.exchange import Endpoint
 from turnwire.server.routes.openai_chat import CompletionRoutes
 from turnwire.server.routes.openai_responses import ResponseRoutes
 from turnwire.server.routes.rag import RagRoutes
+from turnwire.server.routes.sockets import SocketRoutes
 from turnwire.server.routes.streams import StreamRoutes
 from turnwire.server.turnwire import Turnwire
 
@@ -15,6 +16,7 @@ class RouteTable:
     def __init__(self, turnwire: Turnwire) -> None:
         families = (
             StreamRoutes(turnwire),
+            SocketRoutes(turnwire),
             RagRoutes(turnwire),
             AiSdkRoutes(turnwire),
             AgUiRoutes(turnwire),
