@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import runpy
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -11,7 +13,7 @@ from openai import AsyncOpenAI
 
 from tests.server.conftest import Serve, StoreKind
 from tests.server.openai_clients import openai_of
-from tests.serving import PATIENCE, Puppet, Served, saying, within
+from tests.serving import PATIENCE, Puppet, Served, saying, serving, within
 from turnwire import Turn
 from turnwire.core.errors import AgentError
 from turnwire.core.events import (
@@ -456,3 +458,13 @@ async def test_a_running_response_is_stopped_and_deleted(server: Served, puppet:
     assert part.over.is_set()
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve(response.id)
+
+
+# The guide
+
+
+async def test_the_guides_example_is_answered() -> None:
+    path = Path(__file__).parents[2] / "docs" / "examples" / "openai_client.py"
+    example = runpy.run_path(str(path))
+    async with serving(example["app"].turnwire, example["app"]) as server:
+        assert await within(example["ask"](f"{server.url}/v1")) == "Good morning."
