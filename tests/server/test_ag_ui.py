@@ -289,6 +289,16 @@ async def test_the_header_names_the_run_where_the_body_does_not(serve: Serve) ->
             assert await stream.rest() == frames
 
 
+async def test_a_page_elsewhere_may_send_and_read_the_header_that_names_a_run(serve: Serve) -> None:
+    async with serve(saying("a"), allowed_origins=["http://page.test"]) as server:
+        origin = {"Origin": "http://page.test"}
+        asking = {**origin, "Access-Control-Request-Method": "POST"}
+        allowed = (await server.http.options("/ag-ui", headers=asking)).headers["access-control-allow-headers"]
+        assert {"X-Run-Id", "Last-Event-ID"} <= set(allowed.split(", "))
+        answer = await server.http.post("/ag-ui", json=run_input(), headers=origin)
+        assert "X-Run-Id" in answer.headers["access-control-expose-headers"].split(", ")
+
+
 async def test_a_run_without_names_goes_by_ours(serve: Serve) -> None:
     async with serve(saying("a")) as server:
         async with server.stream("POST", "/ag-ui", json={"messages": run_input()["messages"]}) as stream:

@@ -9,7 +9,7 @@ from turnwire.settings import Settings
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _PORT = re.compile(r":\d+$")
 _ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
-_EXPOSED = b"X-Turn-Id, X-Session-Id, Location, Retry-After, X-Workflow-Run-Id, X-Workflow-Stream-Tail-Index"
+_EXPOSED = b"X-Turn-Id, X-Session-Id, Location, Retry-After, X-Run-Id, X-Workflow-Run-Id, X-Workflow-Stream-Tail-Index"
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -71,7 +71,7 @@ class Guard:
             (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE"),
             (
                 b"access-control-allow-headers",
-                b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-API-Key",
+                b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-API-Key, X-Run-Id",
             ),
             (b"access-control-max-age", b"600"),
         ]

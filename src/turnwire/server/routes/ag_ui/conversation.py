@@ -4,7 +4,6 @@ Our messages have the id of their turn in front of their own, and of the user's 
 the conversation that is gone on with is the one that the client shows.
 """
 
-import msgspec
 from msgspec import Struct, field
 
 from turnwire.core.contracts import OnBusy
@@ -17,7 +16,10 @@ _MOST_TURNS = 200
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """How a message is to be answered. With `anew` its turn continues none, though it is not the first."""
+    """How a message is to be answered. With `anew` its turn continues none, though it is not the first.
+
+    `history` is what was said elsewhere; the session remembers it from its first turn on.
+    """
 
     parent: TurnRecord | None = None
     anew: bool = False
@@ -35,12 +37,10 @@ async def plan_for(turnwire: Turnwire, principal: str, body: RunInput) -> Plan:
     by_id = {turn.id: turn for turn in turns}
     parent = next((turn for told in reversed(body.earlier) if (turn := _turn_of(told, turns, by_id))), None)
     anew = parent is None and not body.earlier and _turn_of(body.asked, turns, by_id) is not None
-    kept = (parent or (turns[-1] if turns else None)) if not anew else None
     waits = any(turn.phase == "waiting" for turn in turns)
     return Plan(
         parent=parent,
         anew=anew,
-        history=msgspec.convert(kept.options.get("history", []), list[Message]) if kept else [],
         # Who writes on instead of deciding does not want what was asked about any more.
         on_busy="interrupt" if waits else "enqueue",
     )

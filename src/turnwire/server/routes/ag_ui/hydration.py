@@ -27,7 +27,8 @@ async def hydrated(turnwire: Turnwire, principal: str, thread_id: str) -> dict[s
         return {"messages": [], "activeRun": None}
     turns = await turnwire.store.list_turns(principal, session_id=session.id, limit=_MOST_TURNS)
     chain = _chain(turns)
-    messages = list(_told_elsewhere(chain[0])) if chain else []
+    first = await turnwire.store.next_turn(session.id, None)
+    messages = list(_told_elsewhere(first)) if first else []
     for turn in chain:
         messages.append(_user_message(turn))
         if turn.phase in ("waiting", "ended"):
