@@ -4,7 +4,9 @@ Streams are plain ASGI endpoints, so that nothing wraps what is sent for each to
 routes are FastAPI's. Both go through the same checks, in one place, before any of their code runs.
 """
 
+import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 from turnwire.core.errors import TurnwireError
@@ -42,10 +44,12 @@ class TurnwireApp:
             if stream is not None:
                 await stream.run(receive, send)
         elif scope["type"] == "websocket":
+            await receive()  # It says no more than that the client would like to.
             socket = await self._open_socket(scope, send)
             if socket is not None:
-                await receive()  # It says no more than that the client would like to.
                 await socket.run(receive, send)
+            else:
+                await _gone(receive)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -125,6 +129,16 @@ class TurnwireApp:
 async def _respond_error(send: Send, error: HttpError, added: Headers) -> None:
     own = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     await respond_json(send, error.status, error.body, [*added, *own])
+
+
+async def _gone(receive: Receive) -> None:
+    """uvicorn takes a socket that was refused for one that was forgotten, and logs an error, if it is still there when
+    we return; it reports the end of the answer and that of the connection.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            for _ in range(2):
+                await receive()
 
 
 def _before_socket(send: Send) -> Send:
