@@ -50,13 +50,14 @@ async def place_of_decision(store: LogReader, turn_id: str, wire: Wire, decided:
                 said, position = encoder.frame(logged), logged.position
                 if logged.body.startswith(_RESPONSE_BODY):
                     response = decode_event(logged.body)
-                    is_next = is_next or (isinstance(response, ApprovalResponseEvent) and response.call_id in decided)
+                    if isinstance(response, ApprovalResponseEvent) and response.call_id in decided:
+                        found, is_next = None, True
                 if is_next and paused and said.startswith(paused):
                     found, is_next = Place(position, said[len(paused) :], void, logged.is_last), False
                 paused = encoder.pause()
     except RestartedError:
         return await place_of_decision(store, turn_id, wire, decided)  # It has come since we looked.
-    return None if is_next else found
+    return found
 
 
 async def place_of_chunk(store: LogReader, run: RunId, wire: Wire, index: int) -> tuple[Place, int]:
