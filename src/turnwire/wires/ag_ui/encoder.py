@@ -43,6 +43,8 @@ from turnwire.wires.ag_ui.runs import Runs
 from turnwire.wires.ag_ui.voices import Path, Voices
 
 _TOKEN_BODY = b'{"type":"token","content":'
+_TOKEN_START = len(_TOKEN_BODY)
+_EMPTY = b'""'
 # A turn waits until everything is decided that it has asked about; anything else means that it has gone on.
 _WAITING_BODIES = b'{"type":"tool_call"', b'{"type":"approval_re'
 
@@ -68,10 +70,14 @@ class RunEncoder:
 
     def frame(self, logged: LoggedEvent) -> bytes:
         body = logged.body
-        events = self._go_on() if self._questions and not body.startswith(_WAITING_BODIES) else []
         # A token of the turn's own agent is nothing but its content; the JSON of that is sent on as it is.
-        if body.startswith(_TOKEN_BODY) and body.endswith(b'"}'):
-            events += self._token(logged.position, body[len(_TOKEN_BODY) : -1])
+        content = body[_TOKEN_START:-1] if body.startswith(_TOKEN_BODY) and body.endswith(b'"}') else b""
+        if content and not self._questions and (prefix := self._voices.answering) and content != _EMPTY:
+            self._said += 1
+            return b"id: %d\ndata: %b%b}\n\n" % (self._said, prefix, content)
+        events = self._go_on() if self._questions and not body.startswith(_WAITING_BODIES) else []
+        if content:
+            events += self._token(logged.position, content)
         else:
             event = logged.event
             if isinstance(event, RestartEvent):
@@ -174,12 +180,10 @@ class RunEncoder:
         return self._crew.begin(path, self._turn_id, position) if self._version else []
 
     def _token(self, position: int, content: bytes) -> Told:
-        if content == b'""':
+        if content == _EMPTY:
             return []
-        begun: Told = []
-        if self._voices.prefix((), thinks=False) is None:
-            begun = self._open((), position, thinks=False)
-        return [*begun, b"%b%b}" % (self._voices.prefix((), thinks=False) or b"", content)]
+        begun = [] if self._voices.answering else self._open((), position, thinks=False)
+        return [*begun, b"%b%b}" % (self._voices.answering, content)]
 
     def _speak(self, path: Path, content: str, position: int, *, thinks: bool) -> Told:
         if not content:

@@ -37,6 +37,8 @@ class _Spoken(Struct, frozen=True):
 
 class Voices:
     def __init__(self) -> None:
+        self.answering = b""
+        """How the next piece of the answer begins, while it is being written."""
         self._open: dict[Path, _Spoken] = {}
         self._prefixes: dict[Path, bytes] = {}
 
@@ -49,6 +51,8 @@ class Voices:
         ended = self.end(path)
         spoken = self._open[path] = _Spoken(message_id, agent, thinks)
         self._prefixes[path] = spoken.prefix
+        if not path and not thinks:
+            self.answering = spoken.prefix
         return ended + spoken.begin()
 
     def say(self, path: Path, content: str, *, thinks: bool) -> bytes:
@@ -57,6 +61,8 @@ class Voices:
     def end(self, path: Path) -> Told:
         """Something else comes from this agent."""
         spoken = self._open.pop(path, None)
+        if not path:
+            self.answering = b""
         return [] if spoken is None else spoken.end()
 
     def ended(self) -> Told:
@@ -65,3 +71,4 @@ class Voices:
 
     def forget(self) -> None:
         self._open.clear()
+        self.answering = b""

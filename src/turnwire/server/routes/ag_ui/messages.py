@@ -48,7 +48,7 @@ class ThreadMessage(BaseModel):
             return content if isinstance(content, str) else ""
         told = cast("list[Any]", content)
         parts = (cast("dict[str, Any]", part) for part in told if isinstance(part, dict))
-        pieces = (part.get("text") for part in parts if part.get("type") == "text")
+        pieces = (part.get("text", part.get("content")) for part in parts if part.get("type") == "text")
         return "\n".join(piece for piece in pieces if isinstance(piece, str))
 
 
@@ -113,18 +113,23 @@ class RunInput(BaseModel):
     @property
     def asked(self) -> ThreadMessage:
         """The message to answer. Raises HttpError 422."""
-        for message in reversed(self.messages):
-            if message.role == "user":
-                return message
-            if message.role not in _SILENT:
+        return self.messages[self._place]
+
+    @property
+    def earlier(self) -> list[ThreadMessage]:
+        return self.messages[: self._place]
+
+    @property
+    def _place(self) -> int:
+        for place in reversed(range(len(self.messages))):
+            role = self.messages[place].role
+            if role == "user":
+                return place
+            if role not in _SILENT:
                 break
         raise HttpError(
             422, "invalid_request", "messages: the last one is not the user's, and `resume` decides nothing"
         )
-
-    @property
-    def earlier(self) -> list[ThreadMessage]:
-        return self.messages[: self.messages.index(self.asked)]
 
 
 class AskedBody(MessageBody):
