@@ -12,7 +12,14 @@ from tests.serving import Client, Frame, Puppet, Served, Stream, error_of, sayin
 from tests.wires.ag_ui_rules import Rules, check
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ApprovalRequestEvent, CitationEvent, TokenEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    CitationEvent,
+    RestartEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 from turnwire.core.turns import Message, ToolRequest, Turn
 
 OPENING = b": stream-open\n\n"
@@ -150,6 +157,20 @@ async def test_what_was_said_in_a_thread_that_is_new_here_is_the_history(server:
     assert [message["content"] for message in (await held(server))["messages"]] == ["One", "Here.", "Two", "2", "Three"]
 
 
+async def test_a_question_may_be_asked_in_the_same_words_twice(serve: Serve, puppet: Puppet) -> None:
+    told = [
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": "Because."},
+        {"role": "user", "content": [{"type": "text", "content": "Why?"}]},
+    ]
+    for asked in (told, [told[0], told[1], told[0]]):
+        async with serve() as server, run(server, messages=asked) as stream:
+            part = await puppet.part()
+            assert (part.turn.message, [one.content for one in part.turn.history]) == ("Why?", ["Why?", "Because."])
+            part.end()
+            await stream.rest()
+
+
 async def test_an_answer_is_made_anew_from_what_stood_before_it(server: Served, puppet: Puppet) -> None:
     async def answered(run_id: str, messages: list[dict[str, Any]], says: str) -> tuple[Any, list[Frame]]:
         async with run(server, run_id, messages=messages) as stream:
@@ -279,6 +300,19 @@ async def test_a_dropped_client_misses_nothing_that_happens_meanwhile(server: Se
     assert text_of(seen) == "Good day."
 
 
+async def test_what_was_begun_anew_is_left_out_and_who_has_the_old_must_read_again(serve: Serve) -> None:
+    async with serve(saying("Good ", "n", "ight", RestartEvent(3, "worker_lost"), "day.")) as server:
+        await server.ended(await server.start(turn_id="r1"))
+        async with read(server, "r1") as stream:
+            frames = await stream.rest()
+        keep_the_rules(frames)
+        assert text_of(frames) == "Good day."
+        async with read(server, "r1", last="4") as stream:
+            assert await stream.rest() == frames[4:]
+        old = await server.http.get("/ag-ui", params={"runId": "r1"}, headers={"Last-Event-ID": "5"})
+        assert error_of(old, 409)["code"] == "reset"
+
+
 async def test_the_header_names_the_run_where_the_body_does_not(serve: Serve) -> None:
     async with serve(saying("a")) as server:
         body = {name: value for name, value in run_input().items() if name not in ("runId", "protocolVersion")}
@@ -368,6 +402,11 @@ async def test_decisions_come_with_the_next_run_and_the_turn_goes_on(serve: Serv
         assert (second[0].event["runId"], second[0].event["parentRunId"]) == ("r2", "r1")
         asked_again = interrupts_of(second)
         assert asked_again[0]["metadata"]["input"] == {"amount": 50}
+        # The old decision was about the old request, though it is for the same call.
+        assert (
+            await whole(server, "r2", resume=resolved(asked, approved=True, reason="fine"), parentRunId="r1") == second
+        )
+        assert (await server.snapshot("r1"))["phase"] == "waiting"
         cancelled = [{"interruptId": asked_again[0]["id"], "status": "cancelled"}]
         third = await whole(server, "r3", resume=cancelled, parentRunId="r2")
         keep_the_rules(first + second + third)
@@ -421,6 +460,8 @@ async def test_a_decision_that_cannot_be_taken_says_why_and_takes_nothing(serve:
         mixed = [*both, {"interruptId": "other:7", "status": "cancelled"}]
         assert (await refused(422, mixed))["code"] == "invalid_request"
         assert (await refused(404, both, thread="elsewhere"))["code"] == "session_not_found"
+        await whole(server, "r9", thread="other")
+        assert (await refused(404, both, thread="other"))["code"] == "turn_not_found"
         assert (await server.snapshot("r1"))["phase"] == "waiting"
         await whole(server, "r2", resume=both)
         assert (await refused(409, resolved(asked[1:], approved=False)))["code"] == "approval_conflict"

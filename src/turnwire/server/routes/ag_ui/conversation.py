@@ -32,8 +32,6 @@ async def plan_for(turnwire: Turnwire, principal: str, body: RunInput) -> Plan:
     if not turns:
         most = 2 * turnwire.settings.history_turns
         return Plan(history=history_of(body.earlier[-most:]) if most else [])
-    # The run itself may be among them: then this is a repeated request.
-    turns = [turn for turn in turns if turn.external_id is None or turn.external_id != body.run_id]
     by_id = {turn.id: turn for turn in turns}
     parent = next((turn for told in reversed(body.earlier) if (turn := _turn_of(told, turns, by_id))), None)
     anew = parent is None and not body.earlier and _turn_of(body.asked, turns, by_id) is not None

@@ -14,6 +14,7 @@ from turnwire.core.errors import BadCursorError, RestartedError, TurnNotFoundErr
 from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent
 from turnwire.core.follow import PAGE
 from turnwire.core.turns import TurnRecord
+from turnwire.server.errors import HttpError
 from turnwire.server.streams.lookahead import Place, place_of_frame, settled_encoder, void_of
 from turnwire.server.turnwire import Turnwire
 from turnwire.wires.ag_ui.wire import AgUi
@@ -33,13 +34,15 @@ class Story(Struct):
     """What a turn's log tells of its runs.
 
     `starts` are how many frames stand before each of them; `asked` are the requests by their positions, `open` those
-    that are undecided; `pause` is how the run ends that waits.
+    that are undecided; `pause` is how the run ends that waits. `settled` are the frames before the first of which what
+    follows was begun anew.
     """
 
     starts: list[int]
     asked: dict[int, Asked]
     open: set[int]
     pause: bytes = b""
+    settled: int | None = None
 
 
 class RunName(Struct, frozen=True):
@@ -98,10 +101,13 @@ async def read_story(turnwire: Turnwire, turn_id: str, wire: Wire) -> Story:
     void = await void_of(store, turn_id)
     encoder = settled_encoder(wire, void)
     story, newest = Story([0], {}, set()), dict[str, int]()
+    first_void = min((span.start for span in void), default=None)
     position = said = 0
     try:
         while events := await store.read(turn_id, position, PAGE):
             for logged in events:
+                if logged.position == first_void:
+                    story.settled = said
                 frame, position = encoder.frame(logged), logged.position
                 if story.pause and frame.startswith(story.pause):
                     story.starts.append(said + story.pause.count(b"\n\n"))
@@ -117,12 +123,15 @@ async def read_story(turnwire: Turnwire, turn_id: str, wire: Wire) -> Story:
 async def place_of_run(turnwire: Turnwire, run: RunName, wire: Wire, after: int) -> Place:
     """Where a client goes on that has the frames up to `after`, at the earliest where the run begins.
 
-    Raises TurnNotFoundError, HttpError 410 or 416.
+    Raises TurnNotFoundError, HttpError 409, 410 or 416.
     """
-    if run.number > 1:
+    if run.number > 1 or after:
         story = await read_story(turnwire, run.record.id, wire)
         if run.number > len(story.starts):
             raise TurnNotFoundError(run.name)
+        if story.settled is not None and after > story.settled:
+            # The client cannot take back what it has of it.
+            raise HttpError(409, "reset", f"what followed frame {story.settled} was begun anew; read from the start")
         after = max(after, story.starts[run.number - 1])
     return await place_of_frame(turnwire.store, run.record.id, wire, after)
 
