@@ -149,7 +149,7 @@ async def test_a_decision_may_be_taken_in_a_conversation(client: AsyncOpenAI) ->
     assert second.output_text == "And this? "
 
 
-async def test_a_decision_says_what_is_wrong_with_it(client: AsyncOpenAI) -> None:
+async def test_a_decision_says_what_is_wrong_with_it(server: Served, client: AsyncOpenAI) -> None:
     first = await within(client.responses.create(input="Buy it"))
     one, two = decisions(first)
     wrong: list[tuple[Any, str]] = [
@@ -167,6 +167,8 @@ async def test_a_decision_says_what_is_wrong_with_it(client: AsyncOpenAI) -> Non
     with pytest.raises(openai.BadRequestError, match="name the response"):
         await client.responses.create(input=[one, two])
     # Nothing of this was a decision.
+    steps = (await server.snapshot(first.id.removeprefix("resp_")))["state"]["steps"]
+    assert [step["state"] for step in steps] == ["waiting", "waiting"]
     assert (await within(client.responses.create(input=[one, two], previous_response_id=first.id))).output_text
 
 

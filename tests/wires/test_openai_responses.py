@@ -343,6 +343,13 @@ def test_a_citation_of_a_page_has_its_place_in_the_message() -> None:
     ]
 
 
+def test_a_citation_of_an_earlier_message_stands_there() -> None:
+    cited = CitationEvent(1, "d1", answer_start=1, answer_end=3)
+    call = ToolCallEvent("c", "find", {})
+    (first, second) = annotations(TokenEvent("One. "), call, TokenEvent("Two."), cited, done())
+    assert ([citation["index"] for citation in first], second) == ([3], [])
+
+
 def test_a_citation_of_a_document_is_one_of_a_file() -> None:
     cited = CitationEvent(1, "tides.md", title="Tides", answer_start=0, answer_end=3)
     assert annotations(TokenEvent("Yes [1]"), cited, done()) == [
