@@ -190,6 +190,9 @@ async def test_an_answer_is_made_anew_from_what_stood_before_it(server: Served, 
     history, _ = await answered("r4", [one], "anew")
     assert history == ()
     assert [message["content"] for message in (await held(server))["messages"]] == ["One", "anew"]
+    # An id that is used again, for other words, is another message.
+    history, _ = await answered("r5", [{**one, "content": "Three"}], "third")
+    assert [message.content for message in history] == ["One", "anew"]
 
 
 async def test_options_of_a_message_stand_in_the_forwarded_props(serve: Serve, puppet: Puppet) -> None:

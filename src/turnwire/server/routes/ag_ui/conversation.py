@@ -7,6 +7,7 @@ the conversation that is gone on with is the one that the client shows.
 from msgspec import Struct, field
 
 from turnwire.core.contracts import OnBusy
+from turnwire.core.encoding import clean_text
 from turnwire.core.errors import SessionNotFoundError
 from turnwire.core.turns import Message, TurnRecord
 from turnwire.server.routes.ag_ui.messages import RunInput, ThreadMessage, history_of
@@ -55,9 +56,10 @@ async def _turns_of(turnwire: Turnwire, principal: str, thread_id: str | None) -
 
 
 def _turn_of(told: ThreadMessage, turns: list[TurnRecord], by_id: dict[str, TurnRecord]) -> TurnRecord | None:
-    """The turn that a message is of."""
+    """The turn that a message is of. Simple clients use an id again, so the words must be the same too."""
     if not told.id:
         return None
-    if told.role == "user":
-        return next((turn for turn in reversed(turns) if turn.options.get("message_id") == told.id), None)
-    return by_id.get(told.id.partition(":")[0])
+    if told.role != "user":
+        return by_id.get(told.id.partition(":")[0])
+    asked = told.id, clean_text(told.text)
+    return next((turn for turn in reversed(turns) if (turn.options.get("message_id"), turn.message) == asked), None)
