@@ -51,7 +51,7 @@ async def place_of_decision(store: LogReader, turn_id: str, wire: Wire, decided:
                 if logged.body.startswith(_RESPONSE_BODY):
                     response = decode_event(logged.body)
                     if isinstance(response, ApprovalResponseEvent) and response.call_id in decided:
-                        found, is_next = None, True
+                        is_next = True
                 if is_next and paused and said.startswith(paused):
                     found, is_next = Place(position, said[len(paused) :], void, logged.is_last), False
                 paused = encoder.pause()
