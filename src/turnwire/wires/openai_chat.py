@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import msgspec
 
 from turnwire.core.contracts import Control, Encoder
-from turnwire.core.encoding import ascii_json, decode_event
+from turnwire.core.encoding import ascii_json
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -41,9 +41,9 @@ from turnwire.core.events import (
 from turnwire.core.fold import add_usage
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
-from turnwire.wires.framing import DONE, frame
+from turnwire.wires.framing import DONE, TOKEN_BODY, answer_piece, frame
 
-_TOKEN_BODY = b'{"type":"token"'
+_MARK = "\x00"  # No text of a log has it.
 _NO_WORDS = ErrorEvent("The answer could not be completed.", "turn_failed")
 
 
@@ -73,6 +73,7 @@ class _ChatEncoder:
         self._include_usage = include_usage
         self._turn_id = ""
         self._head: dict[str, Any] = {}
+        self._around = b"", b""
         self._calls = 0
         self._length = self._begins = 0
         self._waits = False
@@ -85,7 +86,7 @@ class _ChatEncoder:
         if self._waits and not logged.parks:
             before = self.pause() + self._chunk({"role": "assistant", "content": ""})
             self._waits, self._calls, self._usage, self._begins = False, 0, None, self._length
-        if logged.body.startswith(_TOKEN_BODY):
+        if logged.body.startswith(TOKEN_BODY):
             return before + self._token(logged)
         self._waits = self._waits or logged.asks
         return before + self._tell(logged)
@@ -94,13 +95,13 @@ class _ChatEncoder:
         return self._finish("tool_calls") if self._waits else b""
 
     def _token(self, logged: LoggedEvent) -> bytes:
-        # Not `logged.event`, which would be kept with the event for as long as the store keeps that.
-        event = decode_event(logged.body)
-        assert isinstance(event, TokenEvent)
-        if event.agent_path or not event.content:
+        encoded = answer_piece(logged.body)
+        if not encoded:
             return b""
-        self._length += len(event.content)
-        return self._chunk({"content": event.content})
+        self._length += len(msgspec.json.decode(encoded, type=str))
+        # Nearly every event comes through here: all but the text is the same each time.
+        before, after = self._around
+        return b"%b%b%b" % (before, encoded, after)
 
     def _tell(self, logged: LoggedEvent) -> bytes:
         event = logged.event
@@ -109,6 +110,8 @@ class _ChatEncoder:
                 self._turn_id = event.turn_id
                 kind, created = "chat.completion.chunk", logged.at // 1000
                 self._head = {**_head(event.turn_id, event.agent, created), "object": kind}
+                before, _, after = self._chunk({"content": _MARK}).partition(ascii_json(_MARK))
+                self._around = before, after
                 return self._chunk({"role": "assistant", "content": ""})
             case ReasoningEvent():
                 return b"" if event.agent_path else self._chunk({"reasoning_content": event.content})

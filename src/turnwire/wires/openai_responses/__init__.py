@@ -1,7 +1,8 @@
 """`openai_responses`: a turn as OpenAI's Responses API streams it, and as the Open Responses specification says.
 
 Every frame but the last has its index as `sequence_number`, and the same log always gives the same frames, so a client
-goes on after any of them. The last is `[DONE]`. What the protocol has no event for goes out as `turnwire:<type>`.
+goes on after any of them. The last is `[DONE]`. What the protocol has no event for goes out in a `keepalive`,
+which every client of OpenAI's takes for a sign of life.
 
 A turn that waits for a person ends its response with a request for approval, and goes on in another one: the
 `segment` says which of them is told. So a turn has as many responses as it has waited times, and one more.

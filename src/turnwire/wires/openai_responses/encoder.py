@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, assert_never
 
+import msgspec
 from msgspec import Raw
 
-from turnwire.core.encoding import decode_event
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -33,13 +33,11 @@ from turnwire.core.events import (
 )
 from turnwire.core.fold import add_usage
 from turnwire.core.logged import LoggedEvent
-from turnwire.wires.framing import DONE
+from turnwire.wires.framing import DONE, TOKEN_BODY, answer_piece
 from turnwire.wires.openai_responses.items import call_item, request_item, result_item
 from turnwire.wires.openai_responses.output import Output, numbered_frame
 from turnwire.wires.openai_responses.resource import ended_resource, new_resource
 
-_TOKEN_BODY = b'{"type":"token"'
-_TYPE_START = len(b'{"type":"')
 _ENDS: Mapping[Outcome, tuple[str, str]] = {
     "completed": ("response.completed", "completed"),
     "cancelled": ("response.incomplete", "cancelled"),
@@ -88,7 +86,7 @@ class ResponsesEncoder:
     def frame(self, logged: LoggedEvent) -> bytes:
         if self._waits and not logged.parks:
             self._go_on(logged.at)
-        if logged.body.startswith(_TOKEN_BODY):
+        if logged.body.startswith(TOKEN_BODY):
             self._tell_token(logged)
         else:
             self._take(logged)
@@ -136,14 +134,13 @@ class ResponsesEncoder:
     # Events
 
     def _tell_token(self, logged: LoggedEvent) -> None:
-        # Not `logged.event`, which would be kept with the event for as long as the store keeps that.
-        event = decode_event(logged.body)
-        assert isinstance(event, TokenEvent)
-        if event.agent_path or not event.content:
+        encoded = answer_piece(logged.body)
+        if not encoded:
             return
+        text = msgspec.json.decode(encoded, type=str)
         if self._is_telling:
-            self._output.say(event.content, self._item_id("msg", logged.position), self._answer_length)
-        self._answer_length += len(event.content)
+            self._output.say(text, encoded, self._item_id("msg", logged.position), self._answer_length)
+        self._answer_length += len(text)
 
     def _take(self, logged: LoggedEvent) -> None:
         event = logged.event
@@ -198,8 +195,8 @@ class ResponsesEncoder:
                 | ApprovalResponseEvent()
                 | CustomEvent()
             ):
-                kind = logged.body[_TYPE_START : logged.body.index(b'"', _TYPE_START)].decode("ascii")
-                output.tell(f"turnwire:{kind}", event=Raw(logged.body))
+                # OpenAI's helper for Node fails at a type that it does not know, and knows this one.
+                output.tell("keepalive", event=Raw(logged.body))
             case SessionEvent() | MessageEvent() | TokenEvent() | RestartEvent():
                 pass
             case _:

@@ -6,6 +6,11 @@ from turnwire.core.encoding import ascii_json
 from turnwire.core.events import CitationEvent
 from turnwire.wires.openai_responses.items import Item, Speech
 
+_DELTA = (
+    b"event: response.output_text.delta\n"
+    b'data: {"type":"response.output_text.delta","sequence_number":%d,%b,"delta":%b,"logprobs":[]}\n\n'
+)
+
 
 class Output:
     """At most one item grows at a time; any other is whole when it is told."""
@@ -16,6 +21,7 @@ class Output:
         self._cited: list[CitationEvent] = []
         self._unplaced: list[CitationEvent] = []
         self._frames: list[bytes] = []
+        self._delta_place = b""
         self.number = 0
         """Of the next frame."""
 
@@ -57,13 +63,18 @@ class Output:
 
     # Items that grow
 
-    def say(self, text: str, item_id: str, start: int) -> None:
-        """More of the answer, of which so much stood before this; the id is for a message that begins here."""
+    def say(self, text: str, encoded: bytes, item_id: str, start: int) -> None:
+        """More of the answer, of which so much stood before this; the id is for a message that begins here.
+
+        Nearly every event comes through here, so its frame is put together from the text as the log has it `encoded`.
+        """
         speech = self._open
         if speech is None or speech.is_thought:
             speech = self._begin(Speech(id=item_id, index=len(self._items), start=start))
+            self._delta_place = ascii_json({"item_id": item_id, "output_index": speech.index, "content_index": 0})[1:-1]
         speech.pieces.append(text)
-        self._tell_of(speech, "response.output_text.delta", delta=text, logprobs=[])
+        self._frames.append(_DELTA % (self.number, self._delta_place, encoded))
+        self.number += 1
 
     def think(self, text: str, item_id: str) -> None:
         speech = self._open
