@@ -428,6 +428,19 @@ async def test_any_turn_is_a_response(rich: Served) -> None:
         assert (await client.responses.retrieve(f"resp_{turn_id}")).output_text == RICH_TEXT
 
 
+async def test_any_turn_can_be_read_on_these_wires(rich: Served) -> None:
+    turn_id = (await rich.http.post("/chat", json={"message": "hi"})).json()["turn_id"]
+    whole = await rich.http.get(f"/v1/responses/resp_{turn_id}?stream=true")
+    path = f"/v1/turns/{turn_id}/events"
+    assert (await rich.http.get(path, params={"wire": "openai_responses"})).text == whole.text
+    assert (await rich.http.get(path, params={"wire": "openai_responses", "segment": "2"})).text == ""
+    for wrong in ("0", "x", "-1"):
+        refused = await rich.http.get(path, params={"wire": "openai_responses", "segment": wrong})
+        assert refused.status_code == 422
+    chat = await rich.http.get(path, params={"wire": "openai_chat", "include_usage": "true"})
+    assert '"total_tokens":7' in chat.text
+
+
 # Deleting
 
 
