@@ -105,7 +105,7 @@ async def test_streams_end_with_the_request_and_begin_with_the_decision(client: 
     assert [event.type for event in second[:3]] == [
         "response.created",
         "response.in_progress",
-        "turnwire:approval_response",
+        "keepalive",
     ]
     assert [event.sequence_number for event in second] == list(range(len(second)))
     assert second[-1].response.output_text == "And this? "
