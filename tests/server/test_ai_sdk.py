@@ -15,7 +15,7 @@ from tests.serving import Puppet, Served, error_of, saying, within
 from tests.wires.ui_message import UIMessage
 from turnwire import Turn
 from turnwire.core.errors import AgentError
-from turnwire.core.events import CitationEvent, SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.events import CitationEvent, RestartEvent, SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
 
 LINES = (
     StatusEvent("reading"),
@@ -323,6 +323,24 @@ async def test_of_several_turns_the_one_that_runs_is_come_back_to(server: Served
         part.end()
         (await puppet.part()).end()
         await queued.rest()
+
+
+@pytest.mark.parametrize("query", ["", "?stream=text"])
+async def test_a_restart_breaks_the_connection_and_the_replay_leaves_out_what_is_void(
+    server: Served, puppet: Puppet, query: str
+) -> None:
+    async with posting(server, asks("Hello"), query=query) as stream:
+        part = await puppet.part()
+        part.say("Void ")
+        await server.reached(stream.turn_id, 3)
+        part.say(RestartEvent(2, "worker_lost"))
+        with pytest.raises(httpx.TransportError):
+            await stream.rest()
+    async with server.stream("GET", f"{URL}/c/stream{query}") as again:
+        part.say("Good")
+        part.end()
+        await again.rest()
+    assert (again.raw.decode() if query else UIMessage().read(again.raw).text) == "Good"
 
 
 # Stopping
