@@ -287,6 +287,21 @@ async def test_a_client_goes_on_after_any_frame_it_has(serve: Serve, kind: Store
         assert error_of(beyond, 416)["code"] == "bad_offset"
 
 
+async def test_the_wire_is_resumed_by_its_ids_on_the_route_of_every_wire_too(serve: Serve) -> None:
+    async with serve(saying("Good ", ToolCallEvent("c1", "find", {}), "day.")) as server:
+        await whole(server)
+        path, query = "/v1/turns/r1/events", {"wire": "ag_ui", "run_id": "r1", "thread_id": "th"}
+        async with server.stream("GET", path, params=query) as stream:
+            frames = await stream.rest()
+        assert frames == await whole(server)
+        for seen in range(1, len(frames)):
+            last = {"Last-Event-ID": frames[seen - 1].id or ""}
+            async with server.stream("GET", path, params=query, headers=last) as stream:
+                assert await stream.rest() == frames[seen:]
+        last = {"Last-Event-ID": frames[-1].id or ""}
+        assert (await server.http.get(path, params=query, headers=last)).status_code == 204
+
+
 async def test_a_dropped_client_misses_nothing_that_happens_meanwhile(server: Served, puppet: Puppet) -> None:
     async with run(server) as stream:
         part = await puppet.part()

@@ -43,9 +43,10 @@ from turnwire.server.routes.exchange import (
     turn_headers,
 )
 from turnwire.server.streams.connection import Receive, Send
-from turnwire.server.streams.lookahead import Place, place_of, void_of
+from turnwire.server.streams.lookahead import Place, place_of, place_of_frame, void_of
 from turnwire.server.streams.opening import SessionStream, TurnStream
 from turnwire.server.turnwire import Turnwire
+from turnwire.wires.ag_ui.wire import AgUi
 
 _MOST_WAIT_SECONDS = 60
 
@@ -88,7 +89,11 @@ class StreamRoutes:
             return None
         place = None
         if wire.keeps_state:
-            place = await self._place(record, cursor, offset or 0, wire)
+            if wire.name == AgUi.name and b"last-event-id" in headers:
+                # The ids of this wire are numbers of frames, not positions.
+                place = await place_of_frame(self._turnwire.store, record.id, wire, cursor.position)
+            else:
+                place = await self._place(record, cursor, offset or 0, wire)
             is_read = place is not None and place.is_end and not place.rest
         else:
             is_read = record.phase == "ended" and cursor.position >= record.last_position
