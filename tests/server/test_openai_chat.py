@@ -300,6 +300,22 @@ async def test_who_says_something_else_has_moved_on(serve: Serve) -> None:
         assert (await server.snapshot(first.id.removeprefix("chatcmpl-")))["outcome"] == "cancelled"
 
 
+# In a browser
+
+
+async def test_openais_library_may_ask_from_an_allowed_page(serve: Serve) -> None:
+    asking = {
+        "Origin": "https://page.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization, x-session-id, x-stainless-os, x-stainless-retry-count, x-evil",
+    }
+    async with serve(allowed_origins=["https://page.example"]) as server:
+        answer = await server.http.options("/v1/chat/completions", headers=asking)
+        allowed = answer.headers["access-control-allow-headers"].lower().split(", ")
+        assert {"authorization", "x-session-id", "x-stainless-os", "x-stainless-retry-count"} <= set(allowed)
+        assert "x-evil" not in allowed
+
+
 # Models
 
 

@@ -11,6 +11,9 @@ _PORT = re.compile(r":\d+$")
 _ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _EXPOSED = b"X-Turn-Id, X-Session-Id, Location, Retry-After, X-Run-Id, X-Workflow-Run-Id, X-Workflow-Stream-Tail-Index"
 
+_ASKING_HEADERS = b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-API-Key, X-Run-Id, X-Session-Id"
+_CLIENT_FACT = re.compile(rb"x-stainless-[a-z-]{1,40}")
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -71,10 +74,16 @@ class Guard:
             (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE"),
             (
                 b"access-control-allow-headers",
-                b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-API-Key, X-Run-Id",
+                b", ".join([_ASKING_HEADERS, *_client_facts(headers)]),
             ),
             (b"access-control-max-age", b"600"),
         ]
+
+
+def _client_facts(headers: dict[bytes, bytes]) -> list[bytes]:
+    """The headers in which OpenAI's library tells what it runs on, as far as it asks for them."""
+    asked = headers.get(b"access-control-request-headers", b"").lower().split(b",")
+    return [name for name in map(bytes.strip, asked) if _CLIENT_FACT.fullmatch(name)]
 
 
 def header_map(scope: dict[str, Any]) -> dict[bytes, bytes]:
