@@ -1,6 +1,5 @@
 """OpenAI's own clients, for Node and for Python."""
 
-import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -78,8 +77,7 @@ async def test_a_completion_that_fails_is_not_taken_for_whole(serve: Serve, run:
 
 
 def client_of(server: Served) -> AsyncOpenAI:
-    http = httpx.AsyncClient(trust_env=False, verify=False)
-    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, http_client=http)
+    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
 async def test_in_python_a_response_is_streamed(serve: Serve) -> None:
@@ -127,6 +125,6 @@ async def test_in_python_completions_are_streamed(serve: Serve) -> None:
         broken = await client.chat.completions.create(
             model="turnwire", messages=[{"role": "user", "content": "fail"}], stream=True
         )
-        with pytest.raises((openai.APIError, httpx.TransportError)):
+        with pytest.raises(openai.APIError):
             async for _ in broken:
                 pass

@@ -54,7 +54,9 @@ class Seen:
         return "".join(frame[field] for frame in self.frames if frame.get("type") == kind)
 
 
-async def frames(client: Client, method: str, path: str, last: str | None = None, **request: Any) -> Any:
+async def frames(
+    client: Client, method: str, path: str, last: str | None = None, **request: Any
+) -> AsyncIterator[tuple[str, str]]:
     """The whole frames of a stream, each its id and data. Raises what a broken connection raises."""
     headers = {} if last is None else {"Last-Event-ID": last}
     rest = b""
@@ -63,7 +65,8 @@ async def frames(client: Client, method: str, path: str, last: str | None = None
         async for chunk in response.aiter_raw():
             *blocks, rest = (rest + chunk).split(b"\n\n")
             for block in blocks:
-                fields = dict(line.partition(b": ")[::2] for line in block.split(b"\n"))
+                lines = (line.partition(b": ") for line in block.split(b"\n"))
+                fields = {name: value for name, _, value in lines}
                 if b"data" in fields:
                     yield fields.get(b"id", b"").decode(), fields[b"data"].decode()
 
