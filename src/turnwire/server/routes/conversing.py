@@ -73,10 +73,10 @@ class SocketTalk(ABC):
     async def answer_later(self, told_id: Any, answering: Coroutine[Any, Any, None]) -> None:
         """Answers while the next messages are taken. What was begun is done, also if the client leaves."""
         await self._at_once.acquire()
+        self.soon(told_id, answering).add_done_callback(lambda _: self._at_once.release())
+
+    def soon(self, told_id: Any, answering: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(self.answer(told_id, answering))
         self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._at_once.release()
+        task.add_done_callback(self._tasks.discard)
+        return task

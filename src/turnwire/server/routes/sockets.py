@@ -15,6 +15,7 @@ from turnwire.server.guard import Guard, Headers, header_map
 from turnwire.server.requests import path_of
 from turnwire.server.routes.ai_sdk.socket import ChatSocket
 from turnwire.server.routes.exchange import Request, Routes
+from turnwire.server.routes.openai_socket import ResponseSocket
 from turnwire.server.routes.websocket import TurnSocket
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.turnwire import Turnwire
@@ -30,14 +31,18 @@ class OpenSocket(Protocol):
 OpenSocketFor = Callable[[Turnwire, Request, Caller, dict[str, Any]], OpenSocket]
 """The last argument is the ASGI message that accepts it."""
 
-_SOCKETS: dict[str, OpenSocketFor] = {"/v1/ws": TurnSocket, "/api/chat/ws": ChatSocket}
+_SOCKETS: dict[str, OpenSocketFor] = {
+    "/v1/ws": TurnSocket,
+    "/api/chat/ws": ChatSocket,
+    "/v1/responses": ResponseSocket,
+}
 
 
 class SocketRoutes:
     """For those who ask with plain HTTP; a socket is opened by `open_socket`."""
 
     def __init__(self, turnwire: Turnwire) -> None:
-        self.routes: Routes = tuple(("GET", re.compile(path), _ask_for_upgrade) for path in _SOCKETS)
+        self.routes: Routes = tuple(("GET", re.compile(path), _ask_for_upgrade) for path in PATHS)
 
 
 async def _ask_for_upgrade(
