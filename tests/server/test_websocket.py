@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -389,7 +389,7 @@ async def test_a_client_that_takes_something_again_is_told_why_it_was_closed(ser
         talk.connection.transport.pause_reading()
         part.say(*["x" * 20_000] * 300)
         (socket,) = server.turnwire.streams._connections
-        await until(lambda: socket.is_finished)
+        assert await most_queued(socket, lambda: socket.is_finished) < 200_000
         talk.connection.transport.resume_reading()
         assert (await talk.closed())[0] == 1013
         part.end()
@@ -398,11 +398,26 @@ async def test_a_client_that_takes_something_again_is_told_why_it_was_closed(ser
 async def test_a_client_that_sends_but_does_not_read_is_not_listened_to(serve: Serve) -> None:
     async with serve(saying("a"), write_timeout=0.3, max_socket_rate=1e9) as server, talking(server) as talk:
         talk.connection.transport.pause_reading()
+        (socket,) = server.turnwire.streams._connections
         sending = asyncio.create_task(_send_for_ever(talk))
-        await until(lambda: server.turnwire.streams.open_count == 0)
+        assert await most_queued(socket, lambda: server.turnwire.streams.open_count == 0) < 200_000
         talk.connection.transport.abort()
         await within(asyncio.wait([sending]))
         assert isinstance(sending.exception(), ConnectionClosed)
+
+
+async def most_queued(socket: Any, holds: Callable[[], bool]) -> int:
+    """The most that waited to be sent, until something holds."""
+    most = 0
+
+    def look() -> bool:
+        nonlocal most
+        most = max(most, socket._size)
+        return holds()
+
+    await until(look)
+    assert most > 0
+    return most
 
 
 async def _send_for_ever(talk: Talk) -> None:
