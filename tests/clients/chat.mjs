@@ -1,8 +1,8 @@
-// The AI SDK's chat, over HTTP (6 and 7) and on a WebSocket (7).
+// The AI SDK's chat, over HTTP (5, 6 and 7) and on a WebSocket (7).
 import { say, told, until, url } from "./talking.mjs";
 
 const [transportName, scene, ...more] = told;
-const ai = await import(transportName === "http6" ? "ai" : "ai7");
+const ai = await import({ http5: "ai5", http6: "ai" }[transportName] ?? "ai7");
 
 class State {
   status = "ready";

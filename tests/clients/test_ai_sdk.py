@@ -1,4 +1,4 @@
-"""The AI SDK's own chat: versions 6 and 7 over HTTP, version 7 on a WebSocket."""
+"""The AI SDK's own chat: versions 5, 6 and 7 over HTTP, version 7 on a WebSocket."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.serving import Puppet
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(params=["http6", "http7", "ws7"])
+@pytest.fixture(params=["http5", "http6", "http7", "ws7"])
 def transport(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -63,6 +63,7 @@ async def test_an_answer_is_made_anew(serve: Serve, run: Run, transport: str) ->
 
 
 @pytest.mark.parametrize("approved", [True, False])
+@pytest.mark.parametrize("transport", ["http6", "http7", "ws7"])  # Version 5 knows no approvals.
 async def test_a_person_decides(serve: Serve, run: Run, transport: str, approved: bool) -> None:
     decision = str(approved).lower()
     async with serve(play) as server, run("chat.mjs", server.url, transport, "decide", "pay", decision) as script:

@@ -17,7 +17,7 @@ from turnwire.server.streams.connection import Connection, Receive, Send
 _FULL_BYTES = 64 * 1024
 _ROOM_BYTES = 16 * 1024
 
-UNKNOWN_CALLER = 1008
+REFUSED = 1008
 TOO_LARGE = 1009
 COME_BACK = 1012
 TOO_SLOW = 1013
@@ -85,7 +85,7 @@ class Socket(Connection):
         if self.is_blocked:
             self.close(TOO_SLOW, "too slow")
         else:
-            self.close(UNKNOWN_CALLER, "the key is no longer valid")
+            self.close(REFUSED, "the key is no longer valid")
 
     def add(self, reader: "SocketReader") -> None:
         self._readers.add(reader)

@@ -24,7 +24,7 @@ from turnwire.server.routes.conversing import SocketTalk
 from turnwire.server.routes.exchange import Request
 from turnwire.server.routes.websocket_messages import parse
 from turnwire.server.streams.lookahead import Place, void_of
-from turnwire.server.streams.socket import UNKNOWN_CALLER
+from turnwire.server.streams.socket import REFUSED
 from turnwire.server.turnwire import Turnwire
 from turnwire.wires.ai_sdk.chunks import chunks_of
 from turnwire.wires.ai_sdk.wire import AiSdk
@@ -79,7 +79,7 @@ class ChatSocket(SocketTalk):
             frame = parse(ChatFrame, said)
         except HttpError as error:
             # There is no word for it: an answer needs the name of a request.
-            self.socket.close(UNKNOWN_CALLER, str(error)[:_MOST_REASON])
+            self.socket.close(REFUSED, str(error)[:_MOST_REASON])
             return
         match frame.type:
             case "send":
