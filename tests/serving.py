@@ -345,7 +345,8 @@ async def serving(
     config = uvicorn.Config(
         app or turnwire.asgi(),
         http="httptools",
-        ws="none",
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
         lifespan="on" if lifespan == "on" else "off",
         log_config=None,
         access_log=False,

@@ -22,8 +22,13 @@ from turnwire.models.summaries import SummarisedHistory
 from turnwire.settings import AgentSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
+from turnwire.wires.ag_ui.wire import AgUi
+from turnwire.wires.ai_sdk.wire import AiSdk
+from turnwire.wires.openai_chat import OpenAIChat
+from turnwire.wires.openai_responses import OpenAIResponses
 from turnwire.wires.sse_chat import SseChat
 from turnwire.wires.three_phase_text import ThreePhaseText
+from turnwire.wires.websocket import WebSocket
 
 if TYPE_CHECKING:
     # Extensions and retrieval take a while to load; who brings an agent of their own need not wait for them.
@@ -39,10 +44,23 @@ StoreKind = Literal["memory", "sqlite"]
 SSE_CHAT = SseChat()
 THREE_PHASE_TEXT = ThreePhaseText()
 WIRES: Mapping[str, Callable[[Mapping[str, str]], Wire]] = {
+    "ag_ui": AgUi.of_query,
+    "ai_sdk": AiSdk.of_query,
+    "openai_chat": lambda options: OpenAIChat(include_usage=options.get("include_usage") == "true"),
+    "openai_responses": lambda options: OpenAIResponses(segment=_number(options, "segment", 1)),
     "sse_chat": lambda options: SSE_CHAT,
     "three_phase_text": lambda options: THREE_PHASE_TEXT,
 }
 """How to build each wire from what a client asks for in its query. Raises ValueError, which names the option."""
+SOCKET_WIRES: Mapping[str, Callable[[str], Wire]] = {"websocket": WebSocket}
+"""Those that only a socket carries: each message names its turn."""
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise ValueError(f"{name}: not a number")
+    return int(text)
 
 
 def build_store(kind: StoreKind, settings: Settings) -> Store:

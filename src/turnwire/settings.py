@@ -105,6 +105,9 @@ class Settings(BaseSettings):
 
     allowed_hosts: list[str] = Field(default=[], description="Names, beside loopback, that a request's Host may have.")
     allowed_origins: list[str] = Field(default=[], description="Web origins that may call from a browser (CORS).")
+    ai_sdk_version: int = Field(
+        default=6, ge=5, le=7, description="The major version of the AI SDK's clients; `?sdk_version=` says otherwise."
+    )
 
     max_body_bytes: int = Field(default=1024 * 1024, gt=0, description="The largest request body; more is a 413.")
     max_event_bytes: int = Field(default=256 * 1024, ge=1024, description="The largest event; more ends the turn.")
@@ -122,6 +125,9 @@ class Settings(BaseSettings):
     )
     max_tokens_per_day: int = Field(
         default=0, ge=0, description="Tokens a principal may use in a day (UTC); more is a 429. 0 is no limit."
+    )
+    max_socket_rate: float = Field(
+        default=50, gt=0, description="Messages a second that are taken from one WebSocket; more have to wait."
     )
     history_turns: int = Field(default=50, ge=0, description="How many earlier turns an agent is given.")
     history_tokens: int = Field(

@@ -7,6 +7,7 @@ import pytest
 from tests.contracts.wires import WIRES
 from tests.core.samples import FULL
 from tests.wires.sse import parse
+from turnwire.assembly import SOCKET_WIRES
 from turnwire.core.contracts import Gap, Reconnect, Reset, Wire
 from turnwire.core.encoding import decode_event
 from turnwire.core.errors import RestartedError
@@ -90,7 +91,10 @@ def test_a_control_is_said_or_the_connection_is_broken(wire: Wire) -> None:
         assert said == wire.control(control)
 
 
-@pytest.mark.parametrize("name", [name for name, wire in WIRES.items() if "event-stream" in wire.media_type])
+STATELESS = [name for name, wire in WIRES.items() if not wire.keeps_state]
+
+
+@pytest.mark.parametrize("name", [name for name in STATELESS if name not in SOCKET_WIRES])
 def test_what_is_read_back_from_an_event_stream_is_the_log(name: str) -> None:
     wire = WIRES[name]
     frames = parse(wire.opening + stream(wire, LOG) + wire.heartbeat)
@@ -100,3 +104,17 @@ def test_what_is_read_back_from_an_event_stream_is_the_log(name: str) -> None:
         (told,) = parse(wire.control(control) or b"")
         assert told.id is None
         assert json.loads(told.data)["type"] == type(control).__name__.lower()
+
+
+@pytest.mark.parametrize("name", SOCKET_WIRES)
+def test_what_is_read_back_from_a_socket_is_the_log(name: str) -> None:
+    wire = WIRES[name]
+    messages = [json.loads(line) for line in stream(wire, LOG).splitlines()]
+    assert [(told["turn_id"], told["position"], told["epoch"]) for told in messages] == [
+        ("t1", logged.position, logged.epoch) for logged in LOG
+    ]
+    assert [decode_event(json.dumps(told["event"]).encode()) for told in messages] == FULL
+    for control in CONTROLS:
+        told = json.loads(wire.control(control) or b"")
+        assert "position" not in told
+        assert told["type"] == type(control).__name__.lower()

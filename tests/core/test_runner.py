@@ -942,3 +942,15 @@ async def test_what_was_said_elsewhere_comes_before_the_session(store: Store) ->
     async with open_desk(store, recite) as desk:
         *_, response, _ = await desk.events(await desk.start("go on", options={"history": told}))
         assert response == ResponseEvent("user:hi assistant:hello", timings=ANY)
+
+
+async def test_what_was_said_elsewhere_is_known_to_the_later_turns_too(store: Store) -> None:
+    async def recite(turn: Turn) -> Said:
+        yield " ".join(message.content for message in turn.history)
+
+    async with open_desk(store, recite) as desk:
+        session_id = await desk.session()
+        told = [{"role": "user", "content": "hi"}]
+        await desk.end(await desk.start("one", session_id=session_id, options={"history": told}))
+        *_, response, _ = await desk.events(await desk.start("two", session_id=session_id))
+        assert response == ResponseEvent("hi one hi", timings=ANY)

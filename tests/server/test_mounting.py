@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from tests.server.conftest import StoreKind
+from tests.server.socketing import talking
 from tests.server.texting import ANSWER, LINES, begun, messages, phases
 from tests.serving import Puppet, Served, error_of, quick_settings, serving, within
 from turnwire import AgentError, Turnwire
@@ -88,6 +89,13 @@ async def test_a_mounted_app_streams_and_is_resumed_under_its_prefix(
         assert again.headers["location"] == stream.headers["location"]
     assert [frame.type for frame in rest] == ["token", "response", "done"]
     assert [*seen, *rest] == await mounted.whole(stream.turn_id)
+
+
+async def test_a_mounted_app_has_its_sockets_under_its_prefix(mounted: Served, puppet: Puppet) -> None:
+    async with talking(mounted) as talk:
+        turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
+        (await puppet.part()).end()
+        assert (await talk.events(turn_id))[-1]["event"]["outcome"] == "completed"
 
 
 async def test_a_mounted_app_answers_its_other_routes_and_leaves_the_hosts_alone(

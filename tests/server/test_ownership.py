@@ -39,11 +39,15 @@ async def test_every_route_that_takes_an_id_hides_what_is_anothers(
             "turns": [stream.turn_id, "entry"],
             "sessions": [stream.session_id, "diary"],
             "rag": [stream.session_id],  # A name of one's own begins a session of one's own there.
+            "chat": [stream.turn_id, stream.session_id],
+            "responses": [f"resp_{stream.turn_id}"],
             "documents": [(await upload(anna, "diary.md", "The treasure is under the oak.")).json()["id"]],
         }
         documents = await held(server)
         paths = (await server.http.get("/openapi.json")).json()["paths"]
-        with_id = [(path, method) for path, methods in paths.items() if "{" in path for method in methods]
+        # Models are the agents' names, and nobody's own.
+        named = [path for path in paths if "{" in path and "/models/" not in path]
+        with_id = [(path, method) for path in named for method in paths[path]]
         assert len(with_id) >= 8
         tried = set()
         for path, method in with_id:
@@ -54,7 +58,8 @@ async def test_every_route_that_takes_an_id_hides_what_is_anothers(
                         method, path.format(id=one, session_id=one, call_id="c1") + query, json=BODIES.get(method)
                     )
                     error = error_of(response, 404)
-                    assert error["code"] in ("turn_not_found", "session_not_found", "document_not_found")
+                    kinds = ("turn", "session", "document", "response")
+                    assert error["code"] in [f"{kind}_not_found" for kind in kinds]
                     assert "anna" not in error["message"]
                     tried.add((path, method))
         assert tried == set(with_id)

@@ -117,7 +117,12 @@ def _run(turnwire: Any, host: str, port: int) -> None:
         turnwire.asgi(),
         http="httptools",
         loop="auto",
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=turnwire.settings.max_body_bytes,
+        ws_ping_interval=turnwire.settings.heartbeat,
+        ws_ping_timeout=turnwire.settings.write_timeout,
+        # Tokens are too short to be worth it, and it takes memory for every socket.
+        ws_per_message_deflate=False,
         lifespan="on",
         log_level="warning",
         access_log=False,

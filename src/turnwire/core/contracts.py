@@ -143,7 +143,14 @@ class TurnStore(LogReader, Protocol):
         ...
 
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
-        """The turn that was accepted next in the session, or its first one."""
+        """The turn that was accepted next in the session, or its first one. The one before may have been deleted."""
+        ...
+
+    async def delete_turn(self, principal: str, turn_id: str) -> None:
+        """Erases an ended turn and its log; the turns that continue it continue the one before it.
+
+        Raises TurnNotFoundError, SessionBusyError.
+        """
         ...
 
     async def history(self, turn_id: str, limit: int) -> list[TurnState]:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any
 
 import msgspec
 
@@ -130,7 +129,7 @@ class Execution:
 
     async def _turn(self, log: TurnLog) -> Turn:
         record = self.record
-        history = _told_history(record.options.get("history")) + await self._historian.recall(record)
+        history = await self._told_history() + await self._historian.recall(record)
         if self._meter.is_spent:  # By a summary of what came before, say.
             raise self._meter.overdraft()
         return Turn(
@@ -144,6 +143,14 @@ class Execution:
             options=record.options,
             resumption=await self._resumption(log),
         )
+
+    async def _told_history(self) -> tuple[Message, ...]:
+        """What was said elsewhere before the session began; its first turn was told."""
+        told = self.record.options.get("history")
+        if not told and self.record.parent_turn_id is not None:
+            first = await self._store.next_turn(self.record.session_id, None)
+            told = first and first.options.get("history")
+        return tuple(msgspec.convert(told, list[Message])) if told else ()
 
     async def _resumption(self, log: TurnLog) -> Resumption | None:
         decisions = log.fold.decisions
@@ -304,10 +311,6 @@ class Execution:
             self._patience.cancel()
         self.finished.set_result(None)
         self._on_finished(self)
-
-
-def _told_history(told: Any) -> tuple[Message, ...]:
-    return tuple(msgspec.convert(told, list[Message])) if told else ()
 
 
 async def _see_through(writing: asyncio.Task[None]) -> None:

@@ -160,7 +160,7 @@ class TurnFold:
             case RestartEvent():
                 self._rewind(event.from_position)
             case UsageEvent():
-                state.usage = _add_usage(state.usage, event)
+                state.usage = add_usage(state.usage, event)
             case ResponseEvent():
                 self._change(logged, state, mode=event.mode)
                 state.timings.update(event.timings or {})
@@ -255,7 +255,8 @@ class TurnFold:
                 self._use(step.name)
 
 
-def _add_usage(total: Usage | None, event: UsageEvent) -> Usage:
+def add_usage(total: Usage | None, event: UsageEvent) -> Usage:
+    """What nobody has told stays untold: absent is not zero."""
     total = total or Usage()
     return Usage(
         input_tokens=_add(total.input_tokens, event.input_tokens),

@@ -41,6 +41,11 @@ class LoggedEvent(Struct, eq=False, gc=False):
         """Whether this is a request for a person's approval."""
         return self.body.startswith(_ASKING_BODY)
 
+    @property
+    def parks(self) -> bool:
+        """Whether this can stand among the requests that a turn is parked with: between them are the calls."""
+        return self.body.startswith(_PARKING_BODIES)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LoggedEvent) and self._key() == other._key()
 
@@ -61,5 +66,6 @@ def log_event(event: Event, position: int, epoch: int) -> LoggedEvent:
 
 
 _ASKING_BODY = b'{"type":"approval_request"'
+_PARKING_BODIES = (_ASKING_BODY, b'{"type":"tool_call"')
 LAST_BODY = b'{"type":"done"'
 assert encode_event(DoneEvent("completed", "", ""))[1].startswith(LAST_BODY)

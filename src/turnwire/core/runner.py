@@ -52,7 +52,7 @@ _SHUTDOWN_PATIENCE_SECONDS = 0.3
 class TurnRequest(Struct, frozen=True, kw_only=True):
     """A message that asks for a turn; with no `session_id` it begins a session, by the client's name if it has one.
 
-    `parent_turn_id` is the turn of that session whose history it continues, by default the last one.
+    `parent_turn_id` is the turn of that session whose history it continues, by default the last one; "" is none.
     `disconnect_grace` is None for "continue", 0 for "cancel". The option `history` is what was said elsewhere
     before the session began: a list of `{"role": "user" or "assistant", "content": text}`.
     """

@@ -78,7 +78,7 @@ def turn_json(record: TurnRecord) -> dict[str, Any]:
         "turn_id": record.id,
         "session_id": record.session_id,
         "external_id": record.external_id,
-        "parent_turn_id": record.parent_turn_id,
+        "parent_turn_id": record.parent_turn_id or None,
         "agent": record.agent,
         "message": record.message,
         "phase": record.phase,

@@ -4,16 +4,20 @@ Streams are plain ASGI endpoints, so that nothing wraps what is sent for each to
 routes are FastAPI's. Both go through the same checks, in one place, before any of their code runs.
 """
 
+import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 from turnwire.core.errors import TurnwireError
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers, header_map
+from turnwire.server.openai_errors import in_dialect
 from turnwire.server.requests import path_of
 from turnwire.server.responses import respond, respond_json
 from turnwire.server.routes.api import build_api
 from turnwire.server.routes.exchange import OpenStream
+from turnwire.server.routes.sockets import OpenSocket, open_socket
 from turnwire.server.routes.table import RouteTable
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.turnwire import Turnwire
@@ -39,8 +43,13 @@ class TurnwireApp:
             stream = await self._answer(scope, receive, send)
             if stream is not None:
                 await stream.run(receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] == "websocket":
+            await receive()  # It says no more than that the client would like to.
+            socket = await self._open_socket(scope, send)
+            if socket is not None:
+                await socket.run(receive, send)
+            else:
+                await _gone(receive)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -57,11 +66,11 @@ class TurnwireApp:
     async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> OpenStream | None:
         """Answers, or returns the stream that is the answer."""
         added: Headers = []
+        path = path_of(scope)
         try:
             if not self.turnwire.is_open:
                 await self.turnwire.open()  # Mounted inside an app that runs no lifespan of ours.
             headers, method = header_map(scope), scope["method"]
-            path = path_of(scope)
             local_only = self.turnwire.gatekeeper.is_local_only
             added = self._guard.check(method, headers, local_only=local_only)
             preflight = self._guard.preflight(method, headers, added)
@@ -76,12 +85,31 @@ class TurnwireApp:
             scope["turnwire.caller"] = caller
             await self._call_api(scope, receive, with_headers(send, added))
         except TurnwireError as error:
-            await _respond_error(send, http_error(error), added)
+            await _respond_error(send, in_dialect(path, http_error(error)), added)
         except HttpError as error:
-            await _respond_error(send, error, added)
+            await _respond_error(send, in_dialect(path, error), added)
         except Exception:
             logger.exception("a request to %s failed", scope["path"])
-            await _respond_error(send, internal_error(), added)
+            await _respond_error(send, in_dialect(path, internal_error()), added)
+        return None
+
+    async def _open_socket(self, scope: dict[str, Any], send: Send) -> OpenSocket | None:
+        """The socket that was asked for; or answers why not."""
+        try:
+            if not self.turnwire.is_open:
+                await self.turnwire.open()
+            return open_socket(self.turnwire, self._guard, scope)
+        except TurnwireError as error:
+            refusal = http_error(error)
+        except HttpError as error:
+            refusal = error
+        except Exception:
+            logger.exception("a socket at %s could not be opened", scope["path"])
+            refusal = internal_error()
+        if "websocket.http.response" in scope.get("extensions", {}):
+            await _respond_error(_before_socket(send), refusal, [])
+        else:
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
         return None
 
     async def _call_api(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -101,6 +129,25 @@ class TurnwireApp:
 async def _respond_error(send: Send, error: HttpError, added: Headers) -> None:
     own = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     await respond_json(send, error.status, error.body, [*added, *own])
+
+
+async def _gone(receive: Receive) -> None:
+    """uvicorn takes a socket that was refused for one that was forgotten, and logs an error, if it is still there when
+    we return; it reports the end of the answer and that of the connection.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            for _ in range(2):
+                await receive()
+
+
+def _before_socket(send: Send) -> Send:
+    """A `send` for the plain answer to somebody who asked for a socket."""
+
+    async def send_instead(message: dict[str, Any]) -> None:
+        await send({**message, "type": f"websocket.{message['type']}"})
+
+    return send_instead
 
 
 def with_headers(send: Send, added: Headers) -> Send:

@@ -36,7 +36,9 @@ class HttpError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code
         self.headers = headers or {}
+        self.more = more
         self.body = ascii_json({"error": {"code": code, "message": message, **more}})
 
 

@@ -9,6 +9,13 @@ from turnwire.settings import Settings
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _PORT = re.compile(r":\d+$")
 _ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_EXPOSED = (
+    b"X-Turn-Id, X-Session-Id, X-Tokens-Left, Location, Retry-After, X-Run-Id, X-Workflow-Run-Id,"
+    b" X-Workflow-Stream-Tail-Index"
+)
+
+_ASKING_HEADERS = b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-API-Key, X-Run-Id, X-Session-Id"
+_CLIENT_FACT = re.compile(rb"x-stainless-[a-z-]{1,40}")
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -38,13 +45,26 @@ class Guard:
             return [
                 *_ALWAYS,
                 (b"access-control-allow-origin", headers[b"origin"]),
-                (b"access-control-expose-headers", b"X-Turn-Id, X-Session-Id, X-Tokens-Left, Location, Retry-After"),
+                (b"access-control-expose-headers", _EXPOSED),
                 (b"vary", b"Origin"),
             ]
         is_same = origin.partition("://")[2] == headers.get(b"host", b"").decode("latin-1").lower()
         if local_only and not is_same:
             raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
         return list(_ALWAYS)
+
+    def check_socket(self, headers: dict[bytes, bytes], *, local_only: bool) -> Headers:
+        """The same for a WebSocket. Raises HttpError 421 or 403.
+
+        A browser lets every page open one anywhere, with the user's cookies, and read it: so the page's origin must be
+        allowed, or this server's own, whatever key is presented.
+        """
+        added = self.check("GET", headers, local_only=local_only)
+        origin, host = (headers.get(name, b"").lower() for name in (b"origin", b"host"))
+        is_allowed = any(name == b"access-control-allow-origin" for name, _ in added)
+        if origin and not is_allowed and origin.partition(b"://")[2] != host:
+            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+        return added
 
     def preflight(self, method: str, headers: dict[bytes, bytes], added: Headers) -> Headers | None:
         """The headers of the answer to a browser's question whether it may call; None if it is none."""
@@ -57,10 +77,16 @@ class Guard:
             (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE"),
             (
                 b"access-control-allow-headers",
-                b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-API-Key",
+                b", ".join([_ASKING_HEADERS, *_client_facts(headers)]),
             ),
             (b"access-control-max-age", b"600"),
         ]
+
+
+def _client_facts(headers: dict[bytes, bytes]) -> list[bytes]:
+    """The headers in which OpenAI's library tells what it runs on, as far as it asks for them."""
+    asked = headers.get(b"access-control-request-headers", b"").lower().split(b",")
+    return [name for name in map(bytes.strip, asked) if _CLIENT_FACT.fullmatch(name)]
 
 
 def header_map(scope: dict[str, Any]) -> dict[bytes, bytes]:

@@ -197,13 +197,14 @@ class Turnwire:
         idempotency_key: str | None = None,
         *,
         parent: TurnRecord | None = None,
+        anew: bool = False,
         history: Sequence[Message] = (),
         channel: str = "http",
     ) -> Accepted:
         """Starts a turn for a message, in the session it names, or in a new one.
 
-        `parent` is the turn, of that session and of the principal, whose history it continues; `history` is what was
-        said elsewhere before a new session.
+        `parent` is the turn, of that session and of the principal, whose history it continues; with `anew` it continues
+        none. `history` is what was said elsewhere before a new session.
         """
         # First, because the session may be made by this: what is refused leaves nothing behind.
         if self.is_draining:
@@ -222,7 +223,7 @@ class Turnwire:
             fingerprint=body.fingerprint(),
             on_busy=body.on_busy,
             disconnect_grace=body.disconnect_grace,
-            parent_turn_id=parent.id if parent and parent.session_id == session_id else None,
+            parent_turn_id="" if anew else parent.id if parent and parent.session_id == session_id else None,
             channel=channel,
             options={**body.options, "history": to_builtins(history)} if history else body.options,
         )
@@ -230,7 +231,9 @@ class Turnwire:
             return await self.runner.start(request)
         except SessionExistsError:
             # Another request made it meanwhile.
-            return await self.start(principal, body, idempotency_key, parent=parent, history=history, channel=channel)
+            return await self.start(
+                principal, body, idempotency_key, parent=parent, anew=anew, history=history, channel=channel
+            )
 
     async def budget(self, principal: str) -> Budget | None:
         """What the principal has left for today; None if there is no limit."""

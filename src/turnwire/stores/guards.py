@@ -66,8 +66,8 @@ def check_admission(admission: Admission, session_id: str, in_session: int, unfi
 
 
 def lasting(options: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a turn's options when it has ended: not what was only for the agent, and may be large."""
-    return {name: value for name, value in options.items() if name not in ("attachments", "history")}
+    """What is kept of a turn's options when it has ended: not the files, which nobody is given again."""
+    return {name: value for name, value in options.items() if name != "attachments"}
 
 
 class Leases:

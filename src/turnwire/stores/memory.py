@@ -6,6 +6,7 @@ as a restarted process would.
 
 import asyncio
 import time
+from bisect import bisect
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
@@ -135,8 +136,22 @@ class MemoryStore:
 
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
         ids = self._world.session_turns.get(session_id, [])
-        place = ids.index(after_turn_id) + 1 if after_turn_id in ids else 0
+        # Ids grow with time, so the place of one that was deleted is known all the same.
+        place = ids.index(after_turn_id) + 1 if after_turn_id in ids else bisect(ids, after_turn_id or "")
         return self._world.turns[ids[place]].current() if place < len(ids) else None
+
+    async def delete_turn(self, principal: str, turn_id: str) -> None:
+        record, world = await self.find_turn(principal, turn_id), self._world
+        if record.phase != "ended":
+            raise SessionBusyError(record.session_id, 1)
+        del world.turns[record.id]
+        world.session_turns[record.session_id].remove(record.id)
+        world.turn_names = {name: turn_id for name, turn_id in world.turn_names.items() if turn_id in world.turns}
+        for sibling in map(world.turns.__getitem__, world.session_turns[record.session_id]):
+            if sibling.record.parent_turn_id == record.id:
+                sibling.record = replace(sibling.record, parent_turn_id=record.parent_turn_id)
+        session = world.sessions[record.session_id]
+        world.sessions[session.id] = replace(session, turn_count=session.turn_count - 1)
 
     async def history(self, turn_id: str, limit: int) -> list[TurnState]:
         states: list[TurnState] = []

@@ -7,6 +7,20 @@ client's line splitter can find a border where there is none.
 from turnwire.core.encoding import ascii_json
 
 COMMENT_HEARTBEAT = b": hb\n\n"
+DONE = b"data: [DONE]\n\n"
+"""The last frame of the protocols that have one."""
+
+TOKEN_BODY = b'{"type":"token","content":'
+_TOKEN_START = len(TOKEN_BODY)
+
+
+def answer_piece(token: bytes) -> bytes:
+    """The text of a token as the log has it, a JSON string in ASCII; nothing for what is not of the answer.
+
+    A sub-agent's token has its path after the text, and so another end.
+    """
+    encoded = token[_TOKEN_START:-1]
+    return encoded if token.endswith(b'"}') and len(encoded) > 2 else b""
 
 
 def frame(data: bytes, event_id: bytes | None = None) -> bytes:

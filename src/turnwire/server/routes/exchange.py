@@ -2,26 +2,29 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from turnwire.assembly import SSE_CHAT
-from turnwire.core.contracts import Wire
+from turnwire.core.contracts import LogReader, Wire
+from turnwire.core.errors import EventsGoneError
 from turnwire.core.follow import follow
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
-from turnwire.server.requests import MessageBody
+from turnwire.server.requests import Cursor, MessageBody
+from turnwire.server.streams.answer import AnswerStream
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.lookahead import Place
 from turnwire.server.streams.opening import SessionStream, TurnStream
 from turnwire.server.streams.text import TextStream
 from turnwire.server.turnwire import Turnwire
 
+Answer = TypeVar("Answer")
 Request = dict[str, Any]
-OpenStream = TurnStream | SessionStream | TextStream
+OpenStream = TurnStream | SessionStream | TextStream | AnswerStream
 Endpoint = Callable[[Request, Receive, Send, Caller, dict[bytes, bytes], Headers], Awaitable[OpenStream | None]]
 Routes = Sequence[tuple[str, re.Pattern[str], Endpoint]]
 """Method, path, and who answers."""
@@ -89,30 +92,51 @@ async def answered(
     """
     accepted = await turnwire.start(caller.principal, body, key)
     turn_id = accepted.record.id
-    turnwire.runner.reader_joined(turn_id)
-    ended = asyncio.create_task(_rested(turnwire, caller, turn_id))
-    gone = asyncio.create_task(_gone(receive))
-    try:
-        await asyncio.wait([ended, gone], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        turnwire.runner.reader_left(turn_id, by_client=not ended.done())
-        ended.cancel()
-        gone.cancel()
-    if not ended.done() or ended.cancelled():
+    if await while_present(turnwire, receive, turn_id, rested(turnwire, caller, turn_id)) is None:
         return None
-    ended.result()
     record = await turnwire.store.find_turn(caller.principal, turn_id)
     return record, await turnwire.state(record)
 
 
-async def _rested(turnwire: Turnwire, caller: Caller, turn_id: str) -> None:
+async def while_present(
+    turnwire: Turnwire, receive: Receive, turn_id: str, waiting: Coroutine[Any, Any, Answer]
+) -> Answer | None:
+    """What comes of waiting for something of a turn, as a reader of it. None if the client has left before."""
+    turnwire.runner.reader_joined(turn_id)
+    waited = asyncio.create_task(waiting)
+    gone = asyncio.create_task(_gone(receive))
+    try:
+        await asyncio.wait([waited, gone], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        turnwire.runner.reader_left(turn_id, by_client=not waited.done())
+        waited.cancel()
+        gone.cancel()
+    return waited.result() if waited.done() and not waited.cancelled() else None
+
+
+async def rested(turnwire: Turnwire, caller: Caller, turn_id: str) -> Literal[True]:
+    """Waits until a turn has ended, or waits for a person itself."""
     async with aclosing(follow(turnwire.store, turn_id)) as batches:
         async for events in batches:
             if any(logged.asks for logged in events):
                 # It stands in the log since the turn waits; one that was decided long ago is only passed by.
                 record = await turnwire.store.find_turn(caller.principal, turn_id)
                 if any(step.state == "waiting" for step in (await turnwire.state(record)).steps):
-                    return
+                    break
+    return True
+
+
+async def is_ours(store: LogReader, record: TurnRecord, cursor: Cursor) -> bool:
+    """Whether the position is one that this log has given out, so that it can be gone on from."""
+    if cursor.position > record.last_position:
+        return False
+    if cursor.epoch is None or cursor.position == 0:
+        return True
+    try:
+        events = await store.read(record.id, cursor.position - 1, 1)
+    except EventsGoneError:
+        return True
+    return bool(events) and events[0].epoch == cursor.epoch
 
 
 async def _gone(receive: Receive) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from turnwire.server.requests import MessageBody, RagMessageBody
+from turnwire.server.routes import ag_ui, ai_sdk, openai_paths, sockets
 
 
 def _body(model: type[MessageBody]) -> dict[str, Any]:
@@ -103,7 +104,14 @@ _PATHS: dict[str, Any] = {
 
 
 def with_streams(schema: dict[str, Any]) -> dict[str, Any]:
-    schema["paths"] = {**_PATHS, **schema["paths"]}
+    schema["paths"] = {
+        **_PATHS,
+        **ag_ui.PATHS,
+        **ai_sdk.PATHS,
+        **openai_paths.PATHS,
+        **sockets.PATHS,
+        **schema["paths"],
+    }
     components = schema.setdefault("components", {}).setdefault("schemas", {})
     for model in (MessageBody, RagMessageBody):
         message = model.model_json_schema(ref_template="#/components/schemas/{model}")

@@ -10,7 +10,7 @@ import re
 from turnwire.assembly import SSE_CHAT, WIRES
 from turnwire.core.contracts import Wire
 from turnwire.core.encoding import ascii_json
-from turnwire.core.errors import EventsGoneError, TurnNotFoundError
+from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.follow import follow
 from turnwire.core.turns import TurnRecord
 from turnwire.server.answers import answer_of, answer_status, logged_json, turn_error
@@ -36,6 +36,7 @@ from turnwire.server.routes.exchange import (
     answered,
     budget_header,
     idempotency_key,
+    is_ours,
     read_json,
     session_header,
     stream_headers,
@@ -43,9 +44,10 @@ from turnwire.server.routes.exchange import (
     turn_headers,
 )
 from turnwire.server.streams.connection import Receive, Send
-from turnwire.server.streams.lookahead import Place, place_of, void_of
+from turnwire.server.streams.lookahead import Place, place_of, place_of_frame, void_of
 from turnwire.server.streams.opening import SessionStream, TurnStream
 from turnwire.server.turnwire import Turnwire
+from turnwire.wires.ag_ui.wire import AgUi
 
 _MOST_WAIT_SECONDS = 60
 
@@ -89,11 +91,15 @@ class StreamRoutes:
             return None
         place = None
         if wire.keeps_state:
-            place = await self._place(record, cursor, offset or 0, wire)
+            if wire.name == AgUi.name and b"last-event-id" in headers:
+                # The ids of this wire are numbers of frames, not positions.
+                place = await place_of_frame(self._turnwire.store, record.id, wire, cursor.position)
+            else:
+                place = await self._place(record, cursor, offset or 0, wire)
             is_read = place is not None and place.is_end and not place.rest
         else:
             is_read = record.phase == "ended" and cursor.position >= record.last_position
-            is_read = is_read and await self._is_ours(record, cursor)
+            is_read = is_read and await is_ours(self._turnwire.store, record, cursor)
         if is_read:
             # A browser's EventSource comes back after every close; only this stops it.
             await respond(send, 204, b"", added)
@@ -107,7 +113,7 @@ class StreamRoutes:
         self, scope: Request, caller: Caller, record: TurnRecord, cursor: Cursor, wire: Wire, added: Headers
     ) -> TurnStream:
         headers = stream_headers(scope, wire, record, added)
-        after = cursor.position if await self._is_ours(record, cursor) else None
+        after = cursor.position if await is_ours(self._turnwire.store, record, cursor) else None
         return TurnStream(self._turnwire.streams, self._turnwire.runner, caller, record, after, wire, headers)
 
     async def _place(self, record: TurnRecord, cursor: Cursor, offset: int, wire: Wire) -> Place | None:
@@ -120,7 +126,7 @@ class StreamRoutes:
             return await place_of(store, record.id, wire, offset)
         if not cursor.position:
             return None
-        if not await self._is_ours(record, cursor):
+        if not await is_ours(self._turnwire.store, record, cursor):
             raise _reset()
         if record.phase == "ended" and cursor.position == record.last_position:
             return Place(cursor.position, is_end=True)
@@ -129,25 +135,13 @@ class StreamRoutes:
             raise _reset()
         return Place(cursor.position, void=void)
 
-    async def _is_ours(self, record: TurnRecord, cursor: Cursor) -> bool:
-        """Whether the position is one that this log has given out, so that it can be gone on from."""
-        if cursor.position > record.last_position:
-            return False
-        if cursor.epoch is None or cursor.position == 0:
-            return True
-        try:
-            events = await self._turnwire.store.read(record.id, cursor.position - 1, 1)
-        except EventsGoneError:
-            return True
-        return bool(events) and events[0].epoch == cursor.epoch
-
     async def _long_poll(self, send: Send, record: TurnRecord, cursor: Cursor, wait: str, added: Headers) -> None:
         """For proxies that buffer: what there is after a position, or what comes within the time."""
         try:
             seconds = min(float(wait), _MOST_WAIT_SECONDS)
         except ValueError:
             raise HttpError(422, "invalid_request", "wait: not a number of seconds") from None
-        if not await self._is_ours(record, cursor):
+        if not await is_ours(self._turnwire.store, record, cursor):
             raise _reset()
         events = await self._turnwire.store.read(record.id, cursor.position, 1_000)
         if not events and record.phase != "ended" and seconds > 0:

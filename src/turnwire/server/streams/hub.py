@@ -74,11 +74,15 @@ class StreamHub:
     def connect(self, send: Send, wire: Wire, caller: Caller) -> Connection:
         kind = QuietConnection if wire.keeps_state else Connection
         connection = kind(send, wire, caller.principal, caller.key_id)
+        self.welcome(connection)
+        return connection
+
+    def welcome(self, connection: Connection) -> None:
+        """Looks after a connection until it is disconnected."""
         self._connections.add(connection)
-        self._open_by[caller.principal] += 1
+        self._open_by[connection.principal] += 1
         if self._draining:
             connection.finish(self._farewell())
-        return connection
 
     def disconnect(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -121,7 +121,7 @@ async def place_of_frame(store: LogReader, turn_id: str, wire: Wire, count: int)
                 position, is_end = logged.position, logged.is_last
                 frames = said.count(b"\n\n")
                 if seen + frames > count:
-                    return Place(position, _after_frames(said, count - seen), void, is_end)
+                    return Place(position, after_frames(said, count - seen), void, is_end)
                 seen += frames
     except RestartedError:
         return await place_of_frame(store, turn_id, wire, count)  # It has come since we looked.
@@ -145,7 +145,7 @@ async def place_after_wait(store: LogReader, turn_id: str, wire: Wire) -> Place:
     return place
 
 
-def _after_frames(said: bytes, count: int) -> bytes:
+def after_frames(said: bytes, count: int) -> bytes:
     for _ in range(count):
         said = said[said.index(b"\n\n") + 2 :]
     return said

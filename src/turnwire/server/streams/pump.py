@@ -99,7 +99,7 @@ class TurnPump:
         if is_last:
             self.has_ended = True
         if self.wire.keeps_state:
-            self._look_for_pause(events[-1])
+            self._look_for_pause()
         readers = self._readers
         if len(readers) == 1:
             reader = readers[0]
@@ -112,12 +112,12 @@ class TurnPump:
         if len(self.frames) > _WINDOW_FRAMES or self._size > _WINDOW_BYTES:
             self._trim()
 
-    def _look_for_pause(self, newest: LoggedEvent) -> None:
+    def _look_for_pause(self) -> None:
         self.farewell = b""
         if self._pausing is not None:
             self._pausing.cancel()
             self._pausing = None
-        if newest.asks and self.encoder.pause():
+        if self.encoder.pause():
             self._pausing = asyncio.create_task(self._pause())
 
     async def _pause(self) -> None:

@@ -331,10 +331,21 @@ class SqliteStore(Registry):
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
         query = (
             f"SELECT {reading.TURN_COLUMNS} FROM turn WHERE session_id = ?"
-            " AND number > coalesce((SELECT number FROM turn WHERE id = ?), 0) ORDER BY number LIMIT 1"
+            # Ids grow with time, so the place of one that was deleted is known all the same.
+            " AND number > coalesce((SELECT number FROM turn WHERE id = ?),"
+            " (SELECT max(number) FROM turn WHERE session_id = ? AND id < ?), 0) ORDER BY number LIMIT 1"
         )
-        row = await self._read(lambda connection: connection.execute(query, (session_id, after_turn_id)).fetchone())
+        values = (session_id, after_turn_id, session_id, after_turn_id)
+        row = await self._read(lambda connection: connection.execute(query, values).fetchone())
         return self._fresh(reading.turn_from(row)) if row else None
+
+    async def delete_turn(self, principal: str, turn_id: str) -> None:
+        self._erase_soon()
+        record = await self._write(lambda connection: upkeep.delete_turn(connection, principal, turn_id))
+        self._live.pop(record.id, None)
+        for live in self._live.values():
+            if live.record.parent_turn_id == record.id:
+                live.record = replace(live.record, parent_turn_id=record.parent_turn_id)
 
     def _fresh(self, record: TurnRecord) -> TurnRecord:
         live = self._live.get(record.id)

@@ -1,11 +1,13 @@
-"""What is done to logs beside writing them: found again after a restart, sealed, trimmed, expired."""
+"""What is done to logs beside writing them: found again after a restart, sealed, trimmed, expired, erased."""
 
 import sqlite3
 
+from turnwire.core.errors import SessionBusyError
+from turnwire.core.turns import TurnRecord
 from turnwire.stores.guards import Head
 from turnwire.stores.sqlite.lines import seal, unseal
 from turnwire.stores.sqlite.live import LiveTurn
-from turnwire.stores.sqlite.reading import TURN_COLUMNS, turn_from
+from turnwire.stores.sqlite.reading import TURN_COLUMNS, find_turn, turn_from
 
 _STEP = 2_000
 
@@ -55,3 +57,17 @@ def expire(connection: sqlite3.Connection, before: int) -> bool:
         connection.execute("UPDATE sealed_log SET body = ? WHERE turn = ?", (seal(unseal(body)[-1]), number))
         connection.execute("UPDATE turn SET first_kept = ? WHERE number = ?", (last_position, number))
     return len(found) == 100
+
+
+def delete_turn(connection: sqlite3.Connection, principal: str, turn_id: str) -> TurnRecord:
+    """Erases an ended turn. Raises TurnNotFoundError, SessionBusyError."""
+    record = find_turn(connection, turn_id, principal)
+    if record.phase != "ended":
+        raise SessionBusyError(record.session_id, 1)
+    (number,) = connection.execute("SELECT number FROM turn WHERE id = ?", (record.id,)).fetchone()
+    for table in ("sealed_log", "journal", "checkpoint"):
+        connection.execute(f"DELETE FROM {table} WHERE turn = ?", (number,))
+    connection.execute("DELETE FROM turn WHERE number = ?", (number,))
+    query = "UPDATE turn SET parent_turn_id = ? WHERE session_id = ? AND parent_turn_id = ?"
+    connection.execute(query, (record.parent_turn_id, record.session_id, record.id))
+    return record

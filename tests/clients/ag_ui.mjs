@@ -1,0 +1,47 @@
+// AG-UI's HttpAgent, which verifies every run.
+import { HttpAgent } from "@ag-ui/client";
+import { say, told, until, url } from "./talking.mjs";
+
+const [scene, message, ...more] = told;
+const agent = new HttpAgent({ url: `${url}/ag-ui`, threadId: "thread-1" });
+const seen = [];
+const said = {};
+const subscriber = {
+  onEvent: ({ event }) => { seen.push(event); },
+  onRunErrorEvent: ({ event }) => { said.error = { message: event.message, code: event.code }; },
+};
+
+async function run(parameters) {
+  seen.length = 0;
+  delete said.error;
+  delete said.rejected;
+  try {
+    await agent.runAgent(parameters, subscriber);
+  } catch (error) {
+    said.rejected = String(error);
+  }
+  const finished = seen.findLast((event) => event.type === "RUN_FINISHED");
+  say({ ...said, types: seen.map((event) => event.type), outcome: finished?.outcome, messages: agent.messages });
+  return finished;
+}
+
+agent.addMessage({ id: "u1", role: "user", content: message });
+if (scene === "stop") {
+  const running = run({ runId: "run-1" });
+  await until(() => seen.some((event) => event.type === "TEXT_MESSAGE_CONTENT"));
+  const turn = await (await fetch(`${url}/v1/turns/run-1/cancel`, { method: "POST" })).json();
+  say({ cancelled: turn.outcome });
+  await running;
+} else {
+  const finished = await run({ runId: "run-1" });
+  if (scene === "decide") {
+    const resume = finished.outcome.interrupts.map(({ id }) => ({
+      interruptId: id, status: "resolved", payload: { approved: more[0] === "true" },
+    }));
+    await run({ runId: "run-2", resume });
+  }
+  if (scene === "twice") {
+    agent.addMessage({ id: "u2", role: "user", content: more[0] });
+    await run({ runId: "run-2" });
+  }
+}

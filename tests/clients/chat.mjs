@@ -1,0 +1,85 @@
+// The AI SDK's chat, over HTTP (5, 6 and 7) and on a WebSocket (7).
+import { say, told, until, url } from "./talking.mjs";
+
+const [transportName, scene, ...more] = told;
+const ai = await import({ http5: "ai5", http6: "ai" }[transportName] ?? "ai7");
+
+class State {
+  status = "ready";
+  error = undefined;
+  constructor(messages) { this.messages = messages; }
+  pushMessage = (message) => { this.messages = [...this.messages, message]; };
+  popMessage = () => { this.messages = this.messages.slice(0, -1); };
+  replaceMessage = (index, message) => { this.messages = this.messages.with(index, structuredClone(message)); };
+  snapshot = (value) => structuredClone(value);
+}
+
+class Chat extends ai.AbstractChat {
+  constructor({ messages = [], ...options }) { super({ ...options, state: new State(messages) }); }
+}
+
+async function transport() {
+  if (transportName !== "ws7") return new ai.DefaultChatTransport({ api: `${url}/api/chat?sdk_version=${transportName.at(-1)}` });
+  const { WebSocket } = await import("undici");
+  return new ai.WebSocketChatTransport({ url: `${url.replace("http", "ws")}/api/chat/ws`, webSocket: WebSocket });
+}
+
+const chats = [];
+const seen = [];
+async function open(id, messages) {
+  const chat = new Chat({
+    id,
+    messages,
+    transport: await transport(),
+    sendAutomaticallyWhen: ai.lastAssistantMessageIsCompleteWithApprovalResponses,
+    onData: (part) => seen.push(part.type),
+  });
+  chats.push(chat);
+  return chat;
+}
+
+const last = (chat) => chat.messages.at(-1);
+const parts = (chat) => (last(chat)?.role === "assistant" ? last(chat).parts : []);
+const text = (chat) => parts(chat).filter((part) => part.type === "text").map((part) => part.text).join("");
+const report = (chat) => ({ status: chat.status, error: chat.error?.message, message: last(chat), count: chat.messages.length, seen });
+
+const chat = await open("chat-1");
+if (scene === "ask") {
+  await chat.sendMessage({ text: more[0] });
+  say(report(chat));
+} else if (scene === "again") {
+  await chat.sendMessage({ text: more[0] });
+  const first = last(chat).id;
+  await chat.regenerate();
+  say({ ...report(chat), first });
+} else if (scene === "decide") {
+  await chat.sendMessage({ text: more[0] });
+  const part = last(chat).parts.find((one) => one.approval);
+  say({ asked: part, ...report(chat) });
+  await chat.addToolApprovalResponse({ id: part.approval.id, approved: more[1] === "true", reason: "as I like" });
+  await until(() => chat.status === "ready" && text(chat));
+  say(report(chat));
+} else if (scene === "stop") {
+  const sending = chat.sendMessage({ text: more[0] });
+  await until(() => text(chat));
+  say({ begun: text(chat) });
+  const stopping = fetch(`${url}/api/chat/chat-1/stop`, { method: "POST" });
+  await chat.stop();
+  await sending;
+  if (transportName !== "ws7") await stopping;
+  say(report(chat));
+} else if (scene === "resume") {
+  const sending = chat.sendMessage({ text: more[0] });
+  await until(() => text(chat));
+  // A page that was loaded again knows what was asked, and nothing of the answer.
+  const again = await open("chat-1", chat.messages.slice(0, 1));
+  const resuming = again.resumeStream();
+  await until(() => text(again));
+  say({ begun: text(again) });
+  await Promise.all([sending, resuming]);
+  say({ ...report(again), same: JSON.stringify(last(again)) === JSON.stringify(last(chat)) });
+  const idle = await open("chat-1", again.messages);
+  await idle.resumeStream();
+  say(report(idle));
+}
+for (const one of chats) one.transport.close?.();

@@ -1,0 +1,70 @@
+"""An agent that plays what it is asked for: every kind of turn that a client may meet."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from turnwire.core.approvals import WaitForApproval
+from turnwire.core.errors import AgentError
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    CitationEvent,
+    Event,
+    ReasoningEvent,
+    SearchEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.core.turns import Turn
+
+RICH = "Zürich\u2028 is 🌞 [1], [2].\n"
+"""With a separator that some line splitters know, and a character outside the first plane."""
+
+
+async def play(turn: Turn) -> AsyncIterator[Event | str]:
+    async for line in _SCENES[turn.message.partition(" ")[0]](turn):
+        yield line
+
+
+async def _plain(turn: Turn) -> AsyncIterator[Event | str]:
+    yield "Plain "
+    yield "answer."
+
+
+async def _rich(turn: Turn) -> AsyncIterator[Event | str]:
+    yield StatusEvent("thinking")
+    yield ReasoningEvent("Where is it ")
+    yield ReasoningEvent("sunny?")
+    yield SearchEvent("s1", "started", "search", query="sun")
+    yield SearchEvent("s1", "finished", "search", query="sun", ms=3)
+    yield ToolCallEvent("c1", "weather", {"city": "Zürich"})
+    yield ToolProgressEvent("c1", "looking up", 0.5)
+    yield TokenEvent("to myself", agent_path=("helper",))
+    yield ToolResultEvent("c1", "weather", True, {"sky": "sunny"}, 12)
+    yield ToolCallEvent("c2", "weather", {"city": "Atlantis"})
+    yield ToolResultEvent("c2", "weather", False, "no such city", 1)
+    for piece in RICH:
+        yield piece
+    yield CitationEvent(1, "doc-1", "chunk-1", title="The sun", url="https://example.org/sun", supporting_quote="sunny")
+    yield CitationEvent(2, "notes/sun.md", "chunk-2", title="Notes")
+    yield UsageEvent("scripted", input_tokens=11, output_tokens=7)
+
+
+async def _pay(turn: Turn) -> AsyncIterator[Event | str]:
+    if turn.resumption is None:
+        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40}, "it costs money")])
+    (decision,) = turn.resumption.decisions
+    if decision.approved:
+        yield ToolResultEvent("c1", "pay", True, "receipt 1")
+    yield "Paid." if decision.approved else decision.denial
+
+
+async def _fail(turn: Turn) -> AsyncIterator[Event | str]:
+    yield "It begins "
+    raise AgentError("the model is away", code="model_away")
+
+
+_SCENES: dict[str, Any] = {"plain": _plain, "rich": _rich, "pay": _pay, "fail": _fail}

@@ -1,0 +1,640 @@
+"""`/ag-ui` over real sockets: runs, their resumption, decisions, what a thread holds, and who may see it."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import Serve, StoreKind
+from tests.server.readers import by_user, user
+from tests.server.test_auth import holder
+from tests.serving import Client, Frame, Puppet, Served, Stream, error_of, saying, within
+from tests.wires.ag_ui_rules import Rules, check
+from turnwire.core.approvals import WaitForApproval
+from turnwire.core.errors import AgentError
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    CitationEvent,
+    RestartEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from turnwire.core.turns import Message, ToolRequest, Turn
+
+OPENING = b": stream-open\n\n"
+
+
+def run_input(run_id: str = "r1", text: str = "Hello", *, thread: str = "th", **more: Any) -> dict[str, Any]:
+    """What `HttpAgent` sends."""
+    return {
+        "threadId": thread,
+        "runId": run_id,
+        "protocolVersion": "1.0",
+        "state": {},
+        "messages": [{"id": f"u-{run_id}", "role": "user", "content": text}],
+        "tools": [],
+        "context": [],
+        "forwardedProps": {},
+        **more,
+    }
+
+
+def run(client: Client, run_id: str = "r1", text: str = "Hello", *, last: str | None = None, **more: Any) -> Any:
+    headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
+    return client.stream("POST", "/ag-ui", json=run_input(run_id, text, **more), headers=headers)
+
+
+def read(client: Client, run_id: str, *, last: str | None = None, **query: Any) -> Any:
+    headers = {"Last-Event-ID": last} if last else {}
+    return client.stream("GET", "/ag-ui", params={"runId": run_id, **query}, headers=headers)
+
+
+async def whole(client: Client, run_id: str = "r1", text: str = "Hello", **more: Any) -> list[Frame]:
+    async with run(client, run_id, text, **more) as stream:
+        return await stream.rest()
+
+
+async def held(client: Client, thread: str = "th") -> dict[str, Any]:
+    answer = await client.http.get("/ag-ui", params={"threadId": thread})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def kinds(frames: list[Frame]) -> list[str]:
+    return [frame.type for frame in frames]
+
+
+def text_of(frames: list[Frame]) -> str:
+    return "".join(frame.event["delta"] for frame in frames if frame.type == "TEXT_MESSAGE_CONTENT")
+
+
+def keep_the_rules(frames: list[Frame]) -> None:
+    rules = Rules()
+    for frame in frames:
+        rules.take(frame.event)
+    assert rules.state in ("finished", "failed")
+
+
+# Runs
+
+
+async def test_a_run_is_answered_with_its_events(server: Served, puppet: Puppet) -> None:
+    async with run(server, "run-1", "Hello", thread="thread-1") as stream:
+        assert stream.headers["content-type"] == "text/event-stream"
+        assert stream.headers["cache-control"] == "no-cache, no-transform"
+        assert stream.headers["x-accel-buffering"] == "no"
+        assert stream.headers["x-run-id"] == "run-1"
+        assert stream.headers["location"] == "/ag-ui?runId=run-1&version=1"
+        begun = await stream.next()
+        assert begun.event == {
+            "type": "RUN_STARTED",
+            "threadId": "thread-1",
+            "runId": "run-1",
+            "protocolVersion": "1.0",
+        }
+        part = await puppet.part()
+        assert (part.turn.message, part.turn.channel, part.turn.history) == ("Hello", "ag_ui", ())
+        part.say("Good ", "day.")
+        part.end()
+        frames = [begun, *await stream.rest()]
+    keep_the_rules(frames)
+    assert check(stream.raw.removeprefix(OPENING)) == [frame.event for frame in frames]
+    assert text_of(frames) == "Good day."
+    assert frames[-1].event["outcome"] == {"type": "success"}
+    snapshot = await server.snapshot("run-1")
+    assert (snapshot["external_id"], snapshot["outcome"]) == ("run-1", "completed")
+
+
+async def test_the_last_message_of_the_user_is_asked_and_the_thread_goes_on(server: Served, puppet: Puppet) -> None:
+    async with run(server, "r1", "One") as stream:
+        (await puppet.part()).end()
+        await stream.rest()
+    told = [
+        {"id": "u-r1", "role": "user", "content": "One"},
+        {"id": "s", "role": "system", "content": "Obey."},
+        {"id": "u2", "role": "user", "content": [{"type": "text", "text": "Two"}, {"type": "image", "source": {}}]},
+        {"id": "x", "role": "activity", "activityType": "search", "content": {"phase": "started"}},
+    ]
+    async with run(server, "r2", messages=told) as stream:
+        part = await puppet.part()
+        assert part.turn.message == "Two"
+        assert [message.content for message in part.turn.history] == ["One", ""]
+        part.end()
+        await stream.rest()
+
+
+async def test_what_was_said_in_a_thread_that_is_new_here_is_the_history(server: Served, puppet: Puppet) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q":"x"}'}}
+    lost = {"id": "c2", "type": "function", "function": {"name": "find", "arguments": "{"}}
+    told = [
+        {"id": "s", "role": "system", "content": "Obey me."},
+        {"id": "u1", "role": "user", "content": "One"},
+        {"id": "a1", "role": "assistant", "toolCalls": [call, lost]},
+        {"id": "t1", "role": "tool", "toolCallId": "c1", "content": "found"},
+        {"id": "a2", "role": "assistant", "content": "inner", "subagentRunId": "x"},
+        {"id": "a3", "role": "assistant", "content": "Here."},
+        {"id": "u2", "role": "user", "content": "Two"},
+    ]
+    expected = (
+        Message("user", "One"),
+        Message("assistant", "", tool_calls=(ToolRequest("c1", "find", {"q": "x"}),)),
+        Message("tool", "found", call_id="c1"),
+        Message("assistant", "Here."),
+    )
+    async with run(server, "r1", messages=told) as stream:
+        part = await puppet.part()
+        assert (part.turn.message, part.turn.history) == ("Two", expected)
+        part.say("2")
+        part.end()
+        await stream.rest()
+    # It stays the history of what follows, though it is not sent again.
+    async with run(server, "r2", "Three") as stream:
+        part = await puppet.part()
+        assert part.turn.history == (*expected, Message("user", "Two"), Message("assistant", "2"))
+        part.end()
+        await stream.rest()
+    assert [message["content"] for message in (await held(server))["messages"]] == ["One", "Here.", "Two", "2", "Three"]
+
+
+async def test_a_question_may_be_asked_in_the_same_words_twice(serve: Serve, puppet: Puppet) -> None:
+    told = [
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": "Because."},
+        {"role": "user", "content": [{"type": "text", "content": "Why?"}]},
+    ]
+    for asked in (told, [told[0], told[1], told[0]]):
+        async with serve() as server, run(server, messages=asked) as stream:
+            part = await puppet.part()
+            assert (part.turn.message, [one.content for one in part.turn.history]) == ("Why?", ["Why?", "Because."])
+            part.end()
+            await stream.rest()
+
+
+async def test_an_answer_is_made_anew_from_what_stood_before_it(server: Served, puppet: Puppet) -> None:
+    async def answered(run_id: str, messages: list[dict[str, Any]], says: str) -> tuple[Any, list[Frame]]:
+        async with run(server, run_id, messages=messages) as stream:
+            part = await puppet.part()
+            part.say(says)
+            part.end()
+            return part.turn.history, await stream.rest()
+
+    one = {"id": "u1", "role": "user", "content": "One"}
+    two = {"id": "u2", "role": "user", "content": "Two"}
+    _, frames = await answered("r1", [one], "first")
+    said = next(frame.event["messageId"] for frame in frames if frame.type == "TEXT_MESSAGE_START")
+    answer = {"id": said, "role": "assistant", "content": "first"}
+    await answered("r2", [one, answer, two], "second")
+    history, _ = await answered("r3", [one, answer, two], "again")
+    assert [message.content for message in history] == ["One", "first"]
+    history, _ = await answered("r4", [one], "anew")
+    assert history == ()
+    assert [message["content"] for message in (await held(server))["messages"]] == ["One", "anew"]
+    # An id that is used again, for other words, is another message.
+    history, _ = await answered("r5", [{**one, "content": "Three"}], "third")
+    assert [message.content for message in history] == ["One", "anew"]
+
+
+async def test_options_of_a_message_stand_in_the_forwarded_props(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        more: Any = {
+            "forwardedProps": {"review": False, "on_busy": "reject", "model": "theirs"},
+            "context": [{"description": "page", "value": "tides"}],
+            "state": {"n": 1},
+        }
+        async with run(server, **more) as stream:
+            part = await puppet.part()
+            assert part.turn.options == {
+                "review": False,
+                "message_id": "u-r1",
+                "context": [{"description": "page", "value": "tides"}],
+                "state": {"n": 1},
+            }
+            busy = await server.http.post("/ag-ui", json=run_input("r2", **more))
+            assert error_of(busy, 409)["code"] == "session_busy"
+            part.end()
+            await stream.rest()
+        wrong = await server.http.post("/ag-ui", json=run_input("r3", forwardedProps={"agent": "nobody"}))
+        assert error_of(wrong, 422)["code"] == "agent_not_found"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "agent"),
+    [("failed", AgentError("no luck", code="out_of_luck")), ("broken", RuntimeError("a secret"))],
+)
+async def test_a_failure_is_told_in_the_protocols_word(
+    serve: Serve, puppet: Puppet, outcome: str, agent: Exception, errors_in_the_log: list[str]
+) -> None:
+    errors_in_the_log.append("the agent")
+    async with serve() as server, run(server) as stream:
+        part = await puppet.part()
+        part.say(ToolCallEvent("c1", "find", {}), "so f")
+        part.end(agent)
+        frames = await stream.rest()
+    keep_the_rules(frames)
+    assert frames[-1].type == "RUN_ERROR"
+    assert frames[-1].event["code"] == ("out_of_luck" if outcome == "failed" else "agent_failed")
+    assert "secret" not in stream.raw.decode()
+
+
+# Joining and resuming
+
+
+async def test_a_run_that_is_known_is_joined_and_never_started_twice(server: Served, puppet: Puppet) -> None:
+    async with run(server) as first:
+        part = await puppet.part()
+        part.say("Good ")
+        await first.until("TEXT_MESSAGE_CONTENT")
+        async with run(server) as second:
+            part.say("day.")
+            part.end()
+            assert text_of(await second.rest()) == "Good day."
+        await first.rest()
+    assert first.raw == second.raw
+    assert (first.turn_id, await server.written()) == (second.turn_id, (1, 1))
+    other = await server.http.post("/ag-ui", json=run_input("r1", "Something else"))
+    assert error_of(other, 409)["code"] == "idempotency_conflict"
+
+
+@pytest.mark.parametrize("how", ["post", "get", "offset"])
+async def test_a_client_goes_on_after_any_frame_it_has(serve: Serve, kind: StoreKind, how: str) -> None:
+    lines = [
+        "Let me see. ",
+        ToolCallEvent("c1", "find", {}),
+        ToolResultEvent("c1", "find", True, "x"),
+        TokenEvent("inner", agent_path=("web",)),
+        "Good day.",
+        CitationEvent(1, "d1"),
+    ]
+    async with serve(saying(*lines), store=kind) as server:
+        frames = await whole(server)
+        for seen in range(1, len(frames)):
+            last = frames[seen - 1].id
+            if how == "post":
+                again = run(server, last=last)
+            elif how == "get":
+                again = read(server, "r1", last=last, offset="-1", version="1")
+            else:
+                again = read(server, "r1", offset=last, version="1")
+            async with again as stream:
+                assert await stream.rest() == frames[seen:]
+        for query in ({}, {"offset": "-1"}):
+            async with read(server, "r1", version="1", **query) as stream:
+                assert await stream.rest() == frames
+        ended = await server.http.get("/ag-ui", params={"runId": "r1", "offset": frames[-1].id, "version": "1"})
+        assert ended.status_code == 204
+        beyond = await server.http.get("/ag-ui", params={"runId": "r1", "offset": "999"})
+        assert error_of(beyond, 416)["code"] == "bad_offset"
+
+
+async def test_the_wire_is_resumed_by_its_ids_on_the_route_of_every_wire_too(serve: Serve) -> None:
+    async with serve(saying("Good ", ToolCallEvent("c1", "find", {}), "day.")) as server:
+        await whole(server)
+        path, query = "/v1/turns/r1/events", {"wire": "ag_ui", "run_id": "r1", "thread_id": "th"}
+        async with server.stream("GET", path, params=query) as stream:
+            frames = await stream.rest()
+        assert frames == await whole(server)
+        for seen in range(1, len(frames)):
+            last = {"Last-Event-ID": frames[seen - 1].id or ""}
+            async with server.stream("GET", path, params=query, headers=last) as stream:
+                assert await stream.rest() == frames[seen:]
+        last = {"Last-Event-ID": frames[-1].id or ""}
+        assert (await server.http.get(path, params=query, headers=last)).status_code == 204
+
+
+async def test_a_dropped_client_misses_nothing_that_happens_meanwhile(server: Served, puppet: Puppet) -> None:
+    async with run(server) as stream:
+        part = await puppet.part()
+        part.say("Good ")
+        seen = await stream.until("TEXT_MESSAGE_CONTENT")
+    part.say("day")
+    async with run(server, last=seen[-1].id) as stream:
+        seen += await stream.until("TEXT_MESSAGE_CONTENT")
+        part.say(".")
+        part.end()
+        seen += await stream.rest()
+    assert [frame.id for frame in seen] == [str(number) for number in range(1, len(seen) + 1)]
+    keep_the_rules(seen)
+    assert text_of(seen) == "Good day."
+
+
+async def test_what_was_begun_anew_is_left_out_and_who_has_the_old_must_read_again(serve: Serve) -> None:
+    async with serve(saying("Good ", "n", "ight", RestartEvent(3, "worker_lost"), "day.")) as server:
+        await server.ended(await server.start(turn_id="r1"))
+        async with read(server, "r1") as stream:
+            frames = await stream.rest()
+        keep_the_rules(frames)
+        assert text_of(frames) == "Good day."
+        async with read(server, "r1", last="4") as stream:
+            assert await stream.rest() == frames[4:]
+        old = await server.http.get("/ag-ui", params={"runId": "r1"}, headers={"Last-Event-ID": "5"})
+        assert error_of(old, 409)["code"] == "reset"
+
+
+async def test_the_header_names_the_run_where_the_body_does_not(serve: Serve) -> None:
+    async with serve(saying("a")) as server:
+        body = {name: value for name, value in run_input().items() if name not in ("runId", "protocolVersion")}
+        async with server.stream("POST", "/ag-ui", json=body, headers={"X-Run-Id": "mine"}) as stream:
+            frames = await stream.rest()
+        assert frames[0].event == {"type": "RUN_STARTED", "threadId": "th", "runId": "mine"}
+        async with read(server, "mine", offset="-1") as stream:
+            assert await stream.rest() == frames
+
+
+async def test_a_page_elsewhere_may_send_and_read_the_header_that_names_a_run(serve: Serve) -> None:
+    async with serve(saying("a"), allowed_origins=["http://page.test"]) as server:
+        origin = {"Origin": "http://page.test"}
+        asking = {**origin, "Access-Control-Request-Method": "POST"}
+        allowed = (await server.http.options("/ag-ui", headers=asking)).headers["access-control-allow-headers"]
+        assert {"X-Run-Id", "Last-Event-ID"} <= set(allowed.split(", "))
+        answer = await server.http.post("/ag-ui", json=run_input(), headers=origin)
+        assert "X-Run-Id" in answer.headers["access-control-expose-headers"].split(", ")
+
+
+async def test_a_run_without_names_goes_by_ours(serve: Serve) -> None:
+    async with serve(saying("a")) as server:
+        async with server.stream("POST", "/ag-ui", json={"messages": run_input()["messages"]}) as stream:
+            frames = await stream.rest()
+        assert frames[0].event == {"type": "RUN_STARTED", "threadId": stream.session_id, "runId": stream.turn_id}
+
+
+# Stopping
+
+
+@pytest.mark.parametrize("what", [{"runId": "r1"}, {"threadId": "th"}])
+async def test_stop_stops(server: Served, puppet: Puppet, what: dict[str, str]) -> None:
+    async with run(server) as stream:
+        part = await puppet.part()
+        part.say("so f")
+        await stream.until("TEXT_MESSAGE_CONTENT")
+        answer = await server.http.post("/ag-ui/stop", json=what)
+        assert (answer.status_code, answer.json()) == (200, {"stopped": ["r1"]})
+        frames = await stream.rest()
+        assert part.over.is_set()
+    assert frames[-1].event["outcome"] == {"type": "cancelled"}
+    assert (await server.http.post("/ag-ui/stop", json=what)).json() == {"stopped": []}
+
+
+async def test_stop_needs_to_be_told_what(server: Served) -> None:
+    assert error_of(await server.http.post("/ag-ui/stop", json={}), 422)["code"] == "invalid_request"
+    assert error_of(await server.http.post("/ag-ui/stop", json={"runId": "no"}), 404)["code"] == "turn_not_found"
+    assert error_of(await server.http.post("/ag-ui/stop", json={"threadId": "no"}), 404)["code"] == "session_not_found"
+    assert error_of(await server.http.post("/ag-ui/stop", json={"threadId": ""}), 422)["code"] == "invalid_request"
+
+
+# Decisions
+
+
+async def careful(turn: Turn) -> AsyncIterator[Any]:
+    """Asks about two calls, and then about the first one again."""
+    if turn.resumption is None:
+        yield "May I? "
+        mail = ApprovalRequestEvent("c2", "mail", {}, agent_path=("clerk",))
+        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40}, "it costs money"), mail])
+    told = {decision.call_id: decision for decision in turn.resumption.decisions}
+    for decision in told.values():
+        yield ToolResultEvent(decision.call_id, decision.tool, decision.approved, decision.reason)
+    if "c2" in told and told["c1"].approved:
+        yield "Once more? "
+        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 50})])
+    yield "Paid." if told["c1"].approved else "Kept."
+
+
+def resolved(interrupts: list[dict[str, Any]], **payload: Any) -> list[dict[str, Any]]:
+    return [{"interruptId": one["id"], "status": "resolved", "payload": payload} for one in interrupts]
+
+
+def interrupts_of(frames: list[Frame]) -> list[dict[str, Any]]:
+    assert frames[-1].event["outcome"]["type"] == "interrupt"
+    return frames[-1].event["outcome"]["interrupts"]
+
+
+async def test_decisions_come_with_the_next_run_and_the_turn_goes_on(serve: Serve, kind: StoreKind) -> None:
+    async with serve(careful, store=kind) as server:
+        first = await whole(server)
+        keep_the_rules(first)
+        asked = interrupts_of(first)
+        assert [one["toolCallId"].rpartition(":")[2] for one in asked] == ["c1", "c2"]
+        second = await whole(server, "r2", resume=resolved(asked, approved=True, reason="fine"), parentRunId="r1")
+        keep_the_rules(first + second)
+        assert (second[0].event["runId"], second[0].event["parentRunId"]) == ("r2", "r1")
+        asked_again = interrupts_of(second)
+        assert asked_again[0]["metadata"]["input"] == {"amount": 50}
+        # The old decision was about the old request, though it is for the same call.
+        assert (
+            await whole(server, "r2", resume=resolved(asked, approved=True, reason="fine"), parentRunId="r1") == second
+        )
+        assert (await server.snapshot("r1"))["phase"] == "waiting"
+        cancelled = [{"interruptId": asked_again[0]["id"], "status": "cancelled"}]
+        third = await whole(server, "r3", resume=cancelled, parentRunId="r2")
+        keep_the_rules(first + second + third)
+        assert (third[0].event["runId"], third[0].event["parentRunId"]) == ("r3", "r2")
+        assert (text_of(third), third[-1].event["outcome"]) == ("Kept.", {"type": "success"})
+        assert await server.written() == (1, 1)
+        # The ids go on through all runs of the turn, and a request that is repeated gets the same.
+        assert [frame.id for frame in first + second + third] == [
+            str(number) for number in range(1, len(first + second + third) + 1)
+        ]
+        again = await whole(server, "r3", resume=cancelled, parentRunId="r2")
+        assert again == third
+        for seen in range(1, len(third)):
+            assert await whole_after(server, third[seen - 1].id, cancelled) == third[seen:]
+        # By the name it was resumed with, or by its number.
+        for name in ("r3", "r1:3"):
+            async with read(server, name, version="1") as stream:
+                found = await stream.rest()
+            assert found[0].event["runId"] == name
+            assert [frame.data for frame in found[1:-1]] == [frame.data for frame in third[1:-1]]
+        async with read(server, "r1", version="1") as stream:
+            replayed = await stream.rest()
+        keep_the_rules(replayed)
+        started = [frame.event["runId"] for frame in replayed if frame.type == "RUN_STARTED"]
+        assert started == ["r1", "r1:2", "r1:3"]
+        missing = await server.http.get("/ag-ui", params={"runId": "r1:4"})
+        assert error_of(missing, 404)["code"] == "turn_not_found"
+
+
+async def whole_after(server: Client, last: str | None, decisions: list[dict[str, Any]]) -> list[Frame]:
+    async with run(server, "r3", last=last, resume=decisions, parentRunId="r2") as stream:
+        return await stream.rest()
+
+
+async def test_a_decision_that_cannot_be_taken_says_why_and_takes_nothing(serve: Serve) -> None:
+    async with serve(careful) as server:
+        asked = interrupts_of(await whole(server))
+
+        async def refused(status: int, entries: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+            return error_of(await server.http.post("/ag-ui", json=run_input("r2", resume=entries, **more)), status)
+
+        both = resolved(asked, approved=True)
+        assert asked[1]["id"] in (await refused(422, both[:1]))["message"]
+        assert (await refused(422, resolved(asked)))["code"] == "invalid_request"
+        assert (await refused(422, resolved(asked, approved="yes")))["code"] == "invalid_request"
+        assert (await refused(409, resolved(asked, approved=True, args={"amount": 9})))["code"] == "approval_conflict"
+        turn_id = asked[0]["id"].partition(":")[0]
+        for unknown in ("nonsense", f"{turn_id}:999", f"{turn_id}:x", ":7"):
+            entry = {"interruptId": unknown, "status": "cancelled"}
+            assert (await refused(404, [entry]))["code"] in ("approval_not_found", "turn_not_found")
+        mixed = [*both, {"interruptId": "other:7", "status": "cancelled"}]
+        assert (await refused(422, mixed))["code"] == "invalid_request"
+        assert (await refused(404, both, thread="elsewhere"))["code"] == "session_not_found"
+        await whole(server, "r9", thread="other")
+        assert (await refused(404, both, thread="other"))["code"] == "turn_not_found"
+        assert (await server.snapshot("r1"))["phase"] == "waiting"
+        await whole(server, "r2", resume=both)
+        assert (await refused(409, resolved(asked[1:], approved=False)))["code"] == "approval_conflict"
+
+
+async def test_who_writes_on_instead_of_deciding_has_the_question_withdrawn(serve: Serve) -> None:
+    async with serve(careful) as server:
+        asked = interrupts_of(await whole(server))
+        await within(whole(server, "r2", "Never mind"))
+        assert (await server.snapshot("r1"))["outcome"] == "cancelled"
+        late = await server.http.post("/ag-ui", json=run_input("r3", resume=resolved(asked, approved=True)))
+        assert error_of(late, 409)["code"] == "turn_not_waiting"
+
+
+async def test_a_turn_that_was_cancelled_while_it_waited_is_replayed_as_two_runs(serve: Serve) -> None:
+    async with serve(careful) as server:
+        first = await whole(server)
+        assert (await server.http.post("/ag-ui/stop", json={"threadId": "th"})).json() == {"stopped": ["r1"]}
+        again = await whole(server)
+    keep_the_rules(again)
+    assert again[: len(first)] == first
+    assert again[-1].event["outcome"] == {"type": "cancelled"}
+
+
+async def test_a_key_that_may_write_may_not_approve(serve: Serve) -> None:
+    async with serve(careful) as server, holder(server, "anna", ("read", "write")) as writer:
+        asked = interrupts_of(await whole(writer))
+        denied = await writer.http.post("/ag-ui", json=run_input("r2", resume=resolved(asked, approved=True)))
+        assert error_of(denied, 403)["code"] == "forbidden"
+        assert (await writer.snapshot("r1"))["phase"] == "waiting"
+
+
+# What a thread holds
+
+
+async def test_a_page_that_is_opened_anew_finds_the_thread(server: Served, puppet: Puppet) -> None:
+    assert await held(server) == {"messages": [], "activeRun": None}
+    async with run(server, "r1", "One") as stream:
+        part = await puppet.part()
+        part.say("Wait. ", ToolCallEvent("c1", "find", {"q": 1}), ToolResultEvent("c1", "find", False, "no"), "Gone.")
+        part.end()
+        await stream.rest()
+    turn_id = stream.turn_id
+    async with run(server, "r2", "Two") as stream:
+        await puppet.part()
+        found = await held(server)
+        assert found["activeRun"] == {"runId": "r2"}
+        assert "interrupts" not in found
+        one, answer, two = found["messages"]
+        assert (one["id"], one["role"], one["content"]) == ("u-r1", "user", "One")
+        assert (two["id"], two["parts"]) == ("u-r2", [{"type": "text", "content": "Two"}])
+        arguments = {"name": "find", "arguments": '{"q":1}'}
+        assert answer == {
+            "id": f"{turn_id}:answer",
+            "role": "assistant",
+            "content": "Wait. Gone.",
+            "parts": [
+                {"type": "text", "content": "Wait. "},
+                {"type": "tool-call", "id": f"{turn_id}:c1", **arguments, "input": {"q": 1}, "state": "error"},
+                {
+                    "type": "tool-result",
+                    "toolCallId": f"{turn_id}:c1",
+                    "content": '{"error":"no"}',
+                    "state": "error",
+                },
+                {"type": "text", "content": "Gone."},
+            ],
+            "toolCalls": [{"id": f"{turn_id}:c1", "type": "function", "function": arguments}],
+            "metadata": {"outcome": "completed"},
+        }
+        await server.http.post("/ag-ui/stop", json={"threadId": "th"})
+
+
+async def test_a_page_that_is_opened_anew_finds_what_is_still_to_be_decided(serve: Serve) -> None:
+    async with serve(careful) as server:
+        asked = interrupts_of(await whole(server))
+        found = await held(server)
+        assert found["activeRun"] is None
+        assert found["interrupts"]["runId"] == "r1"
+        assert [one["id"] for one in found["interrupts"]["pending"]] == [one["id"] for one in asked]
+        assert [part["type"] for part in found["messages"][1]["parts"]] == ["text", "tool-call"]
+        assert found["messages"][1]["parts"][1]["state"] == "approval-requested"
+        turn_id = asked[0]["id"].partition(":")[0]
+        await server.http.post(f"/v1/turns/{turn_id}/approvals/c1", json={"approved": True})
+        pending = (await held(server))["interrupts"]["pending"]
+        assert [one["id"] for one in pending] == [asked[1]["id"]]
+        # Who comes now is still told of both, and may decide them as before.
+        assert interrupts_of(await whole(server)) == asked
+        second = await whole(server, "r2", resume=resolved(asked, approved=True))
+        assert interrupts_of(second)[0]["metadata"]["input"] == {"amount": 50}
+        assert (await held(server))["interrupts"]["runId"] == "r1:2"
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b"[]", 422),
+        (b"{}", 422),
+        (b'{"messages":[]}', 422),
+        (b'{"messages":[{"role":"user","content":"  "}]}', 422),
+        (b'{"messages":[{"role":"user","content":null}]}', 422),
+        (b'{"messages":[{"role":"user","content":{"a":1}}]}', 422),
+        (b'{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}', 422),
+        (b'{"messages":[{"role":"user","content":"a"},{"role":"tool","toolCallId":"c","content":"b"}]}', 422),
+        (b'{"threadId":"a b","messages":[{"role":"user","content":"a"}]}', 422),
+        (b'{"runId":"","messages":[{"role":"user","content":"a"}]}', 422),
+        (b'{"messages":[{"role":"user","content":"a"}],"forwardedProps":{"on_busy":"maybe"}}', 422),
+        (b'{"resume":[{"interruptId":"x","status":"maybe"}]}', 422),
+        (b'{"resume":[{"status":"cancelled"}]}', 422),
+    ],
+)
+async def test_a_bad_request_says_what_is_wrong_and_starts_nothing(serve: Serve, body: bytes, status: int) -> None:
+    async with serve() as server:
+        answer = await server.http.post("/ag-ui", content=body, headers={"Content-Type": "application/json"})
+        assert error_of(answer, status)["code"] in ("invalid_json", "invalid_request")
+        assert await server.written() == (0, 0)
+
+
+async def test_a_bad_place_is_refused(serve: Serve) -> None:
+    async with serve(saying("a")) as server:
+        await whole(server)
+        assert error_of(await server.http.get("/ag-ui"), 422)["code"] == "invalid_request"
+        bad: list[dict[str, str]] = [{"offset": "x"}, {"offset": "-2"}, {"offset": "1.5"}, {"offset": "٣"}]
+        for query in bad:
+            answer = await server.http.get("/ag-ui", params={"runId": "r1", **query})
+            assert error_of(answer, 400)["code"] == "bad_cursor"
+        headers = {"Last-Event-ID": "abc"}
+        assert error_of(await server.http.post("/ag-ui", json=run_input(), headers=headers), 400)
+        plain = await server.http.post("/ag-ui", content=b"{}", headers={"Content-Type": "text/plain"})
+        assert error_of(plain, 415)["code"] == "unsupported_media_type"
+        for run_id in ("nobody", "nobody:2", ":2", "r1:x", "r1:0"):
+            answer = await server.http.get("/ag-ui", params={"runId": run_id})
+            assert error_of(answer, 404)["code"] == "turn_not_found"
+
+
+async def test_a_thread_and_its_runs_are_their_owners_alone(serve: Serve) -> None:
+    async with serve(careful, authenticate=by_user) as server, user(server, "anna") as anna, user(server, "bob") as bob:
+        first = await whole(anna)
+        asked = interrupts_of(first)
+        assert await held(bob) == {"messages": [], "activeRun": None}
+        for query in ({"runId": "r1"}, {"runId": "r1:2"}, {"runId": asked[0]["id"].partition(":")[0]}):
+            assert error_of(await bob.http.get("/ag-ui", params=query), 404)["code"] == "turn_not_found"
+        for what in ({"runId": "r1"}, {"threadId": "th"}):
+            error_of(await bob.http.post("/ag-ui/stop", json=what), 404)
+        stolen = await bob.http.post("/ag-ui", json=run_input("r2", resume=resolved(asked, approved=True)))
+        assert error_of(stolen, 404)["code"] == "turn_not_found"
+        # The same names are another thread and another run.
+        mine: Stream
+        async with run(bob) as mine:
+            await mine.rest()
+        assert mine.turn_id != asked[0]["id"].partition(":")[0]
+        second = await whole(anna, "r2", resume=resolved(asked, approved=True))
+        assert error_of(await bob.http.get("/ag-ui", params={"runId": "r2"}), 404)
+        keep_the_rules(first + second)

@@ -1,0 +1,554 @@
+"""`/api/chat` over real sockets: asking, asking again, coming back, stopping."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.chatting import URL, answers, asks, body, chunks, kinds, post, posting, read
+from tests.server.conftest import Serve, StoreKind
+from tests.server.readers import by_user, user
+from tests.server.test_auth import holder
+from tests.serving import Puppet, Served, error_of, saying, within
+from tests.wires.ui_message import UIMessage
+from turnwire import Turn
+from turnwire.core.errors import AgentError
+from turnwire.core.events import CitationEvent, RestartEvent, SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
+
+LINES = (
+    StatusEvent("reading"),
+    SearchEvent("r1", "started", "find", "tides"),
+    SearchEvent("r1", "finished", "find", "tides"),
+    ToolCallEvent("t1", "clock", {"zone": "é"}),
+    ToolResultEvent("t1", "clock", True, "noon"),
+    "High water ",
+    CitationEvent(1, "tides.md"),
+    "is at noon – 正午.",
+)
+
+
+async def recite(turn: Turn) -> AsyncIterator[str]:
+    """Says what it was told before."""
+    yield " ".join(f"{message.role}:{message.content}" for message in turn.history) or "nothing"
+
+
+# Asking
+
+
+async def test_a_message_is_answered_in_a_session_of_the_chats_name(serve: Serve, kind: StoreKind) -> None:
+    async with serve(saying(*LINES), store=kind) as server:
+        answer = await post(server, asks("When?"), chat="my-chat")
+        message = read(answer)
+        turn = await server.snapshot(answer.headers["x-turn-id"])
+        session = (await server.http.get("/v1/sessions/my-chat")).json()
+    assert (message.id, message.text, message.finish_reason) == (
+        turn["turn_id"],
+        "High water is at noon – 正午.",
+        "stop",
+    )
+    assert (turn["message"], turn["session_id"]) == ("When?", session["id"])
+    assert (answer.headers["x-session-id"], message.metadata["sessionId"]) == (session["id"], session["id"])
+
+
+async def test_the_headers_are_those_of_the_protocol_and_ours(serve: Serve) -> None:
+    async with serve(saying("Hi")) as server:
+        answer = await post(server, asks("Hello"))
+        again = await server.http.get(answer.headers["location"])
+    told = answer.headers
+    assert told["content-type"] == "text/event-stream"
+    assert told["cache-control"] == "no-cache, no-transform"
+    assert told["connection"] == "keep-alive"
+    assert told["x-vercel-ai-ui-message-stream"] == "v1"
+    assert told["x-accel-buffering"] == "no"
+    assert told["x-workflow-run-id"] == told["x-turn-id"]
+    # The opening comment is the stream's, not the turn's.
+    assert answer.content == b": stream-open\n\n" + again.content
+
+
+@pytest.mark.parametrize("version", [5, 6, 7])
+async def test_the_version_is_a_setting_and_the_query_says_otherwise(serve: Serve, version: int) -> None:
+    async with serve(saying("Hi"), ai_sdk_version=version) as server:
+        answer = await post(server, asks("Hello"))
+        assert answer.headers["location"].endswith(f"?wire=ai_sdk&sdk_version={version}")
+        other = await post(server, asks("Hello"), query="?sdk_version=5")
+        assert other.headers["location"].endswith("sdk_version=5")
+        wrong = error_of(await post(server, asks("Hello"), query="?sdk_version=4"), 422)
+        assert wrong["message"].startswith("sdk_version")
+
+
+async def test_options_of_a_message_stand_beside_the_clients_own(server: Served, puppet: Puppet) -> None:
+    file = {"type": "file", "mediaType": "image/png", "url": "data:,x", "filename": "x.png"}
+    message = asks("Look", "u1")
+    message["parts"].append(file)
+    async with posting(server, message, review=False, answer="direct", metadata={"ours": "not"}):
+        options = (await puppet.part()).turn.options
+    assert options == {
+        "review": False,
+        "answer": "direct",
+        "message_id": "u1",
+        "files": [{"media_type": "image/png", "url": "data:,x", "filename": "x.png"}],
+    }
+
+
+async def test_the_newest_message_may_be_sent_alone(serve: Serve) -> None:
+    async with serve(recite) as server:
+        await post(server, asks("one"))
+        sent = {"id": "c", "message": asks("two")}
+        answer = await within(server.http.post(URL, json=sent))
+    assert read(answer).text == "user:one assistant:nothing"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"{", 400),
+        (b"[]", 422),
+        (b"{}", 422),
+        (b'{"messages": []}', 422),
+        (b'{"messages": [{"role": "robot", "parts": []}]}', 422),
+        (b'{"messages": [{"role": "user", "parts": []}]}', 422),
+        (b'{"messages": [{"role": "user", "parts": [{"type": "text", "text": " "}]}]}', 422),
+        (b'{"messages": [{"role": "user", "parts": [{"type": "file", "url": "data:,"}]}]}', 422),
+        (b'{"messages": [{"role": "assistant", "parts": [{"type": "text", "text": "a"}]}]}', 422),
+        (b'{"id": "a b", "messages": [{"role": "user", "parts": [{"type": "text", "text": "a"}]}]}', 422),
+        (b'{"trigger": "resume", "messages": [{"role": "user", "parts": [{"type": "text", "text": "a"}]}]}', 422),
+        (b'{"agent": "nobody", "messages": [{"role": "user", "parts": [{"type": "text", "text": "a"}]}]}', 422),
+    ],
+)
+async def test_what_cannot_be_answered_is_refused_and_costs_nothing(server: Served, sent: bytes, status: int) -> None:
+    answer = await server.http.post(URL, content=sent, headers={"Content-Type": "application/json"})
+    error_of(answer, status)
+    assert await server.written() == (0, 0)
+
+
+async def test_a_failure_has_the_protocols_word_for_it(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("Hello")) as stream:
+        part = await puppet.part()
+        part.say("Half")
+        part.end(AgentError("it broke"))
+        frames = await stream.rest()
+    assert kinds(frames)[-4:] == ["error", "finish-step", "finish", "[DONE]"]
+    assert UIMessage().read(stream.raw).error == "it broke"
+
+
+async def test_an_idle_stream_is_kept_alive(serve: Serve, puppet: Puppet) -> None:
+    async with serve(heartbeat=0.06) as server, posting(server, asks("Hello")) as stream:
+        part = await puppet.part()
+        blocks = [await within(stream.next_block()) for _ in range(4)]
+        part.end()
+        await stream.rest()
+    assert [block.comment for block in blocks if block] == ["stream-open", None, None, "keep-alive"]
+    assert UIMessage().read(stream.raw).finish_reason == "stop"
+
+
+# What came before
+
+
+async def test_a_chat_goes_on_with_what_the_client_shows(serve: Serve, kind: StoreKind) -> None:
+    async with serve(recite, store=kind) as server:
+        one, two = asks("one"), asks("two")
+        first = read(await post(server, one))
+        second = read(await post(server, one, answers(first.id or ""), two))
+        assert second.text == "user:one assistant:nothing"
+        # Another tab, which has not seen the second message, goes on from the first answer.
+        third = read(await post(server, one, answers(first.id or ""), asks("three")))
+        assert third.text == "user:one assistant:nothing"
+
+
+async def test_a_message_whose_answer_was_never_seen_is_gone_on_from(serve: Serve) -> None:
+    async with serve(recite) as server:
+        one, two = asks("one"), asks("two")
+        first = answers(read(await post(server, one)).id or "")
+        await post(server, one, first, two)
+        await post(server, one, first, asks("from another tab"))
+        answer = read(await post(server, one, first, two, asks("three")))
+    assert answer.text == "user:one assistant:nothing user:two assistant:user:one assistant:nothing"
+
+
+async def test_making_an_answer_anew_forgets_the_old_one(serve: Serve, kind: StoreKind) -> None:
+    async with serve(recite, store=kind) as server:
+        one, two = asks("one"), asks("two")
+        first = read(await post(server, one))
+        second = read(await post(server, one, answers(first.id or ""), two))
+        again = await post(server, one, answers(first.id or ""), two, trigger="regenerate-message")
+        assert read(again).id not in (first.id, second.id)
+        assert read(again).text == second.text == "user:one assistant:nothing"
+        named = await post(server, one, trigger="regenerate-message", messageId=first.id)
+        assert read(named).text == "nothing"
+        parents = [(await server.snapshot(read(answer).id or ""))["parent_turn_id"] for answer in (again, named)]
+        assert parents == [first.id, None]
+
+
+async def test_an_edited_message_takes_the_place_of_what_followed_it(serve: Serve, kind: StoreKind) -> None:
+    async with serve(recite, store=kind) as server:
+        one, two = asks("one"), asks("two")
+        first = read(await post(server, one))
+        await post(server, one, answers(first.id or ""), two)
+        edited = {**two, "parts": [{"type": "text", "text": "zwei"}]}
+        changed = await post(server, one, answers(first.id or ""), edited, messageId=two["id"])
+        assert read(changed).text == "user:one assistant:nothing"
+        begun = {**one, "parts": [{"type": "text", "text": "eins"}]}
+        assert read(await post(server, begun, messageId=one["id"])).text == "nothing"
+
+
+async def test_a_chat_that_is_new_here_brings_its_history(serve: Serve, kind: StoreKind) -> None:
+    tool: Any = {"type": "tool-clock", "toolCallId": "k", "state": "output-available", "input": {}, "output": "noon"}
+    before = [
+        {"id": "s", "role": "system", "parts": [{"type": "text", "text": "Obey the client."}]},
+        asks("Who?", "old-1"),
+        {"id": "old-2", "role": "assistant", "parts": [tool, {"type": "text", "text": "Me."}]},
+    ]
+    async with serve(recite, store=kind) as server:
+        new = asks("And now?")
+        first = await post(server, *before, new)
+        told = "user:Who? assistant: tool:noon assistant:Me."
+        assert read(first).text == told
+        # It is remembered from turn to turn, also by who sends no more than the newest message.
+        second = await post(server, asks("And then?"))
+        assert read(second).text == f"{told} user:And now? assistant:{told}"
+        again = await post(server, *before, new, trigger="regenerate-message")
+        assert read(again).text == told
+
+
+async def test_only_so_much_history_is_taken_along(serve: Serve) -> None:
+    async with serve(recite, history_turns=1) as server:
+        answer = await post(server, asks("a"), answers("x", "b"), asks("c"), answers("y", "d"), asks("e"))
+        assert read(answer).text == "user:c assistant:d"
+    async with serve(recite, history_turns=0) as server:
+        assert read(await post(server, asks("a"), answers("x", "b"), asks("c"))).text == "nothing"
+
+
+# Asking twice
+
+
+async def test_a_repeated_request_joins(server: Served, puppet: Puppet) -> None:
+    question = asks("Hello", "u1")
+    async with posting(server, question) as first, posting(server, question) as second:
+        part = await puppet.part()
+        part.say("Hi")
+        part.end()
+        await first.rest()
+        await second.rest()
+    late = await post(server, question)
+    assert first.raw == second.raw == late.content
+    assert await server.written() == (1, 1)
+
+
+async def test_requests_at_the_same_time_start_one_turn(serve: Serve, kind: StoreKind) -> None:
+    async with serve(saying("Hi"), store=kind) as server:
+        question = asks("Hello")
+        answered = await asyncio.gather(*(post(server, question) for _ in range(8)))
+        assert len({answer.content for answer in answered}) == 1
+        assert await server.written() == (1, 1)
+
+
+async def test_a_key_of_the_clients_own_counts_first(serve: Serve) -> None:
+    async with serve(saying("Hi")) as server:
+        key = {"Idempotency-Key": "k"}
+        first = await post(server, asks("Hello", "u1"), headers=key)
+        assert (await post(server, asks("Hello", "u1"), headers=key)).content == first.content
+        error_of(await post(server, asks("Other", "u1"), headers=key), 409)
+        again: Any = {"trigger": "regenerate-message", "headers": {"Idempotency-Key": "l"}}
+        second = await post(server, asks("Hello", "u1"), **again)
+        assert (await post(server, asks("Hello", "u1"), **again)).content == second.content != first.content
+
+
+async def test_an_answer_is_made_anew_once_for_each_time_it_is_asked_for(server: Served, puppet: Puppet) -> None:
+    question = asks("Hello", "u1")
+    async with posting(server, question) as stream:
+        (await puppet.part()).end()
+        await stream.rest()
+    again: Any = {"trigger": "regenerate-message"}
+    async with posting(server, question, **again) as one, posting(server, question, **again) as same:
+        assert one.turn_id == same.turn_id != stream.turn_id
+        part = await puppet.part()
+        assert part.turn.options["regenerates"] == stream.turn_id
+        part.end()
+        await one.rest()
+        await same.rest()
+    named: Any = {**again, "messageId": one.turn_id}
+    async with posting(server, question, **named) as other:
+        (await puppet.part()).end()
+        await other.rest()
+    assert other.turn_id != one.turn_id
+    # With the answer's id it is known for a repeated request also when it has ended.
+    assert (await post(server, question, **named)).headers["x-turn-id"] == other.turn_id
+
+
+async def test_who_makes_an_answer_anew_does_not_wait_for_the_old_one(server: Served, puppet: Puppet) -> None:
+    question = asks("Hello")
+    async with posting(server, question) as old:
+        await puppet.part()
+        async with posting(server, question, trigger="regenerate-message") as new:
+            (await puppet.part()).end()
+            await new.rest()
+        await old.rest()
+    assert UIMessage().read(old.raw).aborted
+    assert UIMessage().read(new.raw).finish_reason == "stop"
+
+
+# Coming back
+
+
+async def test_what_is_being_answered_is_replayed_from_its_start(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("Hello")) as first:
+        part = await puppet.part()
+        part.say(*LINES)
+        await first.until("source-document")
+        async with server.stream("GET", f"{URL}/c/stream") as second:
+            part.end()
+            await first.rest()
+            await second.rest()
+    assert first.raw == second.raw
+    assert UIMessage().read(second.raw).id == second.turn_id == first.turn_id
+
+
+async def test_there_is_nothing_to_come_back_to(server: Served, puppet: Puppet) -> None:
+    assert (await server.http.get(f"{URL}/never-heard-of/stream")).status_code == 204
+    async with posting(server, asks("Hello")) as stream:
+        (await puppet.part()).end()
+        await stream.rest()
+    ended = await server.http.get(f"{URL}/c/stream")
+    assert (ended.status_code, ended.content) == (204, b"")
+    error_of(await server.http.get(f"{URL}/a b/stream"), 404)
+
+
+async def test_of_several_turns_the_one_that_runs_is_come_back_to(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("one")) as running, posting(server, asks("two")) as queued:
+        part = await puppet.part()
+        async with server.stream("GET", f"{URL}/c/stream") as stream:
+            assert stream.turn_id == running.turn_id != queued.turn_id
+        part.end()
+        (await puppet.part()).end()
+        await queued.rest()
+
+
+@pytest.mark.parametrize("query", ["", "?stream=text"])
+async def test_a_restart_breaks_the_connection_and_the_replay_leaves_out_what_is_void(
+    server: Served, puppet: Puppet, query: str
+) -> None:
+    async with posting(server, asks("Hello"), query=query) as stream:
+        part = await puppet.part()
+        part.say("Void ")
+        await server.reached(stream.turn_id, 3)
+        part.say(RestartEvent(2, "worker_lost"))
+        with pytest.raises(httpx.TransportError):
+            await stream.rest()
+    async with server.stream("GET", f"{URL}/c/stream{query}") as again:
+        part.say("Good")
+        part.end()
+        await again.rest()
+    assert (again.raw.decode() if query else UIMessage().read(again.raw).text) == "Good"
+
+
+# Stopping
+
+
+async def test_stop_stops_all_that_the_chat_has_under_way(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("one")) as running, posting(server, asks("two")) as queued:
+        part = await puppet.part()
+        part.say("Half ")
+        await running.until("text-delta")
+        stopped = await within(server.http.post(f"{URL}/c/stop", json={"activeStreamId": "x"}))
+        assert stopped.json() == {"stopped": [running.turn_id, queued.turn_id]}
+        assert part.over.is_set()
+        await running.rest()
+        await queued.rest()
+    message = UIMessage().read(running.raw)
+    assert (message.aborted, message.text, message.finish_reason) == (True, "Half ", "other")
+    assert UIMessage().read(queued.raw).aborted
+    assert len(puppet.parts) == 1
+    again = await server.http.post(f"{URL}/c/stop")
+    assert (again.status_code, again.json()) == (200, {"stopped": []})
+
+
+async def test_a_run_can_be_stopped_by_its_id(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("one"), chat=None) as stream:
+        await puppet.part()
+        stopped = await server.http.post(f"{URL}/{stream.headers['x-workflow-run-id']}/stop")
+        assert stopped.json() == {"stopped": [stream.turn_id]}
+        await stream.rest()
+
+
+async def test_leaving_is_not_stopping(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("Hello")) as stream:
+        part = await puppet.part()
+        await stream.until("start-step")
+    part.say("Hi")
+    part.end()
+    assert (await server.ended(stream.turn_id))["outcome"] == "completed"
+
+
+async def test_leaving_stops_if_the_client_says_so(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("Hello"), on_disconnect="cancel") as stream:
+        await puppet.part()
+        await stream.until("start-step")
+    assert (await server.ended(stream.turn_id))["outcome"] == "cancelled"
+
+
+# Whose it is
+
+
+async def test_a_chat_is_its_owners_alone(serve: Serve, puppet: Puppet) -> None:
+    async with (
+        serve(authenticate=by_user) as server,
+        user(server, "anna") as anna,
+        user(server, "bob") as bob,
+        posting(anna, asks("Hello", "u1")) as stream,
+    ):
+        part = await puppet.part()
+        assert (await bob.http.get(f"{URL}/c/stream")).status_code == 204
+        error_of(await bob.http.get(f"{URL}/{stream.turn_id}/stream"), 404)
+        error_of(await bob.http.get(f"{URL}/{stream.turn_id}/stream", params={"startIndex": 0}), 404)
+        error_of(await bob.http.post(f"{URL}/c/stop"), 404)
+        error_of(await bob.http.post(f"{URL}/{stream.turn_id}/stop"), 404)
+        async with posting(bob, asks("Hello", "u1")) as other:
+            assert other.turn_id != stream.turn_id
+            assert (await puppet.part()).turn.history == ()
+        part.end()
+        await stream.rest()
+
+
+async def test_a_key_may_do_what_its_scopes_say(serve: Serve) -> None:
+    async with serve(saying("Hi")) as server, holder(server, "anna", ("read",)) as reader:
+        error_of(await post(reader, asks("Hello")), 403)
+        error_of(await reader.http.post(f"{URL}/c/stop"), 403)
+        assert (await reader.http.get(f"{URL}/c/stream")).status_code == 204
+
+
+# Bare text
+
+
+async def test_the_answer_can_be_had_as_bare_text(server: Served, puppet: Puppet) -> None:
+    question: Any = {"json": body(asks("Hello", "u1"))}
+    async with server.http.stream("POST", f"{URL}?stream=text", **question) as stream:
+        part = await puppet.part()
+        part.say(*LINES)
+        part.end()
+        text = await within(stream.aread())
+    assert stream.headers["content-type"] == "text/plain; charset=utf-8"
+    assert stream.headers["x-turn-id"]
+    assert text.decode() == "High water is at noon – 正午."
+    error_of(await server.http.post(f"{URL}?stream=html", **question), 422)
+
+
+async def test_bare_text_is_come_back_to_from_its_start(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("Hello"), query="?stream=text"):
+        part = await puppet.part()
+        part.say("One ")
+    async with server.http.stream("GET", f"{URL}/c/stream?stream=text") as stream:
+        part.say("two")
+        part.end()
+        assert await within(stream.aread()) == b"One two"
+
+
+async def test_bare_text_has_no_word_for_a_failure_so_the_connection_breaks(server: Served, puppet: Puppet) -> None:
+    async with server.http.stream("POST", f"{URL}?stream=text", json=body(asks("Hello"))) as stream:
+        part = await puppet.part()
+        part.say("Half")
+        received = stream.aiter_raw()
+        assert await within(anext(received)) == b"Half"
+        part.end(AgentError("it broke"))
+        with pytest.raises(httpx.RemoteProtocolError):
+            await within(anext(received))
+
+
+async def test_a_cancelled_answer_is_the_text_so_far(server: Served, puppet: Puppet) -> None:
+    async with server.http.stream("POST", f"{URL}?stream=text", json=body(asks("Hello"))) as stream:
+        (await puppet.part()).say("Half")
+        received = stream.aiter_raw()
+        await within(anext(received))
+        await server.http.post(f"{URL}/c/stop")
+        assert [chunk async for chunk in received] == []
+
+
+# By chunk
+
+
+async def test_a_run_is_gone_on_with_from_every_chunk(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("Hello"), chat=None) as stream:
+        part = await puppet.part()
+        part.say(*LINES)
+        part.end()
+        await stream.rest()
+    whole, run = chunks(stream.raw), f"{URL}/{stream.headers['x-workflow-run-id']}/stream"
+    for index in range(len(whole) + 1):
+        rest = await server.http.get(run, params={"startIndex": index})
+        assert chunks(rest.content) == whole[index:]
+        assert rest.content.endswith(b"data: [DONE]\n\n")
+        assert rest.headers["x-workflow-run-id"] == stream.headers["x-workflow-run-id"]
+    tail = await server.http.get(run, params={"startIndex": -3})
+    assert chunks(tail.content) == whole[-3:]
+    assert tail.headers["x-workflow-stream-tail-index"] == str(len(whole) - 1)
+    assert chunks((await server.http.get(run, params={"startIndex": -999})).content) == whole
+    assert error_of(await server.http.get(run, params={"startIndex": len(whole) + 1}), 416)["size"] == len(whole)
+    for wrong in ("", "x", "1.5", "--1", "٣"):
+        error_of(await server.http.get(run, params={"startIndex": wrong}), 422)
+
+
+async def test_a_run_that_goes_on_is_gone_on_with(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("Hello"), chat=None) as stream:
+        part = await puppet.part()
+        part.say("One ")
+        seen = await stream.until("text-delta")
+        run = f"{URL}/{stream.turn_id}/stream"
+        async with server.stream("GET", run, params={"startIndex": len(seen)}) as rest:
+            part.say("two")
+            part.end()
+            await rest.rest()
+            await stream.rest()
+    assert chunks(stream.raw)[len(seen) :] == chunks(rest.raw)
+
+
+async def test_who_does_not_name_the_chat_is_known_by_its_answers(serve: Serve) -> None:
+    async with serve(recite) as server:
+        one = asks("one")
+        first = await post(server, one, chat=None)
+        second = await post(server, one, answers(read(first).id or ""), asks("two"), chat=None)
+        assert read(second).text == "user:one assistant:nothing"
+        assert second.headers["x-session-id"] == first.headers["x-session-id"]
+
+
+PLAIN = {"Content-Type": "text/plain;charset=UTF-8"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Origin": "http://{host}"}, 200),
+        ({"Origin": "https://ours.example"}, 200),
+        ({"Origin": "https://evil.example"}, 415),
+        ({"Origin": "null"}, 415),
+        ({"Origin": "https://ours.example.evil.example"}, 415),
+        ({"Sec-Fetch-Site": "cross-site"}, 415),
+        ({"Sec-Fetch-Site": "same-site"}, 415),
+    ],
+)
+async def test_plain_text_is_taken_from_where_a_call_may_come_from(
+    serve: Serve, headers: dict[str, str], status: int
+) -> None:
+    """A page of anybody's can send plain text with the cookies of whoever is logged in to a host application."""
+    settings: Any = {"authenticate": lambda scope: "anna", "allowed_origins": ["https://ours.example"]}
+    async with serve(saying("Hi"), **settings) as server:
+        host = server.url.partition("://")[2]
+        sent = {**PLAIN, **{name: value.format(host=host) for name, value in headers.items()}}
+        message = httpx.Request("POST", server.url, json=body(asks("Hello"), chat=None)).content
+        answer = await server.http.post(URL, content=message, headers=sent)
+        assert answer.status_code == status
+        assert await server.written("anna") == ((1, 1) if status == 200 else (0, 0))
+        if answer.headers.get("access-control-allow-origin"):
+            assert "X-Workflow-Run-Id" in answer.headers["access-control-expose-headers"]
+
+
+async def test_without_a_key_a_foreign_page_sends_nothing_at_all(serve: Serve) -> None:
+    async with serve(saying("Hi")) as server:
+        for kind in ("text/plain", "application/json"):
+            sent = {"Content-Type": kind, "Origin": "https://evil.example"}
+            message = httpx.Request("POST", server.url, json=body(asks("Hello"))).content
+            error_of(await server.http.post(URL, content=message, headers=sent), 403)
+        error_of(await server.http.post(URL, content=message, headers={"Content-Type": "text/html"}), 415)
+        assert await server.written() == (0, 0)

@@ -1,0 +1,212 @@
+"""Approvals on `/api/chat`: the turn waits, the client's next message decides, the same message goes on."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.server.chatting import URL, asks, chunks, decides, post, posting, read
+from tests.server.conftest import Serve, StoreKind
+from tests.server.readers import by_user, user
+from tests.server.test_auth import holder
+from tests.serving import Client, Served, error_of, within
+from tests.wires.ui_message import UIMessage
+from turnwire.core.approvals import WaitForApproval
+from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent
+from turnwire.core.turns import Turn
+
+PAY, BUY = {"amount": 40, "account": 1234567890123456789}, {"what": "boat"}
+SHOWN = {"amount": 40.0, "account": 1234567890123456800}
+"""What JavaScript makes of the first."""
+
+
+async def careful(turn: Turn) -> AsyncIterator[Any]:
+    if turn.message != "Buy it":
+        yield f"Heard after {len(turn.history)}."
+        return
+    if turn.resumption is None:
+        yield "May I? "
+        raise WaitForApproval(
+            [ApprovalRequestEvent("c1", "pay", PAY, "it costs money"), ApprovalRequestEvent("c2", "buy", BUY)]
+        )
+    for decision in turn.resumption.decisions:
+        yield ToolResultEvent(decision.call_id, decision.tool, decision.approved, decision.reason)
+    if not turn.resumption.checkpoint:
+        yield "One more. "
+        raise WaitForApproval([ApprovalRequestEvent("c3", "ship", {})], b"second")
+    yield "Done."
+
+
+@pytest.fixture
+async def server(serve: Serve, kind: StoreKind) -> AsyncIterator[Served]:
+    async with serve(careful, store=kind) as served:
+        yield served
+
+
+async def waiting(client: Client, message: dict[str, Any] | None = None) -> str:
+    """The id of a turn that waits."""
+    return (await post(client, message or asks("Buy it"))).headers["x-turn-id"]
+
+
+FIRST = (("c1", SHOWN, True), ("c2", BUY, False))
+SECOND = (("c3", {}, True),)
+
+
+async def test_a_turn_that_waits_ends_the_message_for_now(server: Served) -> None:
+    message = read(await post(server, asks("Buy it")))
+    assert (message.text, message.finish_reason, message.error) == ("May I? ", "tool-calls", None)
+    assert [(part["tool"], part["state"], part["input"]) for part in message.of("tool")] == [
+        ("pay", "approval-requested", PAY),
+        ("buy", "approval-requested", BUY),
+    ]
+
+
+async def test_decisions_go_on_with_the_same_message(server: Served) -> None:
+    asked = await post(server, asks("Buy it"))
+    turn_id = asked.headers["x-turn-id"]
+    message = UIMessage().read(asked.content)
+    one = await post(server, asks("Buy it"), decides(turn_id, *FIRST, reason="mine"), messageId=turn_id)
+    assert chunks(one.content)[0].startswith(b'data: {"type":"start","')
+    message.read(one.content)
+    assert [part["state"] for part in message.of("tool")] == ["output-available", "output-denied", "approval-requested"]
+    assert (message.text, message.finish_reason) == ("May I? One more. ", "tool-calls")
+    two = await post(server, decides(turn_id, *SECOND), messageId=turn_id)
+    message.read(two.content)
+    assert (message.id, message.text, message.finish_reason) == (turn_id, "May I? One more. Done.", "stop")
+    assert await server.written() == (1, 1)
+    log = [frame.event for frame in await server.whole(turn_id) if frame.type == "approval_response"]
+    assert [(event["approved"], event.get("reason"), event["by"]) for event in log[:2]] == [
+        (True, "mine", "local"),
+        (False, "mine", "local"),
+    ]
+
+
+async def test_a_repeated_decision_is_answered_with_the_same_again(server: Served) -> None:
+    turn_id = await waiting(server)
+    one = await post(server, decides(turn_id, *FIRST))
+    assert (await post(server, decides(turn_id, *FIRST))).content == one.content
+    two = await post(server, decides(turn_id, *SECOND))
+    # Each finds the part that followed it, though the turn has ended since.
+    assert chunks((await post(server, decides(turn_id, *SECOND))).content) == chunks(two.content)
+    assert chunks((await post(server, decides(turn_id, *FIRST))).content)[:3] == chunks(one.content)[:3]
+
+
+async def test_a_waiting_turn_is_come_back_to_whole(server: Served) -> None:
+    asked = await post(server, asks("Buy it"))
+    assert (await server.http.get(f"{URL}/c/stream")).content == asked.content
+    turn_id = asked.headers["x-turn-id"]
+    await post(server, decides(turn_id, *FIRST))
+    message = read(await server.http.get(f"{URL}/c/stream"))
+    assert (message.text, message.finish_reason) == ("May I? One more. ", "tool-calls")
+    await post(server, decides(turn_id, *SECOND))
+    assert (await server.http.get(f"{URL}/c/stream")).status_code == 204
+
+
+async def test_a_part_of_the_decisions_is_kept_and_the_rest_waited_for(server: Served) -> None:
+    turn_id = await waiting(server)
+    for _ in range(2):
+        part = read(await post(server, decides(turn_id, FIRST[0])))
+        assert (part.id, part.finish_reason, part.parts) == (turn_id, "tool-calls", [])
+    assert (await server.snapshot(turn_id))["phase"] == "waiting"
+    # Whoever comes back meanwhile finds the question where it looks for it.
+    asked = read(await within(server.http.get(f"{URL}/c/stream")))
+    assert [part["state"] for part in asked.last_step if part["type"] == "tool"] == ["approval-requested"] * 2
+    rest = asked.read((await post(server, decides(turn_id, *FIRST))).content)
+    assert [part["state"] for part in rest.of("tool")] == ["output-available", "output-denied", "approval-requested"]
+
+
+async def test_a_decision_says_what_is_wrong_with_it(server: Served) -> None:
+    turn_id = await waiting(server)
+    other = {**PAY, "amount": 41}
+    assert error_of(await post(server, decides(turn_id, ("c1", other, True))), 409)["code"] == "approval_conflict"
+    assert error_of(await post(server, decides(turn_id, ("c9", {}, True))), 404)["code"] == "approval_not_found"
+    assert error_of(await post(server, decides(turn_id, ("c1", SHOWN, None))), 422)["code"] == "invalid_request"
+    assert error_of(await post(server, decides("nobody-s", *FIRST)), 404)["code"] == "turn_not_found"
+    await post(server, asks("Hello"), chat="other")
+    assert error_of(await post(server, decides(turn_id, *FIRST), chat="other"), 404)["code"] == "turn_not_found"
+    assert (await server.snapshot(turn_id))["phase"] == "waiting"
+    await post(server, decides(turn_id, *FIRST))
+    assert error_of(await post(server, decides(turn_id, ("c1", SHOWN, False))), 409)["code"] == "approval_conflict"
+
+
+async def test_stop_ends_the_wait(server: Served) -> None:
+    turn_id = await waiting(server)
+    await within(server.http.post(f"{URL}/c/stop"))
+    assert error_of(await post(server, decides(turn_id, *FIRST)), 409)["code"] == "turn_not_waiting"
+    replayed = read(await server.http.get(f"{URL}/{turn_id}/stream"))
+    assert (replayed.aborted, [part["state"] for part in replayed.of("tool")]) == (True, ["output-error"] * 2)
+
+
+async def test_who_writes_on_instead_of_deciding_is_not_kept_waiting(server: Served) -> None:
+    question = asks("Buy it")
+    turn_id = await waiting(server, question)
+    heard = read(await post(server, question, asks("Never mind")))
+    assert heard.text.startswith("Heard after ")
+    assert (await server.snapshot(turn_id))["outcome"] == "cancelled"
+
+
+async def test_who_asks_to_be_queued_is(server: Served) -> None:
+    turn_id = await waiting(server)
+    async with posting(server, asks("Later"), on_busy="enqueue") as queued:
+        assert (await server.snapshot(queued.turn_id))["phase"] == "queued"
+        await post(server, decides(turn_id, *FIRST))
+        await post(server, decides(turn_id, *SECOND))
+        await queued.rest()
+    assert UIMessage().read(queued.raw).text.startswith("Heard after ")
+
+
+async def test_every_segment_is_a_run_that_is_counted_from_its_start(server: Served) -> None:
+    asked = await post(server, asks("Buy it"), chat=None)
+    turn_id = asked.headers["x-turn-id"]
+    one = await post(server, decides(turn_id, *FIRST), chat=None)
+    two = await post(server, decides(turn_id, *SECOND), chat=None)
+    runs = [answer.headers["x-workflow-run-id"] for answer in (asked, one, two)]
+    assert len(set(runs)) == 3
+    whole = chunks((await server.http.get(f"{URL}/{runs[0]}/stream")).content)
+    assert whole == [*chunks(asked.content), *chunks(one.content), *chunks(two.content)]
+    for answer, run in ((asked, runs[0]), (one, runs[1]), (two, runs[2])):
+        begin = whole.index(chunks(answer.content)[0]) if run == runs[0] else len(whole) - len(_from(whole, answer))
+        for index in range(len(chunks(answer.content))):
+            rest = await server.http.get(f"{URL}/{run}/stream", params={"startIndex": index})
+            assert chunks(rest.content) == whole[begin + index :]
+
+
+def _from(whole: list[bytes], answer: Any) -> list[bytes]:
+    """The chunks from where an answer begins."""
+    said = chunks(answer.content)
+    begins = [place for place in range(len(whole)) if whole[place : place + len(said)] == said]
+    return whole[begins[-1] :]
+
+
+async def test_only_the_owner_decides(serve: Serve) -> None:
+    async with serve(careful, authenticate=by_user) as server, user(server, "anna") as anna, user(server, "bob") as bob:
+        turn_id = await waiting(anna)
+        assert error_of(await post(bob, decides(turn_id, *FIRST), chat=None), 404)["code"] == "turn_not_found"
+        assert (await post(anna, decides(turn_id, *FIRST))).status_code == 200
+
+
+async def test_a_key_that_may_write_may_not_approve(serve: Serve) -> None:
+    async with (
+        serve(careful) as server,
+        holder(server, "anna", ("read", "write")) as writer,
+        holder(server, "anna", ("read", "write", "approve")) as approver,
+    ):
+        turn_id = await waiting(writer)
+        assert error_of(await post(writer, decides(turn_id, *FIRST)), 403)["code"] == "forbidden"
+        assert (await post(approver, decides(turn_id, *FIRST))).status_code == 200
+
+
+async def test_version_five_is_told_by_a_part_and_decides_by_our_route(serve: Serve) -> None:
+    async with serve(careful, ai_sdk_version=5) as server:
+        asked = await post(server, asks("Buy it"))
+        message = read(asked, version=5)
+        assert [part["data"]["state"] for part in message.of("data-approval")] == ["requested", "requested"]
+        turn_id = asked.headers["x-turn-id"]
+        for call_id in ("c1", "c2", "c3"):
+            await within(server.http.post(f"/v1/turns/{turn_id}/approvals/{call_id}", json={"approved": True}))
+            if call_id == "c2":
+                again = await server.http.get(f"{URL}/c/stream")  # It waits again, or soon will.
+                assert again.status_code == 200
+        await server.ended(turn_id)
+        replayed = read(await server.http.get(f"{URL}/{turn_id}/stream"), version=5)
+    assert (replayed.text, replayed.finish_reason) == ("May I? One more. Done.", "stop")

@@ -1,0 +1,119 @@
+"""`/api/chat/ws`: frames as the AI SDK's WebSocketChatTransport has them; the real one is in tests/clients."""
+
+import json
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from tests.server.chatting import asks, decides
+from tests.server.conftest import Serve
+from tests.server.socketing import Talk, Told, talking
+from tests.server.test_approvals import careful
+from tests.serving import Puppet, saying, within
+from tests.wires.ui_message import UIMessage
+
+URL = "/api/chat/ws"
+
+
+async def send(talk: Talk, *messages: dict[str, Any], request: str = "r1", chat: str = "c", **more: Any) -> None:
+    fields = {"trigger": "submit-message", "headers": {}, "body": {}, **more}
+    await talk.say("send", requestId=request, id=chat, messages=list(messages), **fields)
+
+
+async def resume(talk: Talk, request: str = "r2", chat: str = "c") -> None:
+    await talk.say("resume", requestId=request, id=chat, headers={}, body={})
+
+
+async def rest(talk: Talk, request: str = "r1") -> list[Told]:
+    """All that is said to a request, up to its end."""
+    found: list[Told] = []
+    while not found or found[-1]["type"] not in ("end", "error", "no-active"):
+        told = await talk.hear()
+        assert told["requestId"] == request
+        found.append(told)
+    return found
+
+
+def read(told: list[Told]) -> UIMessage:
+    """What the client makes of it; its chunks are counted from 0 without a gap."""
+    chunks = [one for one in told if one["type"] == "chunk"]
+    assert [one["sequence"] for one in chunks] == list(range(len(chunks)))
+    raw = b"".join(b"data: %b\n\n" % json.dumps(one["chunk"]).encode() for one in chunks)
+    return UIMessage(7).read(raw + b"data: [DONE]\n\n")
+
+
+async def test_a_chat_is_answered_in_chunks_that_are_counted(serve: Serve) -> None:
+    async with serve(saying("Hello ", "there")) as server, talking(server, URL) as talk:
+        await send(talk, asks("Hi"))
+        told = await rest(talk)
+    assert told[-1] == {"type": "end", "requestId": "r1"}
+    assert read(told).text == "Hello there"
+
+
+async def test_what_runs_is_resumed_from_its_start_and_what_does_not_is_not(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        async with talking(server, URL) as talk:
+            await resume(talk, "r0")
+            assert (await talk.hear()) == {"type": "no-active", "requestId": "r0"}
+            await send(talk, asks("Hi"))
+            part = await puppet.part()
+            part.say("Hello ")
+            while (await talk.hear())["chunk"]["type"] != "text-delta":
+                pass
+        async with talking(server, URL) as talk:
+            await resume(talk)
+            assert (await talk.hear()) == {"type": "start", "requestId": "r2"}
+            part.say("there")
+            part.end()
+            told = await rest(talk, "r2")
+    assert read(told).text == "Hello there"
+
+
+async def test_an_abort_stops_the_turn_and_a_lost_connection_does_not(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        async with talking(server, URL) as talk:
+            await send(talk, asks("Stop"), chat="c1")
+            stopped = (await talk.hear())["chunk"]["messageId"]
+            await puppet.part()
+            await talk.say("abort", requestId="r1")
+            assert (await server.ended(stopped))["outcome"] == "cancelled"
+            await send(talk, asks("Stay"), request="r2", chat="c2")
+            while (told := await talk.hear())["requestId"] != "r2":
+                pass
+            await puppet.part()
+        puppet.parts[-1].end()
+        assert (await server.ended(told["chunk"]["messageId"]))["outcome"] == "completed"
+
+
+async def test_a_decision_goes_on_with_the_same_message(serve: Serve) -> None:
+    async with serve(careful) as server, talking(server, URL) as talk:
+        await send(talk, asked := asks("Pay"))
+        told = await rest(talk)
+        turn_id = told[0]["chunk"]["messageId"]
+        assert told[-2]["chunk"] == {"type": "finish", "finishReason": "tool-calls"}
+        await send(talk, asked, decides(turn_id, ("c1", {"amount": 40}, True)), request="r2", messageId=turn_id)
+        told = await rest(talk, "r2")
+    assert told[0]["chunk"]["messageId"] == turn_id
+    assert told[-1]["type"] == "end"
+    assert "Paid." in "".join(one["chunk"].get("delta", "") for one in told[:-1])
+
+
+async def test_what_is_refused_is_an_error_of_its_request(serve: Serve) -> None:
+    async with serve(saying("a")) as server, talking(server, URL) as talk:
+        await send(talk, {"id": "a", "role": "assistant", "parts": []})
+        assert (await talk.hear())["type"] == "error"
+        await send(talk, asks("Hi"), request="r2", body={"agent": "nobody"})
+        told = await talk.hear()
+        assert (told["type"], told["requestId"]) == ("error", "r2")
+        assert "nobody" in told["errorText"]
+        await talk.say("dance", requestId="r3")
+        assert (await within(talk.closed()))[0] == 1008
+    assert await server.written() == (0, 0)
+
+
+async def test_a_version_that_is_not_known_is_refused_before(serve: Serve) -> None:
+    async with serve(saying("a")) as server:
+        with pytest.raises(InvalidStatus, match="422"):
+            async with talking(server, f"{URL}?sdk_version=9"):
+                pass

@@ -1,0 +1,95 @@
+"""`/v1/responses` as a WebSocket, with OpenAI's own client and by hand."""
+
+from typing import Any
+
+from tests.server.conftest import Serve
+from tests.server.openai_clients import openai_of
+from tests.server.socketing import Talk, Told, talking
+from tests.serving import Puppet, saying, within
+
+URL = "/v1/responses"
+
+
+async def response(talk: Talk) -> list[Told]:
+    """The next events, to the end of a response."""
+    found = [await talk.hear()]
+    while found[-1]["type"] not in ("response.completed", "response.failed", "response.incomplete", "error"):
+        found.append(await talk.hear())
+    return found
+
+
+async def create(talk: Talk, text: str, **more: Any) -> None:
+    await talk.say("response.create", model="turnwire", input=text, **more)
+
+
+async def test_openais_client_asks_twice_on_one_socket(serve: Serve) -> None:
+    async with serve(saying("Good ", "morning")) as server, openai_of(server) as client:
+        async with client.responses.connect() as connection:
+            texts: list[str] = []
+            last: str | None = None
+            for _ in range(2):
+                await connection.response.create(model="turnwire", input="Hi", previous_response_id=last)
+                async for event in connection:
+                    if event.type == "response.completed":
+                        assert event.response.previous_response_id == last
+                        texts.append(event.response.output_text)
+                        last = event.response.id
+                        break
+        assert texts == ["Good morning"] * 2
+        assert await server.written() == (1, 2)
+
+
+async def test_the_events_are_those_of_the_stream(serve: Serve) -> None:
+    async with serve(saying("Good ", "morning")) as server, talking(server, URL) as talk:
+        await create(talk, "Hi")
+        events = await response(talk)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        path = f"{URL}/{events[0]['response']['id']}?stream=true"
+        async with server.http.stream("GET", path) as answer:
+            kinds = [line[7:] async for line in answer.aiter_lines() if line.startswith("event: ")]
+    assert [event["type"] for event in events] == kinds
+
+
+async def test_a_lane_answers_in_order_and_lanes_do_not_wait(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, talking(server, URL) as talk:
+        await create(talk, "one", stream_id="a")
+        await create(talk, "two", stream_id="a")
+        await create(talk, "three", stream_id="b")
+        parts = {part.turn.message: part for part in (await puppet.part(), await puppet.part())}
+        assert set(parts) == {"one", "three"}
+        parts["one"].end()
+        second = await puppet.part()
+        assert second.turn.message == "two"
+        second.end()
+        parts["three"].end()
+        ended: list[str] = []
+        while len(ended) < 3:
+            told = await talk.hear()
+            assert told["stream_id"] in ("a", "b")
+            if told["type"] == "response.completed":
+                ended.append(told["stream_id"])
+    assert sorted(ended) == ["a", "a", "b"]
+
+
+async def test_what_is_refused_is_an_error_in_openais_shape_and_the_lane_goes_on(serve: Serve) -> None:
+    async with serve(saying("a")) as server, talking(server, URL) as talk:
+        for said, status in (("dance", 400), ("response.create", 400)):
+            await talk.say(said)
+            told = await talk.hear()
+            assert (told["type"], told["status"]) == ("error", status)
+            assert {"message", "type", "code", "param"} <= set(told["error"])
+        await create(talk, "Hi", stream_id="x", previous_response_id="resp_nothing")
+        told = await talk.hear()
+        assert (told["stream_id"], told["error"]["code"]) == ("x", "previous_response_not_found")
+        assert await server.written() == (0, 0)
+        await create(talk, "Hi", stream_id="x")
+        assert (await within(response(talk)))[-1]["type"] == "response.completed"
+
+
+async def test_a_key_without_the_scope_is_refused(serve: Serve) -> None:
+    async with serve(saying("a")) as server:
+        _, key = await server.turnwire.keys.create("ann", ["read"])
+        async with talking(server, URL, additional_headers={"Authorization": f"Bearer {key}"}) as talk:
+            await create(talk, "Hi")
+            told = await talk.hear()
+    assert (told["status"], told["error"]["code"]) == (403, "forbidden")

@@ -1,0 +1,425 @@
+"""`/v1/ws`: many turns on one socket, with the promises of every other stream."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.server.conftest import Serve
+from tests.server.socketing import Talk, positions, talking, text_of
+from tests.serving import Puppet, Served, error_of, saying, until, within
+from turnwire.core.approvals import WaitForApproval
+from turnwire.core.events import ApprovalRequestEvent, Event, ToolResultEvent
+from turnwire.core.turns import Turn
+
+
+async def asking(turn: Turn) -> AsyncIterator[Event | str]:
+    """Calls a tool that a person must allow."""
+    if turn.resumption is None:
+        raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 7}, "it is money")])
+    yield ToolResultEvent("c1", "pay", turn.resumption.decisions[0].approved, "paid")
+    yield "Done."
+
+
+# Turns
+
+
+async def test_a_turn_is_started_and_watched_to_its_end(server: Served, puppet: Puppet) -> None:
+    async with talking(server) as talk:
+        accepted = await talk.ask("start", message="Hello", session_id="mine")
+        part = await puppet.part()
+        part.say("Hello ", "there")
+        part.end()
+        events = await talk.events(accepted["turn_id"])
+    assert accepted["type"] == "accepted"
+    assert accepted["created"] is True
+    assert positions(events) == list(range(1, len(events) + 1))
+    assert [told["event"]["type"] for told in events] == ["session", "message", "token", "token", "response", "done"]
+    assert [json.dumps(told["event"]) for told in events] == [
+        json.dumps(frame.event) for frame in await server.whole(accepted["turn_id"])
+    ]
+
+
+async def test_two_turns_share_a_socket_and_are_told_apart(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, talking(server) as talk:
+        one = (await talk.ask("start", message="One"))["turn_id"]
+        first = await puppet.part()
+        two = (await talk.ask("start", message="Two"))["turn_id"]
+        second = await puppet.part()
+        for number in range(20):
+            (first if number % 2 else second).say(str(number % 10))
+        first.end()
+        second.end()
+        assert text_of(await talk.events(one)) == "1357913579"
+        assert text_of(await talk.events(two)) == "0246802468"
+
+
+async def test_a_client_goes_on_at_every_position_and_misses_nothing(server: Served, puppet: Puppet) -> None:
+    async with talking(server) as talk:
+        turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
+        part = await puppet.part()
+        part.say(*"abc")
+        part.end()
+        whole = await talk.events(turn_id)
+    async with talking(server) as talk:
+        for after in range(len(whole)):
+            await talk.ask("follow", turn_id=turn_id, after=after, epoch=whole[after - 1]["epoch"] if after else None)
+            assert await talk.events(turn_id) == whole[after:]
+
+
+async def test_a_client_that_drops_goes_on_live(server: Served, puppet: Puppet) -> None:
+    async with talking(server) as talk:
+        turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
+        part = await puppet.part()
+        part.say("a")
+        seen = await talk.events(turn_id, until="token")
+        talk.connection.transport.abort()
+    part.say("b")
+    async with talking(server) as talk:
+        await talk.ask("follow", turn_id=turn_id, after=seen[-1]["position"])
+        part.say("c")
+        part.end()
+        rest = await talk.events(turn_id)
+    assert text_of(seen + rest) == "abc"
+    assert positions(seen + rest) == list(range(1, len(seen + rest) + 1))
+
+
+async def test_a_client_that_has_everything_is_told_so_and_gets_nothing(serve: Serve) -> None:
+    async with serve(saying("a")) as server, talking(server) as talk:
+        turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
+        last = (await talk.events(turn_id))[-1]["position"]
+        accepted = await talk.ask("follow", turn_id=turn_id, after=last)
+        assert (accepted["phase"], accepted["outcome"], accepted["last_position"]) == ("ended", "completed", last)
+        assert (await talk.ask("ping"))["type"] == "pong"
+        assert talk.kept == []
+
+
+async def test_a_position_of_another_log_is_a_reset_and_a_replay(serve: Serve) -> None:
+    async with serve(saying("a")) as server, talking(server) as talk:
+        turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
+        whole = await talk.events(turn_id)
+        for wrong in ({"after": 999}, {"after": 3, "epoch": 77}):
+            await talk.ask("follow", turn_id=turn_id, **wrong)
+            assert (await talk.hear()) == {"type": "reset", "turn_id": turn_id}
+            assert await talk.events(turn_id) == whole
+
+
+async def test_events_that_are_gone_are_a_gap_with_a_snapshot(serve: Serve) -> None:
+    async with serve(saying("a", "b"), store="sqlite") as server, talking(server) as talk:
+        turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
+        await talk.events(turn_id)
+        await server.turnwire.store.maintain(expire_before=2**50)
+        await talk.ask("follow", turn_id=turn_id)
+        gap = await talk.hear()
+    assert (gap["type"], gap["turn_id"], gap["state"]["text"]) == ("gap", turn_id, "ab")
+
+
+async def test_starting_twice_starts_once(server: Served, puppet: Puppet) -> None:
+    async with talking(server) as talk:
+        one = await talk.ask("start", message="Hello", turn_id="mine")
+        (await puppet.part()).end()
+        await talk.events(one["turn_id"])
+        again = await talk.ask("start", message="Hello", turn_id="mine", after=2)
+        assert (again["turn_id"], again["created"]) == (one["turn_id"], False)
+        assert positions(await talk.events(one["turn_id"]))[0] == 3
+        assert await talk.refused("start", message="Goodbye", turn_id="mine") == "idempotency_conflict"
+        keyed = [await talk.ask("start", message="Key", idempotency_key="k") for _ in range(2)]
+        assert keyed[0]["turn_id"] == keyed[1]["turn_id"]
+    assert (await server.written())[1] == 2
+
+
+async def test_stop_stops_while_other_messages_are_answered(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, talking(server) as talk:
+        turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
+        part = await puppet.part()
+        part.say("partial")
+        await talk.events(turn_id, until="token")
+        await talk.say("cancel", id="stop", turn_id=turn_id)
+        events = await talk.events(turn_id)
+        assert events[-1]["event"]["outcome"] == "cancelled"
+        heard = talk.kept or [await talk.hear()]
+        assert (heard[0]["id"], heard[0]["phase"], heard[0]["outcome"]) == ("stop", "ended", "cancelled")
+        assert (await talk.ask("cancel", turn_id=turn_id))["outcome"] == "cancelled"
+    await within(part.over.wait())
+
+
+async def test_leaving_a_socket_is_not_stopping_but_follows_the_turns_policy(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        async with talking(server) as talk:
+            stays = (await talk.ask("start", message="Stay"))["turn_id"]
+            kept = await puppet.part()
+            goes = (await talk.ask("start", message="Go", on_disconnect="cancel"))["turn_id"]
+            await puppet.part()
+        assert (await server.ended(goes))["outcome"] == "cancelled"
+        kept.end()
+        assert (await server.ended(stays))["outcome"] == "completed"
+
+
+async def test_unfollowing_leaves_one_turn_and_keeps_the_socket(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, talking(server) as talk:
+        turn_id = (await talk.ask("start", message="Go", on_disconnect="cancel"))["turn_id"]
+        await puppet.part()
+        await talk.events(turn_id, until="message")
+        assert (await talk.ask("unfollow", turn_id=turn_id))["type"] == "accepted"
+        assert (await server.ended(turn_id))["outcome"] == "cancelled"
+        assert (await talk.ask("ping"))["type"] == "pong"
+        assert talk.kept == []
+
+
+async def test_a_turn_that_waits_is_decided_on_the_same_socket(serve: Serve) -> None:
+    async with serve(asking) as server, talking(server) as talk:
+        turn_id = (await talk.ask("start", message="Pay"))["turn_id"]
+        await talk.events(turn_id, until="approval_request")
+        decision: dict[str, Any] = {"turn_id": turn_id, "call_id": "c1"}
+        assert await talk.refused("approve", **decision) == "invalid_request"
+        assert await talk.refused("approve", **decision, approved=True, args={"amount": 70}) == "approval_conflict"
+        assert await talk.refused("approve", turn_id=turn_id, call_id="c2", approved=True) == "approval_not_found"
+        assert (await talk.ask("approve", **decision, approved=True, args={"amount": 7}))["type"] == "accepted"
+        events = await talk.events(turn_id)
+    assert [told["event"]["type"] for told in events[:2]] == ["approval_response", "tool_result"]
+    assert text_of(events) == "Done."
+
+
+# What is refused
+
+
+async def test_what_is_wrong_is_refused_and_the_socket_stays(serve: Serve) -> None:
+    async with serve(saying("a")) as server, talking(server) as talk:
+        for said in (
+            "",
+            "{",
+            "[]",
+            "null",
+            '"start"',
+            "{}",
+            '{"type":"dance"}',
+            '{"type":"ping","id":{}}',
+            b"\xff\x00",
+        ):
+            await talk.connection.send(said)
+            told = await talk.hear()
+            assert (told["type"], told["id"]) == ("error", None)
+            assert told["error"]["code"] in ("invalid_json", "invalid_request")
+        assert await talk.refused("start") == "invalid_request"
+        assert await talk.refused("start", message=" ") == "invalid_request"
+        assert await talk.refused("start", message="x", agent="nobody") == "agent_not_found"
+        assert await talk.refused("follow", turn_id="nothing") == "turn_not_found"
+        assert await talk.refused("follow", turn_id="x", after=-1) == "invalid_request"
+        assert await talk.refused("cancel", turn_id="../..") == "invalid_request"
+        assert (await talk.ask("ping"))["type"] == "pong"
+    assert await server.written() == (0, 0)
+
+
+async def test_a_message_that_is_too_large_ends_the_socket(serve: Serve) -> None:
+    async with serve(saying("a"), max_body_bytes=1_000) as server, talking(server) as talk:
+        await talk.say("start", message="x" * 1_000)
+        assert (await talk.closed())[0] == 1009
+    assert await server.written() == (0, 0)
+
+
+async def test_messages_that_come_too_fast_have_to_wait(serve: Serve) -> None:
+    async with serve(saying("a"), max_socket_rate=20) as server, talking(server) as talk:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for number in range(30):
+            await talk.say("ping", id=number)
+        assert [(await talk.hear())["id"] for _ in range(30)] == list(range(30))
+        assert loop.time() - begun > 0.4
+
+
+async def test_plain_http_is_told_to_upgrade(server: Served) -> None:
+    for path in ("/v1/ws", "/api/chat/ws"):
+        answer = await server.http.get(path)
+        assert error_of(answer, 426)["code"] == "upgrade_required"
+        assert answer.headers["upgrade"] == "websocket"
+
+
+# Who may
+
+
+async def refusal(server: Served, path: str = "/v1/ws", **options: Any) -> tuple[int, str]:
+    with pytest.raises(InvalidStatus) as refused:
+        async with talking(server, path, **options):
+            pass
+    response = refused.value.response
+    return response.status_code, json.loads(response.body)["error"]["code"]
+
+
+async def test_a_socket_is_refused_before_it_is_open(serve: Serve) -> None:
+    async with serve(saying("a"), allowed_origins=["https://app.example"]) as server:
+        assert await refusal(server, "/v1/nothing") == (404, "not_found")
+        assert await refusal(server, origin="https://evil.example") == (403, "origin_not_allowed")
+        assert await refusal(server, origin="null") == (403, "origin_not_allowed")
+        assert await refusal(server, host="evil.example") == (421, "host_not_allowed")
+        for origin in ("https://app.example", f"http://127.0.0.1:{server.port}", None):
+            async with talking(server, origin=origin) as talk:
+                assert (await talk.ask("ping"))["type"] == "pong"
+
+
+async def test_a_page_of_another_origin_cannot_use_a_cookie(serve: Serve) -> None:
+    async with serve(saying("a"), authenticate=lambda scope: "ann") as server:
+        assert await refusal(server, origin="https://evil.example") == (403, "origin_not_allowed")
+        async with talking(server, origin=f"http://127.0.0.1:{server.port}") as talk:
+            await talk.ask("start", message="Hi")
+    assert await server.written("ann") == (1, 1)
+
+
+async def test_a_key_comes_as_a_header_or_as_a_subprotocol_and_never_in_the_address(serve: Serve) -> None:
+    async with serve(saying("a")) as server:
+        _, key = await server.turnwire.keys.create("ann", ["read", "write"])
+        assert await refusal(server) == (401, "unauthorized")
+        assert await refusal(server, f"/v1/ws?key={key}&access_token={key}") == (401, "unauthorized")
+        assert await refusal(server, subprotocols=["turnwire", f"turnwire.key.{key}x"]) == (401, "unauthorized")
+        async with talking(server, additional_headers={"Authorization": f"Bearer {key}"}) as talk:
+            assert talk.connection.subprotocol is None
+        async with talking(server, subprotocols=["turnwire", f"turnwire.key.{key}"]) as talk:
+            assert talk.connection.subprotocol == "turnwire"
+            await talk.ask("start", message="Hi")
+    assert await server.written("ann") == (1, 1)
+
+
+async def test_each_message_needs_its_scope_and_its_owner(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        keys = {
+            name: (await server.turnwire.keys.create(name.split("-")[0], scopes))[1]  # type: ignore[arg-type]
+            for name, scopes in (("ann", ["read", "write", "approve"]), ("ann-reads", ["read"]), ("bob", ["write"]))
+        }
+        as_: dict[str, Any] = {name: {"additional_headers": {"X-API-Key": key}} for name, key in keys.items()}
+        async with talking(server, **as_["ann"]) as ann:
+            turn_id = (await ann.ask("start", message="Hi"))["turn_id"]
+            async with talking(server, **as_["ann-reads"]) as talk:
+                assert (await talk.ask("follow", turn_id=turn_id))["type"] == "accepted"
+                assert await talk.refused("start", message="Hi") == "forbidden"
+                assert await talk.refused("cancel", turn_id=turn_id) == "forbidden"
+                assert await talk.refused("approve", turn_id=turn_id, call_id="c", approved=True) == "forbidden"
+            async with talking(server, **as_["bob"]) as talk:
+                assert await talk.refused("cancel", turn_id=turn_id) == "turn_not_found"
+                assert await talk.refused("unfollow", turn_id=turn_id) == "turn_not_found"
+                assert await talk.refused("follow", turn_id=turn_id) == "forbidden"
+            (await puppet.part()).end()
+            assert (await ann.events(turn_id))[-1]["event"]["outcome"] == "completed"
+
+
+async def test_a_socket_and_each_turn_on_it_count_as_streams(serve: Serve, puppet: Puppet) -> None:
+    async with serve(max_open_streams=3) as server, talking(server) as talk:
+        turns = [(await talk.ask("start", message="Hi"))["turn_id"] for _ in range(2)]
+        assert await talk.refused("start", message="Hi") == "too_many_streams"
+        assert await refusal(server) == (429, "too_many_streams")
+        assert (await talk.ask("follow", turn_id=turns[0]))["type"] == "accepted"
+        await talk.ask("unfollow", turn_id=turns[0])
+        assert (await talk.ask("start", message="Hi"))["type"] == "accepted"
+        for _ in range(3):
+            (await puppet.part()).end()
+        assert await server.written() == (3, 3)
+    async with serve(max_open_streams=1) as server:
+        async with talking(server):
+            assert await refusal(server) == (429, "too_many_streams")
+        await until(lambda: server.turnwire.streams.open_count == 0)
+        async with talking(server):
+            pass
+
+
+# How it ends
+
+
+async def test_a_revoked_key_ends_its_sockets(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        key, text = await server.turnwire.keys.create("ann", ["read", "write"])
+        async with talking(server, subprotocols=["turnwire", f"turnwire.key.{text}"]) as talk:
+            turn_id = (await talk.ask("start", message="Hi"))["turn_id"]
+            token = server.turnwire.control_token
+            await server.http.delete(f"/v1/keys/{key.id}", headers={"Authorization": f"Bearer {token}"})
+            assert (await talk.closed())[0] == 1008
+        (await puppet.part()).end()
+        await server.reached(turn_id, 4)
+
+
+async def test_a_server_that_goes_down_says_when_to_come_back(serve: Serve, puppet: Puppet) -> None:
+    async with serve(shutdown_grace=5) as server, talking(server) as talk:
+        await talk.ask("start", message="Hi")
+        part = await puppet.part()
+        server.turnwire.drain()
+        code, told = await talk.closed()
+        assert code == 1012
+        assert told[-1]["type"] == "reconnect"
+        assert told[-1]["retry_ms"] > 0
+        part.end()
+        assert await refusal(server) == (503, "shutting_down")
+
+
+async def test_an_old_socket_is_asked_to_come_back(serve: Serve) -> None:
+    async with serve(saying("a"), stream_lifetime=0.2) as server, talking(server) as talk:
+        code, told = await talk.closed()
+    assert (code, told[-1]["type"]) == (1012, "reconnect")
+
+
+async def test_an_idle_socket_says_something(serve: Serve) -> None:
+    async with serve(saying("a"), heartbeat=0.1) as server, talking(server) as talk:
+        assert await talk.hear() == {"type": "heartbeat"}
+
+
+async def test_a_client_that_takes_nothing_is_closed_and_costs_nobody_else(serve: Serve, puppet: Puppet) -> None:
+    async with serve(write_timeout=0.3) as server, talking(server) as talk:
+        turn_id = (await talk.ask("start", message="Hi"))["turn_id"]
+        part = await puppet.part()
+        talk.connection.transport.pause_reading()
+        async with talking(server) as other:
+            await other.ask("follow", turn_id=turn_id)
+            for _ in range(300):
+                part.say("x" * 20_000)
+            part.end()
+            assert len(text_of(await other.events(turn_id))) == 6_000_000
+        await until(lambda: server.turnwire.streams.open_count == 0)
+        talk.connection.transport.resume_reading()
+        await talk.closed()
+        async with talking(server) as again:
+            seen = [told for told in talk.kept if told["type"] == "event"]
+            await again.ask("follow", turn_id=turn_id, after=seen[-1]["position"])
+            rest = await again.events(turn_id)
+    assert positions(seen + rest) == list(range(1, 305))
+
+
+async def test_a_client_that_takes_something_again_is_told_why_it_was_closed(serve: Serve, puppet: Puppet) -> None:
+    async with serve(write_timeout=2) as server, talking(server) as talk:
+        await talk.ask("start", message="Hi")
+        part = await puppet.part()
+        talk.connection.transport.pause_reading()
+        part.say(*["x" * 20_000] * 300)
+        (socket,) = server.turnwire.streams._connections
+        assert await most_queued(socket, lambda: socket.is_finished) < 200_000
+        talk.connection.transport.resume_reading()
+        assert (await talk.closed())[0] == 1013
+        part.end()
+
+
+async def test_a_client_that_sends_but_does_not_read_is_not_listened_to(serve: Serve) -> None:
+    async with serve(saying("a"), write_timeout=0.3, max_socket_rate=1e9) as server, talking(server) as talk:
+        talk.connection.transport.pause_reading()
+        (socket,) = server.turnwire.streams._connections
+        sending = asyncio.create_task(_send_for_ever(talk))
+        assert await most_queued(socket, lambda: server.turnwire.streams.open_count == 0) < 200_000
+        talk.connection.transport.abort()
+        await within(asyncio.wait([sending]))
+        assert isinstance(sending.exception(), ConnectionClosed)
+
+
+async def most_queued(socket: Any, holds: Callable[[], bool]) -> int:
+    """The most that waited to be sent, until something holds."""
+    most = 0
+
+    def look() -> bool:
+        nonlocal most
+        most = max(most, socket._size)
+        return holds()
+
+    await until(look)
+    assert most > 0
+    return most
+
+
+async def _send_for_ever(talk: Talk) -> None:
+    while True:
+        await talk.say("ping", id="x" * 128)
