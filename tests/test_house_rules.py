@@ -3,7 +3,9 @@
 import ast
 import importlib
 import re
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path, PurePath
 from pkgutil import walk_packages
 from types import ModuleType
@@ -211,3 +213,42 @@ def error_codes() -> set[str]:
 @pytest.mark.parametrize("code", sorted(error_codes()))
 def test_every_error_code_is_documented(code: str) -> None:
     assert f"`{code}`" in reference("errors")
+
+
+# What is imported is installed
+
+COME_WITH = {
+    "anyio": "starlette",
+    "httpx2": "mcp",
+    "jsonschema": "mcp",
+    "langchain-core": "langchain",
+    "mcp-types": "mcp",
+    "pydantic": "pydantic-settings",
+    "pydantic-core": "pydantic-settings",
+}
+"""Packages that are imported though another one brings them: those two are made for each other."""
+
+
+def test_every_package_that_is_imported_is_a_dependency() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*told["dependencies"], *(one for name in told["optional-dependencies"] for one in extra(told, name))]
+    names = {re.split(r"[\[<>=; ]", one)[0].lower().replace("_", "-") for one in declared}
+    distributions = packages_distributions()
+    missing: dict[str, str] = {}
+    for path in SOURCE.rglob("*.py"):
+        for module in imported(path) - {*sys.stdlib_module_names, "turnwire"}:
+            owners = {owner.lower().replace("_", "-") for owner in distributions.get(module, [module])}
+            if not {COME_WITH.get(owner, owner) for owner in owners} & names:
+                missing[module] = str(path.relative_to(ROOT))
+    assert missing == {}
+
+
+def extra(told: dict[str, Any], name: str) -> list[str]:
+    return [] if name == "dev" else told["optional-dependencies"][name]
+
+
+def imported(path: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    whole = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    parts = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.partition(".")[0] for name in whole | parts}
