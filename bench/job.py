@@ -1,6 +1,10 @@
 """What the load client is asked to do."""
 
 from dataclasses import dataclass
+from uuid import uuid4
+
+UNIQUE = "@unique@"
+"""In a body: a name that no other request has."""
 
 
 @dataclass(frozen=True)
@@ -33,5 +37,5 @@ class Job:
         start = f"{method} {self.path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nConnection: close\r\n"
         if self.body is None:
             return f"{start}\r\n".encode()
-        body = self.body.encode()
+        body = self.body.replace(UNIQUE, uuid4().hex).encode()
         return f"{start}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from bench.results import Row, Spread, Table
 from bench.subjects import SUBJECTS
 
-PACKAGES = ("turnwire", "uvicorn", "uvloop", "httptools", "starlette", "fastapi", "msgspec")
+PACKAGES = ("turnwire", "uvicorn", "uvloop", "httptools", "starlette", "fastapi", "msgspec", "pydantic-ai-slim")
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from bench.tables.fanout import fanout
 from bench.tables.idle import idle
 from bench.tables.indexing import indexing
 from bench.tables.latency import latency
+from bench.tables.protocols import protocols
 from bench.tables.replay import replay
 from bench.tables.search import search
 from bench.tables.streams import streams
+from bench.tables.wires import wires
 
 TABLES: dict[str, Callable[[Plan], Table]] = {
     "streams": streams,
@@ -24,4 +26,6 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "search": search,
     "answers": answers,
     "adapters": adapters,
+    "wires": wires,
+    "protocols": protocols,
 }
