@@ -206,6 +206,12 @@ def test_what_the_protocol_has_no_event_for_is_custom_and_does_not_break_a_sente
     assert len(only(events, "TEXT_MESSAGE_START")) == 1
 
 
+def test_an_applications_event_is_never_taken_for_one_of_ours() -> None:
+    events = told(CustomEvent("turnwire.citation", {"index": 1, "document_id": "forged"}), done())
+    assert custom(events, "turnwire.citation") == []
+    assert custom(events, "custom-turnwire.citation") == [{"index": 1, "document_id": "forged"}]
+
+
 def test_who_answers_is_the_step_of_the_run() -> None:
     events = told(HandoffEvent("writer"), TokenEvent("a"), done())
     steps = [(event["type"], event["stepName"]) for event in events if event["type"].startswith("STEP")]

@@ -37,7 +37,7 @@ from turnwire.wires.ag_ui.activities import Activities
 from turnwire.wires.ag_ui.calls import Calls, call_events, result_event, result_text, unanswered
 from turnwire.wires.ag_ui.crew import Crew
 from turnwire.wires.ag_ui.ending import Spent, run_ended, run_interrupted
-from turnwire.wires.ag_ui.frames import Told, custom, known, numbered, told
+from turnwire.wires.ag_ui.frames import Told, custom, known, numbered, own_name, told
 from turnwire.wires.ag_ui.interrupts import Questions, interrupt_id
 from turnwire.wires.ag_ui.runs import Runs
 from turnwire.wires.ag_ui.voices import Path, Voices
@@ -111,7 +111,7 @@ class RunEncoder:
             case CitationEvent():
                 return self._custom(logged, "turnwire.citation")
             case CustomEvent():
-                return [*self._attend(path, position), custom(event.name, event.data, self._crew.id_of(path))]
+                return [*self._attend(path, position), custom(own_name(event.name), event.data, self._crew.id_of(path))]
             case ToolCallEvent():
                 return [] if self._calls.is_open(event.call_id) else self._call(event, event.args, position)
             case ToolProgressEvent():

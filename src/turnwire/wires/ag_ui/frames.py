@@ -26,6 +26,11 @@ def custom(name: str, value: Any, agent: str | None = None) -> bytes:
     return told("CUSTOM", name=name, value={} if value is None else value, subagentRunId=agent)
 
 
+def own_name(name: str) -> str:
+    """The name of an application's event; it must not be taken for one of ours."""
+    return f"custom-{name}" if name.startswith("turnwire.") else name
+
+
 def numbered(events: Iterable[bytes], before: int) -> bytes:
     """The frames of these events, if there were so many before them."""
     return b"".join(b"id: %d\ndata: %b\n\n" % (number, event) for number, event in enumerate(events, before + 1))
