@@ -108,9 +108,15 @@ async def place_of(store: LogReader, turn_id: str, wire: Wire, offset: int) -> P
     return Place(position, b"", void, is_end)
 
 
-async def place_of_frame(store: LogReader, turn_id: str, wire: Wire, count: int) -> Place:
-    """The place after so many frames, on a wire of server-sent events. Raises HttpError 410 or 416."""
+async def place_of_frame(store: LogReader, turn_id: str, wire: Wire, count: int, *, had: int | None = None) -> Place:
+    """The place after so many frames, on a wire of server-sent events. Raises HttpError 410 or 416.
+
+    `had` is how many of them the reader has itself, if it passes over some.
+    """
     void = await void_of(store, turn_id)
+    kept = await _frames_kept(store, turn_id, wire, void)
+    if kept is not None and kept < (count if had is None else had):
+        raise _bad_offset(kept, f"what followed frame {kept} was begun anew; drop it, and read on after frame {kept}")
     encoder = settled_encoder(wire, void)
     position = seen = 0
     is_end = False
@@ -128,6 +134,29 @@ async def place_of_frame(store: LogReader, turn_id: str, wire: Wire, count: int)
     if seen + encoder.pause().count(b"\n\n") < count:
         raise _bad_offset(seen, f"there are {seen} frames so far; read from the start")
     return Place(position, b"", void, is_end)
+
+
+async def _frames_kept(store: LogReader, turn_id: str, wire: Wire, void: Void) -> int | None:
+    """How many frames are the same to all readers, whenever they read; None if no restart took back any."""
+    told = [await _frames_before(store, turn_id, wire, void[:number], span) for number, span in enumerate(void)]
+    return min((count for count in told if count is not None), default=None)
+
+
+async def _frames_before(store: LogReader, turn_id: str, wire: Wire, void: Void, span: range) -> int | None:
+    """What a reader had before a span that it was told of until the restart at its end; None if it said nothing.
+
+    `void` is what had been taken back by then.
+    """
+    encoder, position, seen, restart = settled_encoder(wire, void), 0, 0, span.stop - 1
+    while position < restart - 1:
+        events = await store.read(turn_id, position, min(PAGE, restart - 1 - position))
+        for logged in events:
+            frames = encoder.frame(logged).count(b"\n\n")
+            if frames and logged.position in span:
+                return seen
+            seen += frames
+        position = events[-1].position
+    return None
 
 
 async def place_after_wait(store: LogReader, turn_id: str, wire: Wire) -> Place:

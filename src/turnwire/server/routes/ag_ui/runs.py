@@ -125,6 +125,7 @@ async def place_of_run(turnwire: Turnwire, run: RunName, wire: Wire, after: int)
 
     Raises TurnNotFoundError, HttpError 409, 410 or 416.
     """
+    had = after
     if run.number > 1 or after:
         story = await read_story(turnwire, run.record.id, wire)
         if run.number > len(story.starts):
@@ -133,7 +134,7 @@ async def place_of_run(turnwire: Turnwire, run: RunName, wire: Wire, after: int)
             # The client cannot take back what it has of it.
             raise HttpError(409, "reset", f"what followed frame {story.settled} was begun anew; read from the start")
         after = max(after, story.starts[run.number - 1])
-    return await place_of_frame(turnwire.store, run.record.id, wire, after)
+    return await place_of_frame(turnwire.store, run.record.id, wire, after, had=had)
 
 
 def frame_number(text: str, field: str) -> int:
