@@ -3,16 +3,12 @@
 from bench.servers import VARIANTS
 from turnwire.assembly import SOCKET_WIRES, WIRES
 
-SERVERS = {variant.name: variant.label for variant in VARIANTS.values()}
-WRITTEN = {name: f"`{name}`" for name in (*WIRES, *SOCKET_WIRES)}
-SUBJECTS = (
-    SERVERS
-    | WRITTEN
-    | {
-        "fts5": "bare FTS5 table",
-        "library": "Turnwire, library",
-        "healthz": "GET /healthz",
-        "bare": "the SDK alone",
-        "turnwire": "as a turn of Turnwire",
-    }
-)
+SUBJECTS = {
+    **{variant.name: variant.label for variant in VARIANTS.values()},
+    **{name: f"`{name}`" for name in (*WIRES, *SOCKET_WIRES)},
+    "fts5": "bare FTS5 table",
+    "library": "Turnwire, library",
+    "healthz": "GET /healthz",
+    "bare": "the SDK alone",
+    "turnwire": "as a turn of Turnwire",
+}
