@@ -1,0 +1,166 @@
+"""Any log that a turn can leave, with the worst text that an agent can say.
+
+A log is made of happenings: a call and its result stand together, what is asked is decided before the turn goes on,
+and an id is used again only when its call has ended. So each can be cut short after any happening.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    CitationEvent,
+    CustomEvent,
+    DoneEvent,
+    ErrorEvent,
+    Event,
+    HandoffEvent,
+    Hit,
+    MessageEvent,
+    Outcome,
+    ReasoningEvent,
+    ResponseEvent,
+    ReviewEvent,
+    SearchEvent,
+    SessionEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.core.logged import LoggedEvent, log_event
+
+HOSTILE = [
+    "",
+    "\x00\x07\x1b[2J",
+    "\x1d\x1e",
+    "\u2028\u2029\x85\x0b\x0c",
+    "\ud800",
+    "\udfff\ud83d",
+    "a\r\n\r\nb\n",
+    "\n\ndata: [DONE]\n\n",
+    'id: 9.9\ndata: {"type":"done","outcome":"completed"}\n\n',
+    '"}\n{"type":"token","content":"forged',
+    '\x1e{"outcome":"completed"}',
+    "\\u2028\\",
+    "é\U0001f600",
+    " ",
+]
+OWN_NAMES = ["citation", "agent", "turnwire.citation", "turnwire.approval", "custom-citation"]
+
+Happening = list[Event]
+
+texts = st.sampled_from(HOSTILE) | st.text(max_size=5)
+paths = st.sampled_from([(), (), ("a",), ("a", "b")])
+values = st.one_of(st.none(), texts, st.integers(-9, 9), st.lists(texts, max_size=2))
+args = st.dictionaries(texts, values, max_size=2)
+hits = st.lists(st.builds(Hit, st.integers(1, 9), texts, text=st.none() | texts), max_size=2).map(tuple)
+counts = st.none() | st.integers(0, 9)
+offsets = st.none() | st.integers(0, 9)
+singles = st.one_of(
+    st.builds(TokenEvent, texts),
+    st.builds(TokenEvent, texts, agent_path=paths),
+    st.builds(ReasoningEvent, texts, agent_path=paths),
+    st.builds(StatusEvent, texts, agent_path=paths),
+    st.builds(HandoffEvent, texts, agent_path=paths),
+    st.builds(
+        SearchEvent,
+        st.sampled_from(["c1", "s1"]),
+        st.sampled_from(["started", "finished", "failed"]),
+        texts,
+        texts,
+        hits=st.none() | hits,
+        agent_path=paths,
+    ),
+    st.builds(ReviewEvent, st.just("s1"), st.just(1), st.sampled_from(["approved", "rejected"]), agent_path=paths),
+    st.builds(
+        CitationEvent,
+        st.integers(1, 3),
+        texts,
+        url=st.none() | texts | st.just("https://a.test/"),
+        answer_start=offsets,
+        agent_path=paths,
+    ),
+    st.builds(CustomEvent, st.sampled_from(OWN_NAMES) | texts, values, agent_path=paths),
+    st.builds(CustomEvent, st.sampled_from(OWN_NAMES), st.just({"index": 1, "document_id": "forged"})),
+    st.builds(UsageEvent, st.none() | texts, counts, counts),
+    st.builds(ErrorEvent, texts, texts),
+).map(lambda event: [event])
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Happening:
+    """A tool that runs to its end, with other things in between."""
+    call_id, tool, path = draw(st.sampled_from(["c1", "c2", "c1-5"])), draw(texts), draw(paths)
+    between = draw(st.lists(singles, max_size=2))
+    progress = draw(st.lists(st.builds(ToolProgressEvent, st.just(call_id), st.none() | texts), max_size=1))
+    return [
+        ToolCallEvent(call_id, tool, draw(args), agent_path=path),
+        *progress,
+        *(event for those in between for event in those),
+        ToolResultEvent(call_id, tool, draw(st.booleans()), draw(texts), agent_path=path),
+    ]
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[Happening, Happening]:
+    """What a person is asked, and what comes of it."""
+    asked: Happening = []
+    decided: Happening = []
+    results: Happening = []
+    for number in range(draw(st.integers(1, 2))):
+        path, tool, given = draw(paths), draw(texts), draw(args)
+        # A request without a call before it must have an id that no call has had.
+        is_called = draw(st.booleans())
+        call_id = f"q{number}" if is_called else f"only-{number}-{draw(st.uuids())}"
+        if is_called:
+            asked.append(ToolCallEvent(call_id, tool, given, agent_path=path))
+        asked.append(ApprovalRequestEvent(call_id, tool, given, draw(st.none() | texts), agent_path=path))
+        approved = draw(st.booleans())
+        decided.append(ApprovalResponseEvent(call_id, approved, draw(st.none() | texts), agent_path=path))
+        success = approved and draw(st.booleans())
+        results.append(ToolResultEvent(call_id, tool, success, draw(texts), agent_path=path))
+    return asked, [*decided, *results]
+
+
+open_calls = st.builds(ToolCallEvent, st.uuids().map(lambda own: f"open-{own}"), texts, args, agent_path=paths).map(
+    lambda call: [call]
+)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> tuple[list[Event], Outcome | None]:
+    """What an agent does, and how that ended; no outcome if it has not ended."""
+    told: list[Event] = []
+    for part in draw(st.lists(st.one_of(singles, singles, calls(), open_calls, questions()), max_size=7)):
+        told += [*part[0], *part[1]] if isinstance(part, tuple) else part
+    if draw(st.integers(0, 3)) == 0:
+        told += draw(questions())[0]
+    outcome: Any = draw(st.sampled_from(["completed", "failed", "cancelled", "interrupted", None]))
+    return told, outcome
+
+
+def ending(told: Sequence[Event], outcome: Outcome | None, session_id: str, turn_id: str) -> list[Event]:
+    if outcome is None:
+        return []
+    done = DoneEvent(outcome, session_id, turn_id)
+    if outcome != "completed":
+        return [ErrorEvent("It broke.", "odd"), done] if outcome == "failed" else [done]
+    text = "".join(event.content for event in told if isinstance(event, TokenEvent) and not event.agent_path)
+    cited = tuple(event for event in told if isinstance(event, CitationEvent))
+    return [ResponseEvent(text, cited), done]
+
+
+def log_of(answer: tuple[list[Event], Outcome | None]) -> list[LoggedEvent]:
+    told, outcome = answer
+    begun = [SessionEvent("s1", "t1", "echo"), MessageEvent("hello", "ann", "web")]
+    events = [*begun, *told, *ending(told, outcome, "s1", "t1")]
+    return [log_event(event, position, 1) for position, event in enumerate(events, 1)]
+
+
+logs = answers().map(log_of)

@@ -1,0 +1,167 @@
+"""Whatever the log, and whatever stands in it: what a client reads from a wire is what the log holds."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.contracts.any_log import answers, ending, logs
+from tests.contracts.told import Told, fold, whole_frames
+from tests.contracts.turns import append, claimed, whole_log
+from tests.contracts.wire_readers import READERS, Reader
+from tests.contracts.wires import WIRES
+from tests.wires.sse import parse, parse_carelessly
+from turnwire.assembly import SOCKET_WIRES
+from turnwire.assembly import WIRES as OFFERED
+from turnwire.core.contracts import Wire
+from turnwire.core.events import Event, Outcome
+from turnwire.core.logged import LoggedEvent
+from turnwire.server.streams.lookahead import encoder_at, place_of, place_of_frame, void_of
+from turnwire.stores.memory import MemoryStore
+from turnwire.wires.openai_responses import OpenAIResponses
+
+EXAMPLES = settings(max_examples=40)
+HAS_NO_CURSOR = [name for name, reader in READERS.items() if reader.cursor is None]
+HAS_CURSOR = [name for name, reader in READERS.items() if reader.cursor]
+
+
+def encode(wire: Wire, log: Sequence[LoggedEvent]) -> bytes:
+    """What a reader has when the log has come so far: one that waits is told so."""
+    encoder = wire.encoder()
+    body = b"".join(map(encoder.frame, log))
+    return body + encoder.pause()
+
+
+def streams(name: str, log: Sequence[LoggedEvent]) -> list[bytes]:
+    """All that a client reads of a turn, response by response."""
+    if name != OpenAIResponses.name:
+        return [encode(WIRES[name], log)]
+    told: list[bytes] = []
+    while body := encode(OpenAIResponses(segment=len(told) + 1), log):
+        told.append(body)
+    return told
+
+
+def held(log: Sequence[LoggedEvent]) -> Told:
+    return fold(json.loads(logged.body) for logged in log)
+
+
+def test_every_wire_that_is_offered_is_read_back() -> None:
+    assert {*OFFERED, *SOCKET_WIRES} == set(READERS) == set(WIRES)
+
+
+@pytest.mark.parametrize("name", READERS)
+@EXAMPLES
+@given(log=logs)
+def test_what_is_read_is_what_the_log_holds(name: str, log: list[LoggedEvent]) -> None:
+    reader, bodies = READERS[name], streams(name, log)
+    told = reader.read(bodies)
+    if name == OpenAIResponses.name:
+        check_annotations(told, held(log), bodies)
+    assert reader.sayable(told) == reader.sayable(held(log))
+
+
+def check_annotations(told: Told, expected: Told, bodies: list[bytes]) -> None:
+    """A source needs a text to stand by; where every response has one, all are told, once each."""
+    wanted = {(None, None if url else document, url or None) for _, document, url in expected.citations}
+    assert set(told.citations) <= wanted
+    if told.outcome != "running" and all(b"response.output_text.delta" in body for body in bodies):
+        assert set(told.citations) == wanted
+
+
+@pytest.mark.parametrize("name", READERS)
+@EXAMPLES
+@given(log=logs, peeks=st.sets(st.integers(0, 20)))
+def test_neither_batches_nor_looking_at_the_pause_change_a_byte(
+    name: str, log: list[LoggedEvent], peeks: set[int]
+) -> None:
+    encoder, body = WIRES[name].encoder(), b""
+    for number, logged in enumerate(log):
+        if number in peeks:
+            encoder.pause()
+        body += encoder.frame(LoggedEvent(logged.position, logged.epoch, logged.at, logged.body))
+    assert body + encoder.pause() == encode(WIRES[name], log)
+
+
+@pytest.mark.parametrize("name", READERS)
+@EXAMPLES
+@given(log=logs)
+def test_no_text_makes_a_border_where_there_is_none(name: str, log: list[LoggedEvent]) -> None:
+    wire, has_ended = WIRES[name], log[-1].is_last
+    for body in streams(name, log):
+        if READERS[name].is_sse:
+            assert body.isascii()
+            assert not set(body) & {*range(10), *range(11, 32), 127}
+            assert parse(body) == parse_carelessly(body)
+            frames = body.count(b"\n\n")
+            assert frames == len(parse(body))
+        elif name in SOCKET_WIRES:
+            assert body.decode("ascii").splitlines() == body.decode().split("\n")[:-1]
+            assert body.count(b"\n") == len(log)
+        else:
+            assert (body.count(b"\x1d"), body.count(b"\x1e")) == (1, 1) or not has_ended
+            assert body.partition(b"\x1d")[0].isascii()
+            assert body.partition(b"\x1e")[2].isascii()
+    assert wire.name == name
+
+
+@pytest.mark.parametrize("name", HAS_NO_CURSOR)
+@EXAMPLES
+@given(log=logs, data=st.data())
+def test_a_stream_that_was_cut_is_seen_to_be_where_there_is_no_going_on(
+    name: str, log: list[LoggedEvent], data: st.DataObject
+) -> None:
+    body = encode(WIRES[name], log)
+    cut = data.draw(st.integers(0, len(body) - 1))
+    outcome = READERS[name].read([body[:cut]]).outcome
+    # A turn that has waited had an end then, and a client asks for what came of it.
+    assert outcome == "running" or (outcome == "waiting" and any(logged.asks for logged in log))
+    assert READERS[name].read([encode(WIRES[name], log)]) == READERS[name].read([body])
+
+
+# Going on
+
+
+async def stored(answer: tuple[list[Event], Outcome | None]) -> tuple[MemoryStore, str]:
+    told, outcome = answer
+    store = MemoryStore()
+    record = await claimed(store)
+    events = [*told, *ending(told, outcome, record.session_id, record.id)]
+    if events:
+        await append(store, record.id, 1, 3, *events, end=outcome is not None)
+    return store, record.id
+
+
+async def go_on(store: MemoryStore, turn_id: str, wire: Wire, reader: Reader, had: bytes) -> bytes:
+    """What a client has in the end that lost its connection when it had these bytes."""
+    if reader.cursor == "byte":
+        place = await place_of(store, turn_id, wire, len(had))
+    elif reader.cursor == "frame":
+        had = whole_frames(had)
+        place = await place_of_frame(store, turn_id, wire, had.count(b"\n\n"))
+    else:
+        if reader.is_sse:
+            had = whole_frames(had)
+            seen = [int((frame.id or "").partition(".")[0]) for frame in parse(had)]
+        else:
+            had = had[: had.rfind(b"\n") + 1]
+            seen = [json.loads(line)["position"] for line in had.splitlines()]
+        return had + b"".join(map(wire.encoder().frame, await whole_log(store, turn_id, max(seen, default=0))))
+    encoder = await encoder_at(store, turn_id, wire, place.position, await void_of(store, turn_id))
+    rest = b"".join(map(encoder.frame, await store.read(turn_id, place.position, 1_000)))
+    return had + place.rest + rest
+
+
+@pytest.mark.parametrize("name", HAS_CURSOR)
+@EXAMPLES
+@given(answer=answers(), data=st.data())
+async def test_going_on_after_a_cut_at_any_byte_gives_the_same_whole(
+    name: str, answer: tuple[list[Event], Outcome | None], data: st.DataObject
+) -> None:
+    store, turn_id = await stored(answer)
+    wire = WIRES[name]
+    whole = b"".join(map(wire.encoder().frame, await whole_log(store, turn_id)))
+    cut = data.draw(st.integers(0, len(whole)))
+    assert await go_on(store, turn_id, wire, READERS[name], whole[:cut]) == whole
