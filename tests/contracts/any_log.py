@@ -164,3 +164,28 @@ def log_of(answer: tuple[list[Event], Outcome | None]) -> list[LoggedEvent]:
 
 
 logs = answers().map(log_of)
+
+
+def _dense() -> list[Event]:
+    """Every hostile text everywhere, one id for all calls, one number for all sources: chance seldom finds that."""
+    told: list[Event] = []
+    # Backwards, so that there is some text before the first question.
+    for number, text in enumerate(reversed(HOSTILE)):
+        path = ("a",) if number % 3 == 2 else ()
+        told += [
+            TokenEvent(text),
+            ReasoningEvent(text, agent_path=path),
+            ToolCallEvent("c1", text, {text: [text]}, agent_path=path),
+            TokenEvent(text, agent_path=("a",)),
+            ToolResultEvent("c1", text, number % 2 == 0, text, agent_path=path),
+            CitationEvent(1, f"{number} {text}", url=text),
+            ToolCallEvent("c2", text, {}),
+            ApprovalRequestEvent("c2", text, {}, text),
+            ApprovalResponseEvent("c2", number % 2 == 0, text),
+            ToolResultEvent("c2", text, number % 2 == 0, text),
+            TokenEvent(f"{text}."),
+        ]
+    return told
+
+
+DENSE: tuple[list[Event], Outcome] = _dense(), "completed"

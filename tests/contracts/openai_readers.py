@@ -70,6 +70,7 @@ def _take_response_event(told: Told, calls: dict[str, Call], event: dict[str, An
 def _take_item(told: Told, calls: dict[str, Call], item: dict[str, Any]) -> None:
     match item["type"]:
         case "function_call":
+            assert item["call_id"] not in calls, "two calls that a client cannot tell apart"
             calls[item["call_id"]] = Call(item["name"], json.loads(item["arguments"]))
             told.calls.append(calls[item["call_id"]])
         case "function_call_output":

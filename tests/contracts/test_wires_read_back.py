@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.contracts.any_log import answers, ending, logs
+from tests.contracts.any_log import DENSE, answers, ending, log_of, logs
 from tests.contracts.told import Told, fold, whole_frames
 from tests.contracts.turns import append, claimed, whole_log
 from tests.contracts.wire_readers import READERS, Reader
@@ -22,7 +22,7 @@ from turnwire.server.streams.lookahead import encoder_at, place_of, place_of_fra
 from turnwire.stores.memory import MemoryStore
 from turnwire.wires.openai_responses import OpenAIResponses
 
-EXAMPLES = settings(max_examples=40)
+EXAMPLES = settings(max_examples=60)
 HAS_NO_CURSOR = [name for name, reader in READERS.items() if reader.cursor is None]
 HAS_CURSOR = [name for name, reader in READERS.items() if reader.cursor]
 
@@ -55,6 +55,7 @@ def test_every_wire_that_is_offered_is_read_back() -> None:
 @pytest.mark.parametrize("name", READERS)
 @EXAMPLES
 @given(log=logs)
+@example(log=log_of(DENSE))
 def test_what_is_read_is_what_the_log_holds(name: str, log: list[LoggedEvent]) -> None:
     reader, bodies = READERS[name], streams(name, log)
     told = reader.read(bodies)
@@ -88,6 +89,19 @@ def test_neither_batches_nor_looking_at_the_pause_change_a_byte(
 @pytest.mark.parametrize("name", READERS)
 @EXAMPLES
 @given(log=logs)
+@example(log=log_of(DENSE))
+def test_what_one_who_waits_was_told_is_what_the_stream_goes_on_with(name: str, log: list[LoggedEvent]) -> None:
+    encoder, whole, body = WIRES[name].encoder(), encode(WIRES[name], log), b""
+    for number, logged in enumerate(log):
+        body += encoder.frame(logged)
+        if logged.asks and not any(later.parks for later in log[number + 1 : number + 2]):
+            assert whole.startswith(body + encoder.pause())
+
+
+@pytest.mark.parametrize("name", READERS)
+@EXAMPLES
+@given(log=logs)
+@example(log=log_of(DENSE))
 def test_no_text_makes_a_border_where_there_is_none(name: str, log: list[LoggedEvent]) -> None:
     wire, has_ended = WIRES[name], log[-1].is_last
     for body in streams(name, log):

@@ -47,7 +47,12 @@ def read_three_phase_text(bodies: Sequence[bytes]) -> Told:
 def read_ai_sdk(bodies: Sequence[bytes]) -> Told:
     message = UIMessage(6).read(whole_frames(bodies[0]))
     waits = message.is_done and message.finish_reason == "tool-calls"
-    outcome = "waiting" if waits else message.metadata.get("outcome", "") if message.is_done else "running"
+    outcome = "waiting" if waits else message.metadata["outcome"] if message.is_done else "running"
+    if message.is_done:
+        # What every client sees must agree with what only ours look at.
+        assert message.aborted is (outcome == "cancelled")
+        assert (message.error is not None) is (outcome in ("failed", "interrupted"))
+        assert (message.finish_reason == "stop") is (outcome == "completed")
     told = Told(message.text, "".join(part["text"] for part in message.of("reasoning")), outcome=outcome)
     for part in message.of("tool"):
         call = Call(part["tool"], part.get("input"))
