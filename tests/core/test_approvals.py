@@ -31,6 +31,7 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.follow import follow
+from turnwire.core.ids import new_id
 from turnwire.core.turns import Turn, TurnRecord
 
 Said = AsyncIterator[Event | str]
@@ -281,6 +282,21 @@ async def test_a_wait_that_is_too_long_is_a_denial_that_says_so(place: Place) ->
         turn = await desk.start("c1 c2")
         answer = await answer_of(desk, turn)
         assert "c1=Denied: nobody decided within 0.05 seconds" in answer
+
+
+async def test_a_turn_that_is_gone_meanwhile_does_not_end_the_upkeep(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await place.open(lease=0.2)
+    waiting = store.waiting
+    gone = TurnRecord(id=new_id(), session_id="s", principal="ann", agent="careful", message="", waiting_until=1)
+
+    async def waiting_and_gone() -> list[TurnRecord]:
+        return [gone, *await waiting()]
+
+    async with open_desk(store, careful, approval_timeout=0.05, lease=0.2) as desk:
+        monkeypatch.setattr(store, "waiting", waiting_and_gone)
+        assert "Denied: nobody decided" in await answer_of(desk, await desk.start("c1"))
 
 
 async def test_what_is_asked_outlives_a_crash(place: Place) -> None:

@@ -82,11 +82,12 @@ class Waits:
         for record in await self._store.waiting():
             if record.waiting_until is None or record.waiting_until > now_ms():
                 continue
-            for asked in (await self._read(record.id)).undecided:
-                try:
+            try:
+                for asked in (await self._read(record.id)).undecided:
                     await self.decide(record.id, asked.call_id, approved=False, reason=reason)
-                except TurnwireError:
-                    logger.exception("the wait of turn %s could not be ended; this is tried again", record.id)
+            except TurnwireError:
+                # It may be gone; the others, and the lease that is kept beside this, must not suffer.
+                logger.exception("the wait of turn %s could not be ended; this is tried again", record.id)
 
     async def _read(self, turn_id: str) -> TurnFold:
         fold, position = TurnFold(), 0
