@@ -16,6 +16,7 @@ from turnwire.core.sessions import Session
 from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
+RUNNABLE = "runnable"
 Scope = Literal["read", "write", "approve"]
 
 
@@ -93,6 +94,25 @@ class Parking(Struct, frozen=True):
     checkpoint: bytes
 
 
+class Command(Struct, frozen=True):
+    """What somebody wants of a turn, from whatever process: that it is stopped."""
+
+    turn_id: str
+    reason: str
+    kind: Literal["cancel"] = "cancel"
+
+
+class Worker(Struct, frozen=True, kw_only=True):
+    """A process that runs turns. `name` says where it is; times are in ms, by the store's clock."""
+
+    id: str
+    name: str = ""
+    started_at: int = 0
+    lease_until: int = 0
+    draining: bool = False
+    running: int = 0
+
+
 class Accepted(Struct, frozen=True):
     """The turn, and whether this request made it or joined the one that was there."""
 
@@ -108,17 +128,19 @@ Wake = Callable[[Sequence[LoggedEvent]], None]
 class LogReader(Protocol):
     """Reads logs, and nothing else. Every event it hands out is committed."""
 
-    async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
+    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         """Committed events after a position, at most `limit`, none if there are none yet.
 
-        Raises TurnNotFoundError, EventsGoneError.
+        `epoch` is that of the event at `after`, which the reader has. Raises TurnNotFoundError, EventsGoneError, and
+        LogRewoundError if the log has no such event (any more).
         """
         ...
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         """Calls `wake` on the event loop after commits to a turn, with what was committed, or with
         nothing where only the fact is known. With a session's id: after a turn was accepted in it, or it was deleted.
-        A hint: it may come late, twice or never for what happened before. Returns what ends it.
+        With a worker's id: after a command to a turn that it runs. With `RUNNABLE`: when a turn may have become ready
+        to be run. A hint: it may come late, twice or never for what happened before. Returns what ends it.
         """
         ...
 
@@ -129,6 +151,7 @@ class TurnStore(LogReader, Protocol):
     async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
         """Commits the turn with its opening events, or finds the one that its key or external id names.
 
+        With `on_busy="interrupt"` the session's unfinished turns are commanded to end as superseded, in the same step.
         Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, BudgetSpentError,
         SessionNotFoundError, SessionExistsError, StoreFullError. On any of them nothing is written.
         """
@@ -171,8 +194,12 @@ class TurnStore(LogReader, Protocol):
     async def claim(self, turn_id: str, worker: str) -> TurnRecord:
         """Makes the worker the turn's only writer: the epoch grows by one, older writers are fenced.
 
-        Raises TurnEndedError, TurnNotFoundError.
+        Raises TurnEndedError, TurnNotFoundError, and TurnTakenError if another worker runs it that is alive.
         """
+        ...
+
+    async def claim_next(self, worker: str, limit: int) -> list[TurnRecord]:
+        """Claims queued turns, oldest first, that have no unfinished turn before them in their session."""
         ...
 
     def before_commit(self, gather: Callable[[], None]) -> None:
@@ -191,6 +218,8 @@ class TurnStore(LogReader, Protocol):
         settle: Settle,
         ending: TurnState | None = None,
         parking: Parking | None = None,
+        *,
+        release: bool = False,
     ) -> None:
         """Hands events over to be committed. Never waits.
 
@@ -199,24 +228,52 @@ class TurnStore(LogReader, Protocol):
         they do not follow the last event, TurnEndedError after the last one, StoreFullError. It may be
         called before `append` returns. With `ending`, the last of the events is `done` and the turn is
         closed in the same step, and its attachments are forgotten; a full store still takes that. With `parking`, the
-        turn waits from that step on, and nobody's lease is needed for it.
+        turn waits from that step on, and nobody's lease is needed for it. With `release`, it is queued again from that
+        step on, for whoever claims it next.
         """
         ...
 
-    async def renew(self, worker: str) -> None:
+    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
         """Keeps the worker's turns its own for another lease."""
         ...
 
+    async def retire(self, worker: str) -> None:
+        """The worker is gone, and says so: what it still runs may be taken over at once."""
+        ...
+
+    async def workers(self) -> list[Worker]:
+        """Those whose lease holds, oldest first."""
+        ...
+
     async def take_over(self, worker: str) -> list[TurnRecord]:
-        """Claims, for this worker, the running turns of every worker whose lease has run out."""
+        """Claims, for this worker, some running turns of workers whose lease has run out."""
+        ...
+
+    async def command(self, command: Command) -> None:
+        """Keeps the command until the turn has ended, and tells whoever runs it. Giving it again changes nothing.
+
+        Raises TurnEndedError, TurnNotFoundError.
+        """
+        ...
+
+    async def commands(self, worker: str) -> list[Command]:
+        """The commands to turns that this worker runs, and to those that nobody does."""
+        ...
+
+    async def attend(self, turn_id: str, worker: str, *, present: bool) -> bool:
+        """Notes whether the turn has readers in this process. True if it has some in any that is alive."""
         ...
 
     async def queued(self) -> list[TurnRecord]:
         """The turns that wait to be run, in the order they were accepted."""
         ...
 
-    async def waiting(self) -> list[TurnRecord]:
-        """The turns that wait for a person."""
+    async def unfinished(self, session_id: str) -> list[TurnRecord]:
+        """The turns of a session that have not ended, in the order they were accepted."""
+        ...
+
+    async def waiting(self, until: int | None = None) -> list[TurnRecord]:
+        """The turns that wait for a person; with `until`, those whose time is over by then."""
         ...
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:

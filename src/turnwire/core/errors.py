@@ -19,6 +19,7 @@ TurnwireError
 │   ├── TooManyDocumentsError ... documents uploaded
 │   ├── TooManyTurnsError    ... turns running or queued
 │   └── TooManyStreamsError  ... streams open
+├── LogRewoundError          the log has not got what the reader has seen of it
 ├── ModelUnusableError       a model cannot be used as it is configured, and why
 ├── NotFoundError            nothing of the caller's has that id
 │   ├── AgentNotFoundError
@@ -34,9 +35,11 @@ TurnwireError
 ├── StoreError               the log could not be read or written
 │   ├── FencedError          another worker has taken this turn over
 │   ├── PositionError        an event does not follow the last one
+│   ├── StoreAwayError       the database cannot be reached
 │   ├── StoreFullError       the disk is full
 │   └── StoreUnusableError   the store cannot be opened, and why
 ├── TurnEndedError           an event arrived after the turn's last one
+├── TurnTakenError           another worker runs the turn
 ├── TurnNotWaitingError      the turn does not wait for a person
 └── UnreadableDocumentError  a file cannot be read as a document, and why
 
@@ -212,6 +215,14 @@ class TooManyStreamsError(LimitError):
         super().__init__(f"{limit} streams are open already, the limit for one principal; close one")
 
 
+class LogRewoundError(TurnwireError):
+    code = "log_rewound"
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(f"the log of turn {turn_id!r} is not the one that was read; read it again from the start")
+        self.turn_id = turn_id
+
+
 class ModelUnusableError(TurnwireError):
     code = "model_unusable"
 
@@ -312,6 +323,14 @@ class PositionError(StoreError):
         self.turn_id = turn_id
 
 
+class StoreAwayError(StoreError):
+    code = "store_away"
+    retry_after_seconds = 2
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the database cannot be reached ({why}); try again in a moment")
+
+
 class StoreFullError(StoreError):
     code = "disk_full"
 
@@ -331,6 +350,14 @@ class TurnEndedError(TurnwireError):
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(f"turn {turn_id!r} has ended; start a new one")
+        self.turn_id = turn_id
+
+
+class TurnTakenError(TurnwireError):
+    code = "turn_taken"
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(f"turn {turn_id!r} is run by another worker")
         self.turn_id = turn_id
 
 
