@@ -89,7 +89,8 @@ class Follower:
 async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerator[list[LoggedEvent]]:
     """The events after a position in batches, as they are committed, until the last one.
 
-    Raises TurnNotFoundError, EventsGoneError, LogRewoundError. An iteration that is abandoned must be closed with `aclose`.
+    Raises TurnNotFoundError, EventsGoneError, LogRewoundError. An iteration that is abandoned must be closed with
+    `aclose`.
     """
     start, epoch = after, None
     changed = asyncio.Event()
