@@ -10,9 +10,13 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from tests.postgres_server import execute, kill_backends, run_aside, shared_databases
 from turnwire.core.contracts import LogReader, Store
 from turnwire.core.logged import LoggedEvent
 from turnwire.stores.memory import MemoryStore, World
+from turnwire.stores.postgres import PostgresStore
+from turnwire.stores.postgres.connections import Connections
+from turnwire.stores.postgres.reading import read_log
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore
 
 T = TypeVar("T")
@@ -89,7 +93,51 @@ class SqlitePlace:
             archive.close()
 
 
-STORES: dict[str, type[Place]] = {"memory": MemoryPlace, "sqlite": SqlitePlace}
+class PostgresPlace:
+    """A database of the tests' own server. Other processes are other stores here, and may be open at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._databases = shared_databases()
+        self._database = self._databases.take()
+        self.url = self._databases.server.url(self._database)
+        self._stores: list[PostgresStore] = []
+
+    async def open(self, **options: Any) -> Store:
+        store = PostgresStore(self.url, **options)
+        await store.open()
+        self._stores.append(store)
+        return store
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+        self._stores.clear()
+        self._databases.give_back(self._database)
+
+    def crash(self) -> None:
+        # Nobody is told, and nothing is written once the server has ended the connections.
+        for store in self._stores:
+            for task in (store._writer._task, store._hub._task, store._hub._hints and store._hub._hints._task):
+                if task:
+                    task.cancel()
+            store._connections.is_closed = True
+        kill_backends(self.url)
+        self._stores.clear()
+        # A lease outlives its process for a while, here as long as the test takes. It is over when the next one opens.
+        run_aside(execute(self.url, "DELETE FROM turnwire.worker"))
+
+    def committed(self, turn_id: str) -> list[LoggedEvent]:
+        async def read() -> list[LoggedEvent]:
+            connection = await Connections(self.url, 1).connect()
+            try:
+                return await read_log(connection, turn_id, 0, 1_000_000)
+            finally:
+                await connection.close(timeout=5)
+
+        return run_aside(read())
+
+
+STORES: dict[str, type[Place]] = {"memory": MemoryPlace, "postgres": PostgresPlace, "sqlite": SqlitePlace}
 
 
 def _read_now(reader: LogReader, turn_id: str) -> list[LoggedEvent]:
