@@ -192,7 +192,10 @@ def test_every_command_and_its_options_are_documented(name: str) -> None:
 
 
 # Those of classes that are only a family, and those of errors that nobody outside the process is told of.
-NOT_TOLD = {"turnwire_error", "limit", "fenced", "position_taken", "turn_ended", "disconnected", "restarted"}
+NOT_TOLD = {
+    *("turnwire_error", "limit", "fenced", "position_taken", "turn_ended", "disconnected", "restarted"),
+    *("turn_taken", "log_rewound"),
+}
 
 
 def error_codes() -> set[str]:

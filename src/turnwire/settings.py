@@ -119,6 +119,9 @@ class Settings(BaseSettings):
     max_running_turns: int = Field(
         default=64, gt=0, description="Unfinished turns a principal may have; more is a 429."
     )
+    max_worker_turns: int = Field(
+        default=1_000, ge=0, description="Turns that one process runs at once; more wait for a free one. 0 runs none."
+    )
     max_open_streams: int = Field(default=64, gt=0, description="Streams a principal may have open; more is a 429.")
     max_steps_per_turn: int = Field(
         default=100, gt=0, description="Tool calls and searches that an agent may make in a turn; more ends it."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.contracts.stores import Place
-from tests.contracts.turns import append, claimed, done, positions, texts, whole_log, write
+from tests.contracts.turns import append, claimed, done, positions, seized, texts, whole_log, write
 from turnwire.core.contracts import Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
 from turnwire.core.events import TokenEvent
@@ -29,7 +29,7 @@ async def check_a_writer_that_was_taken_over_is_fenced(store: Store) -> None:
     """In the window before the new owner's first event, where the positions still agree."""
     zombie = await claimed(store, "zombie")
     await write(store, zombie, TokenEvent("mine"))
-    owner = await store.claim(zombie.id, "owner")
+    owner = await seized(store, zombie, "owner")
     await refused(FencedError, append(store, zombie.id, zombie.epoch, owner.last_position + 1, TokenEvent("late")))
     await write(store, owner, TokenEvent(" ours"))
     log = await whole_log(store, zombie.id)

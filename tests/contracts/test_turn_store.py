@@ -16,6 +16,7 @@ from tests.contracts.turns import (
     followed,
     new_session_id,
     positions,
+    seized,
     start,
     started,
     texts,
@@ -226,7 +227,7 @@ async def test_what_was_under_way_at_a_takeover_is_before_the_new_owner(store: S
     zombie = await claimed(store, "zombie")
     in_flight = asyncio.create_task(append(store, zombie.id, zombie.epoch, 3, TokenEvent("in flight")))
     await asyncio.sleep(0)
-    owner = await store.claim(zombie.id, "owner")
+    owner = await seized(store, zombie, "owner")
     await in_flight
     assert owner.last_position == 3
     await write(store, owner, TokenEvent("next"))
@@ -235,7 +236,7 @@ async def test_what_was_under_way_at_a_takeover_is_before_the_new_owner(store: S
 
 async def test_a_fenced_writer_cannot_end_the_turn(store: Store) -> None:
     zombie = await claimed(store, "zombie")
-    owner = await store.claim(zombie.id, "owner")
+    owner = await seized(store, zombie, "owner")
     with pytest.raises(FencedError):
         await append(store, zombie.id, zombie.epoch, 3, done(zombie, "failed"), end=True)
     assert (await store.find_turn("ann", zombie.id)).phase == "running"
@@ -275,7 +276,7 @@ async def test_a_claim_says_who_runs_the_turn_and_where_it_stands(store: Store) 
     record = await claimed(store, "first")
     assert (record.phase, record.worker, record.epoch, record.last_position) == ("running", "first", 1, 2)
     await write(store, record, TokenEvent("a"))
-    again = await store.claim(record.id, "second")
+    again = await seized(store, record, "second")
     assert (again.phase, again.worker, again.epoch, again.last_position) == ("running", "second", 2, 3)
     assert again.started_at == record.started_at
     assert await store.find_turn("ann", record.id) == again

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.stores import Place, at_once
-from tests.contracts.turns import append, claimed, ended, start, started, write
+from tests.contracts.turns import append, claimed, ended, seized, start, started, write
 from turnwire.core.contracts import Admission, Parking, Store
 from turnwire.core.errors import FencedError, SessionBusyError, TurnNotFoundError, TurnNotWaitingError
 from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent, TokenEvent
@@ -113,7 +113,7 @@ async def test_a_turn_may_be_parked_again_with_another_checkpoint(store: Store) 
 
 async def test_a_fenced_writer_cannot_park_the_turn(store: Store) -> None:
     record = await claimed(store)
-    await store.claim(record.id, "other")
+    await seized(store, record, "other")
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
     with pytest.raises(FencedError):

@@ -61,6 +61,13 @@ async def claimed(store: Store, worker: str = "worker", **details: Any) -> TurnR
     return await store.claim((await started(store, **details)).id, worker)
 
 
+async def seized(store: Store, record: TurnRecord, worker: str) -> TurnRecord:
+    """The turn in the hands of another worker, because its own is gone."""
+    await store.retire(record.worker or "")
+    await store.renew(worker)
+    return await store.claim(record.id, worker)
+
+
 async def write(store: Store, record: TurnRecord, *events: Event, end: Outcome | None = None) -> None:
     """Writes to a claimed turn from its last position on, and ends it if an outcome is given."""
     if end is None:

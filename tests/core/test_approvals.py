@@ -291,8 +291,8 @@ async def test_a_turn_that_is_gone_meanwhile_does_not_end_the_upkeep(
     waiting = store.waiting
     gone = TurnRecord(id=new_id(), session_id="s", principal="ann", agent="careful", message="", waiting_until=1)
 
-    async def waiting_and_gone() -> list[TurnRecord]:
-        return [gone, *await waiting()]
+    async def waiting_and_gone(until: int | None = None) -> list[TurnRecord]:
+        return [gone, *await waiting(until)]
 
     async with open_desk(store, careful, approval_timeout=0.05, lease=0.2) as desk:
         monkeypatch.setattr(store, "waiting", waiting_and_gone)

@@ -10,7 +10,7 @@ from unittest.mock import ANY
 import pytest
 
 from tests.contracts.stores import Place
-from tests.contracts.turns import BOUND, claimed, started, types, whole_log, write
+from tests.contracts.turns import BOUND, claimed, seized, started, types, whole_log, write
 from tests.core.desk import Desk, Gate, open_desk, settle
 from turnwire.core.cancellation import WORKER_LOST
 from turnwire.core.contracts import Store
@@ -390,12 +390,13 @@ async def test_a_turn_that_was_taken_over_is_left_to_its_new_owner(
     async with open_desk(store, agent, echo) as desk:
         turn = await desk.start()
         await gate.reached()
-        owner = await store.claim(turn.id, "another worker")
+        await settle()
+        owner = await seized(store, await store.find_turn("ann", turn.id), "another worker")
         gate.open()
         await settle()
         next_turn = await desk.start("next", session_id=turn.session_id, agent="echo")
-        assert (await desk.end(next_turn)).outcome == "completed"
         await write(store, owner, TokenEvent(" and theirs"), end="completed")
+        assert (await desk.end(next_turn)).outcome == "completed"
         assert [type(event) for event in await desk.events(turn)] == [
             *(SessionEvent, MessageEvent, TokenEvent, TokenEvent, DoneEvent),
         ]
@@ -728,7 +729,7 @@ async def test_leaving_is_not_stopping(store: Store) -> None:
     async with open_desk(store, held) as desk:
         turn, gate = await held_turn(desk, None)
         await gate.reached()
-        desk.runner.reader_joined(turn.id)
+        desk.runner.reader_joined(turn)
         desk.runner.reader_left(turn.id, by_client=True)
         await settle()
         gate.open()
@@ -742,8 +743,8 @@ async def test_a_turn_that_asks_for_it_is_cancelled_when_its_last_reader_has_bee
     async with open_desk(store, held) as desk:
         turn, gate = await held_turn(desk, grace)
         await gate.reached()
-        desk.runner.reader_joined(turn.id)
-        desk.runner.reader_joined(turn.id)
+        desk.runner.reader_joined(turn)
+        desk.runner.reader_joined(turn)
         desk.runner.reader_left(turn.id, by_client=True)
         await settle()
         assert (await store.find_turn("ann", turn.id)).phase == "running"
@@ -755,9 +756,9 @@ async def test_a_reader_that_comes_back_in_time_keeps_the_turn(store: Store) -> 
     async with open_desk(store, held) as desk:
         turn, gate = await held_turn(desk, 0)
         await gate.reached()
-        desk.runner.reader_joined(turn.id)
+        desk.runner.reader_joined(turn)
         desk.runner.reader_left(turn.id, by_client=True)
-        desk.runner.reader_joined(turn.id)
+        desk.runner.reader_joined(turn)
         await settle()
         gate.open()
         assert (await desk.end(turn)).outcome == "completed"
@@ -767,7 +768,7 @@ async def test_a_stream_that_the_server_closed_is_expected_back(store: Store) ->
     async with open_desk(store, held) as desk:
         turn, gate = await held_turn(desk, 0)
         await gate.reached()
-        desk.runner.reader_joined(turn.id)
+        desk.runner.reader_joined(turn)
         desk.runner.reader_left(turn.id, by_client=False)
         await settle()
         gate.open()
@@ -787,8 +788,8 @@ async def test_readers_who_joined_while_it_was_queued_count(store: Store) -> Non
     async with open_desk(store, held) as desk:
         first, first_gate = await held_turn(desk, None)
         second, second_gate = await held_turn(desk, 0, session_id=first.session_id)
-        desk.runner.reader_joined(second.id)
-        desk.runner.reader_joined(second.id)
+        desk.runner.reader_joined(second)
+        desk.runner.reader_joined(second)
         first_gate.open()
         await second_gate.reached()
         desk.runner.reader_left(second.id, by_client=True)
@@ -801,7 +802,7 @@ async def test_a_queued_turn_can_be_left_too(store: Store) -> None:
     async with open_desk(store, held) as desk:
         first, first_gate = await held_turn(desk, None)
         second, second_gate = await held_turn(desk, 0, session_id=first.session_id)
-        desk.runner.reader_joined(second.id)
+        desk.runner.reader_joined(second)
         desk.runner.reader_left(second.id, by_client=True)
         assert (await desk.end(second)).reason == "disconnected"
         first_gate.open()
@@ -911,9 +912,9 @@ async def test_a_cancelled_turn_leaves_nothing_behind(store: Store, caplog: pyte
             await desk.cancel(turn)
         await settle()
         assert desk.runner.running_count == 0
-        assert not desk.runner._tasks
-        assert not desk.runner._attendance
-        assert not desk.runner._current
+        assert not desk.runner._worker._tasks
+        assert not desk.runner._attendance._read
+        assert not await store.unfinished(turn.session_id)
     assert caplog.text == ""
 
 

@@ -54,7 +54,7 @@ async def test_1_a_channel_that_is_stuck_does_not_hold_up_the_agent(tmp_path: Pa
         # The agent is done and committed while its first words are still being shown.
         await within(finished.wait())
         (turn,) = await kernel.turnwire.store.list_turns("chat:ann")
-        await until(lambda: turn.id not in kernel.turnwire.runner._running)
+        await until(lambda: turn.id not in kernel.turnwire.runner._worker.running)
         assert len(kernel.calls("chat")) == 2
         kernel.extension("chat").gate.set()
         text = await within(answering)

@@ -341,6 +341,11 @@ class KeyStore(Protocol):
 class Store(TurnStore, SessionStore, KeyStore, Protocol):
     """All of it in one place, so that a turn and its session change in one step."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write to it too, so that a worker without a lease must stop what it does."""
+        ...
+
     async def open(self) -> None:
         """Raises StoreUnusableError, which says what to do."""
         ...

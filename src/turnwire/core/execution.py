@@ -1,4 +1,4 @@
-"""One turn while it runs: from its claim to its `done`, whatever the agent does."""
+"""One turn while it runs, once it is claimed: to its `done`, whatever the agent does."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 import msgspec
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
-from turnwire.core.cancellation import SHUTDOWN, Stop
+from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Stop
 from turnwire.core.contracts import Agent, Historian, Parking, Refusal, Store, takes_attachments
 from turnwire.core.emit import set_running_turn
 from turnwire.core.encoding import encode_event
@@ -48,7 +48,6 @@ class Execution:
         agent: Agent | None,
         record: TurnRecord,
         limits: Limits,
-        worker: str,
         on_finished: Callable[["Execution"], None],
         historian: Historian,
         meter: Meter,
@@ -61,7 +60,6 @@ class Execution:
         self._agent = agent
         self.record = record
         self._limits = limits
-        self._worker = worker
         self._on_finished = on_finished
         self.is_parked = False
         self._historian = historian
@@ -70,6 +68,7 @@ class Execution:
         self._decided: dict[str, Decision] = {}
         self._stop: Stop | None = None
         self._ending = False
+        self._is_abandoned = False
         self._response: ResponseEvent | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._last_resort: asyncio.Task[None] | None = None
@@ -80,21 +79,29 @@ class Execution:
             return
         self._stop = stop
         if self.task is None or self._log is None:
-            return  # Not claimed yet: `run` looks at `_stop` before it calls the agent.
+            return  # Not begun yet: `run` looks at `_stop` before it calls the agent.
         self.task.cancel()
         patience = self._limits.cancel_patience if patience is None else patience
         self._patience = asyncio.get_running_loop().call_later(patience, self._leave_behind)
 
+    def abandon(self) -> None:
+        """Lets go of a turn that another worker may have by now: the agent is stopped, and nothing more is written."""
+        self._is_abandoned = True
+        if self._log is not None:
+            self._log.ended = True
+        self.stop(WORKER_LOST)
+        if not self.finished.done():
+            self._finish()
+
     async def run(self) -> None:
+        log = TurnLog(self._store, self.record, self._limits, self._store_failed)
         try:
-            self.record = await self._store.claim(self.turn_id, self._worker)
-            log = TurnLog(self._store, self.record, self._limits, self._store_failed)
             await log.restore()
-            self._log = log
         except Exception:
-            logger.exception("turn %s could not be claimed", self.turn_id)
+            logger.exception("the log of turn %s could not be read", self.turn_id)
             self._finish()
             return
+        self._log = log
         try:
             waits = await self._answer(log)
             if waits is not None and self._stop is None:
@@ -263,7 +270,7 @@ class Execution:
             self._last_resort = asyncio.create_task(self._end(self._stop))
 
     async def _end(self, stop: Stop | None) -> None:
-        if self._ending:
+        if self._ending or self._is_abandoned:
             return
         self._ending = True
         # The end is written in a task of its own: whoever cancels this one, readers still need to see it.
@@ -309,8 +316,9 @@ class Execution:
     def _finish(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
-        self.finished.set_result(None)
-        self._on_finished(self)
+        if not self.finished.done():
+            self.finished.set_result(None)
+            self._on_finished(self)
 
 
 async def _see_through(writing: asyncio.Task[None]) -> None:

@@ -9,6 +9,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_uncommitted_events: int = 1_000
     max_queued_turns: int = 8
     max_running_turns: int = 64
+    max_worker_turns: int = 1_000
     max_steps_per_turn: int = 100
     max_tokens_per_day: int = 0
     history_turns: int = 50

@@ -135,10 +135,17 @@ class TurnLog:
 
     async def park(self, parking: Parking) -> None:
         """Hands over what was written last, and from that step on the turn waits. Raises StoreError."""
+        await self._hand_over_with(parking, release=False)
+
+    async def release(self) -> None:
+        """Hands over what was written last, and from that step on the turn is queued. Raises StoreError."""
+        await self._hand_over_with(None, release=True)
+
+    async def _hand_over_with(self, parking: Parking | None, *, release: bool) -> None:
         if self._failure is None:
             events, self._gathered = self._gathered, []
             self._uncommitted += len(events)
-            self._store.append(self.turn_id, self._epoch, events, self._settled, parking=parking)
+            self._store.append(self.turn_id, self._epoch, events, self._settled, parking=parking, release=release)
         await self._all_settled()
 
     async def _all_settled(self) -> None:

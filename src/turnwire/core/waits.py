@@ -1,8 +1,7 @@
 """Turns that wait for a person: they hold nothing but their log, and go on when everything is decided.
 
-Whoever takes a decision writes it into the log of the waiting turn. So a decision that was acknowledged is never
-lost, and a process that is gone between the last decision and what follows from it leaves a turn that the next one
-finds decided.
+Whoever takes a decision writes it into the log of the waiting turn, from whatever process; with the last one, in the
+same step, the turn is queued again. So a decision that was acknowledged is never lost, and takes effect.
 """
 
 import asyncio
@@ -11,38 +10,35 @@ from collections.abc import Callable
 from typing import Any
 
 from turnwire.core.contracts import Store
-from turnwire.core.errors import ApprovalConflictError, ApprovalNotFoundError, TurnwireError
+from turnwire.core.errors import (
+    ApprovalConflictError,
+    ApprovalNotFoundError,
+    FencedError,
+    PositionError,
+    TurnwireError,
+)
 from turnwire.core.events import ApprovalResponseEvent
 from turnwire.core.fold import TurnFold
 from turnwire.core.follow import PAGE
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
 from turnwire.core.logged import now_ms
-from turnwire.core.turns import TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
 
 
-class Waits:
-    """The turns that wait in this process. `resume` is called with one that may go on."""
+# Two processes that decide about calls of one turn at the same time fence each other; then one tries again.
+_MOST_TRIES = 8
 
-    def __init__(self, store: Store, limits: Limits, worker: str, resume: Callable[[TurnRecord], None]) -> None:
+
+class Waits:
+    """Decides about calls of turns that wait, wherever they ran. `worker` tells by which name it writes."""
+
+    def __init__(self, store: Store, limits: Limits, worker: Callable[[], str]) -> None:
         self._store = store
         self._limits = limits
         self._worker = worker
-        self._resume = resume
-        self._waiting: dict[str, TurnRecord] = {}
         self._deciding = asyncio.Lock()
-
-    def __contains__(self, turn_id: str) -> bool:
-        return turn_id in self._waiting
-
-    def add(self, record: TurnRecord) -> None:
-        self._waiting[record.id] = record
-
-    def take(self, turn_id: str) -> TurnRecord | None:
-        """The turn, if it waits; it does not any more."""
-        return self._waiting.pop(turn_id, None)
 
     async def check(self, turn_id: str, call_id: str, approved: bool, args: dict[str, Any] | None) -> None:
         """Raises ApprovalNotFoundError and ApprovalConflictError, as `decide` would."""
@@ -58,30 +54,27 @@ class Waits:
         by: str | None = None,
         args: dict[str, Any] | None = None,
     ) -> None:
-        # One at a time: two that hold a turn at once would fence each other.
+        # One at a time here, so that only another process can be in the way.
         async with self._deciding:
-            if _is_repeated(await self._read(turn_id), call_id, approved, args):
-                return
-            record = await self._store.hold(turn_id, self._worker)
-            log = TurnLog(self._store, record, self._limits)
-            await log.restore()
-            if not _is_repeated(log.fold, call_id, approved, args):
+            for tries_left in reversed(range(_MOST_TRIES)):
+                if _is_repeated(await self._read(turn_id), call_id, approved, args):
+                    return
+                record = await self._store.hold(turn_id, self._worker())
+                log = TurnLog(self._store, record, self._limits)
+                await log.restore()
+                if _is_repeated(log.fold, call_id, approved, args):
+                    return
                 log.append(ApprovalResponseEvent(call_id, approved, reason, by))
-                await log.flush()
-            if not log.fold.undecided:
-                self._resume(record)
-
-    async def resume_decided(self) -> None:
-        """For a process that takes over the waiting turns of another."""
-        for record in list(self._waiting.values()):
-            if not (await self._read(record.id)).undecided:
-                self._resume(record)
+                try:
+                    await (log.flush() if log.fold.undecided else log.release())
+                    return
+                except (FencedError, PositionError):
+                    if not tries_left:
+                        raise
 
     async def deny_overdue(self) -> None:
         reason = f"nobody decided within {_time_words(self._limits.approval_timeout)}"
-        for record in await self._store.waiting():
-            if record.waiting_until is None or record.waiting_until > now_ms():
-                continue
+        for record in await self._store.waiting(until=now_ms()):
             try:
                 for asked in (await self._read(record.id)).undecided:
                     await self.decide(record.id, asked.call_id, approved=False, reason=reason)

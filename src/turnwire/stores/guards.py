@@ -2,20 +2,27 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from turnwire.core.contracts import Admission, Refusal, Wake
+from msgspec.structs import replace
+
+from turnwire.core.contracts import Admission, LogReader, Refusal, Wake, Worker
 from turnwire.core.errors import (
     BudgetSpentError,
+    EventsGoneError,
     FencedError,
+    LogRewoundError,
     PositionError,
     SessionBusyError,
     TooManyTurnsError,
     TurnEndedError,
+    TurnTakenError,
 )
-from turnwire.core.logged import LoggedEvent
+from turnwire.core.logged import LoggedEvent, now_ms
+from turnwire.core.turns import TurnRecord
 
 logger = logging.getLogger("turnwire.stores")
 
@@ -65,24 +72,71 @@ def check_admission(admission: Admission, session_id: str, in_session: int, unfi
         raise BudgetSpentError(budget.limit, budget.used, budget.resets_at)
 
 
+def check_free(record: TurnRecord, worker: str, leases: "Leases") -> None:
+    """Whether a worker may claim the turn. Raises TurnTakenError."""
+    if record.phase == "running" and record.worker != worker and leases.holds(record.worker):
+        raise TurnTakenError(record.id)
+
+
+async def read_known(reader: LogReader, turn_id: str, after: int, limit: int, epoch: int) -> list[LoggedEvent]:
+    """Reads the event at `after` too, to see that it is the one that the reader has. Raises LogRewoundError."""
+    try:
+        events = await reader.read(turn_id, after - 1, limit + 1)
+    except EventsGoneError as gone:
+        if after + 1 < gone.first_kept:
+            raise
+        return await reader.read(turn_id, after, limit)
+    if not events or events[0].epoch != epoch:
+        raise LogRewoundError(turn_id)
+    return events[1:]
+
+
 def lasting(options: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a turn's options when it has ended: not the files, which nobody is given again."""
     return {name: value for name, value in options.items() if name != "attachments"}
 
 
 class Leases:
-    """Which workers of this process are alive. A worker that is not known here is dead."""
+    """Which workers of this process are alive, and which turns are read in them. One that is not known is dead."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
         self._until: dict[str, float] = {}
+        self._workers: dict[str, Worker] = {}
+        self._attended: dict[str, set[str]] = {}
 
-    def renew(self, worker: str) -> None:
+    def renew(self, worker: str, name: str, draining: bool) -> None:
         self._until[worker] = self._clock() + self._seconds
+        known = self._workers.get(worker)
+        started_at = known.started_at if known else now_ms()
+        self._workers[worker] = Worker(id=worker, name=name, started_at=started_at, draining=draining)
+
+    def retire(self, worker: str) -> None:
+        self._until.pop(worker, None)
+        self._workers.pop(worker, None)
 
     def holds(self, worker: str | None) -> bool:
         return worker is not None and self._until.get(worker, 0.0) > self._clock()
+
+    def workers(self, running: Counter[str | None]) -> list[Worker]:
+        ends = {worker: now_ms() + int((until - self._clock()) * 1000) for worker, until in self._until.items()}
+        return [
+            replace(worker, lease_until=ends[worker.id], running=running[worker.id])
+            for worker in self._workers.values()
+            if self.holds(worker.id)
+        ]
+
+    def attend(self, turn_id: str, worker: str, present: bool) -> bool:
+        attending = self._attended.setdefault(turn_id, set())
+        (attending.add if present else attending.discard)(worker)
+        if not attending:
+            del self._attended[turn_id]
+        return any(map(self.holds, attending))
+
+    def leave(self, turn_id: str) -> None:
+        """The turn has ended."""
+        self._attended.pop(turn_id, None)
 
 
 class Gatherers:

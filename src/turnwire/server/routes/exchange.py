@@ -92,23 +92,23 @@ async def answered(
     """
     accepted = await turnwire.start(caller.principal, body, key)
     turn_id = accepted.record.id
-    if await while_present(turnwire, receive, turn_id, rested(turnwire, caller, turn_id)) is None:
+    if await while_present(turnwire, receive, accepted.record, rested(turnwire, caller, turn_id)) is None:
         return None
     record = await turnwire.store.find_turn(caller.principal, turn_id)
     return record, await turnwire.state(record)
 
 
 async def while_present(
-    turnwire: Turnwire, receive: Receive, turn_id: str, waiting: Coroutine[Any, Any, Answer]
+    turnwire: Turnwire, receive: Receive, record: TurnRecord, waiting: Coroutine[Any, Any, Answer]
 ) -> Answer | None:
     """What comes of waiting for something of a turn, as a reader of it. None if the client has left before."""
-    turnwire.runner.reader_joined(turn_id)
+    turnwire.runner.reader_joined(record)
     waited = asyncio.create_task(waiting)
     gone = asyncio.create_task(_gone(receive))
     try:
         await asyncio.wait([waited, gone], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        turnwire.runner.reader_left(turn_id, by_client=not waited.done())
+        turnwire.runner.reader_left(record.id, by_client=not waited.done())
         waited.cancel()
         gone.cancel()
     return waited.result() if waited.done() and not waited.cancelled() else None

@@ -76,7 +76,7 @@ class CompletionRoutes:
                 return text_stream(turnwire, scope, caller, record, place, wire, added)
         record = await self._begin(caller, body, conversation, headers)
         waiting = rested(turnwire, caller, record.id)
-        if await while_present(turnwire, receive, record.id, waiting) is not None:
+        if await while_present(turnwire, receive, record, waiting) is not None:
             record = await store.find_turn(caller.principal, record.id)
             state = await turnwire.state(record)
             _raise_failure(state)

@@ -68,7 +68,7 @@ class ResponseRoutes:
             response = await response_so_far(store, record, wire)
         else:
             waiting = settled_response(store, record.id, wire)
-            response = await while_present(self._turnwire, receive, record.id, waiting)
+            response = await while_present(self._turnwire, receive, record, waiting)
         if response is not None:
             await respond_json(send, 200, ascii_json(response), [*added, *turn_headers(record)])
         return None

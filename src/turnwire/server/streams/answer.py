@@ -40,13 +40,13 @@ class AnswerStream:
         self._runner = runner
         self._store = store
         self._caller = caller
-        self._turn_id = record.id
+        self._record = record
         self._void = void
         self._headers = [*headers, (b"content-type", _WIRE.media_type.encode("ascii"))]
 
     async def run(self, receive: Receive, send: Send) -> None:
         connection = self._hub.connect(send, _WIRE, self._caller)
-        self._runner.reader_joined(self._turn_id)
+        self._runner.reader_joined(self._record)
         writing, left = None, True
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -56,12 +56,12 @@ class AnswerStream:
             if writing is not None:
                 writing.cancel()
             self._hub.disconnect(connection)
-            self._runner.reader_left(self._turn_id, by_client=left)
+            self._runner.reader_left(self._record.id, by_client=left)
 
     async def _write(self, connection: Connection) -> None:
         encoder = settled_encoder(_WIRE, self._void)
         try:
-            async with aclosing(follow(self._store, self._turn_id)) as batches:
+            async with aclosing(follow(self._store, self._record.id)) as batches:
                 async for events in batches:
                     has_failed = _has_failed(events[-1])
                     text = b"".join(map(encoder.frame, events))
@@ -73,7 +73,7 @@ class AnswerStream:
         except RestartedError:
             connection.abort()
         except Exception:
-            logger.exception("the answer of turn %s could not be written", self._turn_id)
+            logger.exception("the answer of turn %s could not be written", self._record.id)
             connection.abort()
 
 

@@ -66,7 +66,7 @@ class Followings:
 
         connection = SocketReader(self._socket, wire, phrase, end)
         followed = self._followed[name] = _Followed(record.id, connection, None, room)
-        self._runner.reader_joined(record.id)
+        self._runner.reader_joined(record)
         if first is not None:
             connection.tell(first)
         connection.write(place.rest, last=place.is_end)

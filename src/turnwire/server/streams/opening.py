@@ -42,7 +42,7 @@ class TurnStream:
 
     async def run(self, receive: Receive, send: Send) -> None:
         connection = self._hub.connect(send, self._wire, self._caller)
-        self._runner.reader_joined(self._record.id)
+        self._runner.reader_joined(self._record)
         reader, left = None, True
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})

@@ -58,7 +58,7 @@ class TextStream:
 
     async def run(self, receive: Receive, send: Send) -> None:
         connection = self._hub.connect(send, self._wire, self._caller)
-        self._runner.reader_joined(self._record.id)
+        self._runner.reader_joined(self._record)
         left = True
         beginning = asyncio.create_task(self._begin(connection, send))
         try:

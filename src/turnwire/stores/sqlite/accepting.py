@@ -32,6 +32,12 @@ def accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, r
         query = "SELECT id FROM turn WHERE session_id = ? ORDER BY number DESC LIMIT 1"
         last = connection.execute(query, (record.session_id,)).fetchone()
         record = replace(record, parent_turn_id=last[0] if last else None)
+    if admission.on_busy == "interrupt":
+        connection.execute(
+            "INSERT OR IGNORE INTO command (turn, kind, reason)"
+            " SELECT number, 'cancel', 'superseded' FROM turn WHERE session_id = ? AND phase <> 'ended'",
+            (record.session_id,),
+        )
     names = TURN_COLUMNS.split(", ")[:-1]
     values = {name: getattr(record, name) for name in names}
     values |= {

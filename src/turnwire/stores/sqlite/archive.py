@@ -8,7 +8,7 @@ from pathlib import Path
 from turnwire.core.contracts import Wake
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Watchers
+from turnwire.stores.guards import Watchers, read_known
 from turnwire.stores.sqlite.reading import (
     TURN_COLUMNS,
     find_turn,
@@ -60,7 +60,9 @@ class SqliteArchive:
         row = self._connection.execute("SELECT state FROM turn WHERE id = ?", (turn_id,)).fetchone()
         return state_from(row[0]) if row else None
 
-    async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
+    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
+        if epoch is not None and after:
+            return await read_known(self, turn_id, after, limit, epoch)
         return read_turn(self._connection, turn_id, after, limit)
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:

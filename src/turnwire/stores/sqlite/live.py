@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from turnwire.core.budget import day_of, tokens_in
-from turnwire.core.contracts import Parking
+from turnwire.core.contracts import Command, Parking
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.stores.guards import Head, lasting
@@ -26,6 +26,7 @@ class LiveTurn:
     """Its head (who may write, and where), its newest events, and which journal rows are its own."""
 
     __slots__ = (
+        "command",
         "committed",
         "first_row",
         "head",
@@ -47,6 +48,7 @@ class LiveTurn:
         self.rows = array("q")
         self.row_ends = array("q")
         self.open_append: Append | None = None
+        self.command: Command | None = None
 
     def current(self) -> TurnRecord:
         return replace(self.record, last_position=self.committed)
@@ -85,6 +87,9 @@ class LiveTurn:
         query = "INSERT OR REPLACE INTO checkpoint (turn, body) VALUES (?, ?)"
         connection.execute(query, (self.number, parking.checkpoint))
 
+    def write_release(self, connection: sqlite3.Connection) -> None:
+        connection.execute("UPDATE turn SET phase = 'queued', worker = NULL WHERE number = ?", (self.number,))
+
     def write_ending(self, connection: sqlite3.Connection, last: LoggedEvent, state: TurnState) -> None:
         connection.execute(
             "UPDATE turn SET phase = 'ended', outcome = ?, ended_at = ?, last_position = ?, answer = ?, state = ?"
@@ -93,6 +98,7 @@ class LiveTurn:
         )
         if self.record.waiting_until is not None:
             connection.execute("DELETE FROM checkpoint WHERE turn = ?", (self.number,))
+        connection.execute("DELETE FROM command WHERE turn = ?", (self.number,))
         if (options := lasting(self.record.options)) != self.record.options:
             connection.execute("UPDATE turn SET options = ? WHERE number = ?", (json.dumps(options), self.number))
         if tokens := tokens_in(state.usage):

@@ -76,9 +76,8 @@ class Registry(ABC):
             if unfinished:
                 raise SessionBusyError(session.id, unfinished)
             own = "(SELECT number FROM turn WHERE session_id = ?)"
-            connection.execute(f"DELETE FROM sealed_log WHERE turn IN {own}", (session.id,))
-            connection.execute(f"DELETE FROM journal WHERE turn IN {own}", (session.id,))
-            connection.execute(f"DELETE FROM checkpoint WHERE turn IN {own}", (session.id,))
+            for table in ("sealed_log", "journal", "checkpoint", "command"):
+                connection.execute(f"DELETE FROM {table} WHERE turn IN {own}", (session.id,))
             connection.execute("DELETE FROM turn WHERE session_id = ?", (session.id,))
             connection.execute("DELETE FROM session WHERE id = ?", (session.id,))
             return session.id

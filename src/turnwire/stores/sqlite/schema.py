@@ -98,6 +98,14 @@ MIGRATIONS = (
         body BLOB NOT NULL
     );
     """,
+    """
+    -- What somebody wants of a turn that has not ended.
+    CREATE TABLE command (
+        turn INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL,
+        reason TEXT NOT NULL
+    );
+    """,
 )
 
 

@@ -8,43 +8,44 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from turnwire.core.contracts import Accepted, Admission, NewTurn, Parking, Settle, Wake
+from turnwire.core.contracts import RUNNABLE, Accepted, Admission, Command, NewTurn, Parking, Settle, Wake
 from turnwire.core.errors import (
     StoreError,
     StoreFullError,
     StoreUnusableError,
     TurnEndedError,
-    TurnNotFoundError,
-    TurnNotWaitingError,
 )
-from turnwire.core.logged import LoggedEvent, now_ms
+from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Gatherers, Head, Leases, Watchers, lasting
+from turnwire.stores.guards import Gatherers, Head, Leases, Watchers, lasting, read_known
+from turnwire.stores.lineup import Lineup
 from turnwire.stores.sqlite import accepting, reading, upkeep
+from turnwire.stores.sqlite.claims import Claims
 from turnwire.stores.sqlite.disk import Ballast, FolderLock
 from turnwire.stores.sqlite.live import LiveTurn
 from turnwire.stores.sqlite.readers import Readers
-from turnwire.stores.sqlite.registry import Registry
 from turnwire.stores.sqlite.schema import DATABASE_NAME, explain, open_writer
 from turnwire.stores.sqlite.writer import Append, Call, Work, Writer
 
 T = TypeVar("T")
 
 
-class SqliteStore(Registry):
-    """Turns and logs here; sessions and keys, which are plain tables, in `Registry`."""
+class SqliteStore(Claims):
+    """The logs here; who runs which turn in `Claims`, what is asked in `Queries`, sessions and keys in `Registry`."""
+
+    is_shared = False
 
     def __init__(self, folder: Path, *, lease: float = 10, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
         self._leases = Leases(lease, clock)
         self._watchers = Watchers()
         self._live: dict[str, LiveTurn] = {}
+        self._lineup = Lineup()
         self._gatherers = Gatherers()
         self._waiting: list[Work] = []
         self._is_writing = False
@@ -69,6 +70,8 @@ class SqliteStore(Registry):
         except StoreUnusableError:
             self._lock.release()
             raise
+        for record in (live.record for live in self._live.values() if live.record.phase != "ended"):
+            self._lineup.add(record.session_id, record.id, queued=record.phase == "queued")
         self._ballast = Ballast(self._folder)
         self._loop = asyncio.get_running_loop()
         self._connection = connection
@@ -102,60 +105,18 @@ class SqliteStore(Registry):
         finally:
             self._accepting.discard(row)
         if accepted.created:
+            self._line_up(accepted.record, admission)
             self._watchers.notify(accepted.record.session_id, ())
         elif live := self._live.get(accepted.record.id):
             accepted = Accepted(live.current(), created=False)
         return accepted
 
-    async def claim(self, turn_id: str, worker: str) -> TurnRecord:
-        live = self._live.get(turn_id)
-        if live is None:
-            await self._read(lambda connection: reading.find_turn(connection, turn_id))
-            raise TurnEndedError(turn_id)
-        epoch = live.head.claim(worker)
-        started_at = live.record.started_at or now_ms()
-        live.record = replace(live.record, phase="running", worker=worker, epoch=epoch, started_at=started_at)
-        query = "UPDATE turn SET phase = 'running', worker = ?, epoch = ?, started_at = ? WHERE number = ?"
-        await self._write(lambda connection: connection.execute(query, (worker, epoch, started_at, live.number)))
-        return live.current()
-
-    async def renew(self, worker: str) -> None:
-        self._leases.renew(worker)
-
-    async def take_over(self, worker: str) -> list[TurnRecord]:
-        lost = [
-            turn_id
-            for turn_id, live in self._live.items()
-            if live.record.phase == "running" and not live.head.ended and not self._leases.holds(live.record.worker)
-        ]
-        taken: list[TurnRecord] = []
-        for turn_id in lost:
-            # It may end while the ones before it are claimed.
-            with suppress(TurnEndedError, TurnNotFoundError):
-                taken.append(await self.claim(turn_id, worker))
-        return taken
-
-    async def queued(self) -> list[TurnRecord]:
-        return [live.current() for live in self._live.values() if live.record.phase == "queued"]
-
-    async def waiting(self) -> list[TurnRecord]:
-        return [live.current() for live in self._live.values() if live.record.phase == "waiting"]
-
-    async def hold(self, turn_id: str, worker: str) -> TurnRecord:
-        live = self._live.get(turn_id)
-        if live is None or live.record.phase != "waiting" or live.head.ended:
-            await self._read(lambda connection: reading.find_turn(connection, turn_id))
-            raise TurnNotWaitingError(turn_id)
-        epoch = live.head.claim(worker)
-        live.record = replace(live.record, epoch=epoch)
-        query = "UPDATE turn SET epoch = ? WHERE number = ?"
-        await self._write(lambda connection: connection.execute(query, (epoch, live.number)))
-        return live.current()
-
-    async def checkpoint(self, turn_id: str) -> bytes:
-        query = "SELECT body FROM checkpoint WHERE turn = (SELECT number FROM turn WHERE id = ?)"
-        row = await self._read(lambda connection: connection.execute(query, (turn_id,)).fetchone())
-        return row[0] if row else b""
+    def _line_up(self, record: TurnRecord, admission: Admission) -> None:
+        if admission.on_busy == "interrupt":
+            for turn_id in self._lineup.unfinished(record.session_id):
+                self._take_command(self._live[turn_id], Command(turn_id, "superseded"))
+        if self._lineup.add(record.session_id, record.id):
+            self._watchers.notify(RUNNABLE, ())
 
     # Writing logs
 
@@ -167,6 +128,8 @@ class SqliteStore(Registry):
         settle: Settle,
         ending: TurnState | None = None,
         parking: Parking | None = None,
+        *,
+        release: bool = False,
     ) -> None:
         live = self._live.get(turn_id)
         if live is None:
@@ -190,6 +153,7 @@ class SqliteStore(Registry):
             append.ending = ending
         if parking is not None:
             append.parking = parking
+        append.release = append.release or release
 
     async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """Runs a function on the writer's connection, in its order among the appends, and waits for the commit."""
@@ -266,10 +230,17 @@ class SqliteStore(Registry):
                 ended_at=events[-1].at,
                 options=lasting(live.record.options),
             )
+            self._leases.leave(live.record.id)
         elif (parking := append.parking) is not None:
             live.record = replace(live.record, phase="waiting", worker=None, waiting_until=parking.until)
+        elif append.release:
+            live.record = replace(live.record, phase="queued", worker=None)
         self._watchers.notify(live.record.id, events)
         append.settle(len(events), None)
+        if ending is not None or append.release:
+            move = self._lineup.queue if ending is None else self._lineup.end
+            if move(live.record.session_id, live.record.id):
+                self._watchers.notify(RUNNABLE, ())
 
     def _take_back(self, group: Sequence[Work], error: StoreError) -> None:
         """Nothing of the group was committed, so nothing of it has happened."""
@@ -297,7 +268,9 @@ class SqliteStore(Registry):
 
     # Reading
 
-    async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
+    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
+        if epoch is not None and after:
+            return await read_known(self, turn_id, after, limit, epoch)
         live = self._live.get(turn_id)
         if live is not None:
             recent = live.recent(after, limit)
@@ -312,33 +285,6 @@ class SqliteStore(Registry):
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         return self._watchers.add(key, wake)
 
-    async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
-        live = self._live.get(turn_id)
-        if live is None or live.record.principal != principal:
-            record = await self._read(lambda connection: reading.find_turn(connection, turn_id, principal))
-            return self._fresh(record)
-        return live.current()
-
-    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
-        query = (
-            f"SELECT {reading.TURN_COLUMNS} FROM turn WHERE principal = ? AND (? IS NULL OR session_id = ?)"
-            " ORDER BY number DESC LIMIT ?"
-        )
-        values = (principal, session_id, session_id, limit)
-        rows = await self._read(lambda connection: connection.execute(query, values).fetchall())
-        return [self._fresh(reading.turn_from(row)) for row in reversed(rows)]
-
-    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
-        query = (
-            f"SELECT {reading.TURN_COLUMNS} FROM turn WHERE session_id = ?"
-            # Ids grow with time, so the place of one that was deleted is known all the same.
-            " AND number > coalesce((SELECT number FROM turn WHERE id = ?),"
-            " (SELECT max(number) FROM turn WHERE session_id = ? AND id < ?), 0) ORDER BY number LIMIT 1"
-        )
-        values = (session_id, after_turn_id, session_id, after_turn_id)
-        row = await self._read(lambda connection: connection.execute(query, values).fetchone())
-        return self._fresh(reading.turn_from(row)) if row else None
-
     async def delete_turn(self, principal: str, turn_id: str) -> None:
         self._erase_soon()
         record = await self._write(lambda connection: upkeep.delete_turn(connection, principal, turn_id))
@@ -346,37 +292,6 @@ class SqliteStore(Registry):
         for live in self._live.values():
             if live.record.parent_turn_id == record.id:
                 live.record = replace(live.record, parent_turn_id=record.parent_turn_id)
-
-    def _fresh(self, record: TurnRecord) -> TurnRecord:
-        live = self._live.get(record.id)
-        return live.current() if live else record
-
-    async def history(self, turn_id: str, limit: int) -> list[TurnState]:
-        query = """
-            WITH RECURSIVE chain (id, parent, state, depth, found) AS (
-                SELECT id, parent_turn_id, NULL, 0, 0 FROM turn WHERE id = ?
-                UNION ALL
-                SELECT turn.id, turn.parent_turn_id, turn.state, depth + 1, found + (turn.state IS NOT NULL)
-                FROM chain JOIN turn ON turn.id = chain.parent WHERE found < ?
-            )
-            SELECT state FROM chain WHERE state IS NOT NULL ORDER BY depth DESC
-        """
-        if (live := self._live.get(turn_id)) and live.record.parent_turn_id is None:
-            return []
-        rows = await self._read(lambda connection: connection.execute(query, (turn_id, limit)).fetchall())
-        return [state for row in rows if (state := reading.state_from(row[0]))]
-
-    async def turn_state(self, turn_id: str) -> TurnState | None:
-        query = "SELECT state FROM turn WHERE id = ?"
-        row = await self._read(lambda connection: connection.execute(query, (turn_id,)).fetchone())
-        if row is None:
-            raise TurnNotFoundError(turn_id)
-        return reading.state_from(row[0])
-
-    async def tokens_used(self, principal: str, day: int) -> int:
-        query = "SELECT tokens FROM spending WHERE principal = ? AND day = ?"
-        row = await self._read(lambda connection: connection.execute(query, (principal, day)).fetchone())
-        return row[0] if row else 0
 
     async def _read(self, run: Callable[[sqlite3.Connection], T]) -> T:
         return await self._readers.run(run)

@@ -2,6 +2,7 @@
 
 import sqlite3
 
+from turnwire.core.contracts import Command
 from turnwire.core.errors import SessionBusyError
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.guards import Head
@@ -20,6 +21,9 @@ def load_unsealed(connection: sqlite3.Connection) -> tuple[dict[str, LiveTurn], 
         record = turn_from(row[:-2])
         head = Head(record.id, record.epoch, 0, ended=record.phase == "ended")
         by_number[row[-2]] = LiveTurn(row[-2], record, head, row[-1])
+    for number, kind, reason in connection.execute("SELECT turn, kind, reason FROM command"):
+        if live := by_number.get(number):
+            live.command = Command(live.record.id, reason, kind)
     last_row = 0
     for last_row, number, last_position in connection.execute(
         "SELECT id, turn, last_position FROM journal ORDER BY id"
@@ -65,7 +69,7 @@ def delete_turn(connection: sqlite3.Connection, principal: str, turn_id: str) ->
     if record.phase != "ended":
         raise SessionBusyError(record.session_id, 1)
     (number,) = connection.execute("SELECT number FROM turn WHERE id = ?", (record.id,)).fetchone()
-    for table in ("sealed_log", "journal", "checkpoint"):
+    for table in ("sealed_log", "journal", "checkpoint", "command"):
         connection.execute(f"DELETE FROM {table} WHERE turn = ?", (number,))
     connection.execute("DELETE FROM turn WHERE number = ?", (number,))
     query = "UPDATE turn SET parent_turn_id = ? WHERE session_id = ? AND parent_turn_id = ?"

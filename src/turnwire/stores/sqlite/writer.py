@@ -26,7 +26,7 @@ logger = logging.getLogger("turnwire.stores.sqlite")
 class Append:
     """What one turn adds to the journal in one commit."""
 
-    __slots__ = ("ending", "events", "parking", "row", "settle", "turn")
+    __slots__ = ("ending", "events", "parking", "release", "row", "settle", "turn")
 
     def __init__(self, turn: LiveTurn, settle: Settle) -> None:
         self.turn = turn
@@ -34,6 +34,7 @@ class Append:
         self.events: list[LoggedEvent] = []
         self.ending: TurnState | None = None
         self.parking: Parking | None = None
+        self.release = False
         self.row = 0
 
 
@@ -114,6 +115,8 @@ class Writer:
                         work.turn.write_ending(connection, work.events[-1], work.ending)
                     elif work.parking is not None:
                         work.turn.write_parking(connection, work.parking)
+                    elif work.release:
+                        work.turn.write_release(connection)
                 else:
                     self._call(connection, work)
             if rows:

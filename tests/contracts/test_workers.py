@@ -1,0 +1,272 @@
+"""What every store promises to many workers: each turn is run by one of them, in its session's order."""
+
+import asyncio
+
+import pytest
+
+from tests.contracts.stores import Place
+from tests.contracts.turns import (
+    BOUND,
+    append,
+    claimed,
+    done,
+    ended,
+    new_session_id,
+    seized,
+    start,
+    started,
+    texts,
+    whole_log,
+    write,
+)
+from turnwire.core.contracts import RUNNABLE, Admission, Command, Parking, Store
+from turnwire.core.errors import (
+    FencedError,
+    LogRewoundError,
+    TurnEndedError,
+    TurnNotFoundError,
+    TurnTakenError,
+)
+from turnwire.core.events import StatusEvent, TokenEvent
+from turnwire.core.limits import Limits
+from turnwire.core.log import TurnLog
+from turnwire.core.turns import TurnRecord
+
+INTERRUPT = Admission(on_busy="interrupt")
+
+
+async def released(store: Store, record: TurnRecord) -> None:
+    log = TurnLog(store, record, Limits())
+    await log.restore()
+    log.append(StatusEvent("somebody else goes on"))
+    await log.release()
+
+
+class Wakes:
+    """Waits, with a bound, until a store has said something about a key."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._said = asyncio.Event()
+        self.stop = store.watch(key, lambda _: self._said.set())
+
+    async def next(self) -> None:
+        async with asyncio.timeout(BOUND):
+            await self._said.wait()
+        self._said.clear()
+
+
+@pytest.fixture
+async def alive(store: Store) -> Store:
+    for worker in ("one", "two"):
+        await store.renew(worker, name=f"host:{worker}")
+    return store
+
+
+async def test_a_turn_of_a_worker_that_is_alive_cannot_be_claimed_by_another(alive: Store) -> None:
+    record = await claimed(alive, "one")
+    with pytest.raises(TurnTakenError):
+        await alive.claim(record.id, "two")
+    assert (await alive.claim(record.id, "one")).epoch == record.epoch + 1
+    with pytest.raises(TurnNotFoundError):
+        await alive.claim("nobody", "two")
+
+
+async def test_the_turn_of_a_worker_that_has_retired_is_taken_over_at_once(alive: Store) -> None:
+    record = await claimed(alive, "one")
+    assert await alive.take_over("two") == []
+    await alive.retire("one")
+    (taken,) = await alive.take_over("two")
+    assert (taken.id, taken.worker, taken.epoch) == (record.id, "two", record.epoch + 1)
+    with pytest.raises(FencedError):
+        await append(alive, record.id, record.epoch, 3, TokenEvent("late"))
+
+
+async def test_the_oldest_turns_are_claimed_first_and_each_by_one_worker(alive: Store) -> None:
+    turns = [(await started(alive)).id for _ in range(5)]
+    first = await alive.claim_next("one", 2)
+    rest = await alive.claim_next("two", 10)
+    assert [record.id for record in first] == turns[:2]
+    assert sorted(record.id for record in rest) == sorted(turns[2:])
+    assert {(record.worker, record.phase, record.epoch) for record in first} == {("one", "running", 1)}
+    assert await alive.claim_next("one", 10) == []
+
+
+async def test_workers_that_claim_at_the_same_time_share_what_there_is(alive: Store) -> None:
+    turns = {(await started(alive)).id for _ in range(12)}
+    claims = await asyncio.gather(*(alive.claim_next(worker, 3) for worker in ("one", "two") * 4))
+    ids = [record.id for claim in claims for record in claim]
+    assert len(ids) == len(set(ids))
+    assert set(ids) == turns
+
+
+async def test_a_session_has_one_turn_at_a_time(alive: Store) -> None:
+    session_id = await new_session_id(alive)
+    first = await started(alive, session_id=session_id)
+    second = await started(alive, session_id=session_id)
+    third = await started(alive, session_id=session_id)
+    assert [record.id for record in await alive.unfinished(session_id)] == [first.id, second.id, third.id]
+    (running,) = await alive.claim_next("one", 10)
+    assert running.id == first.id
+    assert await alive.claim_next("two", 10) == []
+    wakes = Wakes(alive, RUNNABLE)
+    await write(alive, running, end="completed")
+    await wakes.next()
+    (running,) = await alive.claim_next("two", 10)
+    assert running.id == second.id
+    assert [record.id for record in await alive.unfinished(session_id)] == [second.id, third.id]
+
+
+async def test_a_turn_that_waits_for_a_person_keeps_its_place(alive: Store) -> None:
+    session_id = await new_session_id(alive)
+    record = await claimed(alive, "one", session_id=session_id)
+    await started(alive, session_id=session_id)
+    log = TurnLog(alive, record, Limits())
+    log.append(StatusEvent("may I?"))
+    await log.park(Parking(2**50, b"where I was"))
+    assert await alive.claim_next("two", 10) == []
+    assert [turn.id for turn in await alive.waiting()] == [record.id]
+    assert await alive.waiting(until=2**50 - 1) == []
+    assert [turn.id for turn in await alive.waiting(until=2**50)] == [record.id]
+
+
+async def test_a_turn_that_is_ended_out_of_order_leaves_the_others_in_theirs(alive: Store) -> None:
+    session_id = await new_session_id(alive)
+    first = await claimed(alive, "one", session_id=session_id)
+    second = await started(alive, session_id=session_id)
+    third = await started(alive, session_id=session_id)
+    await write(alive, await alive.claim(second.id, "two"), end="cancelled")
+    assert await alive.claim_next("two", 10) == []
+    await write(alive, first, end="completed")
+    assert [record.id for record in await alive.claim_next("two", 10)] == [third.id]
+
+
+async def test_a_new_turn_says_that_there_is_something_to_run(alive: Store) -> None:
+    wakes = Wakes(alive, RUNNABLE)
+    await started(alive)
+    await wakes.next()
+
+
+async def test_a_released_turn_is_gone_on_with_by_whoever_claims_it(alive: Store) -> None:
+    record = await claimed(alive, "one")
+    wakes = Wakes(alive, RUNNABLE)
+    await released(alive, record)
+    await wakes.next()
+    found = await alive.find_turn("ann", record.id)
+    assert (found.phase, found.worker) == ("queued", None)
+    assert [turn.id for turn in await alive.queued()] == [record.id]
+    (taken,) = await alive.claim_next("two", 10)
+    assert (taken.id, taken.epoch, taken.last_position) == (record.id, record.epoch + 1, 3)
+    assert taken.started_at == record.started_at
+    with pytest.raises(FencedError):
+        await append(alive, record.id, record.epoch, 4, TokenEvent("late"))
+    await write(alive, taken, TokenEvent("here I am"), end="completed")
+    assert texts(await whole_log(alive, record.id)) == ["here I am"]
+
+
+async def test_a_decision_and_the_release_of_the_turn_are_one_step(alive: Store) -> None:
+    record = await claimed(alive, "one")
+    log = TurnLog(alive, record, Limits())
+    log.append(StatusEvent("may I?"))
+    await log.park(Parking(2**50, b"where I was"))
+    await released(alive, await alive.hold(record.id, "two"))
+    (taken,) = await alive.claim_next("two", 10)
+    assert taken.id == record.id
+    assert await alive.checkpoint(record.id) == b"where I was"
+
+
+async def test_workers_are_listed_with_what_they_run(alive: Store) -> None:
+    await claimed(alive, "one")
+    await alive.renew("one", name="host:one")
+    await alive.renew("two", name="host:two", draining=True)
+    listed = {worker.id: worker for worker in await alive.workers()}
+    assert {name: (worker.name, worker.running, worker.draining) for name, worker in listed.items()} == {
+        "one": ("host:one", 1, False),
+        "two": ("host:two", 0, True),
+    }
+    assert all(worker.lease_until > worker.started_at > 0 for worker in listed.values())
+    await alive.retire("two")
+    assert [worker.id for worker in await alive.workers()] == ["one"]
+
+
+async def test_a_command_reaches_the_worker_that_runs_the_turn(alive: Store) -> None:
+    record = await claimed(alive, "one")
+    wakes = Wakes(alive, "one")
+    await alive.command(Command(record.id, "requested"))
+    await wakes.next()
+    await alive.command(Command(record.id, "said twice"))
+    assert await alive.commands("one") == [Command(record.id, "requested")]
+    assert await alive.commands("two") == []
+    await write(alive, record, end="cancelled")
+    assert await alive.commands("one") == []
+    with pytest.raises(TurnEndedError):
+        await alive.command(Command(record.id, "too late"))
+    with pytest.raises(TurnNotFoundError):
+        await alive.command(Command("nobody", "lost"))
+
+
+async def test_a_command_goes_with_the_turn_to_its_next_worker(alive: Store) -> None:
+    record = await claimed(alive, "one")
+    await alive.command(Command(record.id, "requested"))
+    await seized(alive, record, "two")
+    assert await alive.commands("two") == [Command(record.id, "requested")]
+
+
+async def test_a_command_to_a_turn_that_nobody_runs_is_for_everybody(alive: Store) -> None:
+    record = await started(alive)
+    await alive.command(Command(record.id, "requested"))
+    assert await alive.commands("one") == await alive.commands("two") == [Command(record.id, "requested")]
+
+
+async def test_an_interrupting_turn_commands_the_others_to_end(alive: Store) -> None:
+    session_id = await new_session_id(alive)
+    running = await claimed(alive, "one", session_id=session_id)
+    queued = await started(alive, session_id=session_id)
+    elsewhere = await claimed(alive, "one")
+    wakes = Wakes(alive, "one")
+    newest = (await start(alive, session_id=session_id, admission=INTERRUPT)).record
+    await wakes.next()
+    assert {command.turn_id for command in await alive.commands("one")} == {running.id, queued.id}
+    assert {command.reason for command in await alive.commands("one")} == {"superseded"}
+    await write(alive, running, end="cancelled")
+    await write(alive, await alive.claim(queued.id, "two"), end="cancelled")
+    assert [turn.id for turn in await alive.claim_next("two", 10)] == [newest.id]
+    assert elsewhere.id not in {command.turn_id for command in await alive.commands("one")}
+
+
+async def test_readers_are_counted_over_all_workers_that_live(alive: Store) -> None:
+    record = await started(alive, disconnect_grace=0)
+    assert await alive.attend(record.id, "one", present=True)
+    assert await alive.attend(record.id, "two", present=True)
+    assert await alive.attend(record.id, "one", present=False)
+    assert not await alive.attend(record.id, "two", present=False)
+    assert await alive.attend(record.id, "one", present=True)
+    await alive.retire("one")
+    assert not await alive.attend(record.id, "two", present=False)
+
+
+async def test_a_reader_whose_event_is_not_in_the_log_is_told(store: Store) -> None:
+    record = await claimed(store)
+    await append(store, record.id, record.epoch, 3, TokenEvent("a"), TokenEvent("b"))
+    assert texts(await store.read(record.id, 3, 10, record.epoch)) == ["b"]
+    assert await store.read(record.id, 4, 10, record.epoch) == []
+    with pytest.raises(LogRewoundError):
+        await store.read(record.id, 4, 10, record.epoch + 1)
+    with pytest.raises(LogRewoundError):
+        await store.read(record.id, 5, 10, record.epoch)
+    await append(store, record.id, record.epoch, 5, done(record), end=True)
+    assert await store.read(record.id, 5, 10, record.epoch) == []
+    await store.maintain(expire_before=0)
+    assert await store.read(record.id, 5, 10, record.epoch) == []
+    with pytest.raises(LogRewoundError):
+        await store.read(record.id, 4, 10, record.epoch + 1)
+
+
+async def test_what_was_commanded_survives_the_process(place: Place) -> None:
+    store = await place.open()
+    record = await started(store)
+    await store.command(Command(record.id, "requested"))
+    await ended(store)
+    place.crash()
+    store = await place.open()
+    assert await store.commands("another") == [Command(record.id, "requested")]
+    assert [turn.id for turn in await store.claim_next("another", 10)] == [record.id]
