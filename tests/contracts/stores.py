@@ -4,7 +4,7 @@ A `Place` is where a store keeps its data. It outlives the store objects that ar
 disk outlives processes.
 """
 
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -15,8 +15,6 @@ from turnwire.core.contracts import LogReader, Store
 from turnwire.core.logged import LoggedEvent
 from turnwire.stores.memory import MemoryStore, World
 from turnwire.stores.postgres import PostgresStore
-from turnwire.stores.postgres.connections import Connections
-from turnwire.stores.postgres.reading import read_log
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore
 
 T = TypeVar("T")
@@ -39,6 +37,10 @@ class Place(Protocol):
         """What a reader that shares nothing with the open store finds, at this very moment."""
         ...
 
+    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        """What the open store answers at this very moment: for use inside a callback."""
+        ...
+
 
 class MemoryPlace:
     def __init__(self, folder: Path) -> None:
@@ -55,6 +57,9 @@ class MemoryPlace:
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
         return _read_now(MemoryStore(self.world), turn_id)
+
+    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        return at_once(ask(store))
 
 
 class SqlitePlace:
@@ -92,6 +97,9 @@ class SqlitePlace:
         finally:
             archive.close()
 
+    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        return at_once(ask(store))
+
 
 class PostgresPlace:
     """A database of the tests' own server. Other processes are other stores here, and may be open at once."""
@@ -127,14 +135,18 @@ class PostgresPlace:
         run_aside(execute(self.url, "DELETE FROM turnwire.worker"))
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
-        async def read() -> list[LoggedEvent]:
-            connection = await Connections(self.url, 1).connect()
-            try:
-                return await read_log(connection, turn_id, 0, 1_000_000)
-            finally:
-                await connection.close(timeout=5)
+        return self.now(PostgresStore(self.url), lambda store: store.read(turn_id, 0, 1_000_000))
 
-        return run_aside(read())
+    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        # The store cannot answer while its event loop stands still. It keeps nothing to itself, so another one can.
+        async def ask_another() -> T:
+            other = PostgresStore(self.url)
+            try:
+                return await ask(other)
+            finally:
+                await other.close()
+
+        return run_aside(ask_another())
 
 
 STORES: dict[str, type[Place]] = {"memory": MemoryPlace, "postgres": PostgresPlace, "sqlite": SqlitePlace}

@@ -14,14 +14,29 @@ from contextlib import suppress
 import asyncpg
 
 from turnwire.core.contracts import RUNNABLE, Parking, Refusal, Settle
-from turnwire.core.errors import FencedError, StoreError, StoreFullError, TurnNotFoundError, TurnwireError
+from turnwire.core.errors import (
+    FencedError,
+    StoreAwayError,
+    StoreError,
+    StoreFullError,
+    TurnNotFoundError,
+    TurnwireError,
+)
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
 from turnwire.stores.guards import Gatherers
-from turnwire.stores.postgres.connections import Connection, Connections, hang_up, is_passing, pause, reason
+from turnwire.stores.postgres.connections import (
+    PATIENCE_SECONDS,
+    Connection,
+    Connections,
+    hang_up,
+    is_passing,
+    pause,
+    reason,
+)
 from turnwire.stores.postgres.following import Hub
 from turnwire.stores.postgres.groups import Append, refusals, write_group
-from turnwire.stores.postgres.reading import read_log
+from turnwire.stores.postgres.logs import read_log
 
 logger = logging.getLogger("turnwire.stores.postgres")
 
@@ -39,6 +54,8 @@ class Writer:
         self._gatherers = Gatherers()
         self._waiting: list[Append] = []
         self._open: dict[str, Append] = {}
+        self._under_way: set[str] = set()
+        self._moved = asyncio.Event()
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -58,6 +75,15 @@ class Writer:
             await asyncio.wait([self._task])
         if self._connection is not None:
             await hang_up(self._connection)
+
+    async def settled(self, turn_id: str) -> None:
+        """Returns when all that was handed over for this turn is committed or refused. Raises StoreAwayError."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while turn_id in self._open or turn_id in self._under_way:
+                    await self._moved.wait()
+        except TimeoutError as error:
+            raise StoreAwayError("what was written before is not committed yet") from error
 
     def before_commit(self, gather: Callable[[], None]) -> None:
         self._gatherers.add(gather)
@@ -92,11 +118,15 @@ class Writer:
             self._wanted.clear()
             self._gatherers.run()
             if group := self._next_group():
+                self._under_way = {append.turn_id for append in group}
                 try:
                     await self._commit(group)
                 except Exception as error:
                     logger.exception("a group could not be committed")
                     self._refuse(group, {}, StoreError(f"the log could not be written: {type(error).__name__}"))
+                self._under_way = set()
+                self._moved.set()
+                self._moved = asyncio.Event()
             if self._waiting or self._gatherers:
                 self._wanted.set()
             elif not self._wanted.is_set():

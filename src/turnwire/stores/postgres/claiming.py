@@ -24,25 +24,23 @@ _CLAIM = f"""
     )
     SELECT {RECORD} FROM h JOIN turnwire.turn t ON t.id = h.id
 """
+# The lock is taken while they are picked: of two that pick at once, neither waits and both get others.
+_PICKED = f"{_TAKE} WHERE id IN (SELECT id FROM picked) RETURNING *"
 _CLAIM_NEXT = f"""
-    WITH h AS (
-        {_TAKE} WHERE id IN (
-            SELECT ready.id FROM turnwire.head ready WHERE ready.phase = 'queued' AND NOT EXISTS (
-                SELECT 1 FROM turnwire.head earlier
-                WHERE earlier.session_id = ready.session_id AND earlier.number < ready.number
-            )
-            ORDER BY ready.number LIMIT $4 FOR UPDATE SKIP LOCKED
-        ) RETURNING *
-    )
+    WITH picked AS MATERIALIZED (
+        SELECT ready.id FROM turnwire.head ready WHERE ready.phase = 'queued' AND NOT EXISTS (
+            SELECT 1 FROM turnwire.head earlier
+            WHERE earlier.session_id = ready.session_id AND earlier.number < ready.number
+        )
+        ORDER BY ready.number LIMIT $4 FOR UPDATE SKIP LOCKED
+    ), h AS ({_PICKED})
     SELECT {RECORD} FROM h JOIN turnwire.turn t ON t.id = h.id ORDER BY h.number
 """
 _TAKE_OVER = f"""
-    WITH h AS (
-        {_TAKE} WHERE id IN (
-            SELECT head.id FROM turnwire.head WHERE head.phase = 'running' AND NOT {_IS_ALIVE}
-            ORDER BY head.number LIMIT $4 FOR UPDATE SKIP LOCKED
-        ) RETURNING *
-    )
+    WITH picked AS MATERIALIZED (
+        SELECT head.id FROM turnwire.head WHERE head.phase = 'running' AND NOT {_IS_ALIVE}
+        ORDER BY head.number LIMIT $4 FOR UPDATE SKIP LOCKED
+    ), h AS ({_PICKED})
     SELECT {RECORD} FROM h JOIN turnwire.turn t ON t.id = h.id ORDER BY h.number
 """
 _CLAIMED = (
@@ -53,6 +51,9 @@ _CLAIMED = (
 
 class Claiming(Part):
     async def claim(self, turn_id: str, worker: str) -> TurnRecord:
+        # What this process has been given to write goes before, as it would in one queue.
+        await self._writer.settled(turn_id)
+
         async def call(connection: Connection, again: bool) -> TurnRecord:
             # Claimed twice by the same worker is claimed: only the epoch has grown once more.
             row = await connection.fetchrow(_CLAIM, self._now(), worker, None, turn_id)

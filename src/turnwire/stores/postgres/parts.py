@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from turnwire.stores.postgres.appending import Writer
 from turnwire.stores.postgres.connections import PATIENCE_SECONDS, Connection, Connections
 from turnwire.stores.postgres.following import Hub
 
@@ -15,6 +16,7 @@ class Part:
     def __init__(self, connections: Connections, hub: Hub, lease: float, clock: Callable[[], float] | None) -> None:
         self._connections = connections
         self._hub = hub
+        self._writer = Writer(connections, hub)
         self._lease_ms = int(lease * 1000)
         self._clock = clock
 

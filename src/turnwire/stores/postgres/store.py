@@ -9,7 +9,6 @@ from turnwire.core.errors import StoreUnusableError
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.turns import TurnState
 from turnwire.stores.postgres.accepting import Accepting
-from turnwire.stores.postgres.appending import Writer
 from turnwire.stores.postgres.claiming import Claiming
 from turnwire.stores.postgres.commands import Commanding
 from turnwire.stores.postgres.connections import Connections, hang_up, is_passing, pause, unusable
@@ -27,6 +26,8 @@ class PostgresStore(Accepting, Claiming, Commanding, Reading, Registry, Upkeep):
     other processes commit by looking, a little later. `clock` is for tests; leases are by the server's own.
     """
 
+    is_shared = True
+
     def __init__(
         self,
         url: str,
@@ -38,7 +39,6 @@ class PostgresStore(Accepting, Claiming, Commanding, Reading, Registry, Upkeep):
     ) -> None:
         pool = Connections(url, connections, behind_pooler=not hints)
         super().__init__(pool, Hub(pool, with_hints=hints), lease, clock)
-        self._writer = Writer(pool, self._hub)
 
     async def open(self) -> None:
         await self._prepare()
