@@ -7,7 +7,6 @@ session the numbers of turns are in the order of their commits.
 import asyncio
 import json
 
-import asyncpg
 from msgspec.structs import replace
 
 from turnwire.core.budget import day_of
@@ -17,6 +16,7 @@ from turnwire.core.sessions import title_from
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.guards import check_admission, lasting
 from turnwire.stores.postgres.connections import Connection
+from turnwire.stores.postgres.failures import NoPartition
 from turnwire.stores.postgres.parts import Part, lock_principal
 from turnwire.stores.postgres.registry import insert_session
 from turnwire.stores.postgres.rows import RECORD, TURN, folded, record_from
@@ -56,7 +56,7 @@ class Accepting(Part):
             try:
                 async with connection.transaction():
                     return await _accept(connection, new, admission, again)
-            except asyncpg.CheckViolationError:
+            except NoPartition:
                 # There is no partition for this day: nobody has been here to make it.
                 await ensure_partition(connection, day_of(new.record.created_at))
             async with connection.transaction():

@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import asyncpg
-
 from turnwire.core.contracts import RUNNABLE, Parking, Refusal, Settle
 from turnwire.core.errors import (
     FencedError,
@@ -25,15 +23,8 @@ from turnwire.core.errors import (
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
 from turnwire.stores.guards import Gatherers
-from turnwire.stores.postgres.connections import (
-    PATIENCE_SECONDS,
-    Connection,
-    Connections,
-    hang_up,
-    is_passing,
-    pause,
-    reason,
-)
+from turnwire.stores.postgres.connections import PATIENCE_SECONDS, Connection, Connections, hang_up, pause
+from turnwire.stores.postgres.failures import DiskFull, Refused, Unwritable, is_passing, reason
 from turnwire.stores.postgres.following import Hub
 from turnwire.stores.postgres.groups import Append, refusals, write_group
 from turnwire.stores.postgres.logs import read_log
@@ -42,7 +33,6 @@ logger = logging.getLogger("turnwire.stores.postgres")
 
 _FULL_PAUSE_TRIES = 5
 _CLOSE_SECONDS = 15.0
-_UNWRITABLE = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
 # By key, row by row: a plan made while the tables were empty must not read all of them later.
 _PLANS = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 
@@ -157,14 +147,14 @@ class Writer:
                         is_unsure = False
                         continue
                     written = await write_group(connection, group)
-            except _UNWRITABLE as error:
+            except Unwritable as error:
                 await self._commit_each(group, error)
                 return
-            except asyncpg.DiskFullError:
+            except DiskFull:
                 group = self._make_way(group)
                 tries = max(tries, _FULL_PAUSE_TRIES)
             except Exception as error:
-                if isinstance(error, asyncpg.PostgresError) and not is_passing(error):
+                if isinstance(error, Refused) and not is_passing(error):
                     raise
                 # Whatever the driver says, the server may have committed it.
                 logger.warning("the database was lost during a commit (%s); it is asked again", reason(error))

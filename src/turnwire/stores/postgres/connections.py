@@ -14,9 +14,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-import asyncpg
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from turnwire.core.errors import StoreAwayError, StoreError, StoreFullError, StoreUnusableError, TurnwireError
+from turnwire.core.errors import StoreAwayError, TurnwireError
+from turnwire.stores.postgres.failures import explained, is_passing, reason
 
 logger = logging.getLogger("turnwire.stores.postgres")
 
@@ -26,8 +27,6 @@ PATIENCE_SECONDS = 15.0
 _CONNECT_SECONDS = 5.0
 _COMMAND_SECONDS = 10.0
 _PAUSES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-# Lost connections, a server that starts or stops, deadlocks, no connection free, a standby, an internal error.
-_PASSING = ("08", "25", "40", "53", "55", "57", "58", "XX")
 
 
 class Connection(Protocol):
@@ -63,8 +62,8 @@ class Connections:
         else:
             # A standby may be behind. What is planned and compiled anew for each of many small queries costs too much.
             options = {"target_session_attrs": "read-write", "server_settings": _SETTINGS | settings}
-        connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownMemberType]
-        connection: Connection = await connect(
+        driver: Any = asyncpg
+        connection: Connection = await driver.connect(
             self._url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_SECONDS, **options
         )
         _keep_alive(connection)
@@ -142,45 +141,6 @@ async def hang_up(connection: Connection) -> None:
     connection.terminate()
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether the same question may well be answered a little later."""
-    if isinstance(error, asyncpg.DiskFullError | asyncpg.DataError | asyncpg.UnsupportedClientFeatureError):
-        return False
-    if isinstance(error, asyncpg.PostgresError):
-        return (error.sqlstate or "")[:2] in _PASSING or isinstance(error, asyncpg.InvalidCachedStatementError)
-    # The driver has more than one way to say that a connection broke while it was used.
-    return isinstance(error, OSError | TimeoutError | EOFError | asyncpg.InterfaceError | asyncpg.InternalClientError)
-
-
-def explained(error: Exception) -> TurnwireError | Exception:
-    """The error in our words, if it is the database's."""
-    if isinstance(error, asyncpg.DiskFullError):
-        return StoreFullError()
-    if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError):
-        return StoreError(f"the database refused: {reason(error)}")
-    return error
-
-
-def reason(error: BaseException) -> str:
-    """What is wrong, without a detail that might quote what somebody said."""
-    return str(error).partition("\n")[0] or type(error).__name__
-
-
-def unusable(place: str, error: BaseException) -> StoreUnusableError:
-    match error:
-        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
-            why = f"{reason(error)}; check the user and the password in the database's URL"
-        case asyncpg.InvalidCatalogNameError():
-            why = f"{reason(error)}; make it with `createdb`, or name another in the database's URL"
-        case asyncpg.InsufficientPrivilegeError():
-            why = f"{reason(error)}; the user must own the schema `turnwire`, or may make it in this database"
-        case _ if is_passing(error):
-            why = f"it cannot be reached ({reason(error)}); check that PostgreSQL runs there and the URL is right"
-        case _:
-            why = reason(error)
-    return StoreUnusableError(place, why)
-
-
 def describe(url: str) -> str:
     """Where the database is, without the password."""
     try:
@@ -193,8 +153,8 @@ def describe(url: str) -> str:
 
 def _keep_alive(connection: Connection) -> None:
     """Has the system notice when nobody is at the other end any more."""
-    transport: asyncio.Transport = connection._transport  # type: ignore[attr-defined]
-    sock: socket.socket | None = transport.get_extra_info("socket")
+    driver: Any = connection
+    sock: Any = driver._transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

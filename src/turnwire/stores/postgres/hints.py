@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turnwire.stores.postgres.connections import Connection, Connections, is_passing, pause, reason
+from turnwire.stores.postgres.connections import Connection, Connections, pause
+from turnwire.stores.postgres.failures import is_passing, reason
 
 logger = logging.getLogger("turnwire.stores.postgres")
 

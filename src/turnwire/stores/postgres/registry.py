@@ -1,12 +1,11 @@
 """Sessions and API keys: plain tables, and what is erased with a session or a turn."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from turnwire.core.contracts import ApiKey
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError, TurnNotFoundError
 from turnwire.core.sessions import Session, new_session
-from turnwire.stores.postgres.connections import Connection
+from turnwire.stores.postgres.connections import Connection, Row
 from turnwire.stores.postgres.parts import Part, lock_principal
 from turnwire.stores.postgres.rows import RECORD, TURN, comparable, folded, record_from
 
@@ -170,9 +169,11 @@ async def _erase_turns(connection: Connection, where: str, value: str) -> None:
     await connection.execute("DELETE FROM turnwire.event WHERE day = ANY($1) AND turn = ANY($2)", [*set(days)], numbers)
 
 
-def _session_from(row: Mapping[str, Any]) -> Session:
+def _session_from(row: Row) -> Session:
     return Session(**{name: row[name] for name in Session.__struct_fields__})
 
 
-def _key_from(row: Mapping[str, Any]) -> ApiKey:
-    return ApiKey(**{**row, "scopes": tuple(row["scopes"].split())})
+def _key_from(row: Row) -> ApiKey:
+    values: dict[str, Any] = dict(row)
+    values["scopes"] = tuple(row["scopes"].split())
+    return ApiKey(**values)

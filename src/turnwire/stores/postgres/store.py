@@ -11,7 +11,8 @@ from turnwire.core.turns import TurnState
 from turnwire.stores.postgres.accepting import Accepting
 from turnwire.stores.postgres.claiming import Claiming
 from turnwire.stores.postgres.commands import Commanding
-from turnwire.stores.postgres.connections import Connections, hang_up, is_passing, pause, unusable
+from turnwire.stores.postgres.connections import Connections, hang_up, pause
+from turnwire.stores.postgres.failures import is_passing, unusable
 from turnwire.stores.postgres.following import Hub
 from turnwire.stores.postgres.reading import Reading
 from turnwire.stores.postgres.registry import Registry

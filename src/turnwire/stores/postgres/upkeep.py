@@ -9,11 +9,10 @@ from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 
-from asyncpg import LockNotAvailableError
-
 from turnwire.core.budget import day_of
 from turnwire.core.logged import now_ms
 from turnwire.stores.postgres.connections import Connection
+from turnwire.stores.postgres.failures import LockNotAvailable
 from turnwire.stores.postgres.parts import NOW, Part
 from turnwire.stores.postgres.schema import UPKEEP_LOCK, drop_partitions, ensure_partition
 from turnwire.stores.sqlite.lines import seal, unseal
@@ -96,5 +95,5 @@ async def _expire_some(connection: Connection, before: int) -> bool:
 
 async def _drop_old(connection: Connection, before: int) -> None:
     # Somebody may be reading there. The next time will do.
-    with suppress(LockNotAvailableError):
+    with suppress(LockNotAvailable):
         await drop_partitions(connection, before)
