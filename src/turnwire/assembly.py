@@ -13,7 +13,7 @@ from turnwire.agents.generator import GeneratorAgent
 from turnwire.agents.recognising import kind_of
 from turnwire.core.compaction import TrimmedHistory
 from turnwire.core.contracts import Agent, Historian, Store, Wire, takes_attachments
-from turnwire.core.errors import ModelUnusableError
+from turnwire.core.errors import ModelUnusableError, StoreUnusableError
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from turnwire.tools import Tool, Toolset
 
 LIBRARY_FILE = "documents.db"
-StoreKind = Literal["memory", "sqlite"]
+StoreKind = Literal["memory", "postgres", "sqlite"]
 
 SSE_CHAT = SseChat()
 THREE_PHASE_TEXT = ThreePhaseText()
@@ -64,9 +64,27 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def build_store(kind: StoreKind, settings: Settings) -> Store:
+    """Raises StoreUnusableError."""
     if kind == "memory":
         return MemoryStore(lease=settings.lease)
+    if kind == "postgres":
+        return _build_postgres(settings)
     return SqliteStore(settings.data, lease=settings.lease)
+
+
+def _build_postgres(settings: Settings) -> Store:
+    if settings.database_url is None:
+        raise StoreUnusableError("PostgreSQL", "nobody says which database; set `database_url`")
+    try:
+        from turnwire.stores.postgres import PostgresStore
+    except ImportError as error:
+        raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
+    return PostgresStore(
+        settings.database_url.get_secret_value(),
+        lease=settings.lease,
+        connections=settings.database_connections,
+        hints=settings.database_hints,
+    )
 
 
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:
