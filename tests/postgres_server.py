@@ -24,7 +24,8 @@ from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.schema import migrate
 
 T = TypeVar("T")
-_FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+# What is committed outlives the server, as it must, but not the machine.
+_FAST = ("fsync=off", "full_page_writes=off")
 _SMALL = ("shared_buffers=32MB", "max_wal_size=256MB", "max_connections=60", "autovacuum_naptime=600")
 TABLES = (
     *("head", "checkpoint", "command", "attendance", "turn", "event", "sealed_log"),
