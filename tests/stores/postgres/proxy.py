@@ -45,6 +45,7 @@ class Proxy:
         return None
 
     def close(self) -> None:
+        """Breaks off all that is open."""
         for wire in self._wires:
             wire.close()
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 
 from tests.contracts.stores import shared_databases
@@ -15,6 +16,7 @@ from tests.contracts.turns import (
     followed,
     positions,
     seized,
+    start,
     started,
     texts,
     whole_log,
@@ -136,6 +138,28 @@ async def test_a_turn_ends_once_also_when_the_connection_is_lost_in_that_moment(
     assert [logged.is_last for logged in await whole_log(distant, record.id)] == [False, False, True]
 
 
+async def test_what_is_committed_later_than_it_is_looked_for_is_not_refused(
+    processes: Processes, proxy: Proxy, distant: PostgresStore
+) -> None:
+    """The server has the statement, and is held up with it, when the connection is lost and the next attempt comes."""
+    record = await claimed(distant)
+    blocker, watcher = await asyncpg.connect(processes.url), await asyncpg.connect(processes.url)
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(BOUND):
+        await blocker.execute("BEGIN")
+        await blocker.execute("SELECT 1 FROM turnwire.head WHERE id = $1 FOR UPDATE", record.id)
+        writing = asyncio.create_task(append(distant, record.id, record.epoch, 3, TokenEvent("held up")))
+        for attempts in (1, 2):
+            while await watcher.fetchval(blocked) < attempts:  # noqa: ASYNC110 - the server has no other way to say it
+                await asyncio.sleep(0.005)
+            if attempts == 1:
+                proxy.close()
+        await blocker.execute("ROLLBACK")
+        await writing
+    await asyncio.gather(blocker.close(), watcher.close())
+    assert texts(await whole_log(distant, record.id)) == ["held up"]
+
+
 async def test_who_is_taken_over_while_the_database_is_away_is_fenced(
     proxy: Proxy, distant: PostgresStore, store: PostgresStore
 ) -> None:
@@ -156,8 +180,10 @@ async def test_a_turn_is_accepted_once_also_when_the_answer_is_lost(
 ) -> None:
     session, _ = await distant.ensure_session("ann", None, None)
     proxy.break_at(b"COMMIT", fault)
-    record = await started(distant, session_id=session.id, key="k")
+    accepted = await start(distant, session_id=session.id, key="k")
+    record = accepted.record
     assert proxy.happened.is_set()
+    assert accepted.created
     assert [turn.id for turn in await distant.list_turns("ann")] == [record.id]
     assert [turn.id for turn in await distant.queued()] == [record.id]
 

@@ -103,8 +103,9 @@ async def test_followers_of_many_turns_are_served_by_one_query(
     await listening(other)
     records = [await claimed(store, principal=f"p{number % 4}") for number in range(40)]
     readers = [Reader(other, record.id) for record in records]
+    await asyncio.gather(*(append(store, r.id, r.epoch, 3, TokenEvent("first ")) for r in records))
     for reader in readers:
-        await reader.has(2)
+        await reader.has(3)
         while reading := reader.follower._reading:
             await asyncio.wait([reading])
     reads: list[str] = []
@@ -113,14 +114,14 @@ async def test_followers_of_many_turns_are_served_by_one_query(
     monkeypatch.setattr(other, "read", lambda turn_id, *rest: reads.append(turn_id) or read(turn_id, *rest))
     monkeypatch.setattr(other._hub, "_ask", lambda query, *values: queries.append(query) or ask(query, *values))
     await asyncio.gather(
-        *(append(store, r.id, r.epoch, 3, *(TokenEvent(f"{r.id} {n}") for n in range(5))) for r in records)
+        *(append(store, r.id, r.epoch, 4, *(TokenEvent(f"{r.id} {n}") for n in range(5))) for r in records)
     )
     for reader in readers:
-        await reader.has(7)
+        await reader.has(8)
     assert reads == []
     assert len(queries) <= 3
     for record, reader in zip(records, readers, strict=True):
-        assert texts(reader.seen) == [f"{record.id} {number}" for number in range(5)]
+        assert texts(reader.seen) == ["first ", *[f"{record.id} {number}" for number in range(5)]]
 
 
 async def test_hints_tell_of_sessions_work_and_commands(

@@ -59,7 +59,7 @@ class Hints:
             except Exception as error:
                 if not is_passing(error):
                     logger.exception("hints cannot be exchanged; it is tried again")
-                else:
+                elif tries == 0:
                     logger.warning("the connection for hints was lost (%s)", reason(error))
                 self._words.clear()
             finally:
