@@ -17,6 +17,7 @@ class Proxy:
         self._faults: list[tuple[bytes, Fault]] = []
         self._wires: set[asyncio.StreamWriter] = set()
         self.port = 0
+        self.is_open = True
         self.happened = asyncio.Event()
 
     def break_at(self, words: bytes, fault: Fault) -> None:
@@ -28,11 +29,10 @@ class Proxy:
         return f"postgresql://postgres:secret@127.0.0.1:{self.port}/{database}?sslmode=disable"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            from_server, to_server = await asyncio.open_unix_connection(str(self._server))
-        except OSError:
+        if not self.is_open:
             writer.close()
             return
+        from_server, to_server = await asyncio.open_unix_connection(str(self._server))
         self._wires |= {writer, to_server}
         wire = _Wire(self, writer, to_server)
         await asyncio.gather(wire.pass_requests(reader), wire.pass_replies(from_server))

@@ -160,18 +160,24 @@ async def test_what_is_committed_later_than_it_is_looked_for_is_not_refused(
     assert texts(await whole_log(distant, record.id)) == ["held up"]
 
 
+@pytest.mark.parametrize("says", [[], [TokenEvent("ours")]], ids=["silent", "speaking"])
 async def test_who_is_taken_over_while_the_database_is_away_is_fenced(
-    proxy: Proxy, distant: PostgresStore, store: PostgresStore
+    proxy: Proxy, distant: PostgresStore, store: PostgresStore, says: list[TokenEvent]
 ) -> None:
+    """Also when the new owner has written something where its own words would have been."""
     zombie = await claimed(distant, "zombie")
-    writing = asyncio.create_task(append(distant, zombie.id, zombie.epoch, 3, TokenEvent("break here")))
     proxy.break_at(b"break here", "lose the request")
+    proxy.is_open = False
+    writing = asyncio.create_task(append(distant, zombie.id, zombie.epoch, 3, TokenEvent("break here")))
     async with asyncio.timeout(BOUND):
         await proxy.happened.wait()
-    await seized(store, zombie, "owner")
+    owner = await seized(store, zombie, "owner")
+    for position, event in enumerate(says, start=3):
+        await append(store, owner.id, owner.epoch, position, event)
+    proxy.is_open = True
     with pytest.raises(FencedError):
         await writing
-    assert texts(await whole_log(store, zombie.id)) == []
+    assert texts(await whole_log(store, zombie.id)) == [event.content for event in says]
 
 
 @pytest.mark.parametrize("fault", ["lose the request", "lose the reply"])
