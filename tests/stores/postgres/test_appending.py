@@ -166,18 +166,19 @@ async def test_who_is_taken_over_while_the_database_is_away_is_fenced(
 ) -> None:
     """Also when the new owner has written something where its own words would have been."""
     zombie = await claimed(distant, "zombie")
+    await append(distant, zombie.id, zombie.epoch, 3, TokenEvent("mine"))
     proxy.break_at(b"break here", "lose the request")
     proxy.is_open = False
-    writing = asyncio.create_task(append(distant, zombie.id, zombie.epoch, 3, TokenEvent("break here")))
+    writing = asyncio.create_task(append(distant, zombie.id, zombie.epoch, 4, TokenEvent("break here")))
     async with asyncio.timeout(BOUND):
         await proxy.happened.wait()
     owner = await seized(store, zombie, "owner")
-    for position, event in enumerate(says, start=3):
+    for position, event in enumerate(says, start=4):
         await append(store, owner.id, owner.epoch, position, event)
     proxy.is_open = True
     with pytest.raises(FencedError):
         await writing
-    assert texts(await whole_log(store, zombie.id)) == [event.content for event in says]
+    assert texts(await whole_log(store, zombie.id)) == ["mine", *[event.content for event in says]]
 
 
 @pytest.mark.parametrize("fault", ["lose the request", "lose the reply"])
