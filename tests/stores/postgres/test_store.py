@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.contracts.stores import shared_databases
@@ -16,7 +17,7 @@ from turnwire.core.errors import SessionBusyError, StoreAwayError, StoreUnusable
 from turnwire.core.events import TokenEvent
 from turnwire.core.logged import now_ms
 from turnwire.settings import Settings
-from turnwire.stores.postgres import PostgresStore
+from turnwire.stores.postgres import PostgresStore, claiming
 from turnwire.stores.postgres import store as store_module
 from turnwire.stores.postgres.schema import MIGRATIONS, partition_name
 
@@ -128,6 +129,23 @@ async def test_what_a_dead_worker_left_is_taken_over_by_one_of_many(
     ]
     ids = [record.id for some in taken for record in some]
     assert (len(ids), set(ids)) == (12, turns)
+
+
+@pytest.mark.parametrize("taking", ["claim_next", "take_over"])
+async def test_what_another_process_is_about_to_claim_is_left_to_it(
+    processes: Processes, store: PostgresStore, taking: str
+) -> None:
+    await store.renew("two")
+    record = await (started(store) if taking == "claim_next" else claimed(store, "dead"))
+    await store.retire("dead")
+    other = await asyncpg.connect(processes.url)
+    query = {"claim_next": claiming.CLAIM_NEXT, "take_over": claiming.TAKE_OVER}[taking]
+    async with asyncio.timeout(BOUND / 2):
+        async with other.transaction():
+            assert [row["id"] for row in await other.fetch(query, None, "one", "an attempt", 10)] == [record.id]
+            assert await (store.claim_next("two", 10) if taking == "claim_next" else store.take_over("two")) == []
+        await other.close()
+    assert (await store.find_turn("ann", record.id)).worker == "one"
 
 
 async def test_limits_hold_over_all_processes(store: PostgresStore, other: PostgresStore) -> None:
