@@ -1,6 +1,5 @@
 """`turnwire serve`."""
 
-import logging
 import os
 import shutil
 import socket
@@ -56,9 +55,15 @@ def serve(
             f"listening on {settings.host} would let the network in, and there is no API key yet.\n"
             f"Make one first: turnwire keys create NAME --data {settings.data}"
         )
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _keep_log(settings, log_level)
     typer.echo(f"Starting Turnwire with the logs in {settings.data} …")
     _run(_build(settings, agent or [], docs or [], watch, extensions or []), settings.host, settings.port)
+
+
+def _keep_log(settings: Any, level: str) -> None:
+    from turnwire.reporting.logs import configure
+
+    configure(settings.log_format, level, content=settings.log_content)
 
 
 def _settings(config: Path | None, **options: Any) -> Any:
@@ -92,6 +97,7 @@ def _run(turnwire: Any, host: str, port: int) -> None:
     import uvicorn
 
     from turnwire.cli import running
+    from turnwire.reporting.logs import log_requests
 
     listening = _listen(host, port)
     port = listening.getsockname()[1]
@@ -125,11 +131,14 @@ def _run(turnwire: Any, host: str, port: int) -> None:
         ws_per_message_deflate=False,
         lifespan="on",
         log_level="warning",
-        access_log=False,
+        access_log=turnwire.settings.access_log,
+        log_config=None,
         server_header=False,
         # A backstop: streams are ended, and turns wound down, by ourselves.
         timeout_graceful_shutdown=int(turnwire.settings.shutdown_grace) + 1,
     )
+    if turnwire.settings.access_log:
+        log_requests()
     server = Server(config)
     server.run(sockets=[listening])
     if not server.started:

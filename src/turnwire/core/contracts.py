@@ -16,7 +16,7 @@ from turnwire.core.sessions import Session
 from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
-Scope = Literal["read", "write", "approve"]
+Scope = Literal["read", "write", "approve", "operate"]
 
 
 class Agent(Protocol):
@@ -235,6 +235,55 @@ class TurnStore(LogReader, Protocol):
         ...
 
 
+class Worker(Struct, frozen=True, kw_only=True):
+    """A process that runs turns, as the store knows it. Times are in ms; `address` is `host:pid`."""
+
+    id: str
+    address: str
+    since: int
+    lease_until: int
+    draining: bool = False
+
+
+class Notice(Struct, frozen=True):
+    """An ended turn of which somebody outside is yet to be told; `attempts` have failed so far."""
+
+    record: TurnRecord
+    attempts: int
+
+
+class Outbox(Protocol):
+    """Which ended turns somebody outside is yet to be told of.
+
+    A store that was told to keep one adds a turn in the step that ends it, so none is forgotten, whoever dies when.
+    A turn that is erased is nobody's news any more.
+    """
+
+    async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
+        """Those whose time has come. Nobody is given them again before `until`, unless they are put off to earlier."""
+        ...
+
+    async def put_off(self, turn_id: str, due_at: int) -> None:
+        """The attempt has failed and is counted; the next one may be made at `due_at`."""
+        ...
+
+    async def dismiss(self, turn_id: str) -> None:
+        """It is told, or given up."""
+        ...
+
+
+class Census(Protocol):
+    """What is under way, for who operates the server."""
+
+    async def workers(self) -> list[Worker]:
+        """Those whose lease has not run out, oldest first."""
+        ...
+
+    async def unfinished(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        """The turns that run, wait or are queued, of this principal or of everybody, oldest first."""
+        ...
+
+
 class SessionStore(Protocol):
     """Keeps sessions. Everything is asked for in the name of a principal; what is not theirs is not there."""
 
@@ -281,7 +330,7 @@ class KeyStore(Protocol):
         ...
 
 
-class Store(TurnStore, SessionStore, KeyStore, Protocol):
+class Store(TurnStore, SessionStore, KeyStore, Outbox, Census, Protocol):
     """All of it in one place, so that a turn and its session change in one step."""
 
     async def open(self) -> None:

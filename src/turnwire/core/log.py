@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Callable
 from time import time_ns
 
+from turnwire.core import metrics
 from turnwire.core.contracts import Parking, Refusal, TurnStore
 from turnwire.core.encoding import encode_token, json_string
-from turnwire.core.errors import EventTooLargeError, TooManyEventsError, TurnEndedError
+from turnwire.core.errors import EventTooLargeError, FencedError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
@@ -24,7 +25,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.fold import TurnFold
 from turnwire.core.limits import Limits
-from turnwire.core.logged import LoggedEvent, log_event
+from turnwire.core.logged import TOKEN_BODY, LoggedEvent, log_event
 from turnwire.core.turns import TurnRecord
 
 
@@ -59,6 +60,7 @@ class TurnLog:
         """Whether the store cannot keep up, so that the agent should wait for `room`."""
         self._gathered: list[LoggedEvent] = []
         self._uncommitted = 0
+        self._last_token_at: int | None = None
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
         # One object for all appends, so that a store can tell whose they are.
@@ -122,7 +124,15 @@ class TurnLog:
         events, self._gathered = self._gathered, []
         if events:
             self._uncommitted += len(events)
+            self._time_tokens(events)
             self._store.append(self.turn_id, self._epoch, events, self._settled)
+
+    def _time_tokens(self, events: list[LoggedEvent]) -> None:
+        """Once a commit. A pause in which something else happened, a tool say, is not one between tokens."""
+        first, last = events[0], events[-1]
+        if self._last_token_at is not None and first.body.startswith(TOKEN_BODY):
+            metrics.TOKEN_GAP.observe((first.at - self._last_token_at) / 1000)
+        self._last_token_at = last.at if last.body.startswith(TOKEN_BODY) else None
 
     async def room(self) -> None:
         while self.is_behind and self._failure is None:
@@ -170,6 +180,7 @@ class TurnLog:
             self._store.append(self.turn_id, self._epoch, events, self._settled, self.fold.state())
         self._gathered = []
         await self._all_settled()
+        metrics.note_ending(outcome, self.fold.state().timings)
 
     async def rewind(self) -> None:
         """After a failure: goes back to what was committed. What was not has never happened."""
@@ -184,6 +195,8 @@ class TurnLog:
             self._committed += count
         elif self._failure is None:
             self._failure = error
+            if isinstance(error, FencedError):
+                metrics.FENCED.add()
             if self._on_failure is not None and not self.ended:
                 self._on_failure(error)
         if self._changed is not None:

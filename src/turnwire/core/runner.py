@@ -6,12 +6,14 @@ is how a single turn runs; this is who runs when.
 
 import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct, field
 
+from turnwire.core import metrics
 from turnwire.core.budget import Spending
 from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Attendance, Stop, cancelled
 from turnwire.core.compaction import TrimmedHistory
@@ -97,6 +99,8 @@ class TurnRunner:
         self._idle.set()
         self._draining = False
         self._lease_keeper: asyncio.Task[None] | None = None
+        self.on_ended: list[Callable[[str], None]] = []
+        """Called with the id of each turn that this process has ended, after that is committed: a hint, no promise."""
 
     async def open(self) -> None:
         """Closes what a dead process left running, and goes on with what it left queued."""
@@ -168,9 +172,11 @@ class TurnRunner:
 
     async def cancel(self, turn_id: str, reason: str = "requested") -> None:
         """Stops a turn and returns when its end is committed. A turn that has ended is left as it is."""
+        began = time.monotonic()
         execution = self._stop(turn_id, cancelled(reason))
         if execution is not None:
             await asyncio.shield(execution.finished)
+            metrics.CANCEL.observe(time.monotonic() - began)
 
     async def decide(
         self,
@@ -211,6 +217,14 @@ class TurnRunner:
     @property
     def running_count(self) -> int:
         return len(self._running)
+
+    @property
+    def queued_count(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waits)
 
     @property
     def has_left_behind(self) -> bool:
@@ -288,6 +302,7 @@ class TurnRunner:
                 self._idle.set()
             self._keep_waiting(execution.record)
             return
+        self._tell_ended(execution.turn_id)
         if attendance := self._attendance.pop(execution.turn_id, None):
             attendance.close()
         if not self._running:
@@ -348,6 +363,7 @@ class TurnRunner:
 
     async def _close_orphans(self) -> None:
         for record in await self._store.take_over(self.worker):
+            metrics.TAKEOVERS.add()
             log = TurnLog(self._store, record, self._limits)
             await log.restore()
             try:
@@ -356,3 +372,8 @@ class TurnRunner:
                 logger.exception("turn %s of a lost worker could not be closed", record.id)
             else:
                 logger.warning("turn %s was interrupted: its worker was lost", record.id)
+                self._tell_ended(record.id)
+
+    def _tell_ended(self, turn_id: str) -> None:
+        for tell in self.on_ended:
+            tell(turn_id)

@@ -37,6 +37,9 @@ class Waits:
     def __contains__(self, turn_id: str) -> bool:
         return turn_id in self._waiting
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def add(self, record: TurnRecord) -> None:
         self._waiting[record.id] = record
 

@@ -9,7 +9,8 @@ import logging
 from contextlib import suppress
 from typing import Any
 
-from turnwire.core.errors import TurnwireError
+from turnwire.core import metrics
+from turnwire.core.errors import EventsGoneError, TurnwireError
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers, header_map
 from turnwire.server.openai_errors import in_dialect
@@ -27,6 +28,7 @@ logger = logging.getLogger("turnwire.server")
 # What a form adds around the file in it.
 _FORM_BYTES = 64 * 1024
 _PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
+_METRICS = frozenset({"/metrics"})
 
 
 class TurnwireApp:
@@ -35,6 +37,7 @@ class TurnwireApp:
         self._guard = Guard(turnwire.settings)
         self._streams = RouteTable(turnwire)
         self._api = build_api(turnwire)
+        self._public = _PUBLIC | _METRICS if turnwire.settings.open_metrics else _PUBLIC
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -78,13 +81,15 @@ class TurnwireApp:
                 await respond(send, 204, b"", preflight)
                 return None
             receive = limited(receive, headers, self._most_bytes(method, path))
-            caller = None if path in _PUBLIC else self.turnwire.gatekeeper.caller(scope, headers)
+            caller = None if path in self._public else self.turnwire.gatekeeper.caller(scope, headers)
             endpoint = self._streams.find(method, path) if caller is not None else None
             if endpoint is not None and caller is not None:
                 return await endpoint(scope, receive, send, caller, headers, added)
             scope["turnwire.caller"] = caller
             await self._call_api(scope, receive, with_headers(send, added))
         except TurnwireError as error:
+            if isinstance(error, EventsGoneError):
+                metrics.GAPS.add()
             await _respond_error(send, in_dialect(path, http_error(error)), added)
         except HttpError as error:
             await _respond_error(send, in_dialect(path, error), added)

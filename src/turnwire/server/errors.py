@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from turnwire.core import errors
 from turnwire.core.encoding import ascii_json
-from turnwire.server.times import time_text
+from turnwire.reporting.times import time_text
 
 _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.AgentNotFoundError, 422),

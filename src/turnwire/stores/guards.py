@@ -1,12 +1,14 @@
 """What keeps a log a log: one writer, no gap, one end. Shared by the stores that decide in this process."""
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from turnwire.core.contracts import Admission, Refusal, Wake
+from turnwire.core.contracts import Admission, Refusal, Wake, Worker
 from turnwire.core.errors import (
     BudgetSpentError,
     FencedError,
@@ -15,7 +17,7 @@ from turnwire.core.errors import (
     TooManyTurnsError,
     TurnEndedError,
 )
-from turnwire.core.logged import LoggedEvent
+from turnwire.core.logged import LoggedEvent, now_ms
 
 logger = logging.getLogger("turnwire.stores")
 
@@ -77,12 +79,23 @@ class Leases:
         self._seconds = seconds
         self._clock = clock
         self._until: dict[str, float] = {}
+        self._since: dict[str, int] = {}
 
     def renew(self, worker: str) -> None:
         self._until[worker] = self._clock() + self._seconds
+        self._since.setdefault(worker, now_ms())
 
     def holds(self, worker: str | None) -> bool:
         return worker is not None and self._until.get(worker, 0.0) > self._clock()
+
+    def workers(self) -> list[Worker]:
+        """Those that are alive, oldest first."""
+        address, now, clock = f"{socket.gethostname()}:{os.getpid()}", now_ms(), self._clock()
+        return [
+            Worker(id=worker, address=address, since=since, lease_until=now + int((self._until[worker] - clock) * 1000))
+            for worker, since in self._since.items()
+            if self.holds(worker)
+        ]
 
 
 class Gatherers:

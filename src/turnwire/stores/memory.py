@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from turnwire.core.budget import day_of, tokens_in
-from turnwire.core.contracts import Accepted, Admission, ApiKey, NewTurn, Parking, Settle, Wake
+from turnwire.core.contracts import Accepted, Admission, ApiKey, NewTurn, Notice, Parking, Settle, Wake, Worker
 from turnwire.core.errors import (
     EventsGoneError,
     IdempotencyConflictError,
@@ -61,13 +61,21 @@ class World(Struct):
     ended: deque[str] = field(default_factory=deque[str])
     spent: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     keys: dict[str, ApiKey] = field(default_factory=dict[str, ApiKey])
+    outbox: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """When a turn may be told of, and how often that has failed."""
 
 
 class MemoryStore:
     def __init__(
-        self, world: World | None = None, *, lease: float = 10, clock: Callable[[], float] = time.monotonic
+        self,
+        world: World | None = None,
+        *,
+        lease: float = 10,
+        clock: Callable[[], float] = time.monotonic,
+        keeps_outbox: bool = False,
     ) -> None:
         self._world = world or World()
+        self._keeps_outbox = keeps_outbox
         self._leases = Leases(lease, clock)
         self._watchers = Watchers()
         self._gatherers = Gatherers()
@@ -171,6 +179,28 @@ class MemoryStore:
     async def tokens_used(self, principal: str, day: int) -> int:
         return self._world.spent[principal, day]
 
+    async def workers(self) -> list[Worker]:
+        return self._leases.workers()
+
+    async def unfinished(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        kept = [one for one in self._world.turns.values() if one.record.phase != "ended"]
+        return [one.current() for one in kept if principal in (None, one.record.principal)][:limit]
+
+    async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
+        outbox, turns = self._world.outbox, self._world.turns
+        for turn_id in [turn_id for turn_id in outbox if turn_id not in turns]:
+            del outbox[turn_id]
+        taken = [(turn_id, attempts) for turn_id, (due_at, attempts) in outbox.items() if due_at <= now][:limit]
+        outbox.update({turn_id: (until, attempts) for turn_id, attempts in taken})
+        return [Notice(turns[turn_id].current(), attempts) for turn_id, attempts in taken]
+
+    async def put_off(self, turn_id: str, due_at: int) -> None:
+        if (kept := self._world.outbox.get(turn_id)) is not None:
+            self._world.outbox[turn_id] = (due_at, kept[1] + 1)
+
+    async def dismiss(self, turn_id: str) -> None:
+        self._world.outbox.pop(turn_id, None)
+
     async def claim(self, turn_id: str, worker: str) -> TurnRecord:
         kept = self._kept(turn_id)
         epoch = kept.head.claim(worker)
@@ -211,6 +241,8 @@ class MemoryStore:
                 options=lasting(kept.record.options),
             )
             self._count_ended(kept)
+            if self._keeps_outbox:
+                self._world.outbox[turn_id] = (0, 0)
             self._world.spent[kept.record.principal, day_of(events[-1].at)] += tokens_in(ending.usage)
         if parking is not None:
             kept.checkpoint = parking.checkpoint

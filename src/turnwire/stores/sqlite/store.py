@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from turnwire.core.contracts import Accepted, Admission, NewTurn, Parking, Settle, Wake
+from turnwire.core import metrics
+from turnwire.core.contracts import Accepted, Admission, NewTurn, Parking, Settle, Wake, Worker
 from turnwire.core.errors import (
     StoreError,
     StoreFullError,
@@ -40,8 +41,16 @@ T = TypeVar("T")
 class SqliteStore(Registry):
     """Turns and logs here; sessions and keys, which are plain tables, in `Registry`."""
 
-    def __init__(self, folder: Path, *, lease: float = 10, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        lease: float = 10,
+        clock: Callable[[], float] = time.monotonic,
+        keeps_outbox: bool = False,
+    ) -> None:
         self._folder = folder
+        self._keeps_outbox = keeps_outbox
         self._leases = Leases(lease, clock)
         self._watchers = Watchers()
         self._live: dict[str, LiveTurn] = {}
@@ -73,6 +82,7 @@ class SqliteStore(Registry):
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._writer = Writer(connection, self._ballast, self._committed)
+        self._writer.keeps_outbox = self._keeps_outbox
         self._writer.is_full = not self._ballast.restore()
         self._readers = Readers(path)
 
@@ -134,6 +144,13 @@ class SqliteStore(Registry):
             with suppress(TurnEndedError, TurnNotFoundError):
                 taken.append(await self.claim(turn_id, worker))
         return taken
+
+    async def workers(self) -> list[Worker]:
+        return self._leases.workers()
+
+    async def unfinished(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        live = [one for one in self._live.values() if one.record.phase != "ended"]
+        return [one.current() for one in live if principal in (None, one.record.principal)][:limit]
 
     async def queued(self) -> list[TurnRecord]:
         return [live.current() for live in self._live.values() if live.record.phase == "queued"]
@@ -224,6 +241,8 @@ class SqliteStore(Registry):
 
     def _committed(self, group: Sequence[Work], error: StoreError | None) -> None:
         self._is_writing = False
+        events = sum([len(work.events) for work in group if isinstance(work, Append)])
+        metrics.note_commit(events, self._writer.commit_seconds)
         if error is not None:
             group = [*group, *self._waiting]
             self._waiting = []
