@@ -8,7 +8,7 @@ from html import escape
 from itertools import pairwise
 
 from turnwire.reporting.scale import Scale, time_words
-from turnwire.reporting.timeline import Bar, Timeline, rate
+from turnwire.reporting.timeline import Bar, Timeline, rate, spent_by_phase
 
 WIDTH = 1000
 _LABEL = 210
@@ -197,12 +197,9 @@ class _Picture:
             )
 
     def _legend(self, y: float) -> None:
-        spent: dict[str, int] = {}
-        for phase in self._line.phases:
-            spent[phase.name] = spent.get(phase.name, 0) + phase.ms
-        entries = [(name, f"{name} {time_words(ms)}") for name, ms in spent.items()]
+        entries = [(name, f"{name} {time_words(ms)}") for name, ms in spent_by_phase(self._line).items()]
         if self._line.silences:
-            entries.append(("silence", f"{len(self._line.silences)} pause(s) of a second or more"))
+            entries.append(("silence", f"pauses of 1 s or more: {len(self._line.silences)}"))
         x = 20.0
         for kind, words in entries:
             self._add(f'<rect class="{kind}" x="{x:.1f}" y="{y - 10}" width="12" height="12" rx="2"/>')

@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
 from turnwire.reporting.scale import Scale, time_words
-from turnwire.reporting.timeline import Bar, Phase, Timeline, rate
+from turnwire.reporting.timeline import Bar, Phase, Timeline, rate, spent_by_phase
 
 COLOURS = {
     "queued": "bright_black",
@@ -126,16 +126,13 @@ class Picture:
         return Text("".join(cells), "red")
 
     def _legend(self) -> Text:
-        spent: dict[str, int] = {}
-        for phase in self._line.phases:
-            spent[phase.name] = spent.get(phase.name, 0) + phase.ms
         legend = Text()
-        for name, ms in spent.items():
+        for name, ms in spent_by_phase(self._line).items():
             legend.append("━ ", COLOURS[name])
             legend.append(f"{name} {time_words(ms)}   ")
         if self._line.silences:
             legend.append("░ ", "red")
-            legend.append(f"{len(self._line.silences)} pause(s) of a second or more")
+            legend.append(f"pauses of 1 s or more: {len(self._line.silences)}")
         return legend
 
 

@@ -68,7 +68,7 @@ class Mark(Struct):
 
 
 class Tokens(Struct):
-    """Of the answer; `per_second` is from the first to the last."""
+    """Of the answer; `per_second` is how fast they came while they came, pauses left out."""
 
     times: list[int] = field(default_factory=list[int])
     characters: int = 0
@@ -80,9 +80,9 @@ class Tokens(Struct):
 
     @property
     def per_second(self) -> float | None:
-        if self.count < 2 or self.times[-1] == self.times[0]:
-            return None
-        return (self.count - 1) * 1000 / (self.times[-1] - self.times[0])
+        stretches = _stretches(self.times)
+        ms = sum(one.ms for one in stretches)
+        return (self.count - len(stretches)) * 1000 / ms if ms else None
 
 
 class Timeline(Struct, kw_only=True):
@@ -123,6 +123,7 @@ class _Drawing:
         self._moments: list[int] = []
         self._token_positions: list[int] = []
         self._epoch = 0
+        self._was_asked = False
 
     def add(self, logged: LoggedEvent) -> None:
         line, at, event = self._line, logged.at - self._line.accepted_at, logged.event
@@ -131,9 +132,11 @@ class _Drawing:
         if logged.position > 2 and line.first_event is None:
             line.first_event = at
         if logged.epoch > self._epoch:
-            if self._epoch:
-                line.marks.append(Mark(at, "another worker, or the same one again"))
+            # A turn that waited for a person is claimed anew each time somebody decides.
+            if self._epoch and not self._was_asked:
+                line.marks.append(Mark(at, "taken over by another worker"))
             self._epoch = logged.epoch
+        self._was_asked = isinstance(event, ApprovalRequestEvent | ApprovalResponseEvent)
         match event:
             case SessionEvent():
                 line.turn_id, line.session_id, line.agent = event.turn_id, event.session_id, event.agent
@@ -157,13 +160,15 @@ class _Drawing:
             case ApprovalRequestEvent():
                 wait = Bar(at, at, "wait", event.call_id, f"a person: {event.tool}", agent_path=event.agent_path)
                 self._waits[event.call_id] = wait
-                line.bars.append(wait)
+                # The call is in the log, but does not run before it is decided.
+                called = self._open.get(("tool", event.call_id))
+                line.bars = [*(bar for bar in line.bars if bar is not called), wait]
             case ApprovalResponseEvent():
                 if wait := self._waits.pop(event.call_id, None):
                     wait.ended, wait.state = at, "succeeded" if event.approved else "failed"
-                # What was called before the wait did not run during it.
-                if bar := self._open.get(("tool", event.call_id)):
-                    bar.began = bar.ended = at
+                if called := self._open.get(("tool", event.call_id)):
+                    called.began = called.ended = at
+                    line.bars.append(called)
             case HandoffEvent():
                 line.marks.append(Mark(at, f"handed to {event.agent}"))
             case RestartEvent():
@@ -212,7 +217,10 @@ class _Drawing:
                 if line.outcome is not None:
                     bar.state = "failed"
         line.first_token = line.tokens.times[0] if line.tokens.times else None
-        started = 0 if started_at is None else max(started_at - line.accepted_at, 0)
+        if started_at is not None:
+            started = max(started_at - line.accepted_at, 0)
+        else:
+            started = line.length if line.events <= 2 else 0  # Nobody has claimed it yet.
         line.phases = _phases(line, min(started, line.length))
         line.silences = self._silences(line)
         return line
@@ -269,12 +277,17 @@ def rate(times: Sequence[int], begin: float, end: float) -> float:
     return (bisect_left(times, end) - bisect_left(times, begin)) * 1000 / (end - begin)
 
 
-def timeline_json(line: Timeline) -> dict[str, Any]:
-    """For programs: everything but the time of each token."""
-    tokens = line.tokens
+def spent_by_phase(line: Timeline) -> dict[str, int]:
+    """Those that lasted long enough to be seen, in the order they came."""
     spent: dict[str, int] = {}
     for phase in line.phases:
         spent[phase.name] = spent.get(phase.name, 0) + phase.ms
+    return {name: ms for name, ms in spent.items() if ms * 200 >= line.length}
+
+
+def timeline_json(line: Timeline) -> dict[str, Any]:
+    """For programs: everything but the time of each token."""
+    tokens = line.tokens
     return {
         "turn_id": line.turn_id,
         "session_id": line.session_id,
@@ -293,7 +306,7 @@ def timeline_json(line: Timeline) -> dict[str, Any]:
             "reasoning": tokens.reasoning,
             "per_second": None if tokens.per_second is None else round(tokens.per_second, 2),
         },
-        "spent_ms": spent,
+        "spent_ms": spent_by_phase(line),
         "phases": [{"name": one.name, "began_ms": one.began, "ended_ms": one.ended} for one in line.phases],
         "steps": [
             {

@@ -9,7 +9,7 @@ import turnwire as package
 from turnwire.reporting.exposition import Reading
 from turnwire.server.turnwire import Turnwire
 
-_STARTED = time.time() - time.process_time()
+_STARTED = time.time()
 
 
 def server_readings(turnwire: Turnwire) -> list[Reading]:

@@ -35,20 +35,18 @@ def copy_folder(folder: Path, target: Path, progress: Progress) -> tuple[int, in
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_left_out(path)]
     found.sort(key=lambda path: path == folder / DATABASE_NAME)
-    size = files = 0
+    size = files = turns = 0
     for path in found:
         name = path.relative_to(folder)
         copy = target / name
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_database(path):
-            _copy_database(path, copy, str(name), progress)
+            turns = _copy_database(path, copy, str(name), progress)  # That of the last one, which has them.
         else:
             shutil.copy2(path, copy)
         copy.chmod(0o600)
         size, files = size + copy.stat().st_size, files + 1
     _make_lasting(target)
-    with closing(open_reader(target / DATABASE_NAME)) as connection:
-        (turns,) = connection.execute("SELECT count(*) FROM turn").fetchone()
     return size, files, turns
 
 
@@ -61,7 +59,8 @@ def _is_database(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def _copy_database(path: Path, copy: Path, name: str, progress: Progress) -> None:
+def _copy_database(path: Path, copy: Path, name: str, progress: Progress) -> int:
+    """Returns how many turns are in it."""
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with (
@@ -74,10 +73,13 @@ def _copy_database(path: Path, copy: Path, name: str, progress: Progress) -> Non
             source.backup(made, pages=_PAGES, progress=lambda _, left, whole: progress(name, whole - left, whole))
             source.execute("COMMIT")
             wrong = made.execute("PRAGMA quick_check(1)").fetchone()[0]
+            has_turns = made.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'turn')").fetchone()[0]
+            turns = made.execute("SELECT count(*) FROM turn").fetchone()[0] if has_turns else 0
     except sqlite3.Error as error:
         raise StoreUnusableError(str(path), explain(error)) from error
     if wrong != "ok":
         raise StoreUnusableError(str(path), f"the copy is not sound: {wrong}")
+    return turns
 
 
 def _make_lasting(target: Path) -> None:
