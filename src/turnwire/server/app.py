@@ -9,8 +9,7 @@ import logging
 from contextlib import suppress
 from typing import Any
 
-from turnwire.core import metrics
-from turnwire.core.errors import EventsGoneError, TurnwireError
+from turnwire.core.errors import TurnwireError
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers, header_map
 from turnwire.server.openai_errors import in_dialect
@@ -88,8 +87,6 @@ class TurnwireApp:
             scope["turnwire.caller"] = caller
             await self._call_api(scope, receive, with_headers(send, added))
         except TurnwireError as error:
-            if isinstance(error, EventsGoneError):
-                metrics.GAPS.add()
             await _respond_error(send, in_dialect(path, http_error(error)), added)
         except HttpError as error:
             await _respond_error(send, in_dialect(path, error), added)

@@ -1,0 +1,32 @@
+"""What every store promises about what is under way."""
+
+from tests.contracts.stores import Place
+from tests.contracts.turns import claimed, ended, started
+from turnwire.core.contracts import Store
+from turnwire.core.logged import now_ms
+
+
+async def test_workers_are_those_whose_lease_has_not_run_out(place: Place) -> None:
+    now = 0.0
+    store = await place.open(lease=10, clock=lambda: now)
+    await store.renew("first")
+    now += 6
+    await store.renew("second")
+    first, second = await store.workers()
+    assert (first.id, second.id) == ("first", "second")
+    assert first.lease_until < second.lease_until <= now_ms() + 10_000
+    assert first.since <= now_ms()
+    assert first.address.rpartition(":")[2].isdigit()
+    now += 5
+    assert [worker.id for worker in await store.workers()] == ["second"]
+
+
+async def test_unfinished_turns_are_told_in_order_of_everybody_or_of_one(store: Store) -> None:
+    running = await claimed(store, "worker", principal="ann")
+    await ended(store, principal="ann")
+    queued = await started(store, principal="bob")
+    everybody = await store.unfinished(None, 10)
+    assert [(record.id, record.phase) for record in everybody] == [(running.id, "running"), (queued.id, "queued")]
+    assert everybody[0].worker == "worker"
+    assert await store.unfinished("bob", 10) == everybody[1:]
+    assert await store.unfinished(None, 1) == everybody[:1]
