@@ -114,8 +114,10 @@ def build_tracing(store: Store, worker: str, settings: Settings, provider: Any =
         if provider is None and settings.telemetry_url is None:
             return None  # The variables may be meant for the agents alone.
         raise ValueError("spans need an extra: pip install 'turnwire[otel]'") from error
-    taking = provider or otlp_provider(settings.telemetry_url, worker)
-    return Tracing(store, taking, content=settings.telemetry_content, is_own=provider is None)
+    exporter = None
+    if provider is None:
+        provider, exporter = otlp_provider(settings.telemetry_url, worker)
+    return Tracing(store, provider, content=settings.telemetry_content, exporter=exporter)
 
 
 def build_kernel(store: Store, runner: TurnRunner, folders: Sequence[Path], settings: Settings) -> "Kernel":

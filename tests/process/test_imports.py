@@ -34,9 +34,12 @@ def test_a_server_of_another_agent_loads_no_reader_of_documents() -> None:
     assert not found & READERS
 
 
-@pytest.mark.parametrize("command", [[], ["serve"], ["index"], ["compare"], ["turns"], ["tail"], ["keys", "create"]])
-def test_help_loads_no_framework(command: list[str]) -> None:
-    found = loaded("-m", "turnwire", *command, "--help")
+@pytest.mark.parametrize(
+    "command",
+    [[], ["serve"], ["index"], ["compare"], ["turns"], ["tail"], ["inspect"], ["top"], ["backup"], ["keys", "create"]],
+)
+def test_help_loads_no_framework(command: str) -> None:
+    found = loaded("-m", "turnwire", *command.split(), "--help")
     assert "typer" in found
     assert not found & {"fastapi", "starlette", "uvicorn", "pydantic_settings", *SDKS, *READERS}
 

@@ -1,6 +1,7 @@
 """What is counted is what happened, and only who may operate the server is told."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ async def test_a_reader_that_was_told_of_a_gap_and_one_that_took_nothing_are_cou
 
 
 async def test_takeovers_and_appends_that_came_too_late_are_counted(store: Store) -> None:
-    async def echo(turn: Turn) -> Any:
+    async def echo(turn: Turn) -> AsyncIterator[str]:
         yield turn.message
 
     takeovers, fenced = metrics.TAKEOVERS.values[""], metrics.FENCED.values[""]

@@ -14,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
@@ -24,6 +24,7 @@ from turnwire.reporting.spans import Span, spans_of
 
 _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT}
 _PAGE = 1_000
+_CLOSE_SECONDS = 2.0
 _VERSION = version("turnwire")
 _TRACES_PATH = "/v1/traces"
 
@@ -42,11 +43,12 @@ class TurnIds(RandomIdGenerator):
 
 
 class Tracing:
-    def __init__(self, store: LogReader, provider: Any, *, content: bool, is_own: bool = False) -> None:
+    def __init__(self, store: LogReader, provider: Any, *, content: bool, exporter: SpanExporter | None = None) -> None:
+        """With the `exporter` of a provider that is ours to close."""
         self._store = store
         self._provider = provider
         self._content = content
-        self._is_own = is_own
+        self._exporter = exporter
         self._tracer = provider.get_tracer("turnwire", _VERSION)
 
     async def tell(self, turn_id: str) -> None:
@@ -79,17 +81,23 @@ class Tracing:
         return made
 
     async def close(self) -> None:
-        """Sends what is left, if the provider is our own."""
-        if self._is_own:
-            await asyncio.to_thread(self._provider.shutdown)
+        """Sends what is left, if the provider is our own and somebody takes it soon."""
+        if self._exporter is None:
+            return
+        closing = asyncio.create_task(asyncio.to_thread(self._provider.shutdown))
+        sent, _ = await asyncio.wait([closing], timeout=_CLOSE_SECONDS)
+        if not sent:
+            self._exporter.shutdown()  # It would try again for a while.
+            await closing
 
 
-def otlp_provider(url: str | None, worker: str) -> TracerProvider:
+def otlp_provider(url: str | None, worker: str) -> tuple[TracerProvider, SpanExporter]:
     """Sends to this address, or, without one, to where the environment variables of OpenTelemetry say."""
     about = {"service.version": _VERSION, "service.instance.id": worker}
     if "OTEL_SERVICE_NAME" not in os.environ:
         about["service.name"] = "turnwire"
     endpoint = None if url is None else url.rstrip("/").removesuffix(_TRACES_PATH) + _TRACES_PATH
     provider = TracerProvider(resource=Resource.create(about), id_generator=TurnIds())
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
-    return provider
+    exporter = OTLPSpanExporter(endpoint=endpoint)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider, exporter

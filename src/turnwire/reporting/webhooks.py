@@ -108,12 +108,12 @@ class Webhooks:
             failure, is_final = await self._call(record, state or TurnState())
             is_final = is_final or notice.attempts + 1 >= self._limits.attempts
             if failure is None:
-                metrics.WEBHOOKS.add("delivered")
                 await self._store.dismiss(record.id)
+                metrics.WEBHOOKS.add("delivered")
             elif is_final:
-                metrics.WEBHOOKS.add("given_up")
                 logger.error("the webhook for turn %s is given up: %s", record.id, failure)
                 await self._store.dismiss(record.id)
+                metrics.WEBHOOKS.add("given_up")
             else:
                 metrics.WEBHOOKS.add("failed")
                 logger.warning("the webhook for turn %s failed and is tried again: %s", record.id, failure)
