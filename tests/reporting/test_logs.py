@@ -107,8 +107,8 @@ def test_no_secret_is_written_in_either_form(formatter: logging.Formatter) -> No
 
 async def test_a_server_that_logs_json_logs_nothing_else_and_no_query(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    settings = {"log_format": "json", "access_log": "true"}
-    async with served(data, "--log-level", "info", agents=("slow",), **settings) as server:
+    starting = served(data, "--log-level", "info", agents=("slow",), log_format="json", access_log="true")
+    async with starting as server:
         answer = await server.http.post("/chat", json={"message": "3"}, params={"token": "in-the-address"})
         broken = await server.http.post("/chat", json={"message": "not a number"})
         server.process.terminate()
