@@ -33,6 +33,7 @@ async def test_commits_during_the_copy_neither_get_into_it_nor_make_it_begin_aga
 
         def write_on(name: str, done: int, whole: int) -> None:
             steps.append((name, done, whole))
+            assert len(steps) < 1_000
             server.execute("UPDATE session SET title = ?", (f"written at {len(steps)}",))
 
         _, files, turns = copy_folder(data, tmp_path / "copy", write_on)
