@@ -28,6 +28,8 @@ from turnwire.core.limits import Limits
 from turnwire.core.logged import TOKEN_BODY, LoggedEvent, log_event
 from turnwire.core.turns import TurnRecord
 
+_SHORT_MS = 5
+
 
 def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEvent]:
     """How every log begins: committed when the turn is accepted, before any worker has claimed it."""
@@ -60,7 +62,8 @@ class TurnLog:
         """Whether the store cannot keep up, so that the agent should wait for `room`."""
         self._gathered: list[LoggedEvent] = []
         self._uncommitted = 0
-        self._last_token_at: int | None = None
+        self._last: LoggedEvent | None = None
+        self._short_pauses = 0
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
         # One object for all appends, so that a store can tell whose they are.
@@ -124,15 +127,23 @@ class TurnLog:
         events, self._gathered = self._gathered, []
         if events:
             self._uncommitted += len(events)
-            self._time_tokens(events)
+            last, self._last = self._last, events[-1]
+            if last is not None:
+                # Nearly all of them are short, and this is the path of every commit: those are only counted.
+                if events[0].at - last.at < _SHORT_MS:
+                    self._short_pauses += 1
+                else:
+                    self._time_pause(last, events[0])
             self._store.append(self.turn_id, self._epoch, events, self._settled)
 
-    def _time_tokens(self, events: list[LoggedEvent]) -> None:
-        """Once a commit. A pause in which something else happened, a tool say, is not one between tokens."""
-        first, last = events[0], events[-1]
-        if self._last_token_at is not None and first.body.startswith(TOKEN_BODY):
-            metrics.TOKEN_GAP.observe((first.at - self._last_token_at) / 1000)
-        self._last_token_at = last.at if last.body.startswith(TOKEN_BODY) else None
+    def _time_pause(self, last: LoggedEvent, first: LoggedEvent) -> None:
+        """A pause in which something else happened, a tool say, is not one between tokens."""
+        if last.body.startswith(TOKEN_BODY) and first.body.startswith(TOKEN_BODY):
+            metrics.TOKEN_GAP.observe((first.at - last.at) / 1000)
+
+    def _count_short_pauses(self) -> None:
+        metrics.TOKEN_GAP.observe_many(0.0, self._short_pauses)
+        self._short_pauses = 0
 
     async def room(self) -> None:
         while self.is_behind and self._failure is None:
@@ -145,6 +156,7 @@ class TurnLog:
 
     async def park(self, parking: Parking) -> None:
         """Hands over what was written last, and from that step on the turn waits. Raises StoreError."""
+        self._count_short_pauses()
         if self._failure is None:
             events, self._gathered = self._gathered, []
             self._uncommitted += len(events)
@@ -180,6 +192,7 @@ class TurnLog:
             self._store.append(self.turn_id, self._epoch, events, self._settled, self.fold.state())
         self._gathered = []
         await self._all_settled()
+        self._count_short_pauses()
         metrics.note_ending(outcome, self.fold.state().timings)
 
     async def rewind(self) -> None:
