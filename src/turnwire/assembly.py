@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from importlib.util import find_spec
@@ -34,6 +35,8 @@ from turnwire.wires.websocket import WebSocket
 if TYPE_CHECKING:
     # Extensions and retrieval take a while to load; who brings an agent of their own need not wait for them.
     from turnwire.extensions.kernel import Kernel
+    from turnwire.reporting.tracing import Tracing
+    from turnwire.reporting.webhooks import Webhooks
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
     from turnwire.retrieval.librarian import Librarian
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from turnwire.tools import Tool, Toolset
 
 LIBRARY_FILE = "documents.db"
+_OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 StoreKind = Literal["memory", "postgres", "sqlite"]
 
 SSE_CHAT = SseChat()
@@ -69,10 +73,10 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 def build_store(kind: StoreKind, settings: Settings) -> Store:
     """Raises StoreUnusableError."""
     if kind == "memory":
-        return MemoryStore(lease=settings.lease)
+        return MemoryStore(lease=settings.lease, keeps_outbox=settings.webhook_url is not None)
     if kind == "postgres":
         return _build_postgres(settings)
-    return SqliteStore(settings.data, lease=settings.lease)
+    return SqliteStore(settings.data, lease=settings.lease, keeps_outbox=settings.webhook_url is not None)
 
 
 def _build_postgres(settings: Settings) -> Store:
@@ -87,6 +91,7 @@ def _build_postgres(settings: Settings) -> Store:
         lease=settings.lease,
         connections=settings.database_connections,
         hints=settings.database_hints,
+        keeps_outbox=settings.webhook_url is not None,
     )
 
 
@@ -101,6 +106,37 @@ def build_move(folder: Path, url: str) -> "tuple[SqliteExport, PostgresImport]":
     if not (folder / DATABASE_NAME).exists():
         raise StoreUnusableError(str(folder), "there are no logs in it; name the folder of the server with --data")
     return SqliteExport(folder), PostgresImport(url)
+
+
+def build_webhooks(store: Store, settings: Settings) -> "Webhooks | None":
+    """What tells the operator's address of ended turns, if there is one."""
+    if settings.webhook_url is None or settings.webhook_secret is None:
+        return None
+    from turnwire.reporting.webhooks import WebhookLimits, Webhooks
+
+    limits = WebhookLimits(
+        settings.webhook_timeout, settings.webhook_attempts, settings.webhook_retry, settings.webhook_content
+    )
+    return Webhooks(store, settings.webhook_url, settings.webhook_secret.get_secret_value(), limits)
+
+
+def build_tracing(store: Store, worker: str, settings: Settings, provider: Any = None) -> "Tracing | None":
+    """What makes spans of ended turns, if anybody takes them: a provider, or an address in the settings or in the
+    environment. Raises ValueError if the extra is missing.
+    """
+    told = settings.telemetry_url or any(map(os.environ.get, _OTLP_VARIABLES))
+    if provider is None and not told:
+        return None
+    try:
+        from turnwire.reporting.tracing import Tracing, otlp_provider
+    except ImportError as error:
+        if provider is None and settings.telemetry_url is None:
+            return None  # The variables may be meant for the agents alone.
+        raise ValueError("spans need an extra: pip install 'turnwire[otel]'") from error
+    exporter = None
+    if provider is None:
+        provider, exporter = otlp_provider(settings.telemetry_url, worker)
+    return Tracing(store, provider, content=settings.telemetry_content, exporter=exporter)
 
 
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:

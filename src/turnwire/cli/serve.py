@@ -1,7 +1,6 @@
 """`turnwire serve`."""
 
 import asyncio
-import logging
 import os
 import shutil
 import socket
@@ -61,10 +60,16 @@ def serve(
             f"listening on {settings.host} would let the network in, and there is no API key yet.\n"
             f"Make one first: turnwire keys create NAME --data {settings.data}"
         )
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _keep_log(settings, log_level)
     place = settings.data if settings.database_url is None else "PostgreSQL"
     typer.echo(f"Starting Turnwire with the logs in {place} …")
     _run(_build(settings, agent or [], docs or [], watch, extensions or []), settings.host, settings.port)
+
+
+def _keep_log(settings: Any, level: str) -> None:
+    from turnwire.reporting.logs import configure
+
+    configure(settings.log_format, level, content=settings.log_content)
 
 
 def _settings(config: Path | None, **options: Any) -> Any:
@@ -105,6 +110,7 @@ def _run(turnwire: Any, host: str, port: int) -> None:
     import uvicorn
 
     from turnwire.cli import running
+    from turnwire.reporting.logs import log_requests
 
     listening = _listen(host, port)
     port = listening.getsockname()[1]
@@ -138,11 +144,14 @@ def _run(turnwire: Any, host: str, port: int) -> None:
         ws_per_message_deflate=False,
         lifespan="on",
         log_level="warning",
-        access_log=False,
+        access_log=turnwire.settings.access_log,
+        log_config=None,
         server_header=False,
         # A backstop: streams are ended, and turns wound down, by ourselves.
         timeout_graceful_shutdown=int(turnwire.settings.shutdown_grace) + 1,
     )
+    if turnwire.settings.access_log:
+        log_requests()
     server = Server(config)
     server.run(sockets=[listening])
     if not server.started:

@@ -17,7 +17,7 @@ from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 RUNNABLE = "runnable"
-Scope = Literal["read", "write", "approve"]
+Scope = Literal["read", "write", "approve", "operate"]
 
 
 class Agent(Protocol):
@@ -272,6 +272,10 @@ class TurnStore(LogReader, Protocol):
         """The turns of a session that have not ended, in the order they were accepted."""
         ...
 
+    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        """The turns that have not ended, of this principal or of everybody, in the order they were accepted."""
+        ...
+
     async def waiting(self, until: int | None = None) -> list[TurnRecord]:
         """The turns that wait for a person; with `until`, those whose time is over by then."""
         ...
@@ -289,6 +293,33 @@ class TurnStore(LogReader, Protocol):
 
     async def maintain(self, *, expire_before: int) -> None:
         """Seals logs of ended turns, and drops the events (not the state) of those that ended before then."""
+        ...
+
+
+class Notice(Struct, frozen=True):
+    """An ended turn of which somebody outside is yet to be told; `attempts` have failed so far."""
+
+    record: TurnRecord
+    attempts: int
+
+
+class Outbox(Protocol):
+    """Which ended turns somebody outside is yet to be told of.
+
+    A store that was told to keep one adds a turn in the step that ends it, so none is forgotten, whoever dies when.
+    A turn that is erased is nobody's news any more.
+    """
+
+    async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
+        """Those whose time has come. Nobody is given them again before `until`, unless they are put off to earlier."""
+        ...
+
+    async def put_off(self, turn_id: str, due_at: int) -> None:
+        """The attempt has failed and is counted; the next one may be made at `due_at`."""
+        ...
+
+    async def dismiss(self, turn_id: str) -> None:
+        """It is told, or given up."""
         ...
 
 
@@ -338,7 +369,7 @@ class KeyStore(Protocol):
         ...
 
 
-class Store(TurnStore, SessionStore, KeyStore, Protocol):
+class Store(TurnStore, SessionStore, KeyStore, Outbox, Protocol):
     """All of it in one place, so that a turn and its session change in one step."""
 
     @property

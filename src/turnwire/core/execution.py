@@ -8,6 +8,7 @@ import msgspec
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Stop
+from turnwire.core.context import enter_turn
 from turnwire.core.contracts import Agent, Historian, Parking, Refusal, Store, takes_attachments
 from turnwire.core.emit import set_running_turn
 from turnwire.core.encoding import encode_event
@@ -94,6 +95,7 @@ class Execution:
             self._finish()
 
     async def run(self) -> None:
+        enter_turn(self.turn_id, self.session_id)
         log = TurnLog(self._store, self.record, self._limits, self._store_failed)
         try:
             await log.restore()

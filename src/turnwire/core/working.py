@@ -13,6 +13,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+from turnwire.core import metrics
 from turnwire.core.budget import Spending
 from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Stop, cancelled
 from turnwire.core.contracts import RUNNABLE, Agent, Historian, Store
@@ -226,6 +227,7 @@ class TurnWorker:
         if self._draining:
             return
         for record in await self._store.take_over(self.id):
+            metrics.TAKEOVERS.add()
             await self._close_lost(record)
 
     async def _close_lost(self, record: TurnRecord) -> None:
@@ -237,6 +239,7 @@ class TurnWorker:
             logger.exception("turn %s of a lost worker could not be closed", record.id)
         else:
             logger.warning("turn %s was interrupted: its worker was lost", record.id)
+            self._ended(record.id)
 
 
 async def _tried(doing: Coroutine[Any, Any, None], failure: str) -> None:

@@ -18,6 +18,8 @@ from turnwire.core.logged import now_ms
 from turnwire.server.errors import HttpError
 
 ALL_SCOPES: tuple[Scope, ...] = ("read", "write", "approve")
+"""What a key has when nobody says otherwise. `operate` shows what others do, so it must be asked for."""
+_LOCAL_SCOPES: tuple[Scope, ...] = (*ALL_SCOPES, "operate")
 LOCAL_PRINCIPAL = "local"
 _PREFIX = "tw_"
 
@@ -106,7 +108,7 @@ class Gatekeeper:
         """Raises HttpError 401 or 403."""
         text = _presented_key(headers)
         if text and hmac.compare_digest(text.encode(), self._control_token.encode()):
-            return Caller(LOCAL_PRINCIPAL, ALL_SCOPES, is_operator=True)
+            return Caller(LOCAL_PRINCIPAL, _LOCAL_SCOPES, is_operator=True)
         if self._authenticate is not None:
             principal = self._authenticate(scope)
             if principal:
@@ -114,7 +116,7 @@ class Gatekeeper:
         elif self._keys.is_empty:
             # Whatever key is presented: some clients cannot be told to send none.
             if _is_loopback(scope.get("client")):
-                return Caller(LOCAL_PRINCIPAL, ALL_SCOPES)
+                return Caller(LOCAL_PRINCIPAL, _LOCAL_SCOPES)
             raise HttpError(
                 403, "local_only", "no API key is configured, so only this machine may call; `turnwire keys create`"
             )

@@ -39,6 +39,7 @@ _PLANS = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin":
 
 class Writer:
     def __init__(self, connections: Connections, hub: Hub) -> None:
+        self.keeps_outbox = False
         self._connections = connections
         self._hub = hub
         self._gatherers = Gatherers()
@@ -146,7 +147,7 @@ class Writer:
                         group = await self._find_out(connection, group)
                         is_unsure = False
                         continue
-                    written = await write_group(connection, group)
+                    written = await write_group(connection, group, keeps_outbox=self.keeps_outbox)
             except Unwritable as error:
                 await self._commit_each(group, error)
                 return

@@ -105,18 +105,20 @@ CHANGING = f"""
         SELECT ended.principal, i.ended_at / 86400000, sum(i.tokens) FROM ended JOIN i ON i.id = ended.id
         WHERE i.tokens > 0 GROUP BY 1, 2 ORDER BY 1, 2
         ON CONFLICT (principal, day) DO UPDATE SET tokens = spending.tokens + excluded.tokens
+    ), noted AS (
+        INSERT INTO turnwire.outbox (turn_id, due_at, attempts) SELECT ended.id, 0, 0 FROM ended WHERE $14::boolean
     )
     SELECT id FROM written
 """
 
 
-async def write_group(connection: Connection, group: Sequence[Append]) -> set[str]:
+async def write_group(connection: Connection, group: Sequence[Append], *, keeps_outbox: bool) -> set[str]:
     """Commits what may be written. Returns the turns for which it was: each is in the group once."""
     columns = _columns(group)
     if all(append.is_plain for append in group):
         rows = await connection.fetch(PLAIN, *columns)
     else:
-        rows = await connection.fetch(CHANGING, *columns, *_changes(group))
+        rows = await connection.fetch(CHANGING, *columns, *_changes(group), keeps_outbox)
     return {row[0] for row in rows}
 
 

@@ -133,6 +133,14 @@ MIGRATIONS = (
         PRIMARY KEY (principal, day)
     ) WITH (fillfactor = 70);
 
+    -- Ended turns of which somebody outside is yet to be told, and when that may be tried next.
+    CREATE TABLE turnwire.outbox (
+        turn_id text COLLATE "C" PRIMARY KEY REFERENCES turnwire.turn (id) ON DELETE CASCADE,
+        due_at bigint NOT NULL,
+        attempts integer NOT NULL
+    );
+    CREATE INDEX outbox_by_time ON turnwire.outbox (due_at);
+
     CREATE TABLE turnwire.api_key (
         id text COLLATE "C" PRIMARY KEY,
         digest text NOT NULL,
