@@ -13,7 +13,7 @@ from turnwire.agents.generator import GeneratorAgent
 from turnwire.agents.recognising import is_adapter, kind_of
 from turnwire.core.compaction import TrimmedHistory
 from turnwire.core.contracts import Agent, Historian, OnCrash, Store, Wire, resumes, takes_attachments
-from turnwire.core.errors import ModelUnusableError
+from turnwire.core.errors import ModelUnusableError, StoreUnusableError
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
@@ -22,6 +22,7 @@ from turnwire.models.summaries import SummarisedHistory
 from turnwire.settings import AgentSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
+from turnwire.stores.sqlite.schema import DATABASE_NAME
 from turnwire.wires.ag_ui.wire import AgUi
 from turnwire.wires.ai_sdk.wire import AiSdk
 from turnwire.wires.openai_chat import OpenAIChat
@@ -36,10 +37,12 @@ if TYPE_CHECKING:
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
     from turnwire.retrieval.librarian import Librarian
+    from turnwire.stores.postgres.importing import PostgresImport
+    from turnwire.stores.sqlite.exporting import SqliteExport
     from turnwire.tools import Tool, Toolset
 
 LIBRARY_FILE = "documents.db"
-StoreKind = Literal["memory", "sqlite"]
+StoreKind = Literal["memory", "postgres", "sqlite"]
 
 SSE_CHAT = SseChat()
 THREE_PHASE_TEXT = ThreePhaseText()
@@ -64,9 +67,40 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def build_store(kind: StoreKind, settings: Settings) -> Store:
+    """Raises StoreUnusableError."""
     if kind == "memory":
         return MemoryStore(lease=settings.lease)
+    if kind == "postgres":
+        return _build_postgres(settings)
     return SqliteStore(settings.data, lease=settings.lease)
+
+
+def _build_postgres(settings: Settings) -> Store:
+    if settings.database_url is None:
+        raise StoreUnusableError("PostgreSQL", "nobody says which database; set `database_url`")
+    try:
+        from turnwire.stores.postgres import PostgresStore
+    except ImportError as error:
+        raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
+    return PostgresStore(
+        settings.database_url.get_secret_value(),
+        lease=settings.lease,
+        connections=settings.database_connections,
+        hints=settings.database_hints,
+    )
+
+
+def build_move(folder: Path, url: str) -> "tuple[SqliteExport, PostgresImport]":
+    """Where to move from and to. Raises StoreUnusableError."""
+    try:
+        from turnwire.stores.postgres.importing import PostgresImport
+    except ImportError as error:
+        raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
+    from turnwire.stores.sqlite.exporting import SqliteExport
+
+    if not (folder / DATABASE_NAME).exists():
+        raise StoreUnusableError(str(folder), "there are no logs in it; name the folder of the server with --data")
+    return SqliteExport(folder), PostgresImport(url)
 
 
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:

@@ -99,6 +99,17 @@ class Settings(BaseSettings):
     )
 
     data: Path = Field(default_factory=default_data_folder, description="The folder that holds the logs.")
+    database_url: SecretStr | None = Field(
+        default=None, description="A PostgreSQL database that holds them instead, as `postgresql://user@host/name`."
+    )
+    database_connections: int = Field(
+        default=8,
+        gt=0,
+        description="Connections a process may have to it at once, beside one that writes and one that listens.",
+    )
+    database_hints: bool = Field(
+        default=True, description="Whether processes wake each other with LISTEN and NOTIFY; not so behind a pooler."
+    )
     host: str = Field(
         default="127.0.0.1", description="The address to listen on. Anything but loopback needs an API key."
     )

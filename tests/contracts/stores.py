@@ -4,15 +4,17 @@ A `Place` is where a store keeps its data. It outlives the store objects that ar
 disk outlives processes.
 """
 
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from tests.postgres_server import execute, kill_backends, run_aside, shared_databases
 from turnwire.core.contracts import LogReader, Store
 from turnwire.core.logged import LoggedEvent
 from turnwire.stores.memory import MemoryStore, World
+from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore
 
 T = TypeVar("T")
@@ -35,6 +37,10 @@ class Place(Protocol):
         """What a reader that shares nothing with the open store finds, at this very moment."""
         ...
 
+    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        """What the open store answers at this very moment: for use inside a callback."""
+        ...
+
 
 class MemoryPlace:
     def __init__(self, folder: Path) -> None:
@@ -51,6 +57,9 @@ class MemoryPlace:
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
         return _read_now(MemoryStore(self.world), turn_id)
+
+    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        return at_once(ask(store))
 
 
 class SqlitePlace:
@@ -88,8 +97,59 @@ class SqlitePlace:
         finally:
             archive.close()
 
+    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        return at_once(ask(store))
 
-STORES: dict[str, type[Place]] = {"memory": MemoryPlace, "sqlite": SqlitePlace}
+
+class PostgresPlace:
+    """A database of the tests' own server. Other processes are other stores here, and may be open at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._databases = shared_databases()
+        self._database = self._databases.take()
+        self.url = self._databases.server.url(self._database)
+        self._stores: list[PostgresStore] = []
+
+    async def open(self, **options: Any) -> Store:
+        store = PostgresStore(self.url, **options)
+        await store.open()
+        self._stores.append(store)
+        return store
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+        self._stores.clear()
+        self._databases.give_back(self._database)
+
+    def crash(self) -> None:
+        # Nobody is told, and nothing is written once the server has ended the connections.
+        for store in self._stores:
+            for task in (store._writer._task, store._hub._task, store._hub._hints and store._hub._hints._task):
+                if task:
+                    task.cancel()
+            store._connections.is_closed = True
+        kill_backends(self.url)
+        self._stores.clear()
+        # A lease outlives its process for a while, here as long as the test takes. It is over when the next one opens.
+        run_aside(execute(self.url, "DELETE FROM turnwire.worker"))
+
+    def committed(self, turn_id: str) -> list[LoggedEvent]:
+        return self.now(PostgresStore(self.url), lambda store: store.read(turn_id, 0, 1_000_000))
+
+    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        # The store cannot answer while its event loop stands still. It keeps nothing to itself, so another one can.
+        async def ask_another() -> T:
+            other = PostgresStore(self.url)
+            try:
+                return await ask(other)
+            finally:
+                await other.close()
+
+        return run_aside(ask_another())
+
+
+STORES: dict[str, type[Place]] = {"memory": MemoryPlace, "postgres": PostgresPlace, "sqlite": SqlitePlace}
 
 
 def _read_now(reader: LogReader, turn_id: str) -> list[LoggedEvent]:

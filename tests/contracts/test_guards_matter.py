@@ -12,6 +12,9 @@ from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
 from turnwire.stores.guards import Head
 from turnwire.stores.memory import MemoryStore
+from turnwire.stores.postgres import groups
+from turnwire.stores.postgres.appending import Writer as PostgresWriter
+from turnwire.stores.postgres.groups import Append as PostgresAppend
 from turnwire.stores.sqlite.writer import Append, Work, Writer
 
 Check = Callable[[Store], Awaitable[None]]
@@ -22,10 +25,8 @@ GUARDED_BY: dict[type[Refusal], Check] = {
 }
 
 
-@pytest.mark.parametrize("guard", GUARDED_BY, ids=lambda guard: guard.__name__)
-async def test_a_store_without_the_guard_fails_the_check(
-    store: Store, monkeypatch: pytest.MonkeyPatch, guard: type[Refusal]
-) -> None:
+def take_out(guard: type[Refusal], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the stores that decide in this process, and in the statements of the one that lets its database decide."""
     whole = Head.refusal
 
     def blind(head: Head, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
@@ -33,6 +34,24 @@ async def test_a_store_without_the_guard_fails_the_check(
         return None if isinstance(refusal, guard) else refusal
 
     monkeypatch.setattr(Head, "refusal", blind)
+    guards = {
+        FencedError: (groups.FENCE, "true"),
+        PositionError: (groups.PLACE, "true"),
+        # A turn that has ended has no head; so its head is left.
+        TurnEndedError: (
+            "DELETE FROM turnwire.head USING i",
+            "UPDATE turnwire.head SET last_position = i.last_position FROM i",
+        ),
+    }
+    for name in ("PLAIN", "CHANGING"):
+        monkeypatch.setattr(groups, name, getattr(groups, name).replace(*guards[guard]))
+
+
+@pytest.mark.parametrize("guard", GUARDED_BY, ids=lambda guard: guard.__name__)
+async def test_a_store_without_the_guard_fails_the_check(
+    store: Store, monkeypatch: pytest.MonkeyPatch, guard: type[Refusal]
+) -> None:
+    take_out(guard, monkeypatch)
     with pytest.raises(AssertionError, match=f"{guard.__name__} was due"):
         await GUARDED_BY[guard](store)
     for other, check in GUARDED_BY.items():
@@ -41,7 +60,7 @@ async def test_a_store_without_the_guard_fails_the_check(
 
 
 def tell_before_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both stores say that events are committed, and commit them just after."""
+    """All stores say that events are committed, and commit them just after."""
     append = MemoryStore.append
 
     def hasty_append(
@@ -63,6 +82,14 @@ def tell_before_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
         else:
             writer._groups.put(group)
 
+    async def hasty_commit(writer: PostgresWriter, group: list[PostgresAppend]) -> None:
+        writer._publish(group)
+        for append in group:
+            append.settle = lambda count, error: None
+        await commit(writer, group)
+
+    commit = PostgresWriter._commit
+    monkeypatch.setattr(PostgresWriter, "_commit", hasty_commit)
     monkeypatch.setattr(MemoryStore, "append", hasty_append)
     monkeypatch.setattr(Writer, "submit", hasty_submit)
 

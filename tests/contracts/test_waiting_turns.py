@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.stores import Place, at_once
+from tests.contracts.stores import Place
 from tests.contracts.turns import append, claimed, ended, seized, start, started, write
 from turnwire.core.contracts import Admission, Parking, Store
 from turnwire.core.errors import FencedError, SessionBusyError, TurnNotFoundError, TurnNotWaitingError
@@ -48,7 +48,7 @@ async def test_what_is_asked_is_read_from_the_moment_that_the_turn_waits(place: 
     phases: list[str] = []
 
     def see(events: Sequence[LoggedEvent]) -> None:
-        phases.append(at_once(store.find_turn("ann", record.id)).phase)
+        phases.append(place.now(store, lambda asked: asked.find_turn("ann", record.id)).phase)
 
     store.watch(record.id, see)
     log = TurnLog(store, record, Limits())

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.contracts.turns import BOUND, followed, positions
+from tests.contracts.turns import BOUND, append, claimed, followed, positions, seized
 from turnwire.core import follow as follow_module
 from turnwire.core.contracts import Wake
-from turnwire.core.errors import EventsGoneError, StoreError, TurnNotFoundError
+from turnwire.core.errors import EventsGoneError, LogRewoundError, StoreError, TurnNotFoundError
 from turnwire.core.events import DoneEvent, TokenEvent
 from turnwire.core.follow import Follower, follow
 from turnwire.core.logged import LoggedEvent, log_event
+from turnwire.stores.memory import MemoryStore
 
 LENGTH = 9
 LOG = [log_event(TokenEvent(str(n)), n, 1) for n in range(1, LENGTH)] + [
@@ -30,7 +31,7 @@ class Script:
         self.gate.set()
         self._wakes: list[Wake] = []
 
-    async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
+    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         self.reads += 1
         found = LOG[after : min(self.length, after + limit)]
         # What is found is what was there when the read began, however long it takes.
@@ -279,3 +280,25 @@ async def test_an_abandoned_iteration_stops_watching() -> None:
     assert script.is_watched
     await iteration.aclose()  # type: ignore[attr-defined]
     assert not script.is_watched
+
+
+async def test_a_log_that_was_rewound_is_not_gone_on_with() -> None:
+    store = MemoryStore()
+    record = await claimed(store)
+    await append(store, record.id, record.epoch, 3, TokenEvent("a"), TokenEvent("lost in a failover"))
+    failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+    seen: list[LoggedEvent] = []
+    follower = Follower(store, record.id, 0, lambda events, _: seen.extend(events), failure.set_result)
+    iterated = asyncio.create_task(followed(store, record.id))
+    await settle()
+    kept = store._world.turns[record.id]
+    del kept.events[3:]
+    kept.head.position = 3
+    owner = await seized(store, record, "owner")
+    await append(store, record.id, owner.epoch, 4, TokenEvent("b"), TokenEvent("c"))
+    async with asyncio.timeout(BOUND):
+        assert isinstance(await failure, LogRewoundError)
+        with pytest.raises(LogRewoundError):
+            await iterated
+    assert [logged.position for logged in seen] == [1, 2, 3, 4]
+    follower.close()

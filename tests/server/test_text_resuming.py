@@ -424,12 +424,12 @@ async def test_a_restart_that_comes_while_a_place_is_looked_for_is_seen() -> Non
     await append(store, record.id, 1, 3, StatusEvent("a"), TokenEvent("Void"))
     read, reads = store.read, 0
 
-    async def read_late(turn_id: str, after: int, limit: int) -> Any:
+    async def read_late(turn_id: str, after: int, limit: int, epoch: int | None = None) -> Any:
         nonlocal reads
         reads += 1
         if reads == 3:  # It has been looked for restarts twice: once in vain, once to the end.
             await append(store, record.id, 1, 5, RestartEvent(3, "worker_lost"))
-        return await read(turn_id, after, limit)
+        return await read(turn_id, after, limit, epoch)
 
     store.read = read_late
     with pytest.raises(HttpError, match="begun anew"):

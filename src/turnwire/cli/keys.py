@@ -99,10 +99,12 @@ def _through_server_or(
 
 
 async def _on_store(data: Path, act: "Callable[[KeyRing], Awaitable[dict[str, Any]]]") -> dict[str, Any]:
+    from turnwire.assembly import build_store
     from turnwire.server.auth import KeyRing
-    from turnwire.stores.sqlite import SqliteStore
+    from turnwire.settings import read_settings
 
-    store = SqliteStore(data)
+    settings = read_settings(data=data)
+    store = build_store("sqlite" if settings.database_url is None else "postgres", settings)
     await store.open()
     try:
         ring = KeyRing(store)

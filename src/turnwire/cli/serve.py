@@ -1,5 +1,6 @@
 """`turnwire serve`."""
 
+import asyncio
 import logging
 import os
 import shutil
@@ -20,6 +21,10 @@ def serve(
     data: Annotated[
         Path | None,
         typer.Option(help="The folder that holds the logs.", show_default="$TURNWIRE_DATA, or ~/.local/share/turnwire"),
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(help="A PostgreSQL database that holds the logs instead.", show_default="$TURNWIRE_DATABASE_URL"),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of settings; the environment goes before it.", dir_okay=False)
@@ -50,14 +55,15 @@ def serve(
     """Run agents and serve their turns. With none, answers come from documents: yours, or Turnwire's own."""
     if workers != 1:
         fail("the SQLite store is written by one process; --workers above 1 comes with the PostgreSQL store")
-    settings = _settings(config, data=data, host=host, port=port)
-    if not _is_loopback(settings.host) and not _has_keys(settings.data):
+    settings = _settings(config, data=data, database_url=database_url, host=host, port=port)
+    if not _is_loopback(settings.host) and not _has_keys(settings):
         fail(
             f"listening on {settings.host} would let the network in, and there is no API key yet.\n"
             f"Make one first: turnwire keys create NAME --data {settings.data}"
         )
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    typer.echo(f"Starting Turnwire with the logs in {settings.data} …")
+    place = settings.data if settings.database_url is None else "PostgreSQL"
+    typer.echo(f"Starting Turnwire with the logs in {place} …")
     _run(_build(settings, agent or [], docs or [], watch, extensions or []), settings.host, settings.port)
 
 
@@ -83,7 +89,14 @@ def _build(settings: Any, agents: list[str], docs: list[Path], watch: bool, exte
         except ValueError as error:
             fail(f"--agent: {error}")
     try:
-        return Turnwire(agents=named, settings=settings, docs=docs, watch=watch, extensions=extensions)
+        return Turnwire(
+            agents=named,
+            store="sqlite" if settings.database_url is None else "postgres",
+            settings=settings,
+            docs=docs,
+            watch=watch,
+            extensions=extensions,
+        )
     except (TurnwireError, ValueError) as error:
         fail(str(error))
 
@@ -204,15 +217,32 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _has_keys(data: Path) -> bool:
+def _has_keys(settings: Any) -> bool:
     from turnwire.core.errors import StoreUnusableError
     from turnwire.stores.sqlite import SqliteArchive
 
+    if settings.database_url is not None:
+        return asyncio.run(_has_keys_in_database(settings))
     try:
-        archive = SqliteArchive(data)
+        archive = SqliteArchive(settings.data)
     except StoreUnusableError:
         return False
     try:
         return archive.has_keys()
     finally:
         archive.close()
+
+
+async def _has_keys_in_database(settings: Any) -> bool:
+    from turnwire.assembly import build_store
+    from turnwire.core.errors import StoreError
+
+    try:
+        store = build_store("postgres", settings)
+        await store.open()
+        try:
+            return bool(await store.list_keys())
+        finally:
+            await store.close()
+    except StoreError as error:
+        fail(str(error))

@@ -2,7 +2,8 @@
 
 A follower holds a position. What the store says it has just committed is used if it continues
 exactly there; in every other case the follower reads the log. So a wake-up that is lost, late
-or doubled changes nothing but the time, and there is no seam between replay and live.
+or doubled changes nothing but the time, and there is no seam between replay and live. Where the
+writer changes, the log is asked whether it still has what was read of it.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ class Follower:
     """Hands the events after a position to `deliver`, in order, each once, until the last one.
 
     `deliver` is called on the event loop with some events and whether they are the last, and must not wait.
-    `failed` is told what ended the following early: EventsGoneError, StoreError.
+    `failed` is told what ended the following early: EventsGoneError, LogRewoundError, StoreError.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Follower:
         self._store = store
         self._turn_id = turn_id
         self._position = after
+        self._epoch: int | None = None
         self._deliver = deliver
         self._failed = failed
         self._missed = False
@@ -51,7 +53,7 @@ class Follower:
             return  # The store was waking it when it closed.
         if self._reading is not None:
             self._missed = True
-        elif events and events[0].position == self._position + 1:
+        elif events and events[0].position == self._position + 1 and self._epoch in (None, events[0].epoch):
             self._hand_over(events)
         elif not events or events[-1].position > self._position:
             self._reading = asyncio.create_task(self._read())
@@ -60,7 +62,7 @@ class Follower:
         try:
             while True:
                 self._missed = False
-                events = await self._store.read(self._turn_id, self._position, PAGE)
+                events = await self._store.read(self._turn_id, self._position, PAGE, self._epoch)
                 if events:
                     if self._hand_over(events):
                         break
@@ -76,7 +78,7 @@ class Follower:
 
     def _hand_over(self, events: Sequence[LoggedEvent]) -> bool:
         newest = events[-1]
-        self._position = newest.position
+        self._position, self._epoch = newest.position, newest.epoch
         is_last = newest.body.startswith(LAST_BODY)
         if is_last:
             self._unwatch()
@@ -87,17 +89,18 @@ class Follower:
 async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerator[list[LoggedEvent]]:
     """The events after a position in batches, as they are committed, until the last one.
 
-    Raises TurnNotFoundError, EventsGoneError. An iteration that is abandoned must be closed with `aclose`.
+    Raises TurnNotFoundError, EventsGoneError, LogRewoundError. An iteration that is abandoned must be closed with
+    `aclose`.
     """
-    start = after
+    start, epoch = after, None
     changed = asyncio.Event()
     unwatch = store.watch(turn_id, lambda _: changed.set())
     try:
         while True:
             changed.clear()
-            events = await store.read(turn_id, after, PAGE)
+            events = await store.read(turn_id, after, PAGE, epoch)
             if events:
-                after = events[-1].position
+                after, epoch = events[-1].position, events[-1].epoch
                 yield events
                 if events[-1].is_last:
                     return

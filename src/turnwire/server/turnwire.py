@@ -54,9 +54,10 @@ class Turnwire:
     the first one answers by default. Those of the settings come after them. With none, or with `docs`, there is
     one named "documents" that answers from the files and folders in `docs`, and from Turnwire's own documentation
     if there are none; `watch` reads them again when they change. An agent that has an `async def close()` is
-    closed with this. `store` is "sqlite" (in the folder `data`), "memory", or a store. `authenticate` lets a
-    host application say who is calling, in place of API keys. With `extensions`, a list of folders that may be
-    empty, these and the installed ones are run; without it, none are. Raises ValueError for settings that cannot be.
+    closed with this. `store` is "sqlite" (in the folder `data`), "postgres" (at `database_url`), "memory", or a store.
+    `authenticate` lets a host application say who is calling, in place of API keys. With `extensions`, a list of
+    folders that may be empty, these and the installed ones are run; without it, none are. Raises ValueError for
+    settings that cannot be.
     """
 
     def __init__(

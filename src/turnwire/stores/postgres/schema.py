@@ -1,0 +1,215 @@
+"""The tables, how they came to be, and the partitions that events are kept in."""
+
+from datetime import UTC, datetime
+
+from turnwire.core.budget import DAY_MS
+from turnwire.core.errors import StoreUnusableError
+from turnwire.stores.postgres.connections import Connection
+
+# Advisory locks share one space with whatever else uses the database, so they are numbers nobody else has.
+MIGRATION_LOCK = 0x7475726E_00000001
+UPKEEP_LOCK = 0x7475726E_00000002
+
+# Each entry brings the database from version n to n + 1. A released entry is never changed.
+MIGRATIONS = (
+    """
+    -- A process that runs turns. Its lease is by this server's clock, in ms.
+    CREATE TABLE turnwire.worker (
+        id text COLLATE "C" PRIMARY KEY,
+        name text NOT NULL,
+        started_at bigint NOT NULL,
+        lease_until bigint NOT NULL,
+        draining boolean NOT NULL
+    );
+
+    CREATE TABLE turnwire.session (
+        id text COLLATE "C" PRIMARY KEY,
+        principal text COLLATE "C" NOT NULL,
+        external_id text COLLATE "C",
+        title text,
+        folded_title text,               -- what a search looks in: lower case does not depend on a locale
+        created_at bigint NOT NULL,
+        updated_at bigint NOT NULL,
+        UNIQUE (principal, external_id)
+    );
+    CREATE INDEX session_by_activity ON turnwire.session (principal, updated_at, id);
+
+    -- What does not change while a turn runs, and how it ended.
+    CREATE TABLE turnwire.turn (
+        number bigserial PRIMARY KEY,
+        id text COLLATE "C" NOT NULL UNIQUE,
+        day integer NOT NULL,            -- that it was accepted on: where its events are
+        session_id text COLLATE "C" NOT NULL,
+        principal text COLLATE "C" NOT NULL,
+        agent text NOT NULL,
+        message text NOT NULL,
+        folded_message text NOT NULL,
+        channel text NOT NULL,
+        external_id text COLLATE "C",
+        parent_turn_id text COLLATE "C",
+        idempotency_key text COLLATE "C",
+        fingerprint text NOT NULL,
+        options text NOT NULL,
+        attachments text,
+        disconnect_grace double precision,
+        created_at bigint NOT NULL,
+        first_kept integer NOT NULL DEFAULT 1,
+        sealed boolean NOT NULL DEFAULT false,
+        outcome text,
+        worker text COLLATE "C",
+        epoch integer NOT NULL DEFAULT 0,
+        last_position integer NOT NULL DEFAULT 0,
+        started_at bigint,
+        waiting_until bigint,
+        ended_at bigint,
+        folded_answer text,
+        state bytea,
+        UNIQUE (principal, external_id),
+        UNIQUE (principal, idempotency_key)
+    );
+    CREATE INDEX turn_by_session ON turnwire.turn (session_id, number);
+    CREATE INDEX turn_by_principal ON turnwire.turn (principal, number);
+    CREATE INDEX turn_unsealed ON turnwire.turn (day, number) WHERE NOT sealed;
+    CREATE INDEX turn_by_end ON turnwire.turn (ended_at) WHERE first_kept = 1;
+
+    -- Where the log of a turn that has not ended stands, and who may write to it. It is written with every commit,
+    -- so it is narrow, and has room on its pages for the next version of a row.
+    CREATE TABLE turnwire.head (
+        id text COLLATE "C" PRIMARY KEY,
+        number bigint NOT NULL,
+        day integer NOT NULL,
+        session_id text COLLATE "C" NOT NULL,
+        principal text COLLATE "C" NOT NULL,
+        phase text COLLATE "C" NOT NULL,
+        worker text COLLATE "C",
+        claim text COLLATE "C",          -- the attempt that claimed it, which may have to be repeated
+        epoch integer NOT NULL,
+        last_position integer NOT NULL,
+        started_at bigint,
+        waiting_until bigint
+    ) WITH (fillfactor = 50);
+    CREATE INDEX head_by_session ON turnwire.head (session_id, number);
+    CREATE INDEX head_by_principal ON turnwire.head (principal);
+    CREATE INDEX head_queued ON turnwire.head (number) WHERE phase = 'queued';
+
+    -- What belongs to a turn that has not ended goes with its head.
+    CREATE TABLE turnwire.checkpoint (
+        turn_id text COLLATE "C" PRIMARY KEY REFERENCES turnwire.head ON DELETE CASCADE,
+        body bytea NOT NULL
+    );
+    CREATE TABLE turnwire.command (
+        turn_id text COLLATE "C" PRIMARY KEY REFERENCES turnwire.head ON DELETE CASCADE,
+        kind text NOT NULL,
+        reason text NOT NULL
+    );
+    CREATE TABLE turnwire.attendance (
+        turn_id text COLLATE "C" NOT NULL REFERENCES turnwire.head ON DELETE CASCADE,
+        worker text COLLATE "C" NOT NULL,
+        PRIMARY KEY (turn_id, worker)
+    );
+
+    -- A row is what one turn had to say in one commit. All rows of a turn are in the partition of its day.
+    CREATE TABLE turnwire.event (
+        day integer NOT NULL,
+        turn bigint NOT NULL,
+        last_position integer NOT NULL,
+        first_position integer NOT NULL,
+        epoch integer NOT NULL,
+        body bytea NOT NULL,
+        PRIMARY KEY (day, turn, last_position)
+    ) PARTITION BY LIST (day);
+
+    CREATE TABLE turnwire.sealed_log (
+        turn bigint PRIMARY KEY,
+        body bytea NOT NULL
+    );
+    ALTER TABLE turnwire.sealed_log ALTER COLUMN body SET STORAGE EXTERNAL;
+
+    -- What each principal used on each day, counted from 1970. It outlives the turns that it comes from.
+    CREATE TABLE turnwire.spending (
+        principal text COLLATE "C" NOT NULL,
+        day integer NOT NULL,
+        tokens bigint NOT NULL,
+        PRIMARY KEY (principal, day)
+    ) WITH (fillfactor = 70);
+
+    CREATE TABLE turnwire.api_key (
+        id text COLLATE "C" PRIMARY KEY,
+        digest text NOT NULL,
+        principal text NOT NULL,
+        scopes text NOT NULL,
+        created_at bigint NOT NULL,
+        expires_at bigint,
+        revoked_at bigint
+    );
+    """,
+)
+
+
+async def migrate(connection: Connection, place: str) -> None:
+    """Brings the database up to date; of many that start at once, one does it. Raises StoreUnusableError."""
+    async with connection.transaction():
+        await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+        version = 0
+        if await connection.fetchval("SELECT to_regclass('turnwire.schema_version')::text") is not None:
+            version: int = await connection.fetchval("SELECT version FROM turnwire.schema_version")
+        if version > len(MIGRATIONS):
+            raise StoreUnusableError(
+                place,
+                f"it was written by a newer Turnwire (schema {version}, this one knows {len(MIGRATIONS)}); "
+                "upgrade turnwire, or give another database",
+            )
+        if version == 0:
+            await connection.execute(
+                "CREATE SCHEMA IF NOT EXISTS turnwire;"
+                "CREATE TABLE turnwire.schema_version (version integer NOT NULL);"
+                "INSERT INTO turnwire.schema_version VALUES (0)"
+            )
+        for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+            await connection.execute(f"{script}; UPDATE turnwire.schema_version SET version = {number}")
+
+
+async def ensure_partition(connection: Connection, *days: int) -> None:
+    """Makes the partitions of these days where they are missing."""
+    missing = [day for day in days if not await _exists(connection, day)]
+    if not missing:
+        return
+    async with connection.transaction():
+        # Two that make the same table at once would both fail.
+        await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+        for day in missing:
+            await connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {partition_name(day)} PARTITION OF turnwire.event FOR VALUES IN ({day})"
+            )
+
+
+async def _exists(connection: Connection, day: int) -> bool:
+    return await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", partition_name(day))
+
+
+def partition_name(day: int) -> str:
+    return f"turnwire.event_{datetime.fromtimestamp(day * DAY_MS / 1000, UTC):%Y%m%d}"
+
+
+async def drop_partitions(connection: Connection, before: int) -> int:
+    """Drops the partitions of earlier days that no turn needs any more. Returns how many."""
+    query = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'turnwire.event'::regclass"
+    dropped = 0
+    for (name,) in await connection.fetch(query):
+        day = _day_in(name)
+        if day >= before:
+            continue
+        async with connection.transaction():
+            # Nobody waits long for this: if it cannot be had, another time will do. With the lock, no turn of that
+            # day can come into being between the look and the drop.
+            await connection.execute(f"SET LOCAL lock_timeout = '2s'; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+            query = "SELECT EXISTS (SELECT 1 FROM turnwire.turn WHERE day = $1 AND NOT sealed)"
+            if not await connection.fetchval(query, day):
+                await connection.execute(f"DROP TABLE {name}")
+                dropped += 1
+    return dropped
+
+
+def _day_in(name: str) -> int:
+    made = datetime.strptime(name.rpartition("_")[2].strip('"'), "%Y%m%d").replace(tzinfo=UTC)
+    return int(made.timestamp() * 1000) // DAY_MS

@@ -1,0 +1,95 @@
+"""The PostgreSQL store: the logs of any number of processes, each of which commits its turns in groups."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from turnwire.core.budget import day_of
+from turnwire.core.contracts import Parking, Settle, Wake
+from turnwire.core.errors import StoreUnusableError
+from turnwire.core.logged import LoggedEvent, now_ms
+from turnwire.core.turns import TurnState
+from turnwire.stores.postgres.accepting import Accepting
+from turnwire.stores.postgres.claiming import Claiming
+from turnwire.stores.postgres.commands import Commanding
+from turnwire.stores.postgres.connections import Connections, hang_up, pause
+from turnwire.stores.postgres.failures import is_passing, unusable
+from turnwire.stores.postgres.following import Hub
+from turnwire.stores.postgres.reading import Reading
+from turnwire.stores.postgres.registry import Registry
+from turnwire.stores.postgres.schema import ensure_partition, migrate
+from turnwire.stores.postgres.upkeep import Upkeep
+
+_OPEN_SECONDS = 3.0
+
+
+class PostgresStore(Accepting, Claiming, Commanding, Reading, Registry, Upkeep):
+    """`hints` is False behind a pooler that gives every transaction another connection: then readers are told of what
+    other processes commit by looking, a little later. `clock` is for tests; leases are by the server's own.
+    """
+
+    is_shared = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        lease: float = 10,
+        connections: int = 8,
+        hints: bool = True,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        pool = Connections(url, connections, behind_pooler=not hints)
+        super().__init__(pool, Hub(pool, with_hints=hints), lease, clock)
+
+    async def open(self) -> None:
+        await self._prepare()
+        self._writer.start()
+        self._hub.start()
+
+    async def _prepare(self) -> None:
+        end = time.monotonic() + _OPEN_SECONDS
+        tries = 0
+        place = self._connections.place
+        while True:
+            try:
+                connection = await self._connections.connect()
+                try:
+                    await migrate(connection, place)
+                    today = day_of(now_ms())
+                    await ensure_partition(connection, today, today + 1)
+                finally:
+                    await hang_up(connection)
+                return
+            except StoreUnusableError:
+                raise
+            except Exception as error:
+                if not is_passing(error) or time.monotonic() > end:
+                    raise unusable(place, error) from error
+            await pause(tries)
+            tries += 1
+
+    async def close(self) -> None:
+        await self._writer.close()
+        await self._hub.close()
+        await self._connections.close()
+
+    # Writing and watching logs
+
+    def before_commit(self, gather: Callable[[], None]) -> None:
+        self._writer.before_commit(gather)
+
+    def append(
+        self,
+        turn_id: str,
+        epoch: int,
+        events: Sequence[LoggedEvent],
+        settle: Settle,
+        ending: TurnState | None = None,
+        parking: Parking | None = None,
+        *,
+        release: bool = False,
+    ) -> None:
+        self._writer.append(turn_id, epoch, events, settle, ending, parking, release)
+
+    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
+        return self._hub.watch(key, wake)

@@ -1,0 +1,178 @@
+"""A PostgreSQL server of the tests' own: started when the first test needs one, stopped with the test run.
+
+It listens on a socket in a temporary folder, so that any number can run side by side. What is on its disk need not
+outlive the machine, unless a test says so.
+"""
+
+import asyncio
+import atexit
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Coroutine
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import asyncpg
+
+from turnwire.stores.postgres.connections import Connections
+from turnwire.stores.postgres.schema import migrate
+
+T = TypeVar("T")
+_FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+_SMALL = ("shared_buffers=32MB", "max_wal_size=256MB", "max_connections=60", "autovacuum_naptime=600")
+TABLES = (
+    *("head", "checkpoint", "command", "attendance", "turn", "event", "sealed_log"),
+    *("session", "worker", "spending", "api_key"),
+)
+
+
+class PostgresServer:
+    def __init__(self, *settings: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="turnwire-postgres-"))
+        self.data = self.folder / "data"
+        self._settings = (*_SMALL, *settings)
+        self._databases = 0
+        # The server refuses to run as root, and its files must be its own.
+        self._user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
+        if self._user is not None:
+            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+        self._call("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        with (self.data / "postgresql.conf").open("a") as conf:
+            conf.write(f"unix_socket_directories = '{self.folder}'\nlisten_addresses = '127.0.0.1'\nport = 5432\n")
+            conf.writelines(f"{name} = {value}\n" for name, _, value in (one.partition("=") for one in self._settings))
+        self.start()
+
+    def start(self) -> None:
+        self._call("pg_ctl", "-D", str(self.data), "-s", "-w", "-l", str(self.folder / "log"), "start", "-o", "-h ''")
+
+    def stop(self, mode: str = "immediate") -> None:
+        self._call("pg_ctl", "-D", str(self.data), "-s", "-w", "-m", mode, "stop")
+
+    def restart(self) -> None:
+        """As after the server was killed: it recovers from its log."""
+        self.stop()
+        self.start()
+
+    def remove(self) -> None:
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str) -> str:
+        return f"postgresql://postgres@/{database}?host={quote(str(self.folder))}"
+
+    def new_database(self, template: str = "template0") -> str:
+        self._databases += 1
+        name = f"test_{self._databases}"
+        run_aside(execute(self.url("postgres"), f"CREATE DATABASE {name} TEMPLATE {template}"))
+        return name
+
+    def _call(self, program: str, *arguments: str) -> None:
+        user = {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": ()} if self._user else {}
+        subprocess.run(
+            [_binaries() / program, *arguments],
+            check=True,
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            timeout=50,
+            **user,
+        )
+
+
+@cache
+def _binaries() -> Path:
+    if found := shutil.which("initdb"):
+        return Path(found).resolve().parent
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    assert installed, "these tests need PostgreSQL 14 or newer; on Debian and Ubuntu: apt-get install postgresql"
+    return installed[-1].parent
+
+
+@cache
+def shared_server() -> PostgresServer:
+    """The one server of this test process."""
+    server = PostgresServer(*_FAST)
+    atexit.register(server.remove)
+    return server
+
+
+class Databases:
+    """Databases with our tables in them. One that a test has left is emptied for the next, which is much faster."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self._free: list[str] = []
+        self._template: str | None = None
+
+    def take(self) -> str:
+        if self._free:
+            return self._free.pop()
+        if self._template is None:
+            self._template = self.server.new_database()
+            run_aside(_migrate(self.server.url(self._template)))
+        return self.server.new_database(self._template)
+
+    def give_back(self, name: str) -> None:
+        run_aside(execute(self.server.url(name), ";".join(f"DELETE FROM turnwire.{table}" for table in TABLES)))
+        self._free.append(name)
+
+
+@cache
+def shared_databases() -> Databases:
+    return Databases(shared_server())
+
+
+async def _migrate(url: str) -> None:
+    connection = await Connections(url, 1).connect()
+    await migrate(connection, "the template")
+    await connection.close(timeout=5)
+
+
+async def execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def run_aside(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine, now: in a thread with an event loop of its own, while the caller's stands still."""
+    told: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            told.append(asyncio.run(coroutine))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return told[0]
+
+
+def kill_backends(url: str) -> None:
+    """Ends every connection to the database, and returns when none of them can write any more."""
+    run_aside(_kill_backends(url))
+
+
+async def _kill_backends(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    try:
+        await connection.execute(f"SELECT pg_terminate_backend(pid) {others}")
+        while await connection.fetchval(f"SELECT count(*) {others}"):  # noqa: ASYNC110 - there is no other way to know
+            await asyncio.sleep(0.002)
+    finally:
+        await connection.close()
