@@ -10,7 +10,7 @@ import pytest
 from tests.contracts.turns import BOUND
 from tests.core.desk import Desk, Gate, settle
 from tests.core.test_approvals import answer_of, waits
-from tests.core.test_restarting import desk_of, drained, lose, written
+from tests.core.test_restarting import begin_to_drain, desk_of, lose, written
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.core.contracts import OnCrash
@@ -186,8 +186,7 @@ async def test_a_worker_that_is_stopped_leaves_the_next_question_to_another(mode
     async with another(store, model_server, bench) as desk:
         turn = await desk.start("Go")
         await bench.gate.reached()
-        draining = asyncio.create_task(drained(desk))
-        await settle()
+        draining = await begin_to_drain(desk)
         bench.gate.open()
         await draining
         assert len(model_server.bodies) == 1

@@ -348,14 +348,21 @@ async def drained(desk: Desk, grace: float = BOUND) -> None:
         await desk.runner.drain(grace)
 
 
+async def begin_to_drain(desk: Desk) -> asyncio.Task[None]:
+    draining = asyncio.create_task(drained(desk))
+    async with asyncio.timeout(BOUND):
+        while not any(worker.draining for worker in await desk.store.workers()):
+            await settle()
+    return draining
+
+
 async def test_a_stopping_worker_leaves_a_turn_to_others_when_its_step_has_ended(store: Store) -> None:
     gate, never = Gate(), Gate()
     actor = Actor(["Looking. ", FIND, PAY, gate, PAID, FOUND, never], ["Green."])
     async with desk_of(store, actor) as desk:
         turn = await desk.start()
         await gate.reached()
-        draining = asyncio.create_task(drained(desk))
-        await settle()
+        draining = await begin_to_drain(desk)
         gate.open()
         await draining
         assert (await store.find_turn("ann", turn.id)).phase == "queued"
@@ -420,8 +427,7 @@ async def test_a_turn_that_is_being_left_to_others_can_be_cancelled(store: Store
     async with desk_of(store, actor) as desk:
         turn = await desk.start()
         await gate.reached()
-        draining = asyncio.create_task(drained(desk))
-        await settle()
+        draining = await begin_to_drain(desk)
         gate.open()
         await leaving.reached()
         cancelling = asyncio.create_task(desk.cancel(turn))

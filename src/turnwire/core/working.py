@@ -103,11 +103,11 @@ class TurnWorker:
         self._draining = True
         async with self._claiming:
             pass  # What was being claimed is running now.
+        for execution in self.running.values():
+            execution.hand_back()
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(1):
                 await self._renew()  # So that everybody knows.
-        for execution in self.running.values():
-            execution.hand_back()
         try:
             async with asyncio.timeout(grace_seconds):
                 await self._idle.wait()
