@@ -11,6 +11,7 @@ from tests.extensions.building import BASE, PLAIN, QUICK, STREAMING, running, wr
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import Puppet, saying, serving, until, within
 from turnwire import ChatCompletionsAgent, Turn, Turnwire
+from turnwire.core.contracts import repeats, resumes, takes_attachments
 from turnwire.core.errors import TurnwireError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -21,6 +22,7 @@ from turnwire.core.events import (
     TokenEvent,
 )
 from turnwire.core.follow import follow
+from turnwire.extensions.asking import Enriched
 from turnwire.extensions.channels import Channel
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
 from turnwire.extensions.detection import detect
@@ -295,6 +297,23 @@ async def test_who_can_take_back_what_was_told_does_and_who_cannot_goes_on() -> 
     await append(store, record.id, 1, 5, *rest, end=True)
     assert (await within(hearing)).text == "kept new"
     assert told == ["kept void", "only 'kept '", "new"]
+
+
+def test_an_agent_that_is_told_what_extensions_know_is_what_it_says_of_itself() -> None:
+    class Declared:
+        takes_attachments = True
+        on_crash = "resume"
+
+        def repeats(self, tool: str) -> bool:
+            return tool == "find"
+
+        def answer(self, turn: Turn) -> Any: ...
+
+    told, silent = Enriched(Declared()), Enriched(saying())
+    assert (takes_attachments(told), resumes(told), repeats(told, "find"), repeats(told, "pay")) == (
+        True, True, True, False,
+    )  # fmt: skip
+    assert (takes_attachments(silent), resumes(silent), repeats(silent, "find")) == (False, False, False)
 
 
 # How it is opened
