@@ -91,7 +91,7 @@ async def test_finished_steps_are_not_repeated_and_the_model_is_told_of_them(mod
     bench, store, never = Bench(), MemoryStore(), asyncio.Event()
     model_server.plan(
         calls(("look", {"city": "Oslo"}), text="Let me look."),
-        calls(("look", {"city": "Rome"}), ("pay", {"amount": 1}), ids=["b1", "b2"]),
+        calls(("look", {"city": "Rome"}), ("pay", {"amount": 1}), text="And there.", ids=["b1", "b2"]),
         says("It is sn", never),
         says("Snow."),
     )
@@ -101,7 +101,7 @@ async def test_finished_steps_are_not_repeated_and_the_model_is_told_of_them(mod
         await lose(desk)
     async with another(store, model_server, bench) as desk:
         events = await desk.events(turn)
-        assert await answer_of(desk, turn) == "Let me look.\n\nSnow."
+        assert await answer_of(desk, turn) == "Let me look.\n\nAnd there.\n\nSnow."
     assert bench.done == ["look Oslo", "look Rome", "pay 1"]
     assert sum(isinstance(event, ToolCallEvent) for event in events) == 3
     assert model_server.bodies[3]["tools"] == model_server.bodies[2]["tools"]
