@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from turnwire.agents.function import FunctionAgent
 from turnwire.agents.generator import GeneratorAgent
-from turnwire.agents.recognising import kind_of
+from turnwire.agents.recognising import is_adapter, kind_of
 from turnwire.core.compaction import TrimmedHistory
-from turnwire.core.contracts import Agent, Historian, Store, Wire, takes_attachments
+from turnwire.core.contracts import Agent, Historian, OnCrash, Store, Wire, resumes, takes_attachments
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
@@ -244,8 +244,15 @@ def as_agent(given: Any) -> Agent:
 
     Raises ImportError for an agent of an SDK whose adapter lacks a package.
     """
+    if (on_crash := getattr(given, "on_crash", "close")) not in get_args(OnCrash):
+        raise TypeError(f"on_crash of {given!r} is {on_crash!r}; it can be 'close' or 'resume'")
     if _is(inspect.isasyncgenfunction, given):
         return _as_declared(GeneratorAgent(given), given)
+    if resumes(given) and (kind_of(given) or is_adapter(given)):
+        raise TypeError(
+            f"{given!r} cannot have on_crash = 'resume': its SDK cannot be called again in the middle of a turn. "
+            "Agents that yield events can, and ChatCompletionsAgent"
+        )
     if not isinstance(given, type) and callable(method := getattr(given, "answer", None)):
         return _as_declared(FunctionAgent(method), given) if inspect.iscoroutinefunction(method) else given
     if kind := kind_of(given):
@@ -262,6 +269,8 @@ def as_agent(given: Any) -> Agent:
 def _as_declared(agent: GeneratorAgent | FunctionAgent, given: Any) -> Agent:
     """What a function says of itself is true of the agent that is made of it."""
     agent.takes_attachments = takes_attachments(given)
+    agent.on_crash = getattr(given, "on_crash", "close")
+    agent.repeats = getattr(given, "repeats", None)
     return agent
 
 

@@ -47,6 +47,7 @@ class AgentSettings(BaseModel):
     mcp: list[str] = []
     """Names of `mcp_servers`."""
     max_steps: int = Field(default=20, gt=0)
+    on_crash: Literal["close", "resume"] = "close"
 
 
 class McpServerSettings(BaseModel):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.contracts.stores import at_once
 from tests.contracts.turns import claimed, write
 from tests.core.desk import open_desk
 from tests.server.conftest import Serve
@@ -20,6 +21,10 @@ from turnwire.core.errors import FencedError
 from turnwire.core.events import TokenEvent
 
 Numbers = dict[str, float]
+
+
+def is_queued(server: Served) -> bool:
+    return bool(at_once(server.turnwire.store.queued()))
 
 
 async def scraped(server: Served) -> Numbers:
@@ -49,7 +54,7 @@ async def test_a_scrape_tells_what_turns_commits_and_readers_came_to(
         async with server.ask(session_id="one") as stream:
             part = await puppet.part()
             queued = asyncio.create_task(server.http.post("/chat", json={"message": "and?", "session_id": "one"}))
-            await until(lambda: len(server.turnwire.store._in_phase("queued")) == 1)
+            await until(lambda: is_queued(server))
             during = await scraped(server)
             assert (during["turnwire_turns_running"], during["turnwire_turns_queued"]) == (1, 1)
             assert during["turnwire_readers_open"] == 1
@@ -109,7 +114,8 @@ async def test_takeovers_and_appends_that_came_too_late_are_counted(store: Store
 
     takeovers, fenced = metrics.TAKEOVERS.values[""], metrics.FENCED.values[""]
     zombie = await claimed(store, "lost")
-    await store.claim(zombie.id, "one that never renews its lease")
+    owner = await seized(store, zombie, "one that never renews its lease")
+    await store.retire(owner.worker or "")
     with pytest.raises(FencedError):
         await write(store, zombie, TokenEvent("too late"), end="completed")
     async with open_desk(store, echo):

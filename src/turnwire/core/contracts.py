@@ -4,6 +4,7 @@ Imported by everyone, imports nobody but the plain values. A backend that cannot
 promise here needs a smaller interface, not an exception.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal, Protocol
 
@@ -15,7 +16,10 @@ from turnwire.core.logged import LoggedEvent
 from turnwire.core.sessions import Session
 from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
+logger = logging.getLogger("turnwire.runner")
+
 OnBusy = Literal["enqueue", "reject", "interrupt"]
+OnCrash = Literal["close", "resume"]
 RUNNABLE = "runnable"
 Scope = Literal["read", "write", "approve", "operate"]
 
@@ -29,6 +33,10 @@ class Agent(Protocol):
 
     One that says `takes_attachments = True` finds the files that came with the message in
     `turn.options["attachments"]`; to any other, a message that has some is refused.
+
+    One that says `on_crash = "resume"` is called again when the worker that ran it is lost, and goes on from
+    `turn.progress`. A call that was under way is run again if its method `repeats(tool)` says so; otherwise a person
+    is asked. The turn of any other ends as interrupted.
     """
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]: ...
@@ -36,6 +44,20 @@ class Agent(Protocol):
 
 def takes_attachments(agent: object) -> bool:
     return getattr(agent, "takes_attachments", False) is True
+
+
+def resumes(agent: object) -> bool:
+    return getattr(agent, "on_crash", "close") == "resume"
+
+
+def repeats(agent: object, tool: str) -> bool:
+    says: Callable[[str], object] | None = getattr(agent, "repeats", None)
+    try:
+        return says is not None and says(tool) is True
+    except Exception:
+        # Who cannot say that it is harmless has not said so.
+        logger.exception("whether %s may be run again cannot be told; a person is asked", tool)
+        return False
 
 
 class Historian(Protocol):

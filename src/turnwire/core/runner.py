@@ -166,6 +166,8 @@ class TurnRunner:
         try:
             execution = await self._worker.end(turn_id, cancelled(reason))
             await asyncio.shield(execution.finished)
+            if execution.is_set_aside:  # It was just being left, to another worker or to a person.
+                await self.cancel(turn_id, reason)
             metrics.CANCEL.observe(time.monotonic() - began)
         except TurnTakenError:
             with suppress(TurnEndedError, TurnNotFoundError, TimeoutError):
@@ -237,7 +239,8 @@ class TurnRunner:
     async def drain(self, grace_seconds: float) -> None:
         """Takes no more turns, lets the running ones finish for a while, then ends them as interrupted.
 
-        Queued turns stay in the store; another process runs them, or the next one.
+        Queued turns stay in the store, and those of agents that can go on elsewhere; another process runs them, or
+        the next one.
         """
         self._draining = True
         await self._worker.drain(grace_seconds)
