@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contracts.stores import at_once
-from tests.contracts.turns import claimed, write
+from tests.contracts.turns import claimed, seized, write
 from tests.core.desk import open_desk
 from tests.server.conftest import Serve
 from tests.server.test_auth import holder
