@@ -33,8 +33,8 @@ logger = logging.getLogger("turnwire.stores.postgres")
 
 _FULL_PAUSE_TRIES = 5
 _CLOSE_SECONDS = 15.0
-# By key, row by row: a plan made while the tables were empty must not read all of them later.
-_PLANS = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+# By key: a plan that was made while the tables were empty must not read all of them later.
+_PLANS = {f"enable_{way}": "off" for way in ("seqscan", "hashjoin", "mergejoin", "material")}
 
 
 class Writer:

@@ -118,6 +118,7 @@ MIGRATIONS = (
         body bytea NOT NULL,
         PRIMARY KEY (day, turn, last_position)
     ) PARTITION BY LIST (day);
+    ALTER TABLE turnwire.event ALTER COLUMN body SET STORAGE EXTERNAL;
 
     CREATE TABLE turnwire.sealed_log (
         turn bigint PRIMARY KEY,
@@ -186,8 +187,10 @@ async def ensure_partition(connection: Connection, *days: int) -> None:
         # Two that make the same table at once would both fail.
         await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
         for day in missing:
+            # Rows of up to a page stay where they are, as they are: to compress each costs more than it saves.
             await connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {partition_name(day)} PARTITION OF turnwire.event FOR VALUES IN ({day})"
+                " WITH (toast_tuple_target = 8160)"
             )
 
 
