@@ -20,6 +20,8 @@ from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SummarisedHistory
+from turnwire.reporting.endings import turn_lines
+from turnwire.reporting.reports import Reports
 from turnwire.settings import AgentSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
@@ -87,6 +89,13 @@ def build_historian(store: Store, settings: Settings) -> Historian:
     if model is None:
         raise ModelUnusableError("`compaction` is `summarise`, which needs one; set `model`, or `compaction` to `trim`")
     return SummarisedHistory(store, model, settings.history_turns, settings.history_tokens)
+
+
+def build_reports(store: Store, runner: TurnRunner, settings: Settings, tracer_provider: Any = None) -> Reports:
+    """What tells the outside of ended turns. Raises ValueError if the extra for spans is missing."""
+    lines = turn_lines(store, content=settings.log_content)
+    tracing = build_tracing(store, runner.worker, settings, tracer_provider)
+    return Reports(runner, [lines], build_webhooks(store, settings), tracing)
 
 
 def build_webhooks(store: Store, settings: Settings) -> "Webhooks | None":
