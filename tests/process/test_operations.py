@@ -30,11 +30,10 @@ async def test_what_runs_can_be_watched_and_inspected_and_is_the_same_by_every_w
         ended = (await server.http.post("/chat", json={"message": "20"})).json()["turn_id"]
         async with server.ask("go on", agent="silent") as stream:
             await stream.until("token")
-        top, of_folder, of_server, live, drawn = await asyncio.gather(
-            run("top", "--data", data),
+        top, live = await asyncio.gather(run("top", "--data", data), run("inspect", "--data", data))
+        of_folder, of_server, drawn = await asyncio.gather(
             run("inspect", ended, "--data", data, "--json"),
             run("inspect", ended, "--url", server.url, "--json"),
-            run("inspect", "--data", data),
             run("inspect", ended, "--data", data, "--svg", tmp_path / "a.svg", "--html", tmp_path / "a.html"),
         )
     kinds = [line.split("\t")[0] for line in top.out.splitlines()]
