@@ -20,6 +20,8 @@ from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SummarisedHistory
+from turnwire.reporting.endings import turn_lines
+from turnwire.reporting.reports import Reports
 from turnwire.settings import AgentSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
@@ -106,6 +108,13 @@ def build_move(folder: Path, url: str) -> "tuple[SqliteExport, PostgresImport]":
     if not (folder / DATABASE_NAME).exists():
         raise StoreUnusableError(str(folder), "there are no logs in it; name the folder of the server with --data")
     return SqliteExport(folder), PostgresImport(url)
+
+
+def build_reports(store: Store, runner: TurnRunner, settings: Settings, tracer_provider: Any = None) -> Reports:
+    """What tells the outside of ended turns. Raises ValueError if the extra for spans is missing."""
+    lines = turn_lines(store, content=settings.log_content)
+    tracing = build_tracing(store, runner.worker, settings, tracer_provider)
+    return Reports(runner, [lines], build_webhooks(store, settings), tracing)
 
 
 def build_webhooks(store: Store, settings: Settings) -> "Webhooks | None":

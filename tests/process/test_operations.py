@@ -30,11 +30,10 @@ async def test_what_runs_can_be_watched_and_inspected_and_is_the_same_by_every_w
         ended = (await server.http.post("/chat", json={"message": "20"})).json()["turn_id"]
         async with server.ask("go on", agent="silent") as stream:
             await stream.until("token")
-        top, of_folder, of_server, live, drawn = await asyncio.gather(
-            run("top", "--data", data),
+        top, live = await asyncio.gather(run("top", "--data", data), run("inspect", "--data", data))
+        of_folder, of_server, drawn = await asyncio.gather(
             run("inspect", ended, "--data", data, "--json"),
             run("inspect", ended, "--url", server.url, "--json"),
-            run("inspect", "--data", data),
             run("inspect", ended, "--data", data, "--svg", tmp_path / "a.svg", "--html", tmp_path / "a.html"),
         )
     kinds = [line.split("\t")[0] for line in top.out.splitlines()]
@@ -55,7 +54,8 @@ async def test_a_copy_made_while_turns_run_is_a_data_folder_with_the_same_logs(t
     kept = data / EXTENSION_FILE
     kept.parent.mkdir(parents=True)
     kept.write_text("kept by an extension")
-    async with served(data, agents=("slow", "gushing")) as server:
+    async with served(data, agents=("slow", "gushing", "silent")) as server:
+        unfinished = await server.start("never", agent="silent")
         await server.http.post("/chat", json={"message": "200"})
         asking = [server.ask("400", agent="gushing") for _ in range(4)]
         streams = [await one.__aenter__() for one in asking]
@@ -68,7 +68,7 @@ async def test_a_copy_made_while_turns_run_is_a_data_folder_with_the_same_logs(t
         for stream in streams:
             assert (await server.whole(stream.turn_id))[-1].type == "done"
     assert made.code == 0, made.err
-    assert "Copied 5 turns" in made.out
+    assert "Copied 6 turns" in made.out
     assert (again.code, "nothing is overwritten" in again.err) == (1, True)
     assert not {"server.json", "turnwire.lock", "ballast"} & set(os.listdir(copy))
     assert (copy / EXTENSION_FILE).read_text() == "kept by an extension"
@@ -77,9 +77,10 @@ async def test_a_copy_made_while_turns_run_is_a_data_folder_with_the_same_logs(t
     for turn_id, events in of_copy.items():
         assert events == of_data[turn_id][: len(events)]
         assert len(events) >= 3
-    # It was copied in the middle of things: what ran is closed by the first server that opens it.
-    assert any(len(events) < len(of_data[turn_id]) for turn_id, events in of_copy.items())
+    assert not of_copy[unfinished][-1].is_last
     async with served(copy, agents=("slow", "gushing")) as server:
+        # It was copied in the middle of things: what ran is closed by the first server that opens it.
+        assert (await server.whole(unfinished))[-1].event["outcome"] == "interrupted"
         for turn_id, events in of_copy.items():
             frames = await server.whole(turn_id)
             assert frames[-1].event["outcome"] in ("completed", "interrupted")

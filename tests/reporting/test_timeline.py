@@ -26,9 +26,10 @@ from turnwire.core.events import (
 )
 from turnwire.core.logged import LoggedEvent, log_event
 from turnwire.reporting.drawing import page, svg
+from turnwire.reporting.retracing import timeline_of
 from turnwire.reporting.scale import Scale
 from turnwire.reporting.terminal import Picture
-from turnwire.reporting.timeline import Timeline, timeline_json, timeline_of
+from turnwire.reporting.timeline import Timeline, timeline_json
 
 HOUR = 3_600_000
 BEGAN = 1_700_000_000_000

@@ -122,8 +122,8 @@ async def test_spans_reach_a_collector_and_a_trace_has_the_id_of_its_turn(tmp_pa
 
 async def test_without_an_address_nothing_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
-    assert Turnwire(answer, store="memory", settings=quick_settings(tmp_path))._tracing is None
+    assert Turnwire(answer, store="memory", settings=quick_settings(tmp_path)).reports.tracing is None
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    traced = Turnwire(answer, store="memory", settings=quick_settings(tmp_path))._tracing
+    traced = Turnwire(answer, store="memory", settings=quick_settings(tmp_path)).reports.tracing
     assert traced is not None
     await traced.close()

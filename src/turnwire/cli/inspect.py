@@ -65,7 +65,7 @@ def _read(data: Path, turn: str | None) -> "Timeline":
 
     from turnwire.core.errors import EventsGoneError, StoreUnusableError, TurnNotFoundError
     from turnwire.core.logged import LoggedEvent, now_ms
-    from turnwire.reporting.timeline import timeline_of
+    from turnwire.reporting.retracing import timeline_of
     from turnwire.stores.sqlite import SqliteArchive
 
     async def read_all(archive: SqliteArchive, turn_id: str) -> list[LoggedEvent]:
@@ -96,7 +96,7 @@ def _ask(server: Asked, turn: str | None) -> "Timeline":
     import msgspec
 
     from turnwire.core.logged import LoggedEvent, now_ms
-    from turnwire.reporting.timeline import timeline_of
+    from turnwire.reporting.retracing import timeline_of
 
     if turn is None:
         fail("name the turn that is to be read from the server")

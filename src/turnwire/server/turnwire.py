@@ -30,7 +30,6 @@ from turnwire.core.ids import is_own_id
 from turnwire.core.logged import now_ms
 from turnwire.core.runner import TurnRequest
 from turnwire.core.turns import Message, TurnRecord, TurnState
-from turnwire.reporting.endings import Endings, turn_lines
 from turnwire.server.auth import Authenticate, Gatekeeper, KeyRing
 from turnwire.server.requests import MessageBody
 from turnwire.server.streams.hub import StreamHub
@@ -100,9 +99,7 @@ class Turnwire:
         if extensions is not None or settings.extensions:
             folders = [Path(folder) for folder in extensions or ()]
             self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings)
-        self._webhooks = assembly.build_webhooks(self.store, settings)
-        self._tracing = assembly.build_tracing(self.store, self.runner.worker, settings, tracer_provider)
-        self._endings: Endings | None = None
+        self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
         self.control_token = f"twc_{secrets.token_urlsafe(32)}"
         self.gatekeeper = Gatekeeper(self.keys, self.control_token, authenticate)
@@ -142,7 +139,7 @@ class Turnwire:
             if self.kernel is not None:
                 # An extension may bring the agent of a turn that waits.
                 await self.kernel.load(self.agents, assembly.as_agent, self._offer_tools)
-            self._report()
+            self.reports.open()
             await self.runner.open()
             self.streams.open()
             if self.kernel is not None:
@@ -175,30 +172,13 @@ class Turnwire:
         await self.runner.close()
         await self.streams.close()
         self.is_open = False
-        await self._stop_reporting()
+        await self.reports.close()
         await self._close_agents()
         if self.librarian is not None:
             await self.librarian.close()
         await self.store.close()
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
-
-    def _report(self) -> None:
-        """Has the outside told of each turn that ends from here on."""
-        tells = [turn_lines(self.store, content=self.settings.log_content)]
-        if self._tracing is not None:
-            tells.append(self._tracing.tell)
-        self._endings = Endings(tells)
-        self._endings.open()
-        self.runner.on_ended = [self._endings.note]
-        if self._webhooks is not None:
-            self._webhooks.open()
-            self.runner.on_ended.append(self._webhooks.wake)
-
-    async def _stop_reporting(self) -> None:
-        for reporter in (self._endings, self._webhooks, self._tracing):
-            if reporter is not None:
-                await reporter.close()
 
     async def _close_agents(self) -> None:
         """Those that can be, each once, whoever made them."""
