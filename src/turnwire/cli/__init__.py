@@ -2,7 +2,7 @@
 
 import typer
 
-from turnwire.cli import chat, compare, doctor, extensions, index, keys, serve, turns
+from turnwire.cli import chat, compare, doctor, extensions, index, keys, serve, turns, worker
 
 app = typer.Typer(
     name="turnwire",
@@ -14,6 +14,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("serve")(serve.serve)
+app.command("worker")(worker.worker)
 app.command("chat")(chat.chat)
 app.command("ask")(chat.ask)
 app.command("index")(index.index)
