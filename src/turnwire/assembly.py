@@ -22,6 +22,7 @@ from turnwire.models.summaries import SummarisedHistory
 from turnwire.settings import AgentSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
+from turnwire.stores.sqlite.schema import DATABASE_NAME
 from turnwire.wires.ag_ui.wire import AgUi
 from turnwire.wires.ai_sdk.wire import AiSdk
 from turnwire.wires.openai_chat import OpenAIChat
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
     from turnwire.retrieval.librarian import Librarian
+    from turnwire.stores.postgres.importing import PostgresImport
+    from turnwire.stores.sqlite.exporting import SqliteExport
     from turnwire.tools import Tool, Toolset
 
 LIBRARY_FILE = "documents.db"
@@ -85,6 +88,19 @@ def _build_postgres(settings: Settings) -> Store:
         connections=settings.database_connections,
         hints=settings.database_hints,
     )
+
+
+def build_move(folder: Path, url: str) -> "tuple[SqliteExport, PostgresImport]":
+    """Where to move from and to. Raises StoreUnusableError."""
+    try:
+        from turnwire.stores.postgres.importing import PostgresImport
+    except ImportError as error:
+        raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
+    from turnwire.stores.sqlite.exporting import SqliteExport
+
+    if not (folder / DATABASE_NAME).exists():
+        raise StoreUnusableError(str(folder), "there are no logs in it; name the folder of the server with --data")
+    return SqliteExport(folder), PostgresImport(url)
 
 
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:

@@ -322,7 +322,7 @@ async def test_a_decision_that_was_taken_before_a_crash_is_acted_upon_after_it(p
     async with open_desk(store, careful) as desk:
         turn = await desk.start("c1")
         await waits(desk, turn)
-        desk.runner._draining = True  # The process goes down before anything follows from the decision.
+        desk.runner._worker._draining = True  # The process goes down before anything follows from the decision.
         await desk.runner.decide(turn.id, "c1", approved=True)
     place.crash()
     store = await place.open()

@@ -2,7 +2,7 @@
 
 import typer
 
-from turnwire.cli import chat, compare, doctor, extensions, index, keys, serve, turns, worker
+from turnwire.cli import chat, compare, doctor, extensions, index, keys, move, serve, turns, worker
 
 app = typer.Typer(
     name="turnwire",
@@ -23,6 +23,7 @@ app.command("turns")(turns.turns)
 app.command("tail")(turns.tail)
 app.add_typer(keys.app, name="keys")
 app.add_typer(extensions.app, name="extensions")
+app.command("move")(move.move)
 app.command("doctor")(doctor.doctor)
 
 

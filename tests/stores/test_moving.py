@@ -1,0 +1,145 @@
+"""From a folder to a database: everything, exactly, and again where it was broken off."""
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.stores import PostgresPlace, SqlitePlace
+from tests.contracts.turns import append, claimed, ended, started, whole_log, write
+from turnwire.core.contracts import ApiKey, Command, Parking, Store
+from turnwire.core.errors import StoreError, StoreUnusableError
+from turnwire.core.events import StatusEvent, TokenEvent, UsageEvent
+from turnwire.core.limits import Limits
+from turnwire.core.log import TurnLog
+from turnwire.core.turns import TurnRecord
+from turnwire.stores.moving import Moved, move
+from turnwire.stores.postgres.importing import PostgresImport
+from turnwire.stores.sqlite.exporting import SqliteExport
+
+
+async def fill(store: Store) -> list[TurnRecord]:
+    """One turn of every kind: sealed, ended, expired, queued, waiting, running."""
+    session, _ = await store.ensure_session("ann", "her own name", "A title that she gave")
+    expired = await ended(store, session_id=session.id, message="Ümlaut? ÄRGER")
+    await store.maintain(expire_before=2**50)
+    sealed = await ended(
+        store, TokenEvent("sealed"), UsageEvent("m", input_tokens=3), session_id=session.id, key="k", fingerprint="f"
+    )
+    await store.maintain(expire_before=0)
+    plain = await ended(store, session_id=session.id, principal="ann", external_id="hers")
+    lost = await claimed(store, "lost")
+    await append(store, lost.id, lost.epoch, 3, TokenEvent("half"))
+    waiting = await claimed(store, "asking", options={"attachments": [{"name": "a.txt"}], "depth": 3})
+    log = TurnLog(store, waiting, Limits())
+    log.append(StatusEvent("may I?"))
+    await log.park(Parking(2**50, b"where I was"))
+    held = await store.hold(waiting.id, "deciding")
+    await append(store, waiting.id, held.epoch, 4, StatusEvent("thinking about it"))
+    queued = await started(store, session_id=session.id, message="next", disconnect_grace=2.5)
+    await store.command(Command(queued.id, "requested"))
+    await store.add_key(ApiKey(id="key", digest="d", principal="ann", scopes=("read", "write"), created_at=5))
+    return [expired, sealed, plain, lost, waiting, queued]
+
+
+async def contents(store: Store, turns: list[TurnRecord]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for turn in turns:
+        record = await store.find_turn("ann", turn.id)
+        log = await whole_log(store, turn.id, after=record.first_kept - 1)
+        found[turn.id] = (
+            record,
+            [(logged.position, logged.epoch, logged.at, logged.body) for logged in log],
+            await store.turn_state(turn.id),
+            await store.checkpoint(turn.id),
+            await store.history(turn.id, 10),
+        )
+    found["sessions"] = await store.list_sessions("ann")
+    found["found"] = [session.id for session in await store.list_sessions("ann", search="ärger")]
+    found["queued"] = [turn.id for turn in await store.queued()]
+    found["waiting"] = [turn.id for turn in await store.waiting()]
+    found["commands"] = await store.commands("anybody")
+    found["keys"] = await store.list_keys()
+    found["order"] = [turn.id for turn in await store.list_turns("ann")]
+    day = turns[1].created_at // 86_400_000
+    found["spent"] = await store.tokens_used("ann", day)
+    return found
+
+
+async def moved(folder: Path, url: str) -> Moved:
+    source, target = SqliteExport(folder), PostgresImport(url)
+    await source.open()
+    await target.open()
+    try:
+        return await move(source, target, lambda _: None)
+    finally:
+        await target.close()
+        await source.close()
+
+
+async def test_everything_is_moved_as_it_is(tmp_path: Path) -> None:
+    folder, database = SqlitePlace(tmp_path), PostgresPlace(tmp_path)
+    turns = await fill(await folder.open())
+    folder.crash()
+    store = await folder.open()
+    expected = await contents(store, turns)
+    await folder.close()
+    assert (await moved(tmp_path, database.url)).turns == len(turns)
+    target = await database.open()
+    assert await contents(target, turns) == expected
+    # And it is alive: the lost turn is closed, the waiting one goes on, the queued one may run after it was told to.
+    await target.renew("new")
+    (taken,) = await target.take_over("new")
+    assert taken.id == turns[3].id
+    await write(target, taken, end="interrupted")
+    assert [turn.id for turn in await target.claim_next("new", 10)] == [turns[5].id]
+    await database.close()
+
+
+async def test_a_move_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, database = SqlitePlace(tmp_path), PostgresPlace(tmp_path)
+    store = await folder.open()
+    turns = [await ended(store, message=str(number)) for number in range(7)]
+    expected = await contents(store, turns)
+    await folder.close()
+    monkeypatch.setattr("turnwire.stores.moving._STEP", 2)
+    take, calls = PostgresImport.take_turns, 0
+
+    async def break_off(self: PostgresImport, turns: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise StoreError("the cable was pulled")
+        await take(self, turns)
+
+    monkeypatch.setattr(PostgresImport, "take_turns", break_off)
+    with pytest.raises(StoreError, match="cable"):
+        await moved(tmp_path, database.url)
+    again = await moved(tmp_path, database.url)
+    assert (again.turns, again.there_before) == (3, 4)
+    assert await contents(await database.open(), turns) == expected
+    await database.close()
+
+
+def _seal_most(lines: bytes) -> bytes:
+    return zlib.compress(lines[:-1])
+
+
+async def test_what_reads_otherwise_than_it_was_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, database = SqlitePlace(tmp_path), PostgresPlace(tmp_path)
+    await ended(await folder.open())
+    await folder.close()
+    monkeypatch.setattr("turnwire.stores.postgres.importing.seal", _seal_most)
+    with pytest.raises(StoreError, match="was not moved as it is"):
+        await moved(tmp_path, database.url)
+    await database.close()
+
+
+async def test_a_folder_in_use_is_not_moved(tmp_path: Path) -> None:
+    folder, database = SqlitePlace(tmp_path), PostgresPlace(tmp_path)
+    await folder.open()
+    with pytest.raises(StoreUnusableError, match="another turnwire server is using it"):
+        await moved(tmp_path, database.url)
+    await folder.close()
+    await database.close()
