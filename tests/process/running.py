@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from tests.serving import PATIENCE, Client
 
+# Much is imported first, and several may start at once.
+START_PATIENCE = 40.0
 COMMAND = (sys.executable, "-m", "turnwire")
 
 AGENTS = '''
@@ -165,7 +167,7 @@ async def _started(
 
 async def _said(process: asyncio.subprocess.Process, words: bytes, errors: "asyncio.Task[bytes]") -> str:
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(START_PATIENCE):
         while line := await process.stdout.readline():
             if found := re.search(words, line):
                 return found[1].decode()

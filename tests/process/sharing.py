@@ -7,7 +7,10 @@ from contextlib import contextmanager
 import httpx
 
 from tests.postgres_server import shared_databases, shared_server
-from tests.serving import PATIENCE, Client, Frame, Stream
+from tests.serving import Client, Frame, Stream
+
+# Nobody may be refused because a connection was kept that is closed in that very moment.
+ANEW = {"Connection": "close"}
 
 
 @contextmanager
@@ -27,6 +30,8 @@ class Follower:
         self.seen: list[Frame] = []
         self.moves = 0
         """How often it had to go elsewhere."""
+        self.refusals = 0
+        """How often nobody was there who would take it."""
 
     async def follow(self, servers: Callable[[], Sequence[Client]], first: int = 0) -> None:
         """`servers` tells those there are now."""
@@ -34,11 +39,15 @@ class Follower:
             there = servers()
             server = there[(first + self.moves) % len(there)]
             try:
-                async with server.events(self.turn_id, last_id=self.seen[-1].id if self.seen else None) as stream:
+                async with server.stream("GET", f"/v1/turns/{self.turn_id}/events", headers=self._headers()) as stream:
                     await self._read(stream)
             except (httpx.TransportError, AssertionError):
+                self.refusals += 1
                 await asyncio.sleep(0.05)
             self.moves += 1
+
+    def _headers(self) -> dict[str, str]:
+        return {**ANEW, "Last-Event-ID": str(self.seen[-1].id)} if self.seen else ANEW
 
     async def _read(self, stream: Stream) -> None:
         while (block := await stream.next_block()) is not None:
@@ -54,9 +63,3 @@ class Follower:
         assert [frame.position for frame in self.seen] == list(range(1, len(self.seen) + 1))
         assert "".join(frame.event["content"] for frame in self.seen if frame.type == "token") == text
         assert self.seen[-1].event["outcome"] == "completed"
-
-
-async def all_done(followers: Sequence[Follower]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not all(one.is_done for one in followers):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
@@ -14,7 +14,8 @@ from tests.process.running import Running, run, served, working
 from tests.process.sharing import a_database
 from tests.serving import PATIENCE, error_of, within
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+# They start many processes, which on a busy machine takes a while.
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
 CANCELS = 30
 
@@ -107,7 +108,7 @@ async def why_ended(server: Running, turn_id: str) -> str:
     """Without becoming a reader."""
     async with asyncio.timeout(PATIENCE):
         while (await server.snapshot(turn_id))["phase"] != "ended":
-            await asyncio.sleep(0.05)
+            pass
     return (await server.whole(turn_id))[-1].event["reason"]
 
 
@@ -118,7 +119,8 @@ async def test_a_worker_that_goes_finishes_its_turns_and_one_that_is_lost_is_not
     lease = 1.0
     folder, data = tmp_path_factory.mktemp("front") / "data", tmp_path_factory.mktemp("worker") / "data"
     with a_database() as url:
-        shared = {"database_url": url, "database_hints": "false", "lease": str(lease), "shutdown_grace": "20"}
+        shared: dict[str, Any] = {"database_url": url, "database_hints": "false", "shutdown_grace": "20"}
+        shared["lease"] = str(lease)
         async with served(folder, max_worker_turns="0", heartbeat="5", **shared) as front:
             async with working(data, **shared) as worker:
                 async with front.ask("1", agent="silent") as stream:
