@@ -157,7 +157,8 @@ class Writer:
                 if isinstance(error, Refused) and not is_passing(error):
                     raise
                 # Whatever the driver says, the server may have committed it.
-                logger.warning("the database was lost during a commit (%s); it is asked again", reason(error))
+                if not was_unsure:
+                    logger.warning("the database was lost during a commit (%s); it is asked again", reason(error))
                 is_unsure = was_unsure = True
                 self._drop_connection()
             else:
