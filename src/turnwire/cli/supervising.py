@@ -132,15 +132,20 @@ class Supervisor:
         return 0 if self._places else 1
 
     async def _begin(self) -> None:
-        began = await asyncio.gather(*(self._start(number) for number in range(1, self._count + 1)))
-        welcomes = await asyncio.gather(*(child.ready() for child in began))
-        if None in welcomes:
-            self._stop()  # It has said why.
+        # The first alone: what keeps it from starting, which it says itself, would keep all of them.
+        began = [await self._start(1)]
+        welcome = await began[0].ready()
+        if welcome is None:
+            self._stop()
+            return
+        began += await asyncio.gather(*(self._start(number) for number in range(2, self._count + 1)))
+        if None in await asyncio.gather(*(child.ready() for child in began[1:])):
+            self._stop()
             return
         self._places = [Place(number, child) for number, child in enumerate(began, 1)]
         for place in self._places:
             self._spawn(self._keep(place))
-        self._announce(welcomes[0] or [])
+        self._announce(welcome)
 
     async def _start(self, number: int) -> Child:
         child = await Child.start(self._listening, Orders(number, self._control_token))
