@@ -43,6 +43,11 @@ http {{
     # Instead of the default of 60 s.
     proxy_read_timeout {read_timeout};
     {site}
+    # As little as it can be told: it speaks HTTP/1.0 to the servers then, and would keep whatever is short.
+    server {{
+        listen 127.0.0.1:{bare_port};
+        location / {{ proxy_pass http://turnwire; proxy_set_header Host $host; }}
+    }}
 }}
 """
 
@@ -72,20 +77,26 @@ def site(port: int, upstreams: Sequence[int]) -> str:
 
 
 @asynccontextmanager
-async def nginx(folder: Path, upstreams: Sequence[int]) -> AsyncIterator[Client]:
-    port = free_port()
-    user = "user root;" if os.geteuid() == 0 else ""
-    written = AROUND.format(user=user, read_timeout=f"{READ_TIMEOUT:g}s", site=site(port, upstreams))
+async def nginx(folder: Path, upstreams: Sequence[int]) -> AsyncIterator[tuple[Client, Client]]:
+    """Clients of our configuration, and of the least there can be."""
+    port, bare_port = free_port(), free_port()
+    written = AROUND.format(
+        user="user root;" if os.geteuid() == 0 else "",
+        read_timeout=f"{READ_TIMEOUT:g}s",
+        site=site(port, upstreams),
+        bare_port=bare_port,
+    )
     (folder / "nginx.conf").write_text(written)
     process = await asyncio.create_subprocess_exec(program(), "-p", folder, "-c", "nginx.conf", "-e", "stderr")
-    client = Client(f"http://127.0.0.1:{port}")
+    client, bare = (Client(f"http://127.0.0.1:{one}") for one in (port, bare_port))
     try:
         async with asyncio.timeout(PATIENCE):
             while not await answers(client):
                 assert process.returncode is None
-        yield client
+        yield client, bare
     finally:
         await client.http.aclose()
+        await bare.http.aclose()
         process.terminate()
         await within(process.wait())
 
@@ -106,9 +117,9 @@ async def test_streams_pass_unbuffered_stay_open_in_silence_and_survive_a_killed
             working(tmp_path / "c" / "data", database_url=url),
             served(tmp_path / "a" / "data", **front) as first,  # type: ignore[arg-type]
             served(tmp_path / "b" / "data", **front) as second,  # type: ignore[arg-type]
-            nginx(tmp_path / "nginx", (first.port, second.port)) as client,
+            nginx(tmp_path / "nginx", (first.port, second.port)) as (client, bare),
         ):
-            await words_come_as_they_are_said(client)
+            await asyncio.gather(*(words_come_as_they_are_said(one) for one in (client, bare)))
             await sockets_pass(client)
             await readers_go_on_elsewhere(client, first)
             for _ in range(4):
