@@ -43,7 +43,7 @@ http {{
     # Instead of the default of 60 s.
     proxy_read_timeout {read_timeout};
     {site}
-    # As little as it can be told: it speaks HTTP/1.0 to the servers then, and would keep whatever is short.
+    # As little as it can be told: it speaks HTTP/1.0 to the servers then.
     server {{
         listen 127.0.0.1:{bare_port};
         location / {{ proxy_pass http://turnwire; proxy_set_header Host $host; }}
