@@ -159,6 +159,9 @@ class Settings(BaseSettings):
         default=86_400, gt=0, description="How long a turn waits for a person to decide; then it is a denial."
     )
     cancel_patience: float = Field(default=5, ge=0, description="How long a cancelled agent may take to stop.")
+    drain_delay: float = Field(
+        default=0, ge=0, description="How long everything goes on after SIGTERM while `/readyz` is 503 already."
+    )
     shutdown_grace: float = Field(default=10, ge=0, description="How long running turns may go on after SIGTERM.")
     lease: float = Field(default=10, gt=0, description="After this long without a sign of life a worker is dead.")
     heartbeat: float = Field(default=15, gt=0, description="An idle stream says something this often.")

@@ -2,7 +2,21 @@
 
 import typer
 
-from turnwire.cli import backup, chat, compare, doctor, extensions, index, inspect, keys, move, serve, top, turns
+from turnwire.cli import (
+    backup,
+    chat,
+    compare,
+    doctor,
+    extensions,
+    index,
+    inspect,
+    keys,
+    move,
+    serve,
+    top,
+    turns,
+    worker,
+)
 
 app = typer.Typer(
     name="turnwire",
@@ -14,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("serve")(serve.serve)
+app.command("worker")(worker.worker)
 app.command("chat")(chat.chat)
 app.command("ask")(chat.ask)
 app.command("index")(index.index)

@@ -21,6 +21,7 @@ logger = logging.getLogger("turnwire.runner")
 OnBusy = Literal["enqueue", "reject", "interrupt"]
 OnCrash = Literal["close", "resume"]
 RUNNABLE = "runnable"
+KEYS = "keys"
 Scope = Literal["read", "write", "approve", "operate"]
 
 
@@ -162,7 +163,8 @@ class LogReader(Protocol):
         """Calls `wake` on the event loop after commits to a turn, with what was committed, or with
         nothing where only the fact is known. With a session's id: after a turn was accepted in it, or it was deleted.
         With a worker's id: after a command to a turn that it runs. With `RUNNABLE`: when a turn may have become ready
-        to be run. A hint: it may come late, twice or never for what happened before. Returns what ends it.
+        to be run. With `KEYS`: after an API key was made or revoked in another process. A hint: it may come late, twice
+        or never for what happened before. Returns what ends it.
         """
         ...
 

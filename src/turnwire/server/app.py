@@ -75,6 +75,9 @@ class TurnwireApp:
             headers, method = header_map(scope), scope["method"]
             local_only = self.turnwire.gatekeeper.is_local_only
             added = self._guard.check(method, headers, local_only=local_only)
+            if self.turnwire.leaving.is_set():
+                # Whoever keeps the connection for the next request would find it closed.
+                added.append((b"connection", b"close"))
             preflight = self._guard.preflight(method, headers, added)
             if preflight is not None:
                 await respond(send, 204, b"", preflight)

@@ -4,24 +4,32 @@ With no API key configured, only this machine may call, under a loopback Host na
 key exists, also a revoked one, every call needs a key.
 """
 
+import asyncio
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
 from msgspec import Struct
 
-from turnwire.core.contracts import ApiKey, KeyStore, Scope
+from turnwire.core.contracts import KEYS, ApiKey, Scope, Store
+from turnwire.core.errors import StoreError
 from turnwire.core.logged import now_ms
 from turnwire.server.errors import HttpError
+
+logger = logging.getLogger("turnwire.server")
 
 ALL_SCOPES: tuple[Scope, ...] = ("read", "write", "approve")
 """What a key has when nobody says otherwise. `operate` shows what others do, so it must be asked for."""
 _LOCAL_SCOPES: tuple[Scope, ...] = (*ALL_SCOPES, "operate")
 LOCAL_PRINCIPAL = "local"
 _PREFIX = "tw_"
+# What another process did to the keys is known here after this long, hint or not.
+_FRESH_SECONDS = 2.0
 
 Authenticate = Callable[[dict[str, Any]], str | None]
 """A host application's own check: takes the ASGI scope, returns the principal, or None for nobody."""
@@ -41,12 +49,29 @@ class Caller(Struct, frozen=True):
 class KeyRing:
     """The API keys, in memory. A key's text is `tw_<id>_<secret>`; only its hash is kept anywhere."""
 
-    def __init__(self, store: KeyStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._keys: dict[str, ApiKey] = {}
+        # A list that was asked for before a change must not be taken for the one after it.
+        self._changing = asyncio.Lock()
 
     async def open(self) -> None:
-        self._keys = {key.id: key for key in await self._store.list_keys()}
+        async with self._changing:
+            self._keys = {key.id: key for key in await self._store.list_keys()}
+
+    async def keep_up(self) -> None:
+        """Follows what other processes do to the keys, for ever."""
+        changed = asyncio.Event()
+        self._store.watch(KEYS, lambda _: changed.set())
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FRESH_SECONDS):
+                    await changed.wait()
+            changed.clear()
+            try:
+                await self.open()
+            except StoreError as error:
+                logger.warning("the API keys could not be read again: %s", error)
 
     @property
     def is_empty(self) -> bool:
@@ -69,13 +94,15 @@ class KeyRing:
             created_at=now_ms(),
             expires_at=expires_at,
         )
-        await self._store.add_key(key)
-        self._keys[key_id] = key
+        async with self._changing:
+            await self._store.add_key(key)
+            self._keys[key_id] = key
         return key, text
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Raises KeyNotFoundError."""
-        key = self._keys[key_id] = await self._store.revoke_key(key_id, now_ms())
+        async with self._changing:
+            key = self._keys[key_id] = await self._store.revoke_key(key_id, now_ms())
         return key
 
     def find(self, text: str) -> ApiKey | None:
@@ -130,6 +157,10 @@ class Gatekeeper:
             "send a valid API key as `Authorization: Bearer tw_...`",
             headers={"WWW-Authenticate": "Bearer"},
         )
+
+
+def new_control_token() -> str:
+    return f"twc_{secrets.token_urlsafe(32)}"
 
 
 def _presented_key(headers: dict[bytes, bytes]) -> str:

@@ -5,13 +5,10 @@ import inspect
 import logging
 import secrets
 import shutil
-import signal
-import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import gettempdir
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
@@ -30,9 +27,10 @@ from turnwire.core.ids import is_own_id
 from turnwire.core.logged import now_ms
 from turnwire.core.runner import TurnRequest
 from turnwire.core.turns import Message, TurnRecord, TurnState
-from turnwire.server.auth import Authenticate, Gatekeeper, KeyRing
+from turnwire.server.auth import Authenticate, Gatekeeper, KeyRing, new_control_token
 from turnwire.server.requests import MessageBody
 from turnwire.server.streams.hub import StreamHub
+from turnwire.server.termination import Termination
 from turnwire.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +55,8 @@ class Turnwire:
     closed with this. `store` is "sqlite" (in the folder `data`), "postgres" (at `database_url`), "memory", or a store.
     `authenticate` lets a host application say who is calling, in place of API keys. With `extensions`, a list of
     folders that may be empty, these and the installed ones are run; without it, none are. A `tracer_provider` of
-    OpenTelemetry's takes the spans of turns. Raises ValueError for settings that cannot be.
+    OpenTelemetry's takes the spans of turns. `control_token` is the operator's, for processes that share one; each
+    makes its own without it. Raises ValueError for settings that cannot be.
     """
 
     def __init__(
@@ -73,6 +72,7 @@ class Turnwire:
         watch: bool = False,
         extensions: Sequence[Path | str] | None = None,
         tracer_provider: Any = None,
+        control_token: str | None = None,
     ) -> None:
         settings = settings or Settings()
         if data is not None:
@@ -101,14 +101,16 @@ class Turnwire:
             self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings)
         self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
-        self.control_token = f"twc_{secrets.token_urlsafe(32)}"
+        self.control_token = control_token or new_control_token()
         self.gatekeeper = Gatekeeper(self.keys, self.control_token, authenticate)
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
         self.is_open = False
+        self.leaving = asyncio.Event()
+        """Set when the process was told to end; for `drain_delay` it goes on all the same."""
         self._opening: asyncio.Lock | None = None
         self._winding_down: asyncio.Task[None] | None = None
-        self._upkeep: asyncio.Task[None] | None = None
-        self._restore_signals: Callable[[], None] = lambda: None
+        self._upkeep: list[asyncio.Task[None]] = []
+        self._termination: Termination | None = None
 
     def asgi(self) -> Any:
         """The ASGI app: to be served on its own, or mounted inside another one."""
@@ -144,13 +146,17 @@ class Turnwire:
             self.streams.open()
             if self.kernel is not None:
                 await self.kernel.start()
-            self._upkeep = asyncio.create_task(self._keep_up())
-            self._restore_signals = _on_termination(self.drain)
+            self._upkeep.append(asyncio.create_task(self._keep_up()))
+            if self.store.is_shared:
+                self._upkeep.append(asyncio.create_task(self.keys.keep_up()))
+            self._termination = Termination(self.leaving.set, self.drain, lambda: self.settings.drain_delay)
+            self._termination.watch()
             self.is_open = True
 
     def drain(self) -> None:
         """Begins to shut down: readers are sent away, running turns get the grace period."""
         if self._winding_down is None and self.is_open:
+            self.leaving.set()
             self._winding_down = asyncio.create_task(self.runner.drain(self.settings.shutdown_grace))
             self.streams.drain()
 
@@ -162,11 +168,12 @@ class Turnwire:
         if not self.is_open:
             return
         self.drain()
-        self._restore_signals()
+        if self._termination is not None:
+            self._termination.unwatch()
         if self._winding_down is not None:
             await self._winding_down
-        if self._upkeep is not None:
-            self._upkeep.cancel()
+        for task in self._upkeep:
+            task.cancel()
         if self.kernel is not None:
             await self.kernel.close()
         await self.runner.close()
@@ -276,28 +283,3 @@ class Turnwire:
                 await self.store.maintain(expire_before=now_ms() - int(self.settings.keep_logs * 1000))
             except StoreError:
                 logger.exception("the logs could not be tidied; this is tried again")
-
-
-def _on_termination(act: Callable[[], None]) -> Callable[[], None]:
-    """Calls `act` on SIGTERM and SIGINT before whoever handled them so far. Returns what undoes it."""
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None
-    loop = asyncio.get_running_loop()
-    earlier = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(act)
-        before = earlier[signal.Signals(number)]
-        if callable(before):
-            before(number, frame)
-
-    for number, before in earlier.items():
-        if callable(before):  # With no handler there is no server to shut down gracefully.
-            signal.signal(number, handle)
-
-    def restore() -> None:
-        for number, before in earlier.items():
-            if signal.getsignal(number) is handle:
-                signal.signal(number, before)
-
-    return restore

@@ -32,6 +32,6 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", summary="Whether it takes new turns")
 async def readyz(server: Server) -> Response:
-    if server.is_draining:
+    if server.leaving.is_set():
         return JSONResponse({"status": "draining"}, 503)
     return JSONResponse({"status": "ready", "running_turns": server.runner.running_count})

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from turnwire.core.contracts import ApiKey, Notice
+from turnwire.core.contracts import KEYS, ApiKey, Notice
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError, TurnNotFoundError
 from turnwire.core.sessions import Session, new_session
 from turnwire.stores.postgres.connections import Connection, Row
@@ -149,12 +149,14 @@ class Registry(Part):
         )
         query = f"INSERT INTO turnwire.api_key ({_KEY}) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING"
         await self._run(lambda connection, _: connection.execute(query, *values))
+        self._hub.happened(KEYS)
 
     async def revoke_key(self, key_id: str, at: int) -> ApiKey:
         query = f"UPDATE turnwire.api_key SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1 RETURNING {_KEY}"
         row = await self._run(lambda connection, _: connection.fetchrow(query, comparable(key_id), at))
         if row is None:
             raise KeyNotFoundError(key_id)
+        self._hub.happened(KEYS)
         return _key_from(row)
 
 
