@@ -1,0 +1,14 @@
+/** `@turnwire/client`: start turns, follow them through every drop, stop them, decide for them. */
+
+export * from "./answers.js";
+export { TurnwireClient } from "./client.js";
+export type { ClientOptions, Documents, RetryOptions, Sessions } from "./client.js";
+export type { ConnectionDetail, ConnectionListener, ConnectionState } from "./connection.js";
+export { TurnwireError } from "./errors.js";
+export * from "./events.js";
+export type { SocketTurn, TurnwireSocket } from "./socket.js";
+export { splitStreamedText, TextSplitter } from "./text.js";
+export type { TextCitation, TextEvent, TextPiece, TextSpan, TextTrailer } from "./text.js";
+export type { FollowOptions, TurnHandle } from "./turn.js";
+export { applyEvent, EMPTY_VIEW, foldTurn, sliceText, viewOfSnapshot } from "./view.js";
+export type { StepView, TurnView } from "./view.js";
