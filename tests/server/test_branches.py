@@ -1,12 +1,14 @@
 """Asking again, or otherwise: a message may go on after any turn of its session, and the log tells which."""
 
+from typing import Any
+
 from tests.server.conftest import Serve
 from tests.server.readers import by_user, user
 from tests.server.socketing import talking
 from tests.serving import Puppet, Served, error_of
 
 
-async def said(server: Served, puppet: Puppet, message: str, answer: str, **body: str) -> tuple[str, list[str]]:
+async def said(server: Served, puppet: Puppet, message: str, answer: str, **body: Any) -> tuple[str, list[str]]:
     """A turn's id, and the conversation that its agent was given."""
     async with server.ask(message, **body) as stream:
         part = await puppet.part()
