@@ -1,90 +1,137 @@
-/** A client of a Turnwire server: everything but reading the streams is here. */
+/** The client: turns are started and joined here, and everything else has its door here. */
 
-import type {
-  Agent,
-  Budget,
-  Decision,
-  DocumentPage,
-  DocumentText,
-  Session,
-  SessionExport,
-  SessionPage,
-  SessionWithTurns,
-  Snapshot,
-  StartOptions,
-  TurnwireDocument,
-} from "./answers.js";
+import type { Agent, Budget, Decision, Snapshot, StartOptions } from "./answers.js";
 import type { ConnectionListener, ConnectionState } from "./connection.js";
+import { Documents } from "./documents.js";
+import { TurnwireError } from "./errors.js";
 import type { Followed } from "./events.js";
-import type { TurnwireSocket } from "./socket.js";
-import type { FollowOptions, TurnHandle } from "./turn.js";
+import { checkStream, follow, leavable } from "./follow.js";
+import { Http, type HttpOptions } from "./http.js";
+import { SessionPlace } from "./places.js";
+import { sessionPath, Sessions } from "./sessions.js";
+import { type FollowOptions, TurnHandle } from "./turn.js";
+import { Lifeline } from "./waiting.js";
 
-export interface RetryOptions {
-  /** Milliseconds before the first new try; doubled each time, with jitter. Default 250. */
-  first?: number;
-  /** The longest time between two tries. Default 10 000. */
-  most?: number;
-  /** How often a request is tried before its error is thrown. Default 5. */
-  attempts?: number;
-  /** How often in a row a stream is opened in vain before its error is thrown. Default: for ever. */
-  streamAttempts?: number;
-  /** Milliseconds between the server's heartbeats; a stream that is silent for 2.5 of them is opened again. Default 15 000. */
-  heartbeat?: number;
-}
-
-export interface ClientOptions {
-  /** Where the server is; "" is where the page comes from. */
-  url?: string;
-  /** An API key, or how to get it each time it is needed. */
-  key?: string | (() => string | undefined);
-  fetch?: typeof fetch;
-  credentials?: RequestCredentials;
-  retry?: RetryOptions;
-  /** For Node 20, which has none of its own, and for tests. */
+export interface ClientOptions extends HttpOptions {
+  /** For Node 20, which has none of its own. */
   WebSocket?: typeof WebSocket;
 }
 
-export interface Sessions {
-  create(options?: { id?: string; title?: string }): Promise<Session>;
-  list(options?: { search?: string; before?: string; limit?: number }): Promise<SessionPage>;
-  get(id: string): Promise<SessionWithTurns>;
-  rename(id: string, title: string): Promise<Session>;
-  delete(id: string): Promise<void>;
-  export(id: string): Promise<SessionExport>;
-}
-
-export interface Documents {
-  list(options?: { search?: string; after?: string; limit?: number }): Promise<DocumentPage>;
-  /** The whole text; with both offsets of a citation, the passage and what stands around it. */
-  get(id: string, passage?: { start: number; end: number }): Promise<DocumentText>;
-  /** `onProgress` hears of fractions from 0 to 1, where the platform can tell (browsers). */
-  upload(
-    file: Blob & { name?: string },
-    onProgress?: (fraction: number) => void,
-    options?: { name?: string; signal?: AbortSignal },
-  ): Promise<TurnwireDocument>;
-  delete(id: string): Promise<void>;
-}
-
-export declare class TurnwireClient {
+export class TurnwireClient {
   readonly sessions: Sessions;
   readonly documents: Documents;
-  readonly connection: ConnectionState;
-  constructor(options?: ClientOptions);
-  /** Starts a turn; resolves when the server has taken it. */
-  start(options: StartOptions): Promise<TurnHandle>;
-  /** A turn that is there. */
-  turn(turnId: string): TurnHandle;
-  snapshot(turnId: string): Promise<Snapshot>;
-  cancel(turnId: string): Promise<Snapshot>;
-  decide(turnId: string, callId: string, decision: Decision): Promise<Snapshot>;
-  /** All turns of a session in one stream, whole and in order, also those that are started elsewhere; it does not end. */
-  followSession(sessionId: string, options?: FollowOptions): AsyncGenerator<Followed, void, undefined>;
-  agents(): Promise<Agent[]>;
-  budget(): Promise<Budget>;
-  /** Any other JSON route, with the key, retries and errors of all others. */
-  request<Answer>(method: string, path: string, body?: unknown): Promise<Answer>;
+  readonly #http: Http;
+
+  constructor(options: ClientOptions = {}) {
+    this.#http = new Http(options);
+    this.sessions = new Sessions(this.#http);
+    this.documents = new Documents(this.#http);
+  }
+
+  /**
+   * Starts a turn; resolves when the server has taken it. It is tried again after a failure, with one Idempotency-Key, so
+   * it is never asked twice. The signal ends the trying, not the turn.
+   */
+  async start({ signal, idempotencyKey = uuid(), ...options }: StartOptions): Promise<TurnHandle> {
+    const body = messageBody(options);
+    const headers = { Accept: "text/event-stream", "Idempotency-Key": idempotencyKey };
+    return this.#http.persist({ signal, attempts: this.#http.retry.attempts }, async () => {
+      const line = new Lifeline(this.#http.retry.heartbeat, signal);
+      try {
+        const asked = { method: "POST", path: "/chat/stream", body, headers };
+        const response = checkStream(await line.heard(this.#http.open(asked, line)));
+        const turnId = response.headers.get("X-Turn-Id");
+        const sessionId = response.headers.get("X-Session-Id");
+        if (!turnId || !sessionId) throw new TurnwireError(0, "not_turnwire", "the answer does not name its turn");
+        line.letGo();
+        return new TurnHandle(this.#http, turnId, sessionId, { response, line });
+      } catch (error) {
+        line.cut();
+        throw error;
+      }
+    });
+  }
+
+  /** A turn that is there already. */
+  turn(turnId: string): TurnHandle {
+    return new TurnHandle(this.#http, turnId);
+  }
+
+  /** What a turn has come to. */
+  snapshot(turnId: string): Promise<Snapshot> {
+    return this.turn(turnId).snapshot();
+  }
+
+  /** Resolves when the turn has stopped. */
+  cancel(turnId: string): Promise<Snapshot> {
+    return this.turn(turnId).cancel();
+  }
+
+  /** Allows or denies a tool call that a turn waits for. */
+  decide(turnId: string, callId: string, decision: Decision): Promise<Snapshot> {
+    return this.turn(turnId).decide(callId, decision);
+  }
+
+  /**
+   * All turns of a session in one stream, each whole and in order, also those that are started elsewhere. It goes on until
+   * it is left. `after` is the last `id` that you have.
+   */
+  followSession(
+    sessionId: string,
+    options: FollowOptions & { after?: string } = {},
+  ): AsyncGenerator<Followed, void, undefined> {
+    const path = `${sessionPath(sessionId)}/events`;
+    return leavable(options.signal, (signal) => {
+      const place = new SessionPlace(options.after);
+      return follow(this.#http, { path, place, endsWithDone: false, signal, onControl: options.onControl });
+    });
+  }
+
+  /** Who can answer; the first one does by default. */
+  async agents(): Promise<Agent[]> {
+    return (await this.request<{ data: Agent[] }>("GET", "/v1/models")).data;
+  }
+
+  /** The tokens that you have used today. */
+  budget(): Promise<Budget> {
+    return this.request("GET", "/v1/budget");
+  }
+
+  /** Any other JSON route, with the key and the errors of all others. Only a GET is tried again. */
+  request<Answer>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Answer> {
+    const attempts = method === "GET" ? {} : { attempts: 1 };
+    return this.#http.json({ method, path, body, signal, ...attempts });
+  }
+
+  /** Whether the server can be reached, as far as is known. */
+  get connection(): ConnectionState {
+    return this.#http.watch.state;
+  }
+
   /** Returns how to stop listening. */
-  onConnection(listener: ConnectionListener): () => void;
-  socket(): TurnwireSocket;
+  onConnection(listener: ConnectionListener): () => void {
+    return this.#http.watch.listen(listener);
+  }
+}
+
+/** In the words of the wire. */
+export function messageBody(options: Omit<StartOptions, "signal" | "idempotencyKey">): Record<string, unknown> {
+  const { message, sessionId, agent, turnId, onBusy, onDisconnect, review, answer, attachments } = options;
+  return {
+    message,
+    session_id: sessionId,
+    agent,
+    turn_id: turnId,
+    on_busy: onBusy,
+    on_disconnect: onDisconnect,
+    review,
+    answer,
+    attachments,
+  };
+}
+
+/** Also where `crypto.randomUUID` is missing, as on a page that came by plain HTTP. */
+export function uuid(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

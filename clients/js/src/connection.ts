@@ -1,11 +1,13 @@
-/** Whether the server can be reached, as far as the streams that are open know. */
+/** Whether the server can be reached, as far as the streams and requests that are under way know. */
+
+import { heed } from "./waiting.js";
 
 export type ConnectionState = "online" | "connecting" | "offline";
 
 export interface ConnectionDetail {
   /** How often in a row it has failed. */
   attempt: number;
-  /** Milliseconds until the next try, while offline. */
+  /** Milliseconds until the next try, while offline; absent if nothing tries. */
   retryIn?: number;
   error?: unknown;
 }
@@ -26,14 +28,35 @@ export class ConnectionWatch {
     return () => void this.#listeners.delete(listener);
   }
 
-  /** `who` is a stream, or a request; "online" also when it has ended. */
-  tell(who: object, state: ConnectionState, detail: ConnectionDetail): void {
-    if (state === "online") this.#troubles.delete(who);
-    else this.#troubles.set(who, state);
+  tell(who: object, state: "connecting" | "offline", detail: ConnectionDetail): void {
+    this.#troubles.set(who, state);
+    const now = this.#worst();
+    if (now !== this.state || now === "offline") this.#announce(now, detail);
+  }
+
+  /** Somebody has given up; it stays so until somebody reaches the server. */
+  missed(error: unknown): void {
+    this.tell(this, "offline", { attempt: 1, error });
+  }
+
+  reached(): void {
+    this.forget(this);
+  }
+
+  /** It is well, or has ended. */
+  forget(who: object): void {
+    this.#troubles.delete(who);
+    const now = this.#worst();
+    if (now !== this.state) this.#announce(now, { attempt: 0 });
+  }
+
+  #worst(): ConnectionState {
     const states = [...this.#troubles.values()];
-    const now = states.includes("offline") ? "offline" : states.length ? "connecting" : "online";
-    if (now === this.state && now !== "offline") return;
+    return states.includes("offline") ? "offline" : states.length ? "connecting" : "online";
+  }
+
+  #announce(now: ConnectionState, detail: ConnectionDetail): void {
     this.state = now;
-    for (const listener of this.#listeners) listener(now, detail);
+    for (const listener of this.#listeners) heed(() => listener(now, detail));
   }
 }

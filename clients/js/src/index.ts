@@ -2,13 +2,17 @@
 
 export * from "./answers.js";
 export { TurnwireClient } from "./client.js";
-export type { ClientOptions, Documents, RetryOptions, Sessions } from "./client.js";
+export type { ClientOptions } from "./client.js";
+export type { Documents } from "./documents.js";
+export type { Sessions } from "./sessions.js";
+export type { RetryOptions } from "./waiting.js";
 export type { ConnectionDetail, ConnectionListener, ConnectionState } from "./connection.js";
 export { TurnwireError } from "./errors.js";
 export * from "./events.js";
-export type { SocketTurn, TurnwireSocket } from "./socket.js";
-export { splitStreamedText, TextSplitter } from "./text.js";
-export type { TextCitation, TextEvent, TextPiece, TextSpan, TextTrailer } from "./text.js";
-export type { FollowOptions, TurnHandle } from "./turn.js";
+//export type { SocketTurn, TurnwireSocket } from "./socket.js";
+//export { splitStreamedText, TextSplitter } from "./text.js";
+//export type { TextCitation, TextEvent, TextPiece, TextSpan, TextTrailer } from "./text.js";
+export { TurnHandle } from "./turn.js";
+export type { FollowOptions } from "./turn.js";
 export { applyEvent, EMPTY_VIEW, foldTurn, sliceText, viewOfSnapshot } from "./view.js";
 export type { StepView, TurnView } from "./view.js";
