@@ -40,6 +40,10 @@ def serve(
         typer.Option(help="A file or folder of documents to answer from; may be repeated.", exists=True),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Read documents again when they change.")] = False,
+    vault: Annotated[
+        Path | None,
+        typer.Option(help="An Obsidian vault, for an agent named vault.", exists=True, file_okay=False),
+    ] = None,
     extensions: Annotated[
         list[Path] | None,
         typer.Option(help="A folder of extensions, or one extension; may be repeated.", exists=True),
@@ -50,7 +54,7 @@ def serve(
     """Run agents and serve their turns. With none, answers come from documents: yours, or Turnwire's own."""
     if workers != 1:
         fail("the SQLite store is written by one process; --workers above 1 comes with the PostgreSQL store")
-    settings = _settings(config, data=data, host=host, port=port)
+    settings = _settings(config, data=data, host=host, port=port, vault=vault)
     if not _is_loopback(settings.host) and not _has_keys(settings.data):
         fail(
             f"listening on {settings.host} would let the network in, and there is no API key yet.\n"
