@@ -1,6 +1,7 @@
 /** The client: turns are started and joined here, and everything else has its door here. */
 
 import type { Agent, Budget, Decision, Snapshot, StartOptions } from "./answers.js";
+import { messageBody, uuid } from "./asking.js";
 import type { ConnectionListener, ConnectionState } from "./connection.js";
 import { Documents } from "./documents.js";
 import { TurnwireError } from "./errors.js";
@@ -12,20 +13,18 @@ import { sessionPath, Sessions } from "./sessions.js";
 import { type FollowOptions, TurnHandle } from "./turn.js";
 import { Lifeline } from "./waiting.js";
 
-export interface ClientOptions extends HttpOptions {
-  /** For Node 20, which has none of its own. */
-  WebSocket?: typeof WebSocket;
-}
+export type ClientOptions = HttpOptions;
 
 export class TurnwireClient {
   readonly sessions: Sessions;
   readonly documents: Documents;
-  readonly #http: Http;
+  /** For the other parts of this package. */
+  readonly http: Http;
 
   constructor(options: ClientOptions = {}) {
-    this.#http = new Http(options);
-    this.sessions = new Sessions(this.#http);
-    this.documents = new Documents(this.#http);
+    this.http = new Http(options);
+    this.sessions = new Sessions(this.http);
+    this.documents = new Documents(this.http);
   }
 
   /**
@@ -35,16 +34,16 @@ export class TurnwireClient {
   async start({ signal, idempotencyKey = uuid(), ...options }: StartOptions): Promise<TurnHandle> {
     const body = messageBody(options);
     const headers = { Accept: "text/event-stream", "Idempotency-Key": idempotencyKey };
-    return this.#http.persist({ signal, attempts: this.#http.retry.attempts }, async () => {
-      const line = new Lifeline(this.#http.retry.heartbeat, signal);
+    return this.http.persist({ signal, attempts: this.http.retry.attempts }, async () => {
+      const line = new Lifeline(this.http.retry.heartbeat, signal);
       try {
         const asked = { method: "POST", path: "/chat/stream", body, headers };
-        const response = checkStream(await line.heard(this.#http.open(asked, line)));
+        const response = checkStream(await line.heard(this.http.open(asked, line)));
         const turnId = response.headers.get("X-Turn-Id");
         const sessionId = response.headers.get("X-Session-Id");
         if (!turnId || !sessionId) throw new TurnwireError(0, "not_turnwire", "the answer does not name its turn");
         line.letGo();
-        return new TurnHandle(this.#http, turnId, sessionId, { response, line });
+        return new TurnHandle(this.http, turnId, sessionId, { response, line });
       } catch (error) {
         line.cut();
         throw error;
@@ -54,7 +53,7 @@ export class TurnwireClient {
 
   /** A turn that is there already. */
   turn(turnId: string): TurnHandle {
-    return new TurnHandle(this.#http, turnId);
+    return new TurnHandle(this.http, turnId);
   }
 
   /** What a turn has come to. */
@@ -83,7 +82,7 @@ export class TurnwireClient {
     const path = `${sessionPath(sessionId)}/events`;
     return leavable(options.signal, (signal) => {
       const place = new SessionPlace(options.after);
-      return follow(this.#http, { path, place, endsWithDone: false, signal, onControl: options.onControl });
+      return follow(this.http, { path, place, endsWithDone: false, signal, onControl: options.onControl });
     });
   }
 
@@ -100,38 +99,16 @@ export class TurnwireClient {
   /** Any other JSON route, with the key and the errors of all others. Only a GET is tried again. */
   request<Answer>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Answer> {
     const attempts = method === "GET" ? {} : { attempts: 1 };
-    return this.#http.json({ method, path, body, signal, ...attempts });
+    return this.http.json({ method, path, body, signal, ...attempts });
   }
 
   /** Whether the server can be reached, as far as is known. */
   get connection(): ConnectionState {
-    return this.#http.watch.state;
+    return this.http.watch.state;
   }
 
   /** Returns how to stop listening. */
   onConnection(listener: ConnectionListener): () => void {
-    return this.#http.watch.listen(listener);
+    return this.http.watch.listen(listener);
   }
-}
-
-/** In the words of the wire. */
-export function messageBody(options: Omit<StartOptions, "signal" | "idempotencyKey">): Record<string, unknown> {
-  const { message, sessionId, agent, turnId, onBusy, onDisconnect, review, answer, attachments } = options;
-  return {
-    message,
-    session_id: sessionId,
-    agent,
-    turn_id: turnId,
-    on_busy: onBusy,
-    on_disconnect: onDisconnect,
-    review,
-    answer,
-    attachments,
-  };
-}
-
-/** Also where `crypto.randomUUID` is missing, as on a page that came by plain HTTP. */
-export function uuid(): string {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -1,5 +1,6 @@
 /** `three_phase_text`: events as lines, then the answer, then a trailer. */
 
+import { TurnwireError } from "./errors.js";
 import type { Outcome, TurnEvent, Usage } from "./events.js";
 
 export interface TextCitation {
@@ -46,17 +47,111 @@ export type TextPiece =
   | { kind: "text"; text: string }
   | { kind: "trailer"; trailer: TextTrailer };
 
-/** Fed with bytes, cut anywhere. `offset` is where to resume, `isWhole` whether nothing is missing. */
-export declare class TextSplitter {
-  readonly offset: number;
-  readonly isWhole: boolean;
-  feed(bytes: Uint8Array): TextPiece[];
-  /** Throws TurnwireError `broken_stream` if something is missing. */
-  end(): TextPiece[];
+const NEWLINE = 0x0a;
+const ANSWER = 0x1d;
+const TRAILER = 0x1e;
+
+/**
+ * Fed with bytes, cut anywhere. After a break, ask for the rest from `offset` and go on feeding the same one: it keeps the
+ * half line, or half character, that it has.
+ */
+export class TextSplitter {
+  readonly #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  #phase: "events" | "text" | "trailer" = "events";
+  #held = "";
+  #offset = 0;
+
+  /** How many bytes of the stream are here. Empty lines before the answer are heartbeats, and not a part of it. */
+  get offset(): number {
+    return this.#offset;
+  }
+
+  feed(bytes: Uint8Array): TextPiece[] {
+    const pieces: TextPiece[] = [];
+    let start = 0;
+    while (this.#phase === "events" && start < bytes.length) {
+      let end = start;
+      while (end < bytes.length && bytes[end] !== NEWLINE && bytes[end] !== ANSWER) end++;
+      this.#hold(bytes.subarray(start, end));
+      start = end + 1;
+      if (end < bytes.length) pieces.push(...this.#endLine(bytes[end]!));
+    }
+    if (this.#phase === "text" && start < bytes.length) {
+      const end = bytes.indexOf(TRAILER, start);
+      this.#hold(bytes.subarray(start, end < 0 ? bytes.length : end));
+      start = end < 0 ? bytes.length : end + 1;
+      if (this.#held) pieces.push({ kind: "text", text: this.#release() });
+      if (end >= 0) this.#enter("trailer");
+    }
+    if (this.#phase === "trailer") this.#hold(bytes.subarray(start));
+    return pieces;
+  }
+
+  /** The trailer, when the stream has ended. Throws TurnwireError `broken_stream` if something is missing. */
+  end(): TextPiece {
+    if (this.#phase !== "trailer") throw broken("it ended before its trailer");
+    try {
+      return { kind: "trailer", trailer: JSON.parse(this.#held) as TextTrailer };
+    } catch (error) {
+      throw broken("its trailer is not whole", error);
+    }
+  }
+
+  #hold(bytes: Uint8Array): void {
+    this.#offset += bytes.length;
+    this.#held += this.#decoder.decode(bytes, { stream: true });
+  }
+
+  #release(): string {
+    const held = this.#held;
+    this.#held = "";
+    return held;
+  }
+
+  #endLine(byte: number): TextPiece[] {
+    const line = this.#release();
+    if (byte === ANSWER) this.#enter("text");
+    else if (line) this.#offset += 1;
+    if (!line) return [];
+    try {
+      return [{ kind: "event", event: JSON.parse(line) as TextEvent }];
+    } catch (error) {
+      throw broken("a line is not JSON", error);
+    }
+  }
+
+  #enter(phase: "text" | "trailer"): void {
+    this.#phase = phase;
+    this.#offset += 1;
+  }
 }
 
-/** The pieces of one stream, as they come. Throws TurnwireError `broken_stream` if it ends before the trailer does. */
-export declare function splitStreamedText(
+/** The pieces of a stream, as they come. Throws TurnwireError `broken_stream` if it ends before its trailer does. */
+export async function* splitStreamedText(
   stream: ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>,
-  splitter?: TextSplitter,
-): AsyncGenerator<TextPiece, void, undefined>;
+  splitter: TextSplitter = new TextSplitter(),
+): AsyncGenerator<TextPiece, void, undefined> {
+  for await (const bytes of chunksOf(stream)) yield* splitter.feed(bytes);
+  yield splitter.end();
+}
+
+/** Not every browser can iterate over a stream. */
+async function* chunksOf(
+  stream: ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>,
+): AsyncGenerator<Uint8Array, void, undefined> {
+  if (!("getReader" in stream)) return yield* stream;
+  const reader = stream.getReader();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    void reader.cancel().catch(() => {});
+  }
+}
+
+function broken(why: string, cause?: unknown): TurnwireError {
+  return new TurnwireError(0, "broken_stream", `the stream of text is broken: ${why}`, { cause });
+}
