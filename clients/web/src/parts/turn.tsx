@@ -1,0 +1,221 @@
+/** One message and everything that answers it. */
+
+import { Component } from "preact";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { CitationEvent, TurnView } from "../../../js/src/index.ts";
+import type { Entry } from "../branches.ts";
+import type { Conversation } from "../conversation.ts";
+import { copyText } from "../copying.ts";
+import { focusFirst } from "../focusing.ts";
+import { Icon, IconButton } from "../icons.tsx";
+import { turnAddress } from "../server.ts";
+import { AnswerPaper } from "../text/answer.ts";
+import { count, duration, outcomeWord } from "../words.ts";
+import { Approval } from "./approvals.tsx";
+import { isEnter } from "./composer.tsx";
+import { Steps } from "./steps.tsx";
+
+interface TurnProps {
+  entry: Entry;
+  conversation: Conversation;
+  /** Of how many that stand at this place, and which one this is. */
+  place: number;
+  places: number;
+  agentName: string | null;
+  mayDecide: boolean;
+}
+
+/** Drawn again only if it is another one: a long conversation must not cost more with every token. */
+export class TurnItem extends Component<TurnProps> {
+  override shouldComponentUpdate(next: TurnProps): boolean {
+    const { entry, place, places, agentName } = this.props;
+    return next.entry !== entry || next.place !== place || next.places !== places || next.agentName !== agentName;
+  }
+
+  override render({ entry, conversation, place, places, agentName, mayDecide }: TurnProps) {
+    const { view } = entry;
+    const isBegun = entry.phase === "running" || entry.phase === "ended";
+    return (
+      <div class="turn" data-testid="turn" data-turn-id={entry.turnId ?? undefined} data-phase={entry.phase} data-outcome={view.outcome}>
+        <Asked entry={entry} conversation={conversation} place={place} places={places} />
+        {isBegun && (
+          <article class="answer" aria-label={`Answer${agentName ? ` of ${agentName}` : ""}`}>
+            {agentName && <div class="who">{agentName}</div>}
+            <Reasoning view={view} />
+            <Steps view={view} />
+            <AnswerText view={view} />
+            {mayDecide && !view.outcome && view.approvals.map((asked) => <Approval key={asked.call_id} turnId={view.turnId} asked={asked} />)}
+            <Ending entry={entry} conversation={conversation} />
+          </article>
+        )}
+      </div>
+    );
+  }
+}
+
+function Asked({ entry, conversation, place, places }: Omit<TurnProps, "agentName" | "mayDecide">) {
+  const [draft, setDraft] = useState<string | null>(null);
+  const save = () => {
+    const message = draft?.trim();
+    setDraft(null);
+    if (message) void conversation.send(message, entry.agent, entry.parent ?? "");
+  };
+  if (draft !== null) {
+    return (
+      <form class="asked editing" onSubmit={(event) => (event.preventDefault(), save())}>
+        <textarea
+          class="edit"
+          aria-label="Edit your message"
+          data-testid="edit-box"
+          ref={focusFirst}
+          value={draft}
+          rows={Math.min(12, draft.split("\n").length + 1)}
+          onInput={(event) => setDraft(event.currentTarget.value)}
+          onKeyDown={(event) => {
+            if (event.key === "Escape") setDraft(null);
+            else if (isEnter(event)) (event.preventDefault(), save());
+          }}
+        />
+        <div class="row end">
+          <button type="button" class="secondary" onClick={() => setDraft(null)}>
+            Cancel
+          </button>
+          <button type="submit" class="primary" data-testid="edit-send" disabled={!draft.trim()}>
+            Ask this instead
+          </button>
+        </div>
+      </form>
+    );
+  }
+  return (
+    <article class="asked" aria-label="You asked">
+      <div class="bubble" data-testid="message">
+        {entry.message}
+      </div>
+      <div class="asked-foot">
+        {entry.phase === "sending" && <span class="faint">Sending…</span>}
+        {entry.phase === "queued" && (
+          <>
+            <span class="badge">Queued</span>
+            <IconButton name="close" label="Take this message back" testid="unqueue" onClick={() => conversation.stop(entry)} />
+          </>
+        )}
+        {entry.phase === "refused" && (
+          <>
+            <span role="alert" class="problem">Not sent. {entry.problem}</span>
+            <button type="button" class="quiet" onClick={() => conversation.resend(entry)}>
+              Send again
+            </button>
+          </>
+        )}
+        {places > 1 && <Places entry={entry} conversation={conversation} place={place} places={places} />}
+        {(entry.phase === "ended" || entry.phase === "refused") && (
+          <span class="tools">
+            <IconButton name="edit" label="Edit and ask again" testid="edit" onClick={() => setDraft(entry.message)} />
+          </span>
+        )}
+      </div>
+    </article>
+  );
+}
+
+function Places({ entry, conversation, place, places }: Omit<TurnProps, "agentName" | "mayDecide">) {
+  const go = (step: number) => conversation.choose(conversation.siblings(entry)[place + step]!);
+  return (
+    <span class="places" role="group" aria-label="Versions">
+      <IconButton name="left" label="Version before" disabled={place === 0} onClick={() => go(-1)} />
+      <span data-testid="version">
+        {place + 1} / {places}
+      </span>
+      <IconButton name="chevron" label="Next version" disabled={place === places - 1} onClick={() => go(1)} />
+    </span>
+  );
+}
+
+function Reasoning({ view }: { view: TurnView }) {
+  if (!view.reasoning) return null;
+  const isThinking = !view.outcome && !view.text;
+  return (
+    <details class="reasoning" data-testid="reasoning">
+      <summary>
+        <Icon name="thought" />
+        <span class={isThinking ? "shimmer" : ""}>{isThinking ? "Thinking" : "Thought about it"}</span>
+      </summary>
+      <div class="thoughts">{view.reasoning}</div>
+    </details>
+  );
+}
+
+function AnswerText({ view }: { view: TurnView }) {
+  const place = useRef<HTMLDivElement>(null);
+  const paper = useRef<AnswerPaper | null>(null);
+  const hasCites = view.citations.length > 0 || view.steps.some((step) => !!step.hits?.length);
+  useLayoutEffect(() => {
+    paper.current ??= new AnswerPaper(place.current!);
+    paper.current.show(view.text, hasCites);
+  }, [view.text, hasCites]);
+  return <div class={`prose ${view.outcome ? "" : "live"}`} data-testid="answer" ref={place} />;
+}
+
+function Ending({ entry, conversation }: { entry: Entry; conversation: Conversation }) {
+  const { view } = entry;
+  if (!view.outcome) return null;
+  const again = () => conversation.send(entry.message, entry.agent, entry.parent ?? "");
+  const tokens = view.usage?.output_tokens;
+  const total = view.timings.total_ms;
+  return (
+    <>
+      {view.outcome === "cancelled" && <p class="note">You stopped this answer{view.text ? " here" : ""}.</p>}
+      {(view.outcome === "failed" || view.outcome === "interrupted") && (
+        <div class="failure" role="alert" data-testid="failure">
+          <strong>{outcomeWord(view.outcome)}.</strong> {view.error?.error ?? view.reason ?? "The turn did not complete."}{" "}
+          <button type="button" class="quiet" onClick={again}>
+            Try again
+          </button>
+        </div>
+      )}
+      <Sources citations={view.citations} />
+      <footer class="answer-foot">
+        <span class="tools">
+          {view.text && <CopyButton text={view.text} />}
+          <IconButton name="again" label="Answer again" testid="retry" onClick={again} />
+          <a class="icon-button" href={turnAddress(view.turnId)} title="See how it went, event by event" aria-label="Inspect this turn" data-testid="inspect">
+            <Icon name="wave" />
+          </a>
+        </span>
+        <span class="faint">
+          {[total === undefined ? "" : duration(total), tokens === undefined ? "" : count(tokens, "token")].filter(Boolean).join(" · ")}
+        </span>
+      </footer>
+    </>
+  );
+}
+
+function CopyButton({ text }: { text: string }) {
+  const [isCopied, setCopied] = useState(false);
+  const copy = async () => {
+    if (!(await copyText(text))) return;
+    setCopied(true);
+    setTimeout(() => setCopied(false), 1500);
+  };
+  return <IconButton name={isCopied ? "review" : "copy"} label={isCopied ? "Copied" : "Copy the answer"} testid="copy" onClick={copy} />;
+}
+
+function Sources({ citations }: { citations: readonly CitationEvent[] }) {
+  const first = new Map<number, CitationEvent>();
+  for (const citation of citations) if (!first.has(citation.index)) first.set(citation.index, citation);
+  if (!first.size) return null;
+  return (
+    <ul class="sources" aria-label="Sources" data-testid="sources">
+      {[...first.values()].map((citation) => (
+        <li key={citation.index}>
+          <button type="button" data-source={citation.index}>
+            <span class="hit-index">{citation.index}</span>
+            <span class="source-title">{citation.title ?? citation.document_id}</span>
+            {citation.heading && citation.heading !== citation.title && <span class="faint source-heading">{citation.heading.split(" > ").at(-1)}</span>}
+          </button>
+        </li>
+      ))}
+    </ul>
+  );
+}
