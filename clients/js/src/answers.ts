@@ -20,6 +20,8 @@ export interface StartOptions {
   agent?: string;
   /** An id of your own; the same one again joins the same turn. */
   turnId?: string;
+  /** The turn of the session that it goes on after: the last one without it, none if it is empty. */
+  parentTurnId?: string;
   onBusy?: "enqueue" | "reject" | "interrupt";
   /** What happens to the turn when its last reader leaves. */
   onDisconnect?: "continue" | "cancel" | { grace: number };
@@ -122,7 +124,22 @@ export interface DocumentText extends TurnwireDocument {
 }
 
 export interface Agent {
-  id: string;
+  name: string;
+  /** Whether it answers when nobody is named. */
+  is_default: boolean;
+  takes_attachments: boolean;
+}
+
+/** Who you are to the server. */
+export interface Me {
+  /** Null for who presents no valid key. */
+  principal: string | null;
+  scopes: string[];
+  login_required: boolean;
+  logged_in: boolean;
+  version: string;
+  documents: boolean;
+  upload_suffixes: string[];
 }
 
 export interface Budget {

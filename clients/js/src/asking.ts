@@ -4,12 +4,13 @@ import type { StartOptions } from "./answers.js";
 
 /** In the words of the wire. */
 export function messageBody(options: Omit<StartOptions, "signal" | "idempotencyKey">): Record<string, unknown> {
-  const { message, sessionId, agent, turnId, onBusy, onDisconnect, review, answer, attachments } = options;
+  const { message, sessionId, agent, turnId, parentTurnId, onBusy, onDisconnect, review, answer, attachments } = options;
   return {
     message,
     session_id: sessionId,
     agent,
     turn_id: turnId,
+    parent_turn_id: parentTurnId,
     on_busy: onBusy,
     on_disconnect: onDisconnect,
     review,

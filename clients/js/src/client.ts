@@ -1,6 +1,6 @@
 /** The client: turns are started and joined here, and everything else has its door here. */
 
-import type { Agent, Budget, Decision, Snapshot, StartOptions } from "./answers.js";
+import type { Agent, Budget, Decision, Me, Snapshot, StartOptions } from "./answers.js";
 import { messageBody, uuid } from "./asking.js";
 import type { ConnectionListener, ConnectionState } from "./connection.js";
 import { Documents } from "./documents.js";
@@ -86,9 +86,14 @@ export class TurnwireClient {
     });
   }
 
-  /** Who can answer; the first one does by default. */
+  /** Who can answer. */
   async agents(): Promise<Agent[]> {
-    return (await this.request<{ data: Agent[] }>("GET", "/v1/models")).data;
+    return (await this.request<{ agents: Agent[] }>("GET", "/v1/agents")).agents;
+  }
+
+  /** Who you are, also without a key. */
+  me(): Promise<Me> {
+    return this.request("GET", "/v1/me");
   }
 
   /** The tokens that you have used today. */

@@ -4,14 +4,13 @@ import type { Decision, StartOptions } from "./answers.js";
 import { messageBody, uuid } from "./asking.js";
 import type { TurnwireClient } from "./client.js";
 import { TurnwireError } from "./errors.js";
-import type { Followed, TurnEvent } from "./events.js";
-import { leavable } from "./follow.js";
+import type { TurnEvent } from "./events.js";
 import type { Http } from "./http.js";
 import type { Control } from "./places.js";
 import { SocketLine } from "./socket_line.js";
 import { SocketReader } from "./socket_reader.js";
-import type { FollowOptions } from "./turn.js";
-import { heed, pauseBefore } from "./waiting.js";
+import { SocketTurn } from "./socket_turn.js";
+import { pauseBefore } from "./waiting.js";
 
 /** The errors after which the same words may be said again. A socket does not tell the status. */
 const LATER = new Set(["shutting_down", "store_failed", "too_many_turns", "too_many_streams", "internal_error"]);
@@ -256,62 +255,5 @@ export class TurnwireSocket {
     for (const channel of this.#channels.values()) for (const reader of channel.readers) reader.fail(error);
     this.#channels.clear();
     this.#byTurn.clear();
-  }
-}
-
-/** A turn on a socket. */
-export class SocketTurn {
-  readonly id: string;
-  readonly #socket: TurnwireSocket;
-  #sessionId: string | undefined;
-  #position = 0;
-  #first: SocketReader | undefined;
-
-  /** Made by `socket.start` and `socket.turn`; `first` has heard the turn from its start. */
-  constructor(socket: TurnwireSocket, id: string, sessionId?: string, first?: SocketReader) {
-    this.#socket = socket;
-    this.id = id;
-    this.#sessionId = sessionId;
-    this.#first = first;
-  }
-
-  /** Of a turn that was joined by its id alone it is known from its first event on. */
-  get sessionId(): string | undefined {
-    return this.#sessionId;
-  }
-
-  /** Of the event that was yielded last. */
-  get position(): number {
-    return this.#position;
-  }
-
-  /** As those of a turn that is followed by fetch. */
-  events(options: FollowOptions = {}): AsyncGenerator<Followed, void, undefined> {
-    return leavable(options.signal, (signal) => this.#follow({ ...options, signal }));
-  }
-
-  cancel(): Promise<void> {
-    return this.#socket.cancel(this.id);
-  }
-
-  decide(callId: string, decision: Decision): Promise<void> {
-    return this.#socket.decide(this.id, callId, decision);
-  }
-
-  async *#follow({ after, signal, onControl }: FollowOptions): AsyncGenerator<Followed, void, undefined> {
-    const first = this.#first;
-    this.#first = undefined;
-    const reader = first && after === undefined ? first : this.#socket.read(this.id, after);
-    if (first && first !== reader) this.#socket.leave(this.id, first);
-    try {
-      for await (const item of reader.items(signal!, () => this.#socket.again(this.id))) {
-        if (item.event) this.#position = item.position;
-        else if (onControl) heed(() => onControl({ type: item.control }));
-        if (item.event?.type === "session") this.#sessionId = item.event.session_id;
-        yield item;
-      }
-    } finally {
-      this.#socket.leave(this.id, reader);
-    }
   }
 }
