@@ -1,0 +1,93 @@
+// Starting turns and asking for everything else.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { all, clientOf, cut, done, positions, refusal, scripted, status, stream, token, until } from "./scripted.mjs";
+
+test("a start is tried again with the same key, and its stream is read from the answer itself", async (t) => {
+  const server = await scripted(t, cut, status(503), stream(token(1) + done(2)));
+  const turn = await clientOf(server, { key: () => "tw_k" }).start({
+    message: "Hi", sessionId: "mine", onBusy: "interrupt", onDisconnect: { grace: 3 }, parentTurnId: "",
+  });
+  assert.deepEqual([turn.id, turn.sessionId, turn.position], ["t", "s", 0]);
+  assert.deepEqual(positions(await all(turn.events())), [1, 2]);
+  assert.equal(turn.position, 2);
+  assert.equal(server.requests.length, 3);
+  const keys = new Set(server.requests.map(({ headers }) => headers["idempotency-key"]));
+  assert.equal(keys.size, 1);
+  assert.ok([...keys][0].length >= 32);
+  assert.equal(server.requests[2].headers.authorization, "Bearer tw_k");
+  assert.deepEqual(JSON.parse(server.requests[2].body), {
+    message: "Hi", session_id: "mine", on_busy: "interrupt", on_disconnect: { grace: 3 }, parent_turn_id: "",
+  });
+});
+
+test("two starts are two turns, unless they have one key", async (t) => {
+  const server = await scripted(t, stream(done(1)));
+  const client = clientOf(server);
+  for (const idempotencyKey of [undefined, undefined, "mine"]) await client.start({ message: "Hi", idempotencyKey });
+  const keys = server.requests.map(({ headers }) => headers["idempotency-key"]);
+  assert.equal(new Set(keys).size, 3);
+  assert.equal(keys[2], "mine");
+});
+
+test("a start that is refused is not tried again", async (t) => {
+  const server = await scripted(t, status(422, refusal("agent_not_found")));
+  await assert.rejects(clientOf(server).start({ message: "Hi", agent: "nobody" }), { status: 422, code: "agent_not_found" });
+  assert.equal(server.requests.length, 1);
+});
+
+test("a signal ends the trying, and not the stream that came of it", async (t) => {
+  const server = await scripted(t, stream(token(1) + done(2)), cut);
+  const stop = new AbortController();
+  const client = clientOf(server, { retry: { first: 60_000, most: 60_000 } });
+  const turn = await client.start({ message: "Hi", signal: stop.signal });
+  const starting = client.start({ message: "Hi", signal: stop.signal });
+  await until(() => client.connection === "offline");
+  stop.abort(new Error("enough"));
+  await assert.rejects(starting, /enough/);
+  assert.deepEqual(positions(await all(turn.events())), [1, 2]);
+});
+
+test("a second reader of a turn that was started opens a stream of its own", async (t) => {
+  const server = await scripted(t, stream(token(1) + done(2)));
+  const turn = await clientOf(server).start({ message: "Hi" });
+  const [first, second] = await Promise.all([all(turn.events()), all(turn.events())]);
+  assert.deepEqual(first, second);
+  assert.deepEqual(server.requests.map(({ url }) => url), ["/chat/stream", "/v1/turns/t/events"]);
+});
+
+test("an erasure whose answer was lost is done", async (t) => {
+  const server = await scripted(t, cut, status(404, refusal("session_not_found")));
+  await clientOf(server).sessions.delete("a/b");
+  assert.equal(server.requests[1].url, "/v1/sessions/a%2Fb");
+  await assert.rejects(clientOf(server).sessions.delete("x"), { code: "session_not_found" });
+});
+
+test("what would do a thing twice is tried once", async (t) => {
+  const server = await scripted(t, cut);
+  const client = clientOf(server);
+  await assert.rejects(client.request("POST", "/v1/anything", {}), { code: "network" });
+  await assert.rejects(client.sessions.create({ title: "New" }), { code: "network" });
+  await assert.rejects(client.documents.upload(new Blob(["text"]), undefined, { name: "a.md" }), { code: "network" });
+  assert.equal(server.requests.length, 3);
+});
+
+test("an answer that hangs, or is somebody else's, is an error that may go away", async (t) => {
+  const server = await scripted(t, () => {}, status(200, undefined));
+  const client = clientOf(server, { retry: { heartbeat: 20, attempts: 2 } });
+  await assert.rejects(client.budget(), { code: "not_turnwire", retryable: true });
+  assert.equal(server.requests.length, 2);
+});
+
+test("decisions and searches are put in the words of the routes", async (t) => {
+  const server = await scripted(t, status(200, {}));
+  const client = clientOf({ url: `${server.url}/mounted/` });
+  await client.decide("t/1", "c 1", { approved: false, reason: "no" });
+  await client.sessions.list({ search: "a&b", limit: 3 });
+  await client.documents.get("d", { start: 1, end: 5 });
+  assert.deepEqual(server.requests.map(({ method, url, body }) => [method, url, body]), [
+    ["POST", "/mounted/v1/turns/t%2F1/approvals/c%201", '{"approved":false,"reason":"no"}'],
+    ["GET", "/mounted/v1/sessions?search=a%26b&limit=3", ""],
+    ["GET", "/mounted/v1/documents/d?start=1&end=5", ""],
+  ]);
+});
