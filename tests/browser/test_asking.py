@@ -158,8 +158,8 @@ async def test_an_uploaded_document_is_answered_from(
         assert server.turnwire.librarian is not None
         await within(server.turnwire.librarian.settled())
         await page.part("upload-input").set_input_files(treasure)
-        await expect(page.part("uploads").get_by_text("treasure.md")).to_be_visible()
-        await expect(page.page.locator('[data-state="done"]').first).to_be_visible()
+        upload = page.part("uploading").filter(has_text="treasure.md")
+        await expect(upload).to_have_attribute("data-state", "done")
         await page.ask("Where is the treasure of Baltrum buried?")
         await page.ended()
         await expect(page.answer).to_contain_text("under the oak")
