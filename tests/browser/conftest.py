@@ -1,7 +1,6 @@
 """Debian's Chromium, once a process, and servers for it on the same event loop."""
 
 import os
-import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -11,13 +10,13 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
+from bench.browsing import find_browser
 from tests.server.conftest import errors_in_the_log, puppet, shelf
 from tests.serving import Served, quick_settings, serving
 from turnwire import Turnwire
 
 __all__ = ["errors_in_the_log", "puppet", "shelf"]
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 
@@ -29,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def browser_program() -> str:
-    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    found = find_browser()
     if found is None:
         pytest.fail("these tests drive a browser: apt-get install chromium")
     return found
