@@ -7,35 +7,18 @@ import { Conversation } from "./conversation.ts";
 import { IconButton } from "./icons.tsx";
 import { useObserved } from "./observed.ts";
 import { Composer } from "./parts/composer.tsx";
+import { SourcePanel } from "./parts/document.tsx";
 import { DocumentsPanel } from "./parts/documents.tsx";
-import { Login } from "./parts/login.tsx";
+import { Gate } from "./parts/gate.tsx";
 import { Sidebar } from "./parts/sidebar.tsx";
-import { type Source, SourcePanel } from "./parts/sources.tsx";
+import type { Source } from "./parts/sources.tsx";
 import { Transcript } from "./parts/transcript.tsx";
 import { Uploads } from "./parts/uploads.tsx";
-import { client, isStatus, logOut, type Me, type Offer, root, sessionAddress, told, whatIsOffered, whoAmI } from "./server.ts";
+import { client, isStatus, logOut, type Me, type Offer, root, sessionAddress, whatIsOffered } from "./server.ts";
 import { SessionList } from "./sessions.ts";
 import { statusOf } from "./words.ts";
 
 const sessionInAddress = (): string | null => new URLSearchParams(location.search).get("session");
-
-function App() {
-  const [me, setMe] = useState<Me | null>(null);
-  const [problem, setProblem] = useState<string | null>(null);
-  const enter = useCallback(() => {
-    whoAmI().then(
-      (found) => (setMe(found), setProblem(null)),
-      (error: unknown) => {
-        setProblem(told(error));
-        if (!isStatus(error, 403)) setTimeout(enter, 2000);
-      },
-    );
-  }, []);
-  useEffect(enter, []);
-  if (me?.login_required) return <Login onDone={setMe} />;
-  if (!me) return problem ? <main class="login"><p role="alert" class="failure">{problem}</p></main> : null;
-  return <Home me={me} onLeave={() => setMe({ ...me, login_required: true, logged_in: false })} />;
-}
 
 type Panel = { kind: "source"; source: Source } | { kind: "documents" } | null;
 
@@ -128,7 +111,7 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
       <main class="main">
         <header class="main-head">
           <IconButton name="menu" label="Conversations" class="only-narrow" testid="menu" onClick={() => setSideOpen(true)} />
-          <h1 class="title" data-testid="title">{title ?? (path.length ? "New conversation" : "")}</h1>
+          <h1 class="title" data-testid="title">{title ?? path[0]?.message ?? ""}</h1>
           <Connection />
         </header>
         <Transcript
@@ -238,4 +221,4 @@ function useDrop(onFiles: ((files: File[]) => void) | null): boolean {
   return isOver;
 }
 
-render(<App />, document.getElementById("root")!);
+render(<Gate>{(me, leave) => <Home me={me} onLeave={leave} />}</Gate>, document.getElementById("root")!);

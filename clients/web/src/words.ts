@@ -25,7 +25,7 @@ export function statusOf(view: TurnView): string {
   if (view.outcome) return view.outcome === "completed" ? "Answer complete" : ENDS[view.outcome];
   if (view.approvals.length) return `Waiting for your decision about ${view.approvals[0]!.tool}`;
   const step = view.steps.findLast((one) => one.state === "running");
-  if (step) return stepTitle(step);
+  if (step) return step.kind === "tool" ? `Running ${step.name}` : stepTitle(step);
   if (view.text) return "Answering";
   return view.status ?? (view.reasoning ? "Thinking" : "Working");
 }

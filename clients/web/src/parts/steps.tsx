@@ -34,7 +34,7 @@ export function Steps({ view }: { view: TurnView }) {
           {view.steps.map((step) => (
             <Step key={`${step.kind}-${step.id}-${step.position}`} step={step} hits={hits} />
           ))}
-          {!isOver && view.status && !view.text && (
+          {!isOver && view.status && !view.text && view.steps.every((step) => step.state !== "running") && (
             <li class="step running note">
               <span class="dot" />
               <span class="shimmer">{view.status}</span>
@@ -75,7 +75,7 @@ function Step({ step, hits }: { step: StepView; hits: Map<number, Hit> }) {
     </>
   );
   return (
-    <li class={`step ${step.kind} ${step.state}`} data-testid={`step-${step.kind}`} data-state={step.state}>
+    <li class={`step ${step.kind} ${step.state} ${step.name === "rejected" ? "rejected" : ""}`} data-testid={`step-${step.kind}`} data-state={step.state}>
       {more ? (
         <details>
           <summary>{head}</summary>

@@ -41,9 +41,7 @@ export class TurnItem extends Component<TurnProps> {
         {isBegun && (
           <article class="answer" aria-label={`Answer${agentName ? ` of ${agentName}` : ""}`}>
             {agentName && <div class="who">{agentName}</div>}
-            <Reasoning view={view} />
-            <Steps view={view} />
-            <AnswerText view={view} />
+            <Reading view={view} />
             {mayDecide && !view.outcome && view.approvals.map((asked) => <Approval key={asked.call_id} turnId={view.turnId} asked={asked} />)}
             <Ending entry={entry} conversation={conversation} />
           </article>
@@ -132,6 +130,17 @@ function Places({ entry, conversation, place, places }: Omit<TurnProps, "agentNa
   );
 }
 
+/** What stands in an answer, as far as it has come. */
+export function Reading({ view }: { view: TurnView }) {
+  return (
+    <>
+      <Reasoning view={view} />
+      <Steps view={view} />
+      <AnswerText view={view} />
+    </>
+  );
+}
+
 function Reasoning({ view }: { view: TurnView }) {
   if (!view.reasoning) return null;
   const isThinking = !view.outcome && !view.text;
@@ -212,7 +221,7 @@ function Sources({ citations }: { citations: readonly CitationEvent[] }) {
           <button type="button" data-source={citation.index}>
             <span class="hit-index">{citation.index}</span>
             <span class="source-title">{citation.title ?? citation.document_id}</span>
-            {citation.heading && citation.heading !== citation.title && <span class="faint source-heading">{citation.heading.split(" > ").at(-1)}</span>}
+            {citation.heading && citation.heading !== citation.title && <span class="faint source-heading">{citation.heading.split(/ [>›] /).at(-1)}</span>}
           </button>
         </li>
       ))}

@@ -18,10 +18,10 @@ const cites = {
 };
 
 const renderer = {
-  code({ text, lang }: Tokens.Code) {
-    return `<pre data-lang="${escape((lang ?? "").split(/\s/)[0]!)}"><code>${escape(text)}</code></pre>`;
+  code(text: string, lang = "") {
+    return `<pre data-lang="${escape(lang.split(/\s/)[0]!)}"><code>${escape(text)}</code></pre>`;
   },
-  checkbox: ({ checked }: Tokens.Checkbox) => `<span data-task="${checked ? "x" : ""}"></span>`,
+  checkbox: (isChecked: boolean) => `<span data-task="${isChecked ? "x" : ""}"></span>`,
 };
 
 const plain = new Marked({ gfm: true, renderer });

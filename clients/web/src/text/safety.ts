@@ -16,12 +16,12 @@ const PICTURE = /^data:image\/(?:png|jpe?g|gif|webp|avif);/i;
 
 const purify = DOMPurify(window);
 purify.addHook("afterSanitizeAttributes", (node) => {
-  if (node instanceof HTMLImageElement) restrictImage(node);
-  else if (node instanceof HTMLAnchorElement) restrictLink(node);
+  // Here, and not later: an image is fetched as soon as it belongs to the page.
+  if (node.nodeName === "IMG") restrictImage(node as HTMLImageElement);
 });
 
 export function safeFragment(html: string): DocumentFragment {
-  return purify.sanitize(html, {
+  const fragment = purify.sanitize(html, {
     ALLOWED_TAGS: TAGS,
     ALLOWED_ATTR: ATTRIBUTES,
     ALLOW_DATA_ATTR: false,
@@ -29,6 +29,8 @@ export function safeFragment(html: string): DocumentFragment {
     ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|data:image\/|[^a-z]|[a-z+.-]+(?:[^a-z+.\-:]|$))/i,
     RETURN_DOM_FRAGMENT: true,
   });
+  for (const link of fragment.querySelectorAll("a")) restrictLink(link);
+  return fragment;
 }
 
 function restrictImage(image: HTMLImageElement): void {
@@ -41,7 +43,6 @@ function restrictImage(image: HTMLImageElement): void {
   const link = image.ownerDocument.createElement("a");
   link.href = address.href;
   link.textContent = image.alt || "image";
-  restrictLink(link);
   image.replaceWith(link);
 }
 

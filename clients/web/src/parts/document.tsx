@@ -1,0 +1,57 @@
+/** The document that a chip stands on, opened at the passage. */
+
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { DocumentText } from "../../../js/src/index.ts";
+import { IconButton } from "../icons.tsx";
+import { client, isStatus, told } from "../server.ts";
+import { documentFragment } from "../text/passages.ts";
+import type { Source } from "./sources.tsx";
+
+export function SourcePanel({ source, onClose }: { source: Source; onClose: () => void }) {
+  const [found, setFound] = useState<DocumentText | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+  const paper = useRef<HTMLDivElement>(null);
+  const heading = useRef<HTMLHeadingElement>(null);
+  useEffect(() => heading.current?.focus(), [source]);
+  useEffect(() => {
+    let isWanted = true;
+    setFound((now) => (now?.id === source.document_id ? now : null));
+    setProblem(null);
+    client.documents.get(source.document_id).then(
+      (document) => isWanted && setFound(document),
+      (error: unknown) => isWanted && setProblem(isStatus(error, 404) ? "This document is no longer there." : told(error)),
+    );
+    return () => void (isWanted = false);
+  }, [source.document_id]);
+  useLayoutEffect(() => {
+    if (!found?.text || !paper.current) return;
+    const isMarkdown = found.format === "markdown" || /\.(md|markdown|mdx)$/i.test(found.name);
+    paper.current.replaceChildren(documentFragment(found.text, isMarkdown, source.source_start, source.source_end));
+    const mark = paper.current.querySelector("mark");
+    if (mark) mark.scrollIntoView({ block: "center" });
+    else paper.current.parentElement!.scrollTop = 0;
+  }, [found, source]);
+  return (
+    <section class="panel-inner" aria-labelledby="source-title" data-testid="source">
+      <header class="panel-head">
+        <div>
+          <h2 id="source-title" tabIndex={-1} ref={heading}>
+            {found?.title ?? source.title ?? "Document"}
+          </h2>
+          <div class="faint small">{found ? `${found.name}${source.page_number ? ` · page ${source.page_number}` : ""}` : ""}</div>
+        </div>
+        <IconButton name="close" label="Close the document" testid="source-close" onClick={onClose} />
+      </header>
+      <div class="panel-body" tabIndex={0} role="region" aria-label="The document's text">
+        {problem && (
+          <>
+            <p role="alert" class="problem">{problem}</p>
+            {source.supporting_quote && <blockquote>{source.supporting_quote}</blockquote>}
+          </>
+        )}
+        {!found && !problem && <div class="skeleton" aria-label="Loading" />}
+        <div class="prose document" ref={paper} />
+      </div>
+    </section>
+  );
+}
