@@ -111,7 +111,13 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
       <main class="main">
         <header class="main-head">
           <IconButton name="menu" label="Conversations" class="only-narrow" testid="menu" onClick={() => setSideOpen(true)} />
-          <h1 class="title" data-testid="title">{title ?? path[0]?.message ?? ""}</h1>
+          {path.length > 0 ? (
+            <h1 class="title" data-testid="title">
+              {title ?? path[0]!.message}
+            </h1>
+          ) : (
+            <span class="title" />
+          )}
           <Connection />
         </header>
         <Transcript

@@ -24,6 +24,7 @@ import { client, isStatus, newId, told } from "./server.ts";
 const REPLAYED = 6;
 const FRAME_BUDGET_MS = 12;
 const HIDDEN_MS = 60_000;
+const AGAIN_MS = 1_500;
 
 export class Conversation extends Observed {
   session: Session | null = null;
@@ -116,7 +117,7 @@ export class Conversation extends Observed {
   }
 
   async stop(entry: Entry): Promise<void> {
-    if (!entry.turnId) return;
+    if (!entry.turnId) return this.#drop(entry);
     this.#put({ ...entry, isStopping: true });
     try {
       await client.cancel(entry.turnId);
@@ -149,12 +150,22 @@ export class Conversation extends Observed {
       this.#rehang(entry.key, record.turn_id);
       this.tell.moved();
     } catch (error) {
-      this.#put({ ...entry, phase: "refused", problem: told(error) });
-      this.#fail(error);
+      if (isAway(error)) void this.#postLater(entry, error);
+      else {
+        this.#put({ ...entry, phase: "refused", problem: told(error) });
+        this.#fail(error);
+      }
     } finally {
       this.#sending--;
       this.#schedule();
     }
+  }
+
+  /** Its key is the turn's id, so that a message which did arrive is not asked twice. */
+  async #postLater(entry: Entry, error: unknown): Promise<void> {
+    this.#put({ ...entry, problem: told(error) });
+    await new Promise((go) => setTimeout(go, AGAIN_MS));
+    if (this.#find(entry.key)) await this.#post(entry);
   }
 
   async #begin(): Promise<string> {
@@ -339,6 +350,9 @@ function entryOf(turn: Snapshot, isReplayed: boolean): Entry {
     replay: isReplayed ? EMPTY_VIEW : null,
   };
 }
+
+/** Nobody answered, or one who is just leaving or not yet there. */
+const isAway = (error: unknown): boolean => error instanceof TurnwireError && (error.status === 0 || error.status === 503);
 
 const phaseOf = (phase: TurnRecord["phase"]): Entry["phase"] => (phase === "waiting" ? "running" : phase);
 

@@ -58,6 +58,12 @@ export function stepsSummary(steps: readonly StepView[]): string {
   return said.join(" · ");
 }
 
+/** Where in its document something stands, without the document's own title. */
+export function placeIn({ heading, title }: { heading?: string; title?: string }): string {
+  const parts = (heading ?? "").split(/ [>›] /);
+  return (parts[0] === title ? parts.slice(1) : parts).join(" › ");
+}
+
 const DAY = 86_400_000;
 
 /** Which part of the list of sessions a moment belongs to. */

@@ -3,6 +3,7 @@
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { CitationEvent, TurnView } from "../../../js/src/index.ts";
 import { markdownFragment } from "../text/answer.ts";
+import { placeIn } from "../words.ts";
 
 /** What can be opened: a citation, or a hit that none of the citations names, or a whole document. */
 export type Source = Pick<CitationEvent, "document_id" | "title" | "url" | "heading" | "page_number" | "supporting_quote" | "source_start" | "source_end"> & {
@@ -55,7 +56,7 @@ export function PeekCard({ peek, onOpen, onLeave, onStay }: { peek: Peek; onOpen
 }
 
 function Where({ source }: { source: Source }) {
-  const said = [source.heading !== source.title ? source.heading : "", source.page_number ? `page ${source.page_number}` : ""];
+  const said = [placeIn(source), source.page_number ? `page ${source.page_number}` : ""];
   const text = said.filter(Boolean).join(" · ");
   return text ? <div class="faint small">{text}</div> : null;
 }

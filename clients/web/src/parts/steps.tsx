@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import type { Hit, StepView, TurnView } from "../../../js/src/index.ts";
 import { Icon, type IconName } from "../icons.tsx";
-import { count, duration, statusOf, stepsSummary, stepTitle } from "../words.ts";
+import { count, duration, placeIn, statusOf, stepsSummary, stepTitle } from "../words.ts";
 
 const MOST_SHOWN = 4_000;
 const ICONS: { [kind in StepView["kind"]]: IconName } = { search: "search", review: "review", tool: "tool", handoff: "handoff" };
@@ -172,14 +172,14 @@ function called(step: StepView) {
 function Hits({ hits, label }: { hits: Hit[]; label?: string }) {
   return (
     <>
-      {label && <h4>{label}</h4>}
+      {label && <div class="label">{label}</div>}
       <ul class={`hits ${label === "Dropped" ? "dropped" : ""}`}>
         {hits.map((hit) => (
           <li key={hit.index}>
             <span class="hit-index">{hit.index}</span>
             <span>
               <strong>{hit.title ?? (hit.document_id || `Hit ${hit.index}`)}</strong>
-              {hit.heading && hit.heading !== hit.title && <span class="faint"> › {hit.heading}</span>}
+              {placeIn(hit) && <span class="faint"> › {placeIn(hit)}</span>}
               {hit.text && <span class="excerpt">{hit.text}</span>}
             </span>
           </li>
@@ -193,7 +193,7 @@ export function Json({ label, value }: { label: string; value: unknown }) {
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
   return (
     <>
-      <h4>{label}</h4>
+      <div class="label">{label}</div>
       <pre class="json" tabIndex={0} role="region" aria-label={label}>
         {text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n… ${count(text.length - MOST_SHOWN, "character")} more` : text}
       </pre>

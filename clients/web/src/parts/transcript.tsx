@@ -73,6 +73,8 @@ export function Transcript(props: TranscriptProps) {
   const click = (event: MouseEvent) => {
     const copy = (event.target as Element).closest<HTMLElement>("[data-copy]");
     if (copy) return void copyCode(copy);
+    // Who unfolds something wants to read it, and not to be taken to the end.
+    if ((event.target as Element).closest("summary, [aria-expanded]")) isFollowing.current = false;
     const chip = chipOf(event);
     const source = chip && sourceFor(chip);
     if (!chip || !source) return;

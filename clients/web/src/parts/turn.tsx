@@ -10,7 +10,7 @@ import { focusFirst } from "../focusing.ts";
 import { Icon, IconButton } from "../icons.tsx";
 import { turnAddress } from "../server.ts";
 import { AnswerPaper } from "../text/answer.ts";
-import { count, duration, outcomeWord } from "../words.ts";
+import { count, duration, outcomeWord, placeIn } from "../words.ts";
 import { Approval } from "./approvals.tsx";
 import { isEnter } from "./composer.tsx";
 import { Steps } from "./steps.tsx";
@@ -85,17 +85,19 @@ function Asked({ entry, conversation, place, places }: Omit<TurnProps, "agentNam
       </form>
     );
   }
+  const takeBack = <IconButton name="close" label="Take this message back" testid="unqueue" onClick={() => conversation.stop(entry)} />;
   return (
     <article class="asked" aria-label="You asked">
       <div class="bubble" data-testid="message">
         {entry.message}
       </div>
       <div class="asked-foot">
-        {entry.phase === "sending" && <span class="faint">Sending…</span>}
+        {entry.phase === "sending" && <span class="faint">{entry.problem ? "Waits for the server…" : "Sending…"}</span>}
+        {entry.phase === "sending" && entry.problem && takeBack}
         {entry.phase === "queued" && (
           <>
             <span class="badge">Queued</span>
-            <IconButton name="close" label="Take this message back" testid="unqueue" onClick={() => conversation.stop(entry)} />
+            {takeBack}
           </>
         )}
         {entry.phase === "refused" && (
@@ -221,7 +223,7 @@ function Sources({ citations }: { citations: readonly CitationEvent[] }) {
           <button type="button" data-source={citation.index}>
             <span class="hit-index">{citation.index}</span>
             <span class="source-title">{citation.title ?? citation.document_id}</span>
-            {citation.heading && citation.heading !== citation.title && <span class="faint source-heading">{citation.heading.split(/ [>›] /).at(-1)}</span>}
+            {placeIn(citation) && <span class="faint source-heading">{placeIn(citation)}</span>}
           </button>
         </li>
       ))}
