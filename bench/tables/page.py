@@ -18,7 +18,7 @@ def page(plan: Plan) -> Table:
             Column("word_ms", "first word ms", 0),
             Column("long_tasks", "long tasks", 0),
             Column("longest_ms", "longest ms", 0),
-            Column("us_per_token", "main thread µs/token", 0),
+            Column("us_per_token", "main thread CPU µs/token", 0),
         ),
     )
     case = f"{plan.scale.page_tokens:,} tokens at {PACE}/s"

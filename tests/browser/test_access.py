@@ -175,7 +175,6 @@ async def test_axe_finds_nothing_that_keeps_anybody_out(
         await page.page.goto(server.url)
         await expect(page.part("login")).to_be_visible()
         assert await violations(page) == []
-        page.complaints.clear()  # The browser complains of what is refused without a key.
 
 
 async def test_on_a_phone_nothing_is_cut_off_or_out_of_reach(

@@ -86,7 +86,6 @@ async def test_a_server_that_is_killed_and_started_again_is_come_back_to(browser
             await page.ask("5")
             await page.ended()
             await expect(page.answer).to_have_text("0 1 2 3 4")
-            page.complaints.clear()  # A browser complains of every connection that fails.
 
 
 async def test_a_network_that_is_gone_for_a_while_costs_nothing(browser: Browser, serve: Serve, puppet: Puppet) -> None:
@@ -105,4 +104,3 @@ async def test_a_network_that_is_gone_for_a_while_costs_nothing(browser: Browser
         part.end()
         await page.ended()
         await expect(page.answer).to_have_text("One, more, more, more, last.")
-        page.complaints.clear()
