@@ -40,6 +40,8 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
   }, []);
   const [conversation, setConversation] = useState(() => open(sessionInAddress()));
   useObserved(conversation);
+  const shown = useRef(conversation);
+  shown.current = conversation;
   const pick = useCallback(
     (sessionId: string | null, isBack = false) => {
       setConversation((now) => {
@@ -65,7 +67,11 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
     );
     const back = () => pick(sessionInAddress(), true);
     addEventListener("popstate", back);
-    return () => removeEventListener("popstate", back);
+    return () => {
+      removeEventListener("popstate", back);
+      list.close();
+      shown.current.close();
+    };
   }, []);
 
   const closePanel = () => {

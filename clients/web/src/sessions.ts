@@ -13,14 +13,25 @@ export class SessionList extends Observed {
   hasMore = false;
   search = "";
   #asked = 0;
+  readonly #clock: ReturnType<typeof setInterval>;
   #soon: ReturnType<typeof setTimeout> | undefined;
 
   constructor() {
     super();
     // Others may ask too, from other devices; nothing tells of sessions that nobody here follows.
-    setInterval(() => !document.hidden && this.#shown <= PAGE && this.refresh(), FRESH_MS);
-    document.addEventListener("visibilitychange", () => !document.hidden && this.refresh());
+    this.#clock = setInterval(() => !document.hidden && this.#shown <= PAGE && this.refresh(), FRESH_MS);
+    document.addEventListener("visibilitychange", this.#onVisibility);
   }
+
+  close(): void {
+    clearInterval(this.#clock);
+    clearTimeout(this.#soon);
+    document.removeEventListener("visibilitychange", this.#onVisibility);
+  }
+
+  #onVisibility = (): void => {
+    if (!document.hidden) this.refresh();
+  };
 
   get #shown(): number {
     return this.sessions?.length ?? 0;

@@ -30,8 +30,8 @@ export function Transcript(props: TranscriptProps) {
   const lastKey = path.at(-1)?.key;
 
   const toEnd = () => {
-    const element = scroller.current!;
-    element.scrollTop = element.scrollHeight;
+    const element = scroller.current;
+    if (element) element.scrollTop = element.scrollHeight;
   };
   useLayoutEffect(() => {
     isFollowing.current = true;

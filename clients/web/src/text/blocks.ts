@@ -18,11 +18,11 @@ export interface Growth {
 
 export class BlockSplitter {
   #settled = "";
-  #hasCites = false;
+  #hasCites: boolean | null = null;
 
   grow(written: string, hasCites = false): Growth {
     const text = written.replace(/\r\n?/g, "\n");
-    const isAnew = hasCites !== this.#hasCites || !text.startsWith(this.#settled);
+    const isAnew = hasCites !== (this.#hasCites ?? hasCites) || !text.startsWith(this.#settled);
     if (isAnew) this.#settled = "";
     this.#hasCites = hasCites;
     const blocks = lexBlocks(text.slice(this.#settled.length), hasCites);
