@@ -1,6 +1,6 @@
 """The Obsidian plugin: its own tests, in an Obsidian that is mocked at its edge, with streams from a real server.
 
-They are in clients/obsidian/tests. Here is the server, whose agent does what the plugin's tests write in their messages.
+They are in clients/obsidian/tests. Here is the server, whose agent does what they write in their messages.
 """
 
 import asyncio

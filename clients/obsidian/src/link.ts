@@ -105,7 +105,7 @@ export function newId(): string {
   return `obsidian-${crypto.randomUUID()}`;
 }
 
-// eslint-disable-next-line no-restricted-globals -- requestUrl gives an answer only when all of it is there
+// Not requestUrl, which gives an answer only when all of it is there.
 const fetchOfTheWindow: typeof fetch = (input, init) => fetch(input, init);
 
 /** `fetch` by Obsidian's own means, which no server has to allow. The answer comes whole, and cannot be broken off. */
