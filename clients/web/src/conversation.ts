@@ -2,28 +2,18 @@
  * One session as this page sees it: what the server has told so far, and what was sent and is not yet told.
  *
  * Old turns come as snapshots, the last few and everything new from the session's one stream, so that what happens in
- * another tab or on another device is seen here too. Events are folded at most once per frame.
+ * another tab or on another device is seen here too.
  */
 
-import {
-  applyEvent,
-  EMPTY_VIEW,
-  type Followed,
-  type Session,
-  type Snapshot,
-  type TurnRecord,
-  TurnwireError,
-  type TurnView,
-  viewOfSnapshot,
-} from "../../js/src/index.ts";
-import { type Entry, visiblePath } from "./branches.ts";
+import { type Followed, type Session, type TurnRecord, TurnwireError } from "../../js/src/index.ts";
+import { visiblePath } from "./branches.ts";
+import { type Entry, foldedEntry, foreignEntry, phaseOf, sentEntry, snapshotEntry } from "./entries.ts";
+import { SessionStream } from "./following.ts";
 import { Observed } from "./observed.ts";
 import { client, isStatus, newId, told } from "./server.ts";
 
 /** So many of the last turns are read from their logs, which tell more than snapshots do. */
 const REPLAYED = 6;
-const FRAME_BUDGET_MS = 12;
-const HIDDEN_MS = 60_000;
 const AGAIN_MS = 1_500;
 
 export class Conversation extends Observed {
@@ -31,15 +21,11 @@ export class Conversation extends Observed {
   isLoading = false;
   /** Why it cannot be shown. */
   problem: string | null = null;
-  /** What was chosen where there is more than one answer, by parent. */
-  readonly chosen = new Map<string, string>();
+  /** What was chosen where there is more than one way to go on, by parent. */
+  readonly #chosen = new Map<string, string>();
   #entries: Entry[] = [];
-  #arrived: Followed[] = [];
-  #isScheduled = false;
+  #stream: SessionStream | null = null;
   #sending = 0;
-  #lastId: string | undefined;
-  #following: AbortController | null = null;
-  #hiding: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     public sessionId: string | null,
@@ -52,20 +38,18 @@ export class Conversation extends Observed {
     },
   ) {
     super();
-    document.addEventListener("visibilitychange", this.#onVisibility);
     if (sessionId) void this.#load(sessionId);
   }
 
   close(): void {
-    document.removeEventListener("visibilitychange", this.#onVisibility);
-    clearTimeout(this.#hiding);
-    this.#following?.abort();
-    this.#following = null;
+    this.#stream?.close();
+    this.#stream = null;
     this.sessionId = null;
   }
 
+  /** The turns to show, from the first to the last. */
   get path(): Entry[] {
-    return visiblePath(this.#entries, this.chosen);
+    return visiblePath(this.#entries, this.#chosen);
   }
 
   /** Those that stand where this one stands: edits and other answers. */
@@ -74,13 +58,13 @@ export class Conversation extends Observed {
   }
 
   choose(entry: Entry): void {
-    this.chosen.set(entry.parent ?? "", entry.key);
+    this.#chosen.set(entry.parent ?? "", entry.key);
     this.changed();
   }
 
   /** The one that is being answered. */
   get running(): Entry | undefined {
-    return this.#entries.find((entry) => entry.turnId && entry.phase !== "ended" && entry.phase !== "queued");
+    return this.#entries.find((entry) => entry.turnId && entry.phase === "running");
   }
 
   get isBusy(): boolean {
@@ -89,33 +73,29 @@ export class Conversation extends Observed {
 
   /** Asks; `after` says which turn it continues, `""` none, and without it the last one that is shown. */
   async send(message: string, agent: string | undefined, after?: string): Promise<void> {
-    const last = this.path.findLast((entry) => entry.phase !== "refused");
-    const parent = after ?? last?.turnId ?? undefined;
-    const isBranch = parent !== undefined && parent !== (this.#entries.findLast((entry) => entry.turnId)?.turnId ?? "");
-    const entry: Entry = {
+    const shown = this.path.findLast((entry) => entry.phase !== "refused");
+    const last = this.#entries.findLast((entry) => entry.turnId);
+    const parent = after ?? shown?.turnId ?? undefined;
+    const entry = sentEntry({
       key: newId(),
-      turnId: null,
-      parent: after === "" ? null : (parent ?? last?.key ?? null),
+      parent: after === "" ? null : (parent ?? shown?.key ?? null),
       message,
       agent,
-      sentParent: isBranch ? parent : undefined,
-      phase: "sending",
-      view: { ...EMPTY_VIEW, message },
-      replay: null,
-      isStopping: false,
-      problem: null,
-    };
+      // The session's last turn is what the server takes by itself, also if that is one we do not know of yet.
+      sentParent: parent === last?.turnId ? undefined : parent,
+    });
     this.#entries = [...this.#entries.filter((other) => other.phase !== "refused"), entry];
-    this.chosen.set(entry.parent ?? "", entry.key);
-    this.changed();
+    this.choose(entry);
     await this.#post(entry);
   }
 
   async resend(entry: Entry): Promise<void> {
-    this.#put({ ...entry, phase: "sending", problem: null });
-    await this.#post(this.#find(entry.key)!);
+    const again: Entry = { ...entry, phase: "sending", problem: null };
+    this.#put(again);
+    await this.#post(again);
   }
 
+  /** Stops an answer; takes a message back that waits. */
   async stop(entry: Entry): Promise<void> {
     if (!entry.turnId) return this.#drop(entry);
     this.#put({ ...entry, isStopping: true });
@@ -129,11 +109,6 @@ export class Conversation extends Observed {
     }
   }
 
-  async rename(title: string): Promise<void> {
-    if (this.sessionId) this.session = await client.sessions.rename(this.sessionId, title);
-    this.changed();
-  }
-
   async #post(entry: Entry): Promise<void> {
     this.#sending++;
     try {
@@ -145,10 +120,7 @@ export class Conversation extends Observed {
         ...(entry.agent ? { agent: entry.agent } : {}),
         ...(entry.sentParent === undefined ? {} : { parent_turn_id: entry.sentParent }),
       });
-      this.#put({ ...entry, turnId: record.turn_id, parent: record.parent_turn_id, phase: phaseOf(record.phase) });
-      this.chosen.set(record.parent_turn_id ?? "", entry.key);
-      this.#rehang(entry.key, record.turn_id);
-      this.tell.moved();
+      this.#took(entry, record);
     } catch (error) {
       if (isAway(error)) void this.#postLater(entry, error);
       else {
@@ -157,7 +129,7 @@ export class Conversation extends Observed {
       }
     } finally {
       this.#sending--;
-      this.#schedule();
+      this.#stream?.wake();
     }
   }
 
@@ -168,11 +140,20 @@ export class Conversation extends Observed {
     if (this.#find(entry.key)) await this.#post(entry);
   }
 
+  #took(entry: Entry, { turn_id: turnId, parent_turn_id: parent, phase }: TurnRecord): void {
+    // Messages that were sent before this one had an id hang on its key.
+    this.#entries = this.#entries.map((other) => (other.parent === entry.key ? { ...other, parent: turnId } : other));
+    this.#put({ ...entry, turnId, parent, phase: phaseOf(phase), problem: null });
+    this.#chosen.set(parent ?? "", entry.key);
+    this.#advance();
+    this.tell.moved();
+  }
+
   async #begin(): Promise<string> {
     this.session = await client.sessions.create();
     this.sessionId = this.session.id;
     this.tell.began(this.session.id);
-    void this.#follow();
+    this.#follow(this.session.id);
     return this.session.id;
   }
 
@@ -185,108 +166,78 @@ export class Conversation extends Observed {
       turns.sort((one, other) => (one.turn_id < other.turn_id ? -1 : 1));
       const firstOpen = turns.findIndex((turn) => turn.phase !== "ended");
       const cut = Math.max(0, Math.min(firstOpen < 0 ? turns.length : firstOpen, turns.length - REPLAYED));
+      const before = turns[cut - 1];
       this.session = session;
-      this.#entries = turns.map((turn, index) => entryOf(turn, index >= cut));
-      this.chosen.clear();
-      if (this.#entries.length) this.#show(this.#entries.at(-1)!);
-      this.#lastId = cut ? `${turns[cut - 1]!.turn_id}:${turns[cut - 1]!.last_position}` : undefined;
-      void this.#follow();
+      this.#entries = turns.map((turn, index) => snapshotEntry(turn, index >= cut));
+      this.#advance();
+      this.#chosen.clear();
+      if (this.#entries.length) this.#lead(this.#entries.at(-1)!);
+      this.#follow(sessionId, before && `${before.turn_id}:${before.last_position}`);
     } catch (error) {
-      this.problem = isStatus(error, 404) ? "This conversation is not there, or not yours." : told(error);
-      this.#fail(error);
+      this.#broke(error, "This conversation is not there, or not yours.");
     }
     this.isLoading = false;
     this.changed();
   }
 
-  async #follow(): Promise<void> {
-    const sessionId = this.sessionId;
-    if (!sessionId || this.#following) return;
-    const following = (this.#following = new AbortController());
-    try {
-      const options = { signal: following.signal, ...(this.#lastId ? { after: this.#lastId } : {}) };
-      for await (const item of client.followSession(sessionId, options)) {
-        if (following.signal.aborted) return;
-        if (item.control === "reset") return void this.#reload(sessionId);
-        this.#arrived.push(item);
-        this.#schedule();
-      }
-    } catch (error) {
-      if (following.signal.aborted) return;
-      this.problem = isStatus(error, 404) ? "This conversation was deleted." : told(error);
-      this.#fail(error);
-      this.changed();
+  #follow(sessionId: string, after?: string): void {
+    this.#stream?.close();
+    this.#stream = new SessionStream(sessionId, after, {
+      take: (item) => this.#take(item),
+      drawn: () => {
+        this.#advance();
+        this.changed();
+      },
+      reset: () => void this.#load(sessionId),
+      failed: (error) => this.#broke(error, "This conversation was deleted."),
+    });
+  }
+
+  #take(item: Followed): boolean {
+    const turnId = item.turnId;
+    if (!turnId) return true;
+    let index = this.#entries.findLastIndex((entry) => entry.turnId === turnId);
+    if (index < 0) {
+      // It may be the one that is just being sent: the answer to the POST will tell.
+      if (this.#sending) return false;
+      this.#adopt(turnId);
+      index = this.#entries.length - 1;
     }
+    this.#entries[index] = foldedEntry(this.#entries[index]!, item);
+    if (item.event?.type === "done" || item.event?.type === "message") this.tell.moved();
+    return true;
   }
-
-  #reload(sessionId: string): void {
-    this.#following?.abort();
-    this.#following = null;
-    this.#arrived = [];
-    void this.#load(sessionId);
-  }
-
-  #schedule(): void {
-    if (this.#isScheduled || !this.#arrived.length) return;
-    this.#isScheduled = true;
-    // A hidden page has no frames, but its title and its status line are still heard of.
-    if (document.hidden) setTimeout(this.#fold, 250);
-    else requestAnimationFrame(this.#fold);
-  }
-
-  #fold = (): void => {
-    this.#isScheduled = false;
-    const until = performance.now() + FRAME_BUDGET_MS;
-    const entries = new Map(this.#entries.map((entry) => [entry.turnId, entry]));
-    let count = 0;
-    for (const item of this.#arrived) {
-      const turnId = item.turnId;
-      if (turnId) {
-        let entry = entries.get(turnId);
-        if (!entry) {
-          // It may be the one that is just being sent: the answer to the POST will tell.
-          if (this.#sending) break;
-          entry = this.#adopt(turnId);
-        }
-        entries.set(turnId, folded(entry, item));
-        if (item.event?.type === "done" || item.event?.type === "message") this.tell.moved();
-      }
-      if (item.event) this.#lastId = item.id;
-      count++;
-      if (count % 64 === 0 && performance.now() > until) break;
-    }
-    this.#arrived.splice(0, count);
-    this.#entries = this.#entries.map((entry) => entries.get(entry.turnId) ?? entry);
-    if (count) this.changed();
-    if (!this.#sending) this.#schedule();
-  };
 
   /** A turn that was started elsewhere. What it continues is asked for, and is the last one until that is known. */
-  #adopt(turnId: string): Entry {
+  #adopt(turnId: string): void {
     const last = this.#entries.findLast((entry) => entry.turnId);
-    const entry: Entry = { ...EMPTY_ENTRY, key: turnId, turnId, parent: last?.turnId ?? null };
-    this.#entries = [...this.#entries, entry];
-    this.#show(entry);
+    this.#entries = [...this.#entries, foreignEntry(turnId, last?.turnId ?? null)];
+    this.#lead(this.#entries.at(-1)!);
     client.snapshot(turnId).then(
-      (snapshot) => {
+      ({ parent_turn_id: parent }) => {
         const now = this.#find(turnId);
-        if (!now || now.parent === snapshot.parent_turn_id) return;
-        this.#put({ ...now, parent: snapshot.parent_turn_id });
-        this.#show(this.#find(turnId)!);
+        if (!now || now.parent === parent) return;
+        this.#put({ ...now, parent });
+        this.#lead(this.#find(turnId)!);
       },
       () => {},
     );
-    return entry;
   }
 
   /** Chooses the way that leads to a turn. */
-  #show(entry: Entry): void {
+  #lead(entry: Entry): void {
     for (let step: Entry | undefined = entry; step; ) {
       const parent: string | null = step.parent;
-      this.chosen.set(parent ?? "", step.key);
+      this.#chosen.set(parent ?? "", step.key);
       step = parent === null ? undefined : this.#entries.find((other) => other.turnId === parent);
     }
     this.changed();
+  }
+
+  /** The first that has not ended waits for nobody, though its agent may not have said anything yet. */
+  #advance(): void {
+    const first = this.#entries.find((entry) => entry.turnId && entry.phase !== "ended");
+    if (first?.phase === "queued") this.#put({ ...first, phase: "running" });
   }
 
   #find(key: string): Entry | undefined {
@@ -303,63 +254,16 @@ export class Conversation extends Observed {
     this.changed();
   }
 
-  /** Messages sent before this one had an id hang on its key. */
-  #rehang(key: string, turnId: string): void {
-    this.#entries = this.#entries.map((other) => (other.parent === key ? { ...other, parent: turnId } : other));
+  #broke(error: unknown, ifGone: string): void {
+    this.problem = isStatus(error, 404) ? ifGone : told(error);
+    this.#fail(error);
+    this.changed();
   }
 
   #fail(error: unknown): void {
-    if (error instanceof TurnwireError && error.status === 401) this.tell.unauthorized();
+    if (isStatus(error, 401)) this.tell.unauthorized();
   }
-
-  /** A browser allows few connections to one server: a tab that nobody sees gives its own back, and goes on later. */
-  #onVisibility = (): void => {
-    clearTimeout(this.#hiding);
-    if (!document.hidden) return void this.#follow();
-    this.#hiding = setTimeout(() => {
-      this.#following?.abort();
-      this.#following = null;
-    }, HIDDEN_MS);
-  };
-}
-
-const EMPTY_ENTRY: Entry = {
-  key: "",
-  turnId: null,
-  parent: null,
-  message: "",
-  agent: undefined,
-  sentParent: undefined,
-  phase: "running",
-  view: EMPTY_VIEW,
-  replay: null,
-  isStopping: false,
-  problem: null,
-};
-
-function entryOf(turn: Snapshot, isReplayed: boolean): Entry {
-  return {
-    ...EMPTY_ENTRY,
-    key: turn.turn_id,
-    turnId: turn.turn_id,
-    parent: turn.parent_turn_id,
-    message: turn.message,
-    agent: turn.agent,
-    phase: phaseOf(turn.phase),
-    view: viewOfSnapshot(turn),
-    replay: isReplayed ? EMPTY_VIEW : null,
-  };
 }
 
 /** Nobody answered, or one who is just leaving or not yet there. */
 const isAway = (error: unknown): boolean => error instanceof TurnwireError && (error.status === 0 || error.status === 503);
-
-const phaseOf = (phase: TurnRecord["phase"]): Entry["phase"] => (phase === "waiting" ? "running" : phase);
-
-/** A turn that is read again from its start is shown when it has come as far as what is shown already. */
-function folded(entry: Entry, item: Followed): Entry {
-  const replay: TurnView | null = entry.replay && applyEvent(entry.replay, item);
-  const view = replay ? (replay.position >= entry.view.position ? replay : entry.view) : applyEvent(entry.view, item);
-  const phase = view.outcome ? "ended" : view.position > 2 ? "running" : entry.phase;
-  return { ...entry, view, replay: view === replay ? null : replay, message: view.message || entry.message, phase };
-}

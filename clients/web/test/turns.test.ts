@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type Entry, visiblePath } from "../src/branches.ts";
+import { visiblePath } from "../src/branches.ts";
+import type { Entry } from "../src/entries.ts";
 import { timingOf } from "../src/inspector/timing.ts";
 import { period, placeIn } from "../src/words.ts";
 

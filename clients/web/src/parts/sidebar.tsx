@@ -4,7 +4,6 @@ import { useRef, useState } from "preact/hooks";
 import type { Session } from "../../../js/src/index.ts";
 import { focusFirst } from "../focusing.ts";
 import { Icon, IconButton, Logo } from "../icons.tsx";
-import { useObserved } from "../observed.ts";
 import { type Me, sessionAddress, told } from "../server.ts";
 import type { SessionList } from "../sessions.ts";
 import { period } from "../words.ts";
@@ -17,7 +16,6 @@ interface SidebarProps {
   hasDocuments: boolean;
   onPick: (id: string | null) => void;
   onDocuments: () => void;
-  onRenamed: (id: string, title: string) => void;
   onDeleted: (id: string) => void;
   onLogOut: () => void;
   onClose: () => void;
@@ -25,7 +23,7 @@ interface SidebarProps {
 
 export function Sidebar(props: SidebarProps) {
   const { list, current, me, hasDocuments, onPick } = props;
-  const { sessions, search, hasMore } = useObserved(list);
+  const { sessions, search, hasMore } = list;
   const [doomed, setDoomed] = useState<Session | null>(null);
   let shown = "";
   return (
@@ -83,7 +81,7 @@ interface ItemProps extends SidebarProps {
   onDoom: () => void;
 }
 
-function SessionItem({ session, isCurrent, list, onPick, onRenamed, onDoom }: ItemProps) {
+function SessionItem({ session, isCurrent, list, onPick, onDoom }: ItemProps) {
   const [title, setTitle] = useState<string | null>(null);
   const name = session.title ?? "New conversation";
   const save = async () => {
@@ -91,7 +89,6 @@ function SessionItem({ session, isCurrent, list, onPick, onRenamed, onDoom }: It
     setTitle(null);
     if (!wanted || wanted === name) return;
     await list.rename(session.id, wanted).catch(() => list.refresh());
-    onRenamed(session.id, wanted);
   };
   if (title !== null) {
     return (

@@ -78,7 +78,10 @@ export function Transcript(props: TranscriptProps) {
     const chip = chipOf(event);
     const source = chip && sourceFor(chip);
     if (!chip || !source) return;
-    if (chip.dataset.cite && matchMedia("(hover: none)").matches && peek?.chip !== chip) return setPeek({ chip, source });
+    if (chip.dataset.cite && (event as PointerEvent).pointerType === "touch" && peek?.chip !== chip) {
+      clearTimeout(leaving.current);
+      return setPeek({ chip, source });
+    }
     setPeek(null);
     onSource(source, chip);
   };
@@ -90,9 +93,9 @@ export function Transcript(props: TranscriptProps) {
         data-testid="scroller"
         onScroll={onScroll}
         onClick={click}
-        onMouseOver={look}
-        onMouseOut={(event) => chipOf(event) && leave()}
-        onFocusIn={look}
+        onPointerOver={(event) => event.pointerType === "mouse" && look(event)}
+        onPointerOut={(event) => chipOf(event) && leave()}
+        onFocusIn={(event) => chipOf(event)?.matches(":focus-visible") && look(event)}
         onFocusOut={(event) => chipOf(event) && leave()}
         onKeyDown={(event) => event.key === "Escape" && setPeek(null)}
       >

@@ -1,13 +1,13 @@
 /** One message and everything that answers it. */
 
-import { Component } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { CitationEvent, TurnView } from "../../../js/src/index.ts";
-import type { Entry } from "../branches.ts";
+import type { Entry } from "../entries.ts";
 import type { Conversation } from "../conversation.ts";
 import { copyText } from "../copying.ts";
 import { focusFirst } from "../focusing.ts";
 import { Icon, IconButton } from "../icons.tsx";
+import { memo } from "../memo.tsx";
 import { turnAddress } from "../server.ts";
 import { AnswerPaper } from "../text/answer.ts";
 import { count, duration, outcomeWord, placeIn } from "../words.ts";
@@ -25,30 +25,24 @@ interface TurnProps {
   mayDecide: boolean;
 }
 
-/** Drawn again only if it is another one: a long conversation must not cost more with every token. */
-export class TurnItem extends Component<TurnProps> {
-  override shouldComponentUpdate(next: TurnProps): boolean {
-    const { entry, place, places, agentName } = this.props;
-    return next.entry !== entry || next.place !== place || next.places !== places || next.agentName !== agentName;
-  }
+export const TurnItem = /* @__PURE__ */ memo(DrawnTurn, ({ entry, place, places, agentName }: TurnProps) => [entry, place, places, agentName]);
 
-  override render({ entry, conversation, place, places, agentName, mayDecide }: TurnProps) {
-    const { view } = entry;
-    const isBegun = entry.phase === "running" || entry.phase === "ended";
-    return (
-      <div class="turn" data-testid="turn" data-turn-id={entry.turnId ?? undefined} data-phase={entry.phase} data-outcome={view.outcome}>
-        <Asked entry={entry} conversation={conversation} place={place} places={places} />
-        {isBegun && (
-          <article class="answer" aria-label={`Answer${agentName ? ` of ${agentName}` : ""}`}>
-            {agentName && <div class="who">{agentName}</div>}
-            <Reading view={view} />
-            {mayDecide && !view.outcome && view.approvals.map((asked) => <Approval key={asked.call_id} turnId={view.turnId} asked={asked} />)}
-            <Ending entry={entry} conversation={conversation} />
-          </article>
-        )}
-      </div>
-    );
-  }
+function DrawnTurn({ entry, conversation, place, places, agentName, mayDecide }: TurnProps) {
+  const { view } = entry;
+  const isBegun = entry.phase === "running" || entry.phase === "ended";
+  return (
+    <div class="turn" data-testid="turn" data-turn-id={entry.turnId ?? undefined} data-phase={entry.phase} data-outcome={view.outcome}>
+      <Asked entry={entry} conversation={conversation} place={place} places={places} />
+      {isBegun && (
+        <article class="answer" aria-label={`Answer${agentName ? ` of ${agentName}` : ""}`}>
+          {agentName && <div class="who">{agentName}</div>}
+          <Reading view={view} />
+          {mayDecide && !view.outcome && view.approvals.map((asked) => <Approval key={asked.call_id} turnId={view.turnId} asked={asked} />)}
+          <Ending entry={entry} conversation={conversation} />
+        </article>
+      )}
+    </div>
+  );
 }
 
 function Asked({ entry, conversation, place, places }: Omit<TurnProps, "agentName" | "mayDecide">) {
@@ -143,7 +137,9 @@ export function Reading({ view }: { view: TurnView }) {
   );
 }
 
-function Reasoning({ view }: { view: TurnView }) {
+const Reasoning = /* @__PURE__ */ memo(Thoughts, ({ view }: { view: TurnView }) => [view.reasoning, view.outcome, !view.text]);
+
+function Thoughts({ view }: { view: TurnView }) {
   if (!view.reasoning) return null;
   const isThinking = !view.outcome && !view.text;
   return (

@@ -23,6 +23,10 @@ export class AnswerPaper {
       this.#open = null;
     }
     if (open.length) this.#write(open);
+    else {
+      this.#open?.remove();
+      this.#open = null;
+    }
   }
 
   #write(blocks: Block[]): void {
