@@ -1,5 +1,6 @@
 """Whatever an answer or a document says, nothing in it runs, and nothing is told to anybody else."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,29 @@ async def test_a_key_is_asked_for_once_and_kept_nowhere_a_script_could_read_it(b
             server.turnwire.streams.close_key(key.id)
             await page.page.reload()
             await expect(page.page.get_by_label("key", exact=False).first).to_be_visible()
+
+
+async def test_what_the_cleaning_missed_the_policy_would_stop(browser: Browser, serve: Serve) -> None:
+    """The second wall, tried by itself: all of it is put into the page as it is."""
+    arrived: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await reader.readline())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as elsewhere, serve(saying("Hello.")) as server:
+        port = elsewhere.sockets[0].getsockname()[1]
+        async with tab(browser, server.url) as page:
+            hostile = HOSTILE.replace("https://evil.example", f"http://127.0.0.1:{port}").replace("<meta ", "<x-meta ")
+            await page.page.evaluate("html => document.body.insertAdjacentHTML('beforeend', html)", hostile)
+            fetching = "address => fetch(address).then(() => 'fetched', () => 'refused')"
+            assert await page.page.evaluate(fetching, f"http://127.0.0.1:{port}/fetched") == "refused"
+            await page.ask("Hello?")
+            await expect(page.answer).to_have_text("Hello.")
+            assert await page.page.evaluate("window.pwned") is None
+            await page.page.evaluate("document.querySelector('#form').submit()")
+            assert (await page.page.evaluate("location.href")).startswith(server.url)
+            assert "Content Security Policy" in " ".join(page.complaints)
+            page.complaints.clear()
+            page.requests.clear()  # The browser tells of those that it refused, too; none has arrived.
+    assert arrived == []
