@@ -19,6 +19,8 @@ class Tab:
         self.requests: list[Request] = []
         self.complaints: list[str] = []
         """What the browser's console says is wrong: an exception, or something that the page's policy forbids."""
+        self.expected: tuple[str, ...] = ()
+        """How those complaints begin that a test provokes."""
         page.on("request", lambda request: self.requests.append(request))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", self._listen)
@@ -26,7 +28,8 @@ class Tab:
 
     def _listen(self, message: ConsoleMessage) -> None:
         # An answer that is an error, or none at all, is the page's to tell; the browser always complains of it.
-        if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
+        known = ("Failed to load resource", *self.expected)
+        if message.type in ("error", "warning") and not message.text.startswith(known):
             self.complaints.append(message.text)
 
     @property

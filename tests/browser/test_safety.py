@@ -42,8 +42,7 @@ HARMLESS = ("Applying inline style", "Setting the document's base URI")
 
 
 async def is_harmless(page: Tab) -> None:
-    assert [said for said in page.complaints if not said.startswith(HARMLESS)] == []
-    page.complaints.clear()
+    assert page.complaints == []
     assert await page.page.evaluate("window.pwned") is None
     assert page.strays == []
     for forbidden in ("script:not([src])", "iframe", "object", "embed", "form#form", "base", "svg[onload]", "video"):
@@ -59,6 +58,7 @@ async def is_harmless(page: Tab) -> None:
 
 async def test_a_hostile_answer_runs_nothing_and_reaches_nobody(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, tab(browser, server.url) as page:
+        page.expected = HARMLESS
         await page.ask("<img src=x onerror='window.pwned = 20'> <script>window.pwned = 21</script>")
         part = await puppet.part()
         part.say(StatusEvent(HOSTILE))
@@ -98,6 +98,7 @@ async def test_a_hostile_document_is_shown_as_it_is(browser: Browser, serve: Ser
     async with serve(docs=[folder]) as server, tab(browser, server.url) as page:
         assert server.turnwire.librarian is not None
         await within(server.turnwire.librarian.settled())
+        page.expected = HARMLESS
         await page.ask("When does the ferry to Juist leave?")
         await page.ended()
         await page.answer.locator("[data-cite]").first.click()

@@ -166,3 +166,9 @@ def test_the_sources_make_this_very_page(tmp_path: Path) -> None:
     assert sorted(committed) == sorted(made)
     different = [name for name in made if made[name] != committed[name]]
     assert different == [], "build the page again: npm ci && npm run build in clients/web"
+
+
+def test_the_parts_of_the_page_pass_their_own_tests() -> None:
+    node = node_with(SOURCES)
+    done = subprocess.run([node, "test/run.mjs"], cwd=SOURCES, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stdout
