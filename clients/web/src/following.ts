@@ -1,18 +1,17 @@
 /**
  * The stream of a session, given on in batches: at most one per frame, and none so big that a frame is missed.
  *
- * A browser allows few connections to one server, so a tab that nobody sees gives its own back after a while, and goes
- * on where it was when it is looked at again.
+ * A tab that nobody sees lets go of it, and goes on where it was when it is looked at again.
  */
 
 import type { Followed, LoggedEvent } from "../../js/src/index.ts";
+import { isHidden, whileSeen } from "./seen.ts";
 import { client } from "./server.ts";
 
 const FRAME_BUDGET_MS = 12;
 /** What comes within it is drawn together: nobody reads faster, and half the work is left out. */
 const PACE_MS = 30;
 const HIDDEN_PACE_MS = 250;
-const HIDDEN_MS = 60_000;
 
 export interface Listener {
   /** False if it cannot be taken now; it is given again after `wake`. */
@@ -29,7 +28,7 @@ export class SessionStream {
   #isScheduled = false;
   #takenAt = 0;
   #following: AbortController | null = null;
-  #hiding: ReturnType<typeof setTimeout> | undefined;
+  readonly #unwatch: () => void;
   #isClosed = false;
 
   constructor(
@@ -37,14 +36,16 @@ export class SessionStream {
     private after: string | undefined,
     private readonly listener: Listener,
   ) {
-    document.addEventListener("visibilitychange", this.#onVisibility);
+    this.#unwatch = whileSeen(
+      () => this.#leave(),
+      () => void this.#follow(),
+    );
     void this.#follow();
   }
 
   close(): void {
     this.#isClosed = true;
-    document.removeEventListener("visibilitychange", this.#onVisibility);
-    clearTimeout(this.#hiding);
+    this.#unwatch();
     this.#leave();
   }
 
@@ -52,7 +53,7 @@ export class SessionStream {
     if (this.#isScheduled || this.#isClosed || !this.#arrived.length) return;
     this.#isScheduled = true;
     // A hidden page has no frames, but its title and its status line are still heard of.
-    if (document.hidden) return void setTimeout(this.#take, HIDDEN_PACE_MS);
+    if (isHidden()) return void setTimeout(this.#take, HIDDEN_PACE_MS);
     const wait = this.#takenAt + PACE_MS - performance.now();
     if (wait > 1) setTimeout(() => requestAnimationFrame(this.#take), wait);
     else requestAnimationFrame(this.#take);
@@ -98,10 +99,4 @@ export class SessionStream {
     this.#following?.abort();
     this.#following = null;
   }
-
-  #onVisibility = (): void => {
-    clearTimeout(this.#hiding);
-    if (document.hidden) this.#hiding = setTimeout(() => this.#leave(), HIDDEN_MS);
-    else void this.#follow();
-  };
 }

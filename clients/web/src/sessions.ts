@@ -2,6 +2,7 @@
 
 import type { Session } from "../../js/src/index.ts";
 import { Observed } from "./observed.ts";
+import { isHidden } from "./seen.ts";
 import { client } from "./server.ts";
 
 const PAGE = 40;
@@ -19,7 +20,7 @@ export class SessionList extends Observed {
   constructor() {
     super();
     // Others may ask too, from other devices; nothing tells of sessions that nobody here follows.
-    this.#clock = setInterval(() => !document.hidden && this.#shown <= PAGE && this.refresh(), FRESH_MS);
+    this.#clock = setInterval(() => !isHidden() && this.#shown <= PAGE && this.refresh(), FRESH_MS);
     document.addEventListener("visibilitychange", this.#onVisibility);
   }
 
@@ -30,7 +31,7 @@ export class SessionList extends Observed {
   }
 
   #onVisibility = (): void => {
-    if (!document.hidden) this.refresh();
+    if (!isHidden()) this.refresh();
   };
 
   get #shown(): number {

@@ -103,7 +103,7 @@ function SessionItem({ session, isCurrent, list, onPick, onDoom }: ItemProps) {
           onBlur={save}
           onKeyDown={(event) => {
             if (event.key === "Enter" && !event.isComposing) void save();
-            else if (event.key === "Escape") setTitle(null);
+            else if (event.key === "Escape") (event.stopPropagation(), setTitle(null));
           }}
         />
       </li>
@@ -139,7 +139,7 @@ function DeleteDialog({ session, list, onDeleted, onClose }: { session: Session;
     if (element && !element.open) element.showModal();
   };
   return (
-    <dialog ref={open} class="dialog" aria-labelledby="delete-title" onClose={onClose} data-testid="delete-dialog">
+    <dialog ref={open} class="dialog" onKeyDown={(event) => event.stopPropagation()} aria-labelledby="delete-title" onClose={onClose} data-testid="delete-dialog">
       <h2 id="delete-title">Delete this conversation?</h2>
       <p>
         <strong>{session.title ?? "New conversation"}</strong> and the logs of all its turns are erased. This cannot be undone.

@@ -70,6 +70,13 @@ export function Transcript(props: TranscriptProps) {
   const leave = () => {
     leaving.current = setTimeout(() => setPeek(null), 160);
   };
+  const open = ({ chip, source }: Peek) => {
+    setPeek(null);
+    onSource(source, chip);
+    // The document takes room away: what was clicked shall not move out of sight.
+    isFollowing.current = false;
+    setTimeout(() => chip.scrollIntoView({ block: "nearest" }), 50);
+  };
   const click = (event: MouseEvent) => {
     const copy = (event.target as Element).closest<HTMLElement>("[data-copy]");
     if (copy) return void copyCode(copy);
@@ -82,8 +89,7 @@ export function Transcript(props: TranscriptProps) {
       clearTimeout(leaving.current);
       return setPeek({ chip, source });
     }
-    setPeek(null);
-    onSource(source, chip);
+    open({ chip, source });
   };
   return (
     <div class="stage">
@@ -97,7 +103,7 @@ export function Transcript(props: TranscriptProps) {
         onPointerOut={(event) => chipOf(event) && leave()}
         onFocusIn={(event) => chipOf(event)?.matches(":focus-visible") && look(event)}
         onFocusOut={(event) => chipOf(event) && leave()}
-        onKeyDown={(event) => event.key === "Escape" && setPeek(null)}
+        onKeyDown={(event) => event.key === "Escape" && peek && (event.stopPropagation(), setPeek(null))}
       >
         <div class="transcript" role="log" aria-live="off" aria-label="Conversation" data-testid="transcript">
           {!path.length && !conversation.isLoading && !conversation.problem && <Welcome hasDocuments={hasDocuments} onAsk={onAsk} />}
@@ -137,10 +143,7 @@ export function Transcript(props: TranscriptProps) {
           peek={peek}
           onStay={() => clearTimeout(leaving.current)}
           onLeave={leave}
-          onOpen={() => {
-            setPeek(null);
-            onSource(peek.source, peek.chip);
-          }}
+          onOpen={() => open(peek)}
         />
       )}
     </div>

@@ -64,7 +64,7 @@ function Asked({ entry, conversation, place, places }: Omit<TurnProps, "agentNam
           rows={Math.min(12, draft.split("\n").length + 1)}
           onInput={(event) => setDraft(event.currentTarget.value)}
           onKeyDown={(event) => {
-            if (event.key === "Escape") setDraft(null);
+            if (event.key === "Escape") (event.stopPropagation(), setDraft(null));
             else if (isEnter(event)) (event.preventDefault(), save());
           }}
         />

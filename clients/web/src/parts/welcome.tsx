@@ -5,10 +5,10 @@ import { Icon, Logo } from "../icons.tsx";
 import { client } from "../server.ts";
 
 const OF_ITSELF = [
+  "What is a turn?",
   "What happens when the process is killed?",
-  "How do I bring my own agent?",
-  "How does a client resume after a drop?",
-  "Can a tool wait for a person's approval?",
+  "What does review do with evidence?",
+  "What happens when a reader is slow?",
 ];
 
 export function Welcome({ hasDocuments, onAsk }: { hasDocuments: boolean; onAsk: (message: string) => void }) {
