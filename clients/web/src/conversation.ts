@@ -84,6 +84,7 @@ export class Conversation extends Observed {
       // The session's last turn is what the server takes by itself, also if that is one we do not know of yet.
       sentParent: parent === last?.turnId ? undefined : parent,
     });
+    this.problem = null;
     this.#entries = [...this.#entries.filter((other) => other.phase !== "refused"), entry];
     this.choose(entry);
     await this.#post(entry);
@@ -173,8 +174,10 @@ export class Conversation extends Observed {
       this.#chosen.clear();
       if (this.#entries.length) this.#lead(this.#entries.at(-1)!);
       this.#follow(sessionId, before && `${before.turn_id}:${before.last_position}`);
+      this.problem = null;
     } catch (error) {
       this.#broke(error, "This conversation is not there, or not yours.");
+      if (isAway(error)) setTimeout(() => this.sessionId === sessionId && this.#load(sessionId), AGAIN_MS);
     }
     this.isLoading = false;
     this.changed();
@@ -255,7 +258,13 @@ export class Conversation extends Observed {
   }
 
   #broke(error: unknown, ifGone: string): void {
-    this.problem = isStatus(error, 404) ? ifGone : told(error);
+    this.problem = told(error);
+    if (isStatus(error, 404)) {
+      // What is asked next begins another one.
+      this.problem = ifGone;
+      this.close();
+      this.#entries = [];
+    }
     this.#fail(error);
     this.changed();
   }

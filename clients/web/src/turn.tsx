@@ -9,7 +9,9 @@ import { Picture } from "./inspector/picture.tsx";
 import { Rows, rowsOf } from "./inspector/rows.tsx";
 import { type Timing, timingOf } from "./inspector/timing.ts";
 import { useObserved } from "./observed.ts";
+import { SourcePanel } from "./parts/document.tsx";
 import { Gate } from "./parts/gate.tsx";
+import { type Source, sourceOfChip } from "./parts/sources.tsx";
 import { Json } from "./parts/steps.tsx";
 import { ThemeButton } from "./parts/theme.tsx";
 import { Reading } from "./parts/turn.tsx";
@@ -26,6 +28,7 @@ function Inspector() {
   // Null is the end, wherever that is: a live turn is followed until somebody takes hold of the scrubber.
   const [picked, setPicked] = useState<number | null>(null);
   const [isPlaying, setPlaying] = useState(false);
+  const [source, setSource] = useState<Source | null>(null);
   const position = Math.min(picked ?? last, last);
   const index = Math.max(0, events.findIndex((event) => event.position >= position));
   const now = useNow(!log.isDone && !log.isAway && events.length > 0);
@@ -59,6 +62,11 @@ function Inspector() {
     const found = events.findLast((event) => event.at - began <= time) ?? events[0];
     if (found) pick(found.position);
   };
+  const look = (event: MouseEvent) => {
+    const chip = (event.target as Element).closest<HTMLElement>("[data-cite], [data-source]");
+    const found = chip && sourceOfChip(chip, view);
+    if (found) setSource(found);
+  };
   if (log.problem && !events.length) return <p role="alert" class="failure">{log.problem}</p>;
   if (!at) return <div class="skeleton" aria-label="Loading" />;
   return (
@@ -86,7 +94,7 @@ function Inspector() {
       <div class="inspect-columns">
         <section aria-labelledby="seen-title">
           <h2 id="seen-title">What a reader saw then</h2>
-          <div class="seen" data-testid="seen">
+          <div class="seen" data-testid="seen" onClick={look}>
             <div class="bubble">{view.message || "…"}</div>
             {position > 2 && (
               <article class="answer" aria-label="Answer">
@@ -102,6 +110,11 @@ function Inspector() {
           <Json label={`Event ${position}`} value={at.event} />
         </section>
       </div>
+      {source && (
+        <aside class="panel floating" aria-label="Source">
+          <SourcePanel source={source} onClose={() => setSource(null)} />
+        </aside>
+      )}
     </>
   );
 }

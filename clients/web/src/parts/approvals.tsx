@@ -6,7 +6,7 @@ import { Icon } from "../icons.tsx";
 import { client, told } from "../server.ts";
 import { Json } from "./steps.tsx";
 
-export function Approval({ turnId, asked }: { turnId: string; asked: ApprovalRequestEvent }) {
+export function Approval({ turnId, asked, mayDecide }: { turnId: string; asked: ApprovalRequestEvent; mayDecide: boolean }) {
   const [reason, setReason] = useState("");
   const [deciding, setDeciding] = useState<boolean | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
@@ -29,18 +29,24 @@ export function Approval({ turnId, asked }: { turnId: string; asked: ApprovalReq
       </h3>
       {asked.reason && <p>{asked.reason}</p>}
       <Json label="With exactly these arguments" value={asked.args} />
-      <label class="field">
-        <span>A word to the agent (optional)</span>
-        <input value={reason} onInput={(event) => setReason(event.currentTarget.value)} maxLength={2000} />
-      </label>
-      <div class="row">
-        <button type="button" class="primary" data-testid="approve" disabled={deciding !== null} onClick={() => decide(true)}>
-          {deciding === true ? "Allowing…" : "Allow"}
-        </button>
-        <button type="button" class="secondary" data-testid="deny" disabled={deciding !== null} onClick={() => decide(false)}>
-          {deciding === false ? "Denying…" : "Deny"}
-        </button>
-      </div>
+      {mayDecide ? (
+        <>
+          <label class="field">
+            <span>A word to the agent (optional)</span>
+            <input value={reason} onInput={(event) => setReason(event.currentTarget.value)} maxLength={2000} />
+          </label>
+          <div class="row">
+            <button type="button" class="primary" data-testid="approve" disabled={deciding !== null} onClick={() => decide(true)}>
+              {deciding === true ? "Allowing…" : "Allow"}
+            </button>
+            <button type="button" class="secondary" data-testid="deny" disabled={deciding !== null} onClick={() => decide(false)}>
+              {deciding === false ? "Denying…" : "Deny"}
+            </button>
+          </div>
+        </>
+      ) : (
+        <p class="faint">Your key may not approve; somebody whose key may has to decide.</p>
+      )}
       {problem && <p role="alert" class="problem">{problem}</p>}
     </section>
   );

@@ -26,7 +26,7 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
   useLayoutEffect(() => {
     if (!found?.text || !paper.current) return;
     const isMarkdown = found.format === "markdown" || /\.(md|markdown|mdx)$/i.test(found.name);
-    paper.current.replaceChildren(documentFragment(found.text, isMarkdown, source.source_start, source.source_end));
+    paper.current.replaceChildren(documentFragment(found.text, isMarkdown, ...placeOf(source, found.text)));
     const mark = paper.current.querySelector("mark");
     if (mark) mark.scrollIntoView({ block: "center" });
     else paper.current.parentElement!.scrollTop = 0;
@@ -54,4 +54,13 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
       </div>
     </section>
   );
+}
+
+/** Where the passage is: told by a citation, or looked for if only its words are known. */
+function placeOf({ source_start: start, source_end: end, supporting_quote: quote }: Source, text: string): [start?: number, end?: number] {
+  if (start !== undefined) return [start, end];
+  const at = quote ? text.indexOf(quote) : -1;
+  if (at < 0) return [];
+  const first = [...text.slice(0, at)].length;
+  return [first, first + [...quote!].length];
 }

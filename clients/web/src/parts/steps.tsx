@@ -182,7 +182,9 @@ function Hits({ hits, label }: { hits: Hit[]; label?: string }) {
           <li key={hit.index}>
             <span class="hit-index">{hit.index}</span>
             <span>
-              <strong>{hit.title ?? (hit.document_id || `Hit ${hit.index}`)}</strong>
+              <button type="button" class="hit-title" data-source={hit.index}>
+                {hit.title ?? (hit.document_id || `Hit ${hit.index}`)}
+              </button>
               {placeIn(hit) && <span class="faint"> › {placeIn(hit)}</span>}
               {hit.text && <span class="excerpt">{hit.text}</span>}
             </span>

@@ -37,7 +37,7 @@ function DrawnTurn({ entry, conversation, place, places, agentName, mayDecide }:
         <article class="answer" aria-label={`Answer${agentName ? ` of ${agentName}` : ""}`}>
           {agentName && <div class="who">{agentName}</div>}
           <Reading view={view} />
-          {mayDecide && !view.outcome && view.approvals.map((asked) => <Approval key={asked.call_id} turnId={view.turnId} asked={asked} />)}
+          {!view.outcome && view.approvals.map((asked) => <Approval key={asked.call_id} turnId={view.turnId} asked={asked} mayDecide={mayDecide} />)}
           <Ending entry={entry} conversation={conversation} />
         </article>
       )}
