@@ -42,7 +42,7 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
         </div>
         <IconButton name="close" label="Close the document" testid="source-close" onClick={onClose} />
       </header>
-      <div class="panel-body" tabIndex={0} role="region" aria-label="The document's text">
+      <div class="panel-body" tabIndex={0} role="group" aria-label="The document's text">
         {problem && (
           <>
             <p role="alert" class="problem">{problem}</p>

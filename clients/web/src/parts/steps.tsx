@@ -52,7 +52,7 @@ function StepList({ view }: { view: TurnView }) {
 
 function Waiting({ text }: { text: string }) {
   return (
-    <div class="waiting" data-testid="waiting">
+    <div class="pending" data-testid="waiting">
       <span class="dots" aria-hidden="true">
         <i />
         <i />
@@ -200,7 +200,7 @@ export function Json({ label, value }: { label: string; value: unknown }) {
   return (
     <>
       <div class="label">{label}</div>
-      <pre class="json" tabIndex={0} role="region" aria-label={label}>
+      <pre class="json" tabIndex={0} role="group" aria-label={label}>
         {text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n… ${count(text.length - MOST_SHOWN, "character")} more` : text}
       </pre>
     </>

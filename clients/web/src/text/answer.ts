@@ -78,7 +78,7 @@ function furnished(fragment: DocumentFragment): DocumentFragment {
 /** What may scroll sideways must be reachable by the keyboard. */
 function focusable(element: HTMLElement, label: string): void {
   element.tabIndex = 0;
-  element.setAttribute("role", "region");
+  element.setAttribute("role", "group");
   element.setAttribute("aria-label", label);
 }
 
