@@ -181,7 +181,7 @@ def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[Librari
     from turnwire.agents.chat_completions import ChatCompletionsAgent
 
     answering = ChatCompletionsAgent(model, instructions=VAULT_INSTRUCTIONS, tools=vault_tools(notes, shelf))
-    return librarian, VaultAgent(answering, shelf, librarian.notices)
+    return librarian, VaultAgent(answering, notes, shelf, librarian.notices)
 
 
 def own_documentation() -> list[Path]:

@@ -109,7 +109,7 @@ class Settings(BaseSettings):
     login_lifetime: float = Field(default=30 * 86_400, gt=0, description="How long a login on the web page lasts.")
     allow_obsidian: bool | None = Field(
         default=None,
-        description="Whether Obsidian's apps may call, whatever `allowed_origins` says; with `vault` they may.",
+        description="Whether Obsidian's apps may call (CORS). Not set, they may if there is a `vault`.",
     )
     ai_sdk_version: int = Field(
         default=6, ge=5, le=7, description="The major version of the AI SDK's clients; `?sdk_version=` says otherwise."

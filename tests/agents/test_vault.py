@@ -75,6 +75,31 @@ async def test_it_is_there_beside_other_agents_and_only_while_it_is_configured(v
         assert "Friday" not in (await ask(server, "When does the rocket launch?"))["content"]
 
 
+async def test_notes_are_shown_beside_documents_and_found_only_in_the_vault(vault: Path) -> None:
+    docs = vault.parent / "docs"
+    docs.mkdir()
+    (docs / "stars.md").write_text("# Stars\n\nStars are far away.\n")
+    settings = quick_settings(vault.parent / "data", vault=vault)
+    turnwire = Turnwire(store="memory", docs=[docs], settings=settings)
+    async with serving(turnwire) as server:
+        assert turnwire.librarian is not None
+        assert turnwire.vault is not None
+        await within(turnwire.librarian.settled())
+        await within(turnwire.vault.settled())
+        found = {
+            name: await ask(server, question, agent=name)
+            for name, question in (("vault", "When does the rocket launch?"), ("documents", "How far are the stars?"))
+        }
+        for answer in found.values():
+            (citation,) = answer["citations"]
+            at = {"start": citation["source_start"], "end": citation["source_end"]}
+            shown = await server.http.get(f"/v1/documents/{citation['document_id']}", params=at)
+            assert shown.json()["passage"]["quote"] == citation["supporting_quote"]
+        listed = (await server.http.get("/v1/documents")).json()["documents"]
+    assert [document["name"] for document in listed] == ["stars.md"]
+    assert "url" not in found["documents"]["citations"][0]
+
+
 # With one
 
 

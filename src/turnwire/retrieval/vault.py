@@ -31,6 +31,7 @@ from turnwire.retrieval.index.writing import document_id
 from turnwire.retrieval.prompts import spoken
 from turnwire.retrieval.searching import Searcher
 from turnwire.retrieval.synthesis import removed_markers
+from turnwire.tools.vault import Vault
 
 VAULT_INSTRUCTIONS = """\
 You help the user with a vault of Markdown notes, through the tools you have. Answer from the notes: search with short
@@ -157,15 +158,17 @@ class QuotingVaultAgent:
 
 
 class VaultAgent:
-    """`agent` has the vault's tools, which find in `shelf`. Closing this closes it."""
+    """`agent` has the tools of `vault`, which find in `shelf`. Closing this closes both."""
 
-    def __init__(self, agent: Any, shelf: NoteShelf, notices: Notices) -> None:
+    def __init__(self, agent: Any, vault: Vault, shelf: NoteShelf, notices: Notices) -> None:
         self._agent = agent
+        self._vault = vault
         self._shelf = shelf
         self._notices = notices
 
     async def close(self) -> None:
         await self._agent.close()
+        await asyncio.to_thread(self._vault.close)
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         """Raises WaitForApproval, and what the agent raises."""
