@@ -33,6 +33,8 @@ export interface StartOptions {
   signal?: AbortSignal;
 }
 
+export type EnqueueOptions = StartOptions & { sessionId: string };
+
 export interface TurnRecord {
   turn_id: string;
   session_id: string;

@@ -1,6 +1,6 @@
 /** The client: turns are started and joined here, and everything else has its door here. */
 
-import type { Agent, Budget, Decision, Me, Snapshot, StartOptions } from "./answers.js";
+import type { Agent, Budget, Decision, EnqueueOptions, Me, Snapshot, StartOptions, TurnRecord } from "./answers.js";
 import { messageBody, uuid } from "./asking.js";
 import type { ConnectionListener, ConnectionState } from "./connection.js";
 import { Documents } from "./documents.js";
@@ -49,6 +49,16 @@ export class TurnwireClient {
         throw error;
       }
     });
+  }
+
+  /**
+   * Starts a turn in a session that is there, and reads nothing of it: for those who follow the session. It is tried again
+   * as a start is.
+   */
+  enqueue({ sessionId, idempotencyKey = uuid(), signal, ...options }: EnqueueOptions): Promise<TurnRecord> {
+    const headers = { "Idempotency-Key": idempotencyKey };
+    const path = `${sessionPath(sessionId)}/turns`;
+    return this.http.json({ method: "POST", path, body: messageBody(options), headers, signal });
   }
 
   /** A turn that is there already. */

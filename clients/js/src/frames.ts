@@ -31,7 +31,7 @@ export class FrameParser {
 
   #take(line: string): void {
     const colon = line.indexOf(":");
-    if (colon === 0) return; // A heartbeat, or another comment.
+    // A heartbeat, or another comment, has no name.
     const name = colon < 0 ? line : line.slice(0, colon);
     const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
     if (name === "data") this.#frame.data = this.#frame.data === undefined ? value : `${this.#frame.data}\n${value}`;

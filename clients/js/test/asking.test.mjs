@@ -48,9 +48,20 @@ test("a signal ends the trying, and not the stream that came of it", async (t) =
   assert.deepEqual(positions(await all(turn.events())), [1, 2]);
 });
 
+test("a turn can be started for others to read, and is asked once", async (t) => {
+  const server = await scripted(t, cut, status(202, { turn_id: "t" }));
+  const { turn_id } = await clientOf(server).enqueue({ sessionId: "s", message: "Hi", agent: "a" });
+  assert.equal(turn_id, "t");
+  const [first, second] = server.requests;
+  assert.equal(first.headers["idempotency-key"], second.headers["idempotency-key"]);
+  assert.deepEqual([second.url, second.body], ["/v1/sessions/s/turns", '{"message":"Hi","agent":"a"}']);
+});
+
 test("a second reader of a turn that was started opens a stream of its own", async (t) => {
   const server = await scripted(t, stream(token(1) + done(2)));
-  const turn = await clientOf(server).start({ message: "Hi" });
+  const client = clientOf(server);
+  client.onConnection(() => assert.fail("nothing has broken"));
+  const turn = await client.start({ message: "Hi" });
   const [first, second] = await Promise.all([all(turn.events()), all(turn.events())]);
   assert.deepEqual(first, second);
   assert.deepEqual(server.requests.map(({ url }) => url), ["/chat/stream", "/v1/turns/t/events"]);
@@ -70,6 +81,15 @@ test("what would do a thing twice is tried once", async (t) => {
   await assert.rejects(client.sessions.create({ title: "New" }), { code: "network" });
   await assert.rejects(client.documents.upload(new Blob(["text"]), undefined, { name: "a.md" }), { code: "network" });
   assert.equal(server.requests.length, 3);
+});
+
+test("a signal ends a request with its reason", async (t) => {
+  const server = await scripted(t, () => {});
+  const stop = new AbortController();
+  const upload = clientOf(server).documents.upload(new Blob(["x"]), undefined, { name: "a.md", signal: stop.signal });
+  await until(() => server.requests.length);
+  stop.abort(new Error("enough"));
+  await assert.rejects(upload, /^Error: enough$/);
 });
 
 test("an answer that hangs, or is somebody else's, is an error that may go away", async (t) => {

@@ -131,6 +131,16 @@ test("it says when the server is away and when it is back", async (t) => {
   assert.equal(client.connection, "online");
 });
 
+test("many streams have one state", async (t) => {
+  const server = await scripted(t, ...Array(6).fill(cut), stream(done(1)));
+  const client = clientOf(server);
+  const states = [];
+  client.onConnection((state) => states.push(state));
+  await Promise.all(["a", "b", "c"].map((id) => all(client.turn(id).events())));
+  assert.deepEqual([states[0], states.at(-1)], ["offline", "online"]);
+  assert.ok(states.every((state, index) => state === "offline" || state !== states[index - 1]));
+});
+
 test("who gave up is offline until somebody reaches the server", async (t) => {
   const server = await scripted(t, cut, cut, status(200, { agents: [] }));
   const client = clientOf(server, { retry: { attempts: 2 } });
@@ -156,7 +166,9 @@ test("it is tried again at once when the network is back or the page is looked a
   await offline(1);
   target.dispatchEvent(new Event("online"));
   await offline(2);
-  page.dispatchEvent(new Event("visibilitychange")); // Still hidden: nobody looks.
+  page.dispatchEvent(new Event("visibilitychange"));
+  await new Promise(setImmediate);
+  assert.equal(client.connection, "offline", "while it is hidden nobody looks");
   page.visibilityState = "visible";
   page.dispatchEvent(new Event("visibilitychange"));
   assert.deepEqual(positions(await reading), [1]);
@@ -169,18 +181,21 @@ test("a connection that was silent through a sleep is opened again on waking", a
     removeEventListener: target.removeEventListener.bind(target),
   });
   t.after(() => ["addEventListener", "removeEventListener"].forEach((name) => delete globalThis[name]));
-  const server = await scripted(t, stream(token(1), "hang"), stream(done(2)));
-  const client = clientOf(server, { retry: { heartbeat: 1_000 } });
-  const items = [];
-  const reading = (async () => {
-    for await (const item of client.turn("t").events()) items.push(item);
-  })();
-  await until(() => items.length === 1);
-  target.dispatchEvent(new Event("online")); // It has just been heard of: nothing to do.
-  t.mock.method(Date, "now", () => performance.timeOrigin + performance.now() + 600_000);
+  const server = await scripted(t, stream(token(1) + token(2), "hang"), stream(done(3)));
+  const client = clientOf(server, { retry: { heartbeat: 60_000 } });
+  const events = client.turn("t").events();
+  await events.next();
+  const later = (ms) => t.mock.method(Date, "now", () => performance.timeOrigin + performance.now() + ms);
+  later(600_000);
+  target.dispatchEvent(new Event("online")); // Nobody waits for the server: it may well have said something.
+  assert.equal((await events.next()).value.position, 2);
+  const waiting = events.next();
+  target.dispatchEvent(new Event("online")); // It was waited for just now.
+  await new Promise(setImmediate);
+  assert.equal(client.connection, "online");
+  later(1_200_000);
   target.dispatchEvent(new Event("online"));
-  await reading;
-  assert.deepEqual(positions(items), [1, 2]);
+  assert.equal((await waiting).value.position, 3);
 });
 
 test("a stream that is left while it waits is closed", async (t) => {
@@ -213,6 +228,12 @@ test("a stream can be given up after so many tries", async (t) => {
   const events = clientOf(server, { retry: { streamAttempts: 3 } }).turn("t").events();
   await assert.rejects(all(events), { code: "network" });
   assert.equal(server.requests.length, 3);
+});
+
+test("tries are counted from the last event on", async (t) => {
+  const server = await scripted(t, ...[1, 2, 3, 4].map((position) => stream(token(position), "cut")), stream(done(5)));
+  const events = clientOf(server, { retry: { streamAttempts: 2 } }).turn("t").events();
+  assert.deepEqual(positions(await all(events)), [1, 2, 3, 4, 5]);
 });
 
 test("a listener that throws is not taken for a broken connection", async (t) => {
