@@ -74,7 +74,6 @@ export function Transcript(props: TranscriptProps) {
     setPeek(null);
     onSource(source, chip);
     // The document takes room away: what was clicked shall not move out of sight.
-    isFollowing.current = false;
     setTimeout(() => chip.scrollIntoView({ block: "nearest" }), 50);
   };
   const click = (event: MouseEvent) => {
