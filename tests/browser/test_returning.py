@@ -1,6 +1,7 @@
 """The turn is the server's: a page that is reloaded, doubled, cut off or whose server was killed goes on with it."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from playwright.async_api import Browser, expect
@@ -8,7 +9,13 @@ from playwright.async_api import Browser, expect
 from tests.browser.conftest import Serve
 from tests.browser.driving import new_context, tab
 from tests.process.running import served
-from tests.serving import Puppet
+from tests.serving import Puppet, until
+
+# A headless browser shows all of its tabs, so it has to be told.
+SEEN = """state => {
+  Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
 
 
 async def test_a_page_that_is_reloaded_in_the_middle_of_an_answer_goes_on(
@@ -104,3 +111,34 @@ async def test_a_network_that_is_gone_for_a_while_costs_nothing(browser: Browser
         part.end()
         await page.ended()
         await expect(page.answer).to_have_text("One, more, more, more, last.")
+
+
+async def test_many_tabs_do_not_use_up_the_connections_of_the_browser(
+    browser: Browser, serve: Serve, puppet: Puppet
+) -> None:
+    """A browser opens six to a server. A tab that nobody sees lets go of its own, and goes on when it is seen."""
+    context = await new_context(browser)
+    async with serve() as server, AsyncExitStack() as open_tabs:
+        first = await open_tabs.enter_async_context(tab(browser, server.url, context=context))
+        await first.ask("Count")
+        part = await puppet.part()
+        part.say("One, ")
+        await expect(first.answer).to_have_text("One,")
+        path = first.page.url.removeprefix(server.url)
+        hidden = [first]
+        for _ in range(4):
+            hidden.append(await open_tabs.enter_async_context(tab(browser, server.url, path, context=context)))
+            await expect(hidden[-1].answer).to_have_text("One,")
+        for one in hidden:
+            await one.page.evaluate(SEEN, "hidden")
+        await until(lambda: server.turnwire.streams.open_count == 0)
+        part.say("two, ")
+        seen = [await open_tabs.enter_async_context(tab(browser, server.url, path, context=context)) for _ in range(3)]
+        for one in seen:
+            await expect(one.answer).to_have_text("One, two,")
+        await first.page.evaluate(SEEN, "visible")
+        await expect(first.answer).to_have_text("One, two,")
+        part.end()
+        for one in (first, *seen):
+            await one.ended()
+    await context.close()
