@@ -172,9 +172,11 @@ def _welcome(turnwire: Any, url: str) -> None:
             console.print(f"[dim]Extension[/] {hosted.id} [dim]{hosted.state}[/]{escape(told)}", soft_wrap=True)
     # As it was called, if it is not on the PATH.
     program = "turnwire" if shutil.which("turnwire") else os.path.relpath(sys.argv[0])
+    console.print("[dim]Ask, and watch, in a browser:[/]")
+    _command(console, f"{url}/")
     console.print("[dim]Talk to it from another terminal:[/]")
     _command(console, f"{program} chat --data {turnwire.settings.data}")
-    console.print("[dim]Ask, and watch the answer being made:[/]")
+    console.print("[dim]Or ask with curl, and watch the answer being made:[/]")
     if turnwire.librarian is not None:
         message = """{"message": "What happens when the process is killed?"}"""
         route = "/v1/rag/sessions/hello/messages/stream"
