@@ -20,7 +20,7 @@ from tests.node_packages import node_with
 from tests.process.running import served
 from tests.server.conftest import Serve
 from tests.server.cutting import cutting
-from tests.serving import Puppet, Served
+from tests.serving import Puppet, Served, within
 from turnwire.core.events import Event, Hit, Usage
 from turnwire.core.logged import now_ms
 from turnwire.core.turns import Turn
@@ -28,6 +28,8 @@ from turnwire.core.turns import Turn
 pytestmark = pytest.mark.timeout(300)
 
 PACKAGE = Path(__file__).parents[2] / "clients" / "js"
+EXAMPLES = sorted(PACKAGE.glob("examples/*.mjs"))
+GUIDES = (PACKAGE.parents[1] / "docs" / "guides" / "javascript.md", PACKAGE / "README.md")
 _BUILD_SECONDS = 120
 _MOST_BYTES = 6 * 1024
 
@@ -116,7 +118,47 @@ def test_its_types_are_those_of_the_server() -> None:
             assert (told[name] == "") == is_needed, (kind, name)
 
 
+def test_every_block_in_its_guide_is_an_example() -> None:
+    examples = {path.read_text() for path in EXAMPLES}
+    blocks = [block for page in GUIDES for block in re.findall(r"^```js\n(.*?)^```", page.read_text(), re.M | re.S)]
+    assert set(blocks) == examples
+
+
 # What it does
+
+
+async def obliging(turn: Turn) -> AsyncIterator[Any]:
+    """Answers the examples of the guide."""
+    first = turn.message.partition(" ")[0]
+    kind = {"Pay": "pay", "Wait": "wait"}.get(first, "plain")
+    async for event in long(msgspec.structs.replace(turn, message=kind)):
+        yield event
+
+
+SAID = {
+    "ask": "Plain answer.",
+    "view": "pay with {\"amount\":40}?\ncompleted Paid. [ 'pay succeeded' ]\n",
+    "session": "Hello -> Plain answer.\n",
+    "stop": "cancelled\n",
+    "socket": "Plain answer.\nPlain answer.\n",
+    "text": "Plain answer.\n completed []\n",
+}
+
+
+async def test_the_examples_of_its_guide_run(serve: Serve, node: str) -> None:
+    async with serve(obliging) as server:
+        for example in EXAMPLES:
+            process = await asyncio.create_subprocess_exec(
+                node,
+                *("--no-warnings", "--experimental-websocket", "--input-type=module"),
+                cwd=PACKAGE,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            source = example.read_text().replace("http://127.0.0.1:8420", server.url)
+            told, complaints = await within(process.communicate(source.encode()), 30)
+            assert (told.decode(), complaints) == (SAID[example.stem], b""), example.name
 
 
 def word(number: int) -> str:
