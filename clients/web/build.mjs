@@ -6,7 +6,7 @@
  */
 
 import { build } from "esbuild";
-import { cp, mkdir, readFile, rm } from "node:fs/promises";
+import { cp, mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
@@ -29,7 +29,8 @@ await build({
   jsx: "automatic",
   jsxImportSource: "preact",
   minify: true,
-  legalComments: "eof",
+  legalComments: "none",
+  footer: { js: "// Licences of what is bundled here: licences.txt" },
   charset: "utf8",
   logLevel: "warning",
 });
@@ -47,14 +48,33 @@ await build({
 for (const name of ["index.html", "turn.html"]) await cp(join(here, "static", name), join(out, name));
 await cp(join(here, "static/icon.svg"), join(out, "assets/icon.svg"));
 
+await writeFile(join(out, "assets/licences.txt"), await licences());
+
 if (values.sizes) {
   const pages = {
     "/": ["index.html", "assets/theme.js", "assets/app.css", "assets/app.js", "assets/icon.svg"],
-    "/turns/{id}": ["turn.html", "assets/theme.js", "assets/app.css", "assets/inspector.css", "assets/turn.js", "assets/icon.svg"],
+    "/turns/{id}": [
+      "turn.html",
+      "assets/theme.js",
+      "assets/app.css",
+      "assets/inspector.css",
+      "assets/turn.js",
+      "assets/icon.svg",
+    ],
   };
   for (const [page, names] of Object.entries(pages)) {
-    const sizes = await Promise.all(names.map(async (name) => gzipSync(await readFile(join(out, name)), { level: 9 }).length));
+    const sizes = await Promise.all(
+      names.map(async (name) => gzipSync(await readFile(join(out, name)), { level: 9 }).length),
+    );
     names.forEach((name, index) => console.log(`${String(sizes[index]).padStart(7)}  ${name}`));
     console.log(`${String(sizes.reduce((sum, size) => sum + size)).padStart(7)}  ${page}, all together, gzip\n`);
   }
+}
+
+/** Of the packages that are bundled. DOMPurify may be had under Apache-2.0, whose text is Turnwire's own LICENSE. */
+async function licences() {
+  const read = async (name, file) =>
+    `${name}\n\n${(await readFile(join(here, "node_modules", name, file), "utf8")).trim()}\n`;
+  const purify = "dompurify\n\n(c) Cure53 and other contributors. Apache License 2.0: see Turnwire's LICENSE.\n";
+  return [await read("preact", "LICENSE"), await read("marked", "LICENSE.md"), purify].join("\n");
 }

@@ -73,7 +73,10 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
     setSideOpen(false);
   };
   const isDropping = useDrop(offer?.takes_documents ? (files) => uploads.add(files) : null);
-  useShortcuts(() => (panel ? closePanel() : setSideOpen(false)), () => setSideOpen(true));
+  useShortcuts(
+    () => (panel ? closePanel() : setSideOpen(false)),
+    () => setSideOpen(true),
+  );
   const current = conversation.sessionId;
   return (
     <div class={`app ${isSideOpen ? "side-open" : ""} ${panel ? "panel-open" : ""}`}>
@@ -106,7 +109,11 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
           {panel.kind === "source" ? (
             <SourcePanel source={panel.source} onClose={closePanel} />
           ) : (
-            <DocumentsPanel uploads={uploads} onOpen={(source) => setPanel({ kind: "source", source })} onClose={closePanel} />
+            <DocumentsPanel
+              uploads={uploads}
+              onOpen={(source) => setPanel({ kind: "source", source })}
+              onClose={closePanel}
+            />
           )}
         </aside>
       )}

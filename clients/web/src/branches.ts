@@ -12,7 +12,7 @@ export function visiblePath(entries: readonly Entry[], chosen: ReadonlyMap<strin
   }
   const path: Entry[] = [];
   const met = new Set<Entry>();
-  for (let places = [""]; ; ) {
+  for (let places = [""]; ;) {
     const among = places.flatMap((place) => children.get(place) ?? []);
     const picked = places.map((place) => chosen.get(place)).find((key) => key !== undefined);
     const next = among.find((entry) => entry.key === picked) ?? among.at(-1);

@@ -229,7 +229,7 @@ export class Conversation extends Observed {
 
   /** Chooses the way that leads to a turn. */
   #lead(entry: Entry): void {
-    for (let step: Entry | undefined = entry; step; ) {
+    for (let step: Entry | undefined = entry; step;) {
       const parent: string | null = step.parent;
       this.#chosen.set(parent ?? "", step.key);
       step = parent === null ? undefined : this.#entries.find((other) => other.turnId === parent);
@@ -275,4 +275,5 @@ export class Conversation extends Observed {
 }
 
 /** Nobody answered, or one who is just leaving or not yet there. */
-const isAway = (error: unknown): boolean => error instanceof TurnwireError && (error.status === 0 || error.status === 503);
+const isAway = (error: unknown): boolean =>
+  error instanceof TurnwireError && (error.status === 0 || error.status === 503);

@@ -1,6 +1,14 @@
 /** A turn as it is shown: what the server has told of it, or what was sent and is not yet told. */
 
-import { applyEvent, EMPTY_VIEW, type Followed, type Snapshot, type TurnRecord, type TurnView, viewOfSnapshot } from "../../js/src/index.ts";
+import {
+  applyEvent,
+  EMPTY_VIEW,
+  type Followed,
+  type Snapshot,
+  type TurnRecord,
+  type TurnView,
+  viewOfSnapshot,
+} from "../../js/src/index.ts";
 
 export interface Entry {
   /** Chosen here before the server knows of it; the turn's own id if it was started elsewhere. */

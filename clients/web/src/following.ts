@@ -64,7 +64,10 @@ export class SessionStream {
     const following = (this.#following = new AbortController());
     const after = (this.#arrived.findLast((item) => item.event) as LoggedEvent | undefined)?.id ?? this.after;
     try {
-      for await (const item of client.followSession(this.sessionId, { signal: following.signal, ...(after ? { after } : {}) })) {
+      for await (const item of client.followSession(this.sessionId, {
+        signal: following.signal,
+        ...(after ? { after } : {}),
+      })) {
         if (following.signal.aborted) return;
         if (item.control === "reset") return this.listener.reset();
         this.#arrived.push(item);

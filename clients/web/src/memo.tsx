@@ -2,7 +2,10 @@
 
 import { Component, type ComponentType, type VNode } from "preact";
 
-export function memo<Props extends object>(Inner: ComponentType<Props>, facts: (props: Props) => unknown[]): ComponentType<Props> {
+export function memo<Props extends object>(
+  Inner: ComponentType<Props>,
+  facts: (props: Props) => unknown[],
+): ComponentType<Props> {
   return class extends Component<Props> {
     override shouldComponentUpdate(next: Props): boolean {
       const before = facts(this.props as Props);

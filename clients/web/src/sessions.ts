@@ -68,7 +68,11 @@ export class SessionList extends Observed {
 
   async #load(before?: string): Promise<void> {
     const asked = ++this.#asked;
-    const options = { limit: PAGE, ...(this.search.trim() ? { search: this.search.trim() } : {}), ...(before ? { before } : {}) };
+    const options = {
+      limit: PAGE,
+      ...(this.search.trim() ? { search: this.search.trim() } : {}),
+      ...(before ? { before } : {}),
+    };
     // If it fails, what is shown stays; whether the server is there is told elsewhere.
     const page = await client.sessions.list(options).catch(() => null);
     if (!page || asked !== this.#asked) return;

@@ -30,7 +30,10 @@ function Inspector() {
   const [isPlaying, setPlaying] = useState(false);
   const [source, setSource] = useState<Source | null>(null);
   const position = Math.min(picked ?? last, last);
-  const index = Math.max(0, events.findIndex((event) => event.position >= position));
+  const index = Math.max(
+    0,
+    events.findIndex((event) => event.position >= position),
+  );
   const now = useNow(!log.isDone && !log.isAway && events.length > 0);
   const timing = useMemo(() => timingOf(events, log.isDone ? null : now), [events, log.isDone, now]);
   const rows = useMemo(() => rowsOf(events), [events]);
@@ -67,16 +70,32 @@ function Inspector() {
     const found = chip && sourceOfChip(chip, view);
     if (found) setSource(found);
   };
-  if (log.problem && !events.length) return <p role="alert" class="failure">{log.problem}</p>;
+  if (log.problem && !events.length)
+    return (
+      <p role="alert" class="failure">
+        {log.problem}
+      </p>
+    );
   if (!at) return <div class="skeleton" aria-label="Loading" />;
   return (
     <>
-      <h1 class="inspected" data-testid="asked">{whole.message}</h1>
+      <h1 class="inspected" data-testid="asked">
+        {whole.message}
+      </h1>
       <Facts view={whole} timing={timing} isAway={log.isAway} />
-      {log.problem && <p role="alert" class="failure">{log.problem}</p>}
+      {log.problem && (
+        <p role="alert" class="failure">
+          {log.problem}
+        </p>
+      )}
       <Picture timing={timing} at={at.at - began} onPick={pickTime} />
       <div class="scrubber">
-        <IconButton name={isPlaying ? "stop" : "play"} label={isPlaying ? "Pause" : "Play it as it went"} testid="play" onClick={play} />
+        <IconButton
+          name={isPlaying ? "stop" : "play"}
+          label={isPlaying ? "Pause" : "Play it as it went"}
+          testid="play"
+          onClick={play}
+        />
         <input
           type="range"
           data-testid="scrubber"
@@ -99,7 +118,11 @@ function Inspector() {
             {position > 2 && (
               <article class="answer" aria-label="Answer">
                 <Reading view={view} />
-                {view.outcome && view.outcome !== "completed" && <p class="note">{outcomeWord(view.outcome)}. {view.error?.error ?? view.reason ?? ""}</p>}
+                {view.outcome && view.outcome !== "completed" && (
+                  <p class="note">
+                    {outcomeWord(view.outcome)}. {view.error?.error ?? view.reason ?? ""}
+                  </p>
+                )}
               </article>
             )}
           </div>
@@ -126,13 +149,21 @@ function Facts({ view, timing, isAway }: { view: ReturnType<typeof foldTurn>; ti
     ["Took", duration(timing.total)],
     ["First event", timing.firstEvent === null ? "–" : duration(timing.firstEvent)],
     ["First token", timing.firstToken === null ? "–" : duration(timing.firstToken)],
-    ["Tokens", spoken > 0.05 ? `${timing.tokens.length.toLocaleString("en")} at ${Math.round(timing.tokens.length / spoken)}/s` : String(timing.tokens.length)],
+    [
+      "Tokens",
+      spoken > 0.05
+        ? `${timing.tokens.length.toLocaleString("en")} at ${Math.round(timing.tokens.length / spoken)}/s`
+        : String(timing.tokens.length),
+    ],
     ["Longest silence", timing.gaps[0] ? duration(timing.gaps[0].to - timing.gaps[0].from) : "none felt"],
     ["Agent", view.agent],
   ];
   const used = view.usage;
   if (used?.input_tokens !== undefined || used?.output_tokens !== undefined) {
-    facts.push(["Model tokens", `${count(used.input_tokens ?? 0, "in", "in")}, ${count(used.output_tokens ?? 0, "out", "out")}`]);
+    facts.push([
+      "Model tokens",
+      `${count(used.input_tokens ?? 0, "in", "in")}, ${count(used.output_tokens ?? 0, "out", "out")}`,
+    ]);
   }
   return (
     <dl class="facts" data-testid="facts">
@@ -167,7 +198,12 @@ function Page() {
             <Icon name="left" /> To the conversation
           </a>
         )}
-        <a class="quiet" href={`${root}/v1/turns/${encodeURIComponent(turnId)}/log.jsonl`} download data-testid="download">
+        <a
+          class="quiet"
+          href={`${root}/v1/turns/${encodeURIComponent(turnId)}/log.jsonl`}
+          download
+          data-testid="download"
+        >
           <Icon name="down" /> JSON lines
         </a>
         <ThemeButton />
@@ -179,7 +215,13 @@ function Page() {
   );
 }
 
-const logged = ({ position, epoch, event }: TimedEvent): LoggedEvent => ({ turnId, position, epoch, id: `${position}.${epoch}`, event });
+const logged = ({ position, epoch, event }: TimedEvent): LoggedEvent => ({
+  turnId,
+  position,
+  epoch,
+  id: `${position}.${epoch}`,
+  event,
+});
 
 /** A clock that ticks while a turn runs, so that its picture grows also in silence. */
 function useNow(isRunning: boolean): number {

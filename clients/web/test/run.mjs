@@ -21,7 +21,10 @@ try {
     target: "node20",
     logLevel: "warning",
   });
-  process.exitCode = spawnSync(process.execPath, ["--test", ...names.map((name) => join(out, name.replace(/ts$/, "mjs")))], { stdio: "inherit" }).status ?? 1;
+  process.exitCode =
+    spawnSync(process.execPath, ["--test", ...names.map((name) => join(out, name.replace(/ts$/, "mjs")))], {
+      stdio: "inherit",
+    }).status ?? 1;
 } finally {
   await rm(out, { recursive: true });
 }

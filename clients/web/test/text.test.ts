@@ -47,7 +47,10 @@ test("only the last block stays open", () => {
   splitter.grow("one\n\ntwo\n\nthree");
   const { settled, open } = splitter.grow("one\n\ntwo\n\nthree\n\nfour");
   assert.deepEqual(settled.map((block) => block.raw.trim()).filter(Boolean), ["three"]);
-  assert.deepEqual(open.map((block) => block.raw), ["four"]);
+  assert.deepEqual(
+    open.map((block) => block.raw),
+    ["four"],
+  );
 });
 
 test("a text that was taken back is begun anew", () => {

@@ -6,7 +6,8 @@ import { timingOf } from "../src/inspector/timing.ts";
 import { period, placeIn } from "../src/words.ts";
 
 const entry = (key: string, parent: string | null): Entry => ({ key, turnId: key, parent }) as Entry;
-const keys = (entries: Entry[], chosen: [string, string][] = []) => visiblePath(entries, new Map(chosen)).map((one) => one.key);
+const keys = (entries: Entry[], chosen: [string, string][] = []) =>
+  visiblePath(entries, new Map(chosen)).map((one) => one.key);
 
 test("the newest way through a conversation is shown, unless another was chosen", () => {
   const entries = [entry("a", null), entry("b", "a"), entry("c", "b"), entry("b2", "a")];
@@ -24,7 +25,8 @@ test("a turn whose parent is not known is a first one", () => {
 });
 
 test("a log's times come to phases, steps and silences", () => {
-  const at = (position: number, time: number, event: object) => ({ position, epoch: 1, at: 1000 + time, event }) as never;
+  const at = (position: number, time: number, event: object) =>
+    ({ position, epoch: 1, at: 1000 + time, event }) as never;
   const timing = timingOf(
     [
       at(1, 0, { type: "session" }),
@@ -39,7 +41,10 @@ test("a log's times come to phases, steps and silences", () => {
   assert.deepEqual([timing.total, timing.firstEvent, timing.firstToken], [1600, 10, 1520]);
   assert.deepEqual(timing.steps, [{ name: "look", kind: "tool", from: 10, to: 1510, isOpen: false, isBad: true }]);
   assert.deepEqual(timing.gaps, [{ from: 10, to: 1510 }]);
-  assert.deepEqual(timing.phases.map((phase) => phase.kind), ["queued", "working", "answering"]);
+  assert.deepEqual(
+    timing.phases.map((phase) => phase.kind),
+    ["queued", "working", "answering"],
+  );
 });
 
 test("words", () => {

@@ -30,7 +30,15 @@ export function Picture({ timing, at, onPick }: { timing: Timing; at: number; on
   };
   return (
     <div class="picture" ref={frame}>
-      <svg width={width} height={bottom + 4} role="img" aria-label={described(timing)} data-testid="picture" onPointerDown={pick} onPointerMove={pick}>
+      <svg
+        width={width}
+        height={bottom + 4}
+        role="img"
+        aria-label={described(timing)}
+        data-testid="picture"
+        onPointerDown={pick}
+        onPointerMove={pick}
+      >
         <defs>
           <pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
             <path d="M0 0V6" class="hatch" />
@@ -64,7 +72,11 @@ export function Picture({ timing, at, onPick }: { timing: Timing; at: number; on
         {timing.firstToken !== null && (
           <g class="first">
             <path d={`M${x(timing.firstToken)} ${TOP - 8}V${bottom}`} />
-            <text x={x(timing.firstToken) + (x(timing.firstToken) > width - 150 ? -6 : 6)} y={hillsTop - 4} text-anchor={x(timing.firstToken) > width - 150 ? "end" : "start"}>
+            <text
+              x={x(timing.firstToken) + (x(timing.firstToken) > width - 150 ? -6 : 6)}
+              y={hillsTop - 4}
+              text-anchor={x(timing.firstToken) > width - 150 ? "end" : "start"}
+            >
               first token {duration(timing.firstToken)}
             </text>
           </g>
@@ -76,19 +88,47 @@ export function Picture({ timing, at, onPick }: { timing: Timing; at: number; on
   );
 }
 
-function Bar({ span, x, y, width, isPhase }: { span: Span; x: (time: number) => number; y: number; width: number; isPhase?: boolean }) {
+function Bar({
+  span,
+  x,
+  y,
+  width,
+  isPhase,
+}: {
+  span: Span;
+  x: (time: number) => number;
+  y: number;
+  width: number;
+  isPhase?: boolean;
+}) {
   const from = x(span.from);
   const wide = Math.max(isPhase ? 2 : 4, x(span.to) - from);
   const text = span.to - span.from >= 1 ? `${span.name} · ${duration(span.to - span.from)}` : span.name;
   const room = text.length * 6.6 + 12;
   const isInside = wide > room;
   const isLeft = !isInside && from + wide + room > width && from > room;
-  if (isPhase && !isInside) return <rect class={`bar phase ${span.kind}`} x={from} y={y} width={wide} height={ROW - 5} rx={4} />;
+  if (isPhase && !isInside)
+    return <rect class={`bar phase ${span.kind}`} x={from} y={y} width={wide} height={ROW - 5} rx={4} />;
   return (
     <g>
-      <rect class={`bar ${isPhase ? "phase" : ""} ${span.kind} ${span.isBad ? "bad" : ""} ${span.isOpen ? "open" : ""}`} x={from} y={y} width={wide} height={ROW - 5} rx={4} />
-      <text class={`bar-text ${isInside ? "inside" : ""} ${span.kind}`} x={isInside ? from + 7 : isLeft ? from - 6 : from + wide + 6} y={y + 13.5} text-anchor={isLeft ? "end" : "start"}>
-        {clipped(text, isInside ? text.length : isLeft ? text.length : Math.max(8, Math.floor((width - from - wide - 14) / 6.6)))}
+      <rect
+        class={`bar ${isPhase ? "phase" : ""} ${span.kind} ${span.isBad ? "bad" : ""} ${span.isOpen ? "open" : ""}`}
+        x={from}
+        y={y}
+        width={wide}
+        height={ROW - 5}
+        rx={4}
+      />
+      <text
+        class={`bar-text ${isInside ? "inside" : ""} ${span.kind}`}
+        x={isInside ? from + 7 : isLeft ? from - 6 : from + wide + 6}
+        y={y + 13.5}
+        text-anchor={isLeft ? "end" : "start"}
+      >
+        {clipped(
+          text,
+          isInside ? text.length : isLeft ? text.length : Math.max(8, Math.floor((width - from - wide - 14) / 6.6)),
+        )}
       </text>
     </g>
   );
@@ -109,7 +149,11 @@ function hills(tokens: readonly number[], x: (time: number) => number, width: nu
   const bins = new Array<number>(Math.ceil(width / BIN) + 1).fill(0);
   for (const time of tokens) bins[Math.floor(x(time) / BIN)]!++;
   const most = Math.max(...bins);
-  return bins.map((number, index) => (number ? `M${index * BIN} ${base}v${(-number / most) * (HILLS - 6)}h${BIN - 1}V${base}z` : "")).join("");
+  return bins
+    .map((number, index) =>
+      number ? `M${index * BIN} ${base}v${(-number / most) * (HILLS - 6)}h${BIN - 1}V${base}z` : "",
+    )
+    .join("");
 }
 
 function described({ total, firstToken, steps, tokens, gaps }: Timing): string {

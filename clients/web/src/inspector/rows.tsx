@@ -25,7 +25,17 @@ export function rowsOf(events: readonly TimedEvent[]): Row[] {
   return rows;
 }
 
-export function Rows({ rows, began, position, onPick }: { rows: Row[]; began: number; position: number; onPick: (position: number) => void }) {
+export function Rows({
+  rows,
+  began,
+  position,
+  onPick,
+}: {
+  rows: Row[];
+  began: number;
+  position: number;
+  onPick: (position: number) => void;
+}) {
   const list = useRef<HTMLOListElement>(null);
   useEffect(() => {
     const row = list.current?.querySelector<HTMLElement>("[aria-current]");
@@ -38,10 +48,19 @@ export function Rows({ rows, began, position, onPick }: { rows: Row[]; began: nu
     <ol class="rows" ref={list} aria-label="Events" data-testid="events">
       {rows.map(({ first, last, number }) => (
         <li key={first.position}>
-          <button type="button" aria-current={position >= first.position && position <= last.position ? "true" : undefined} class={position < first.position ? "later" : ""} onClick={() => onPick(last.position)}>
+          <button
+            type="button"
+            aria-current={position >= first.position && position <= last.position ? "true" : undefined}
+            class={position < first.position ? "later" : ""}
+            onClick={() => onPick(last.position)}
+          >
             <span class="row-position">{number > 1 ? `${first.position}–${last.position}` : first.position}</span>
-            <span class="row-type" data-type={first.event.type}>{first.event.type}</span>
-            <span class="row-text">{number > 1 ? `${count(number, "piece")} in ${duration(last.at - first.at)}` : summary(first.event)}</span>
+            <span class="row-type" data-type={first.event.type}>
+              {first.event.type}
+            </span>
+            <span class="row-text">
+              {number > 1 ? `${count(number, "piece")} in ${duration(last.at - first.at)}` : summary(first.event)}
+            </span>
             <span class="row-time">{duration(first.at - began)}</span>
           </button>
         </li>

@@ -30,7 +30,15 @@ const MOST_GAPS = 5;
 export function timingOf(events: readonly TimedEvent[], now: number | null): Timing {
   const began = events[0]?.at ?? 0;
   const last = Math.max(events.at(-1)?.at ?? began, now ?? 0) - began;
-  const timing: Timing = { total: last, firstEvent: null, firstToken: null, phases: [], steps: [], tokens: [], gaps: [] };
+  const timing: Timing = {
+    total: last,
+    firstEvent: null,
+    firstToken: null,
+    phases: [],
+    steps: [],
+    tokens: [],
+    gaps: [],
+  };
   const open = new Map<string, Span>();
   const begin = (key: string, name: string, kind: Span["kind"], from: number) => {
     const span: Span = { name, kind, from, to: last, isOpen: true, isBad: false };
@@ -59,7 +67,12 @@ export function timingOf(events: readonly TimedEvent[], now: number | null): Tim
         else end(`s${event.step_id}`, time, event.phase === "failed");
         break;
       case "review":
-        begin(`r${position}`, event.verdict === "approved" ? "evidence is enough" : "evidence is not enough", "review", time);
+        begin(
+          `r${position}`,
+          event.verdict === "approved" ? "evidence is enough" : "evidence is not enough",
+          "review",
+          time,
+        );
         end(`r${position}`, time, event.verdict === "rejected");
         break;
       case "tool_call":
@@ -86,7 +99,14 @@ export function timingOf(events: readonly TimedEvent[], now: number | null): Tim
 }
 
 function phasesOf({ firstEvent, firstToken, total, tokens }: Timing): Span[] {
-  const span = (name: string, kind: Span["kind"], from: number, to: number): Span => ({ name, kind, from, to, isOpen: false, isBad: false });
+  const span = (name: string, kind: Span["kind"], from: number, to: number): Span => ({
+    name,
+    kind,
+    from,
+    to,
+    isOpen: false,
+    isBad: false,
+  });
   const began = firstEvent ?? total;
   const answered = firstToken ?? total;
   const phases = [span("queued", "queued", 0, began), span("working", "working", began, answered)];

@@ -6,7 +6,15 @@ import { Icon } from "../icons.tsx";
 import { client, told } from "../server.ts";
 import { Json } from "./steps.tsx";
 
-export function Approval({ turnId, asked, mayDecide }: { turnId: string; asked: ApprovalRequestEvent; mayDecide: boolean }) {
+export function Approval({
+  turnId,
+  asked,
+  mayDecide,
+}: {
+  turnId: string;
+  asked: ApprovalRequestEvent;
+  mayDecide: boolean;
+}) {
   const [reason, setReason] = useState("");
   const [deciding, setDeciding] = useState<boolean | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
@@ -36,10 +44,22 @@ export function Approval({ turnId, asked, mayDecide }: { turnId: string; asked: 
             <input value={reason} onInput={(event) => setReason(event.currentTarget.value)} maxLength={2000} />
           </label>
           <div class="row">
-            <button type="button" class="primary" data-testid="approve" disabled={deciding !== null} onClick={() => decide(true)}>
+            <button
+              type="button"
+              class="primary"
+              data-testid="approve"
+              disabled={deciding !== null}
+              onClick={() => decide(true)}
+            >
               {deciding === true ? "Allowing…" : "Allow"}
             </button>
-            <button type="button" class="secondary" data-testid="deny" disabled={deciding !== null} onClick={() => decide(false)}>
+            <button
+              type="button"
+              class="secondary"
+              data-testid="deny"
+              disabled={deciding !== null}
+              onClick={() => decide(false)}
+            >
               {deciding === false ? "Denying…" : "Deny"}
             </button>
           </div>
@@ -47,7 +67,11 @@ export function Approval({ turnId, asked, mayDecide }: { turnId: string; asked: 
       ) : (
         <p class="faint">Your key may not approve; somebody whose key may has to decide.</p>
       )}
-      {problem && <p role="alert" class="problem">{problem}</p>}
+      {problem && (
+        <p role="alert" class="problem">
+          {problem}
+        </p>
+      )}
     </section>
   );
 }

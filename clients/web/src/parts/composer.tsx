@@ -83,7 +83,11 @@ export function Composer(props: ComposerProps) {
         {offer && offer.agents.length > 1 && (
           <label class="agent-choice">
             <span class="unseen">Who answers</span>
-            <select data-testid="agent" value={agent ?? ""} onChange={(event) => props.onAgent(event.currentTarget.value)}>
+            <select
+              data-testid="agent"
+              value={agent ?? ""}
+              onChange={(event) => props.onAgent(event.currentTarget.value)}
+            >
               {offer.agents.map(({ name }) => (
                 <option key={name} value={name}>
                   {name}
@@ -100,7 +104,14 @@ export function Composer(props: ComposerProps) {
             <Icon name="stop" /> {isStopping ? "Stopping…" : "Stop"}
           </button>
         )}
-        <button type="submit" class="send" data-testid="send" disabled={!draft.trim()} aria-label={isBusy ? "Queue this message" : "Send"} title={isBusy ? "Queue" : "Send"}>
+        <button
+          type="submit"
+          class="send"
+          data-testid="send"
+          disabled={!draft.trim()}
+          aria-label={isBusy ? "Queue this message" : "Send"}
+          title={isBusy ? "Queue" : "Send"}
+        >
           <Icon name="send" />
         </button>
       </div>

@@ -19,7 +19,8 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
     setProblem(null);
     client.documents.get(source.document_id).then(
       (document) => isWanted && setFound(document),
-      (error: unknown) => isWanted && setProblem(isStatus(error, 404) ? "This document is no longer there." : told(error)),
+      (error: unknown) =>
+        isWanted && setProblem(isStatus(error, 404) ? "This document is no longer there." : told(error)),
     );
     return () => void (isWanted = false);
   }, [source.document_id]);
@@ -38,14 +39,18 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
           <h2 id="source-title" tabIndex={-1} ref={heading}>
             {found?.title ?? source.title ?? "Document"}
           </h2>
-          <div class="faint small">{found ? `${found.name}${source.page_number ? ` · page ${source.page_number}` : ""}` : ""}</div>
+          <div class="faint small">
+            {found ? `${found.name}${source.page_number ? ` · page ${source.page_number}` : ""}` : ""}
+          </div>
         </div>
         <IconButton name="close" label="Close the document" testid="source-close" onClick={onClose} />
       </header>
       <div class="panel-body" tabIndex={0} role="group" aria-label="The document's text">
         {problem && (
           <>
-            <p role="alert" class="problem">{problem}</p>
+            <p role="alert" class="problem">
+              {problem}
+            </p>
             {source.supporting_quote && <blockquote>{source.supporting_quote}</blockquote>}
           </>
         )}
@@ -57,7 +62,10 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
 }
 
 /** Where the passage is: told by a citation, or looked for if only its words are known. */
-function placeOf({ source_start: start, source_end: end, supporting_quote: quote }: Source, text: string): [start?: number, end?: number] {
+function placeOf(
+  { source_start: start, source_end: end, supporting_quote: quote }: Source,
+  text: string,
+): [start?: number, end?: number] {
   if (start !== undefined) return [start, end];
   const at = quote ? text.indexOf(quote) : -1;
   if (at < 0) return [];

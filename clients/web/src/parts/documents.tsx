@@ -23,7 +23,11 @@ export function DocumentsPanel({ uploads, onOpen, onClose }: DocumentsProps) {
   const [problem, setProblem] = useState<string | null>(null);
   const load = async (after?: string) => {
     try {
-      const found = await client.documents.list({ limit: 50, ...(search ? { search } : {}), ...(after ? { after } : {}) });
+      const found = await client.documents.list({
+        limit: 50,
+        ...(search ? { search } : {}),
+        ...(after ? { after } : {}),
+      });
       setPage((now) => (after && now ? { ...found, documents: [...now.documents, ...found.documents] } : found));
       setProblem(null);
     } catch (error) {
@@ -51,32 +55,55 @@ export function DocumentsPanel({ uploads, onOpen, onClose }: DocumentsProps) {
         <IconButton name="close" label="Close the documents" onClick={onClose} />
       </header>
       <div class="panel-tools">
-        <input type="search" aria-label="Search documents" placeholder="Search names and titles" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
+        <input
+          type="search"
+          aria-label="Search documents"
+          placeholder="Search names and titles"
+          value={search}
+          onInput={(event) => setSearch(event.currentTarget.value)}
+        />
         <label class="secondary file">
           <Icon name="plus" /> Add
-          <input type="file" multiple class="unseen" onChange={(event) => uploads.add([...(event.currentTarget.files ?? [])])} />
+          <input
+            type="file"
+            multiple
+            class="unseen"
+            onChange={(event) => uploads.add([...(event.currentTarget.files ?? [])])}
+          />
         </label>
       </div>
       <UploadList uploads={uploads} />
       <div class="panel-body">
-        {problem && <p role="alert" class="problem">{problem}</p>}
+        {problem && (
+          <p role="alert" class="problem">
+            {problem}
+          </p>
+        )}
         {page?.reading.under_way && (
           <p class="faint small">
             Reading {page.reading.done} of {page.reading.total}…
           </p>
         )}
-        {page && !page.documents.length && <p class="faint">{search ? "None of this name." : "No documents yet. Add one, and ask about it."}</p>}
+        {page && !page.documents.length && (
+          <p class="faint">{search ? "None of this name." : "No documents yet. Add one, and ask about it."}</p>
+        )}
         <ul class="document-list">
           {page?.documents.map((document) => (
             <li key={document.id}>
-              <button type="button" class="document-open" onClick={() => onOpen({ document_id: document.id, title: document.title })}>
+              <button
+                type="button"
+                class="document-open"
+                onClick={() => onOpen({ document_id: document.id, title: document.title })}
+              >
                 <strong>{document.title || document.name}</strong>
                 <span class="faint small">
                   {document.name} · {bytes(document.bytes)}
                   {document.shared ? "" : " · yours"}
                 </span>
               </button>
-              {!document.shared && <IconButton name="trash" label={`Delete ${document.name}`} onClick={() => remove(document.id)} />}
+              {!document.shared && (
+                <IconButton name="trash" label={`Delete ${document.name}`} onClick={() => remove(document.id)} />
+              )}
             </li>
           ))}
         </ul>

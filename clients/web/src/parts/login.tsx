@@ -39,7 +39,11 @@ export function Login({ onDone }: { onDone: (me: Me) => void }) {
             onInput={(event) => setKey(event.currentTarget.value)}
           />
         </label>
-        {problem && <p role="alert" class="problem">{problem}</p>}
+        {problem && (
+          <p role="alert" class="problem">
+            {problem}
+          </p>
+        )}
         <button type="submit" class="primary" disabled={isBusy || !key.trim()}>
           {isBusy ? "One moment…" : "Log in"}
         </button>

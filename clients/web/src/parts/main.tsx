@@ -28,7 +28,9 @@ export function Main({ conversation, title, offer, me, uploads, onMenu, onSource
   const [picked, setAgent] = useState<string | undefined>();
   const reach = useReach();
   const hasAgents = !!offer && offer.agents.length > 1;
-  const agent = hasAgents ? (picked ?? (offer.agents.find((one) => one.is_default) ?? offer.agents[0])?.name) : undefined;
+  const agent = hasAgents
+    ? (picked ?? (offer.agents.find((one) => one.is_default) ?? offer.agents[0])?.name)
+    : undefined;
   const path = conversation.path;
   const running = conversation.running;
   const last = path.findLast((entry) => entry.phase === "running" || entry.phase === "ended");

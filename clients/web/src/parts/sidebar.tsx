@@ -39,19 +39,39 @@ export function Sidebar(props: SidebarProps) {
       </button>
       <div class="find">
         <Icon name="search" />
-        <input type="search" id="find" data-testid="find" aria-label="Search conversations" placeholder="Search" value={search} onInput={(event) => list.find(event.currentTarget.value)} />
+        <input
+          type="search"
+          id="find"
+          data-testid="find"
+          aria-label="Search conversations"
+          placeholder="Search"
+          value={search}
+          onInput={(event) => list.find(event.currentTarget.value)}
+        />
       </div>
       <ul class="session-list" data-testid="sessions">
         {sessions?.map((session) => {
           const when = period(session.updated_at);
-          const head = !search && when !== shown && <li class="period" aria-hidden="true">{when}</li>;
+          const head = !search && when !== shown && (
+            <li class="period" aria-hidden="true">
+              {when}
+            </li>
+          );
           shown = when;
           return [
             head,
-            <SessionItem key={session.id} session={session} isCurrent={session.id === current} {...props} onDoom={() => setDoomed(session)} />,
+            <SessionItem
+              key={session.id}
+              session={session}
+              isCurrent={session.id === current}
+              {...props}
+              onDoom={() => setDoomed(session)}
+            />,
           ];
         })}
-        {sessions && !sessions.length && <li class="faint none">{search ? "Nothing found." : "What you ask is kept here."}</li>}
+        {sessions && !sessions.length && (
+          <li class="faint none">{search ? "Nothing found." : "What you ask is kept here."}</li>
+        )}
         {hasMore && (
           <li>
             <button type="button" class="quiet" onClick={() => list.more()}>
@@ -70,7 +90,9 @@ export function Sidebar(props: SidebarProps) {
         <ThemeButton />
         {me?.logged_in && <IconButton name="out" label="Log out" testid="logout" onClick={props.onLogOut} />}
       </footer>
-      {doomed && <DeleteDialog session={doomed} list={list} onDeleted={props.onDeleted} onClose={() => setDoomed(null)} />}
+      {doomed && (
+        <DeleteDialog session={doomed} list={list} onDeleted={props.onDeleted} onClose={() => setDoomed(null)} />
+      )}
     </nav>
   );
 }
@@ -111,7 +133,12 @@ function SessionItem({ session, isCurrent, list, onPick, onDoom }: ItemProps) {
   }
   return (
     <li class={`session ${isCurrent ? "current" : ""}`}>
-      <a href={sessionAddress(session.id)} aria-current={isCurrent ? "page" : undefined} onClick={plain(() => onPick(session.id))} title={name}>
+      <a
+        href={sessionAddress(session.id)}
+        aria-current={isCurrent ? "page" : undefined}
+        onClick={plain(() => onPick(session.id))}
+        title={name}
+      >
         {name}
       </a>
       <span class="tools">
@@ -122,7 +149,17 @@ function SessionItem({ session, isCurrent, list, onPick, onDoom }: ItemProps) {
   );
 }
 
-function DeleteDialog({ session, list, onDeleted, onClose }: { session: Session; list: SessionList; onDeleted: (id: string) => void; onClose: () => void }) {
+function DeleteDialog({
+  session,
+  list,
+  onDeleted,
+  onClose,
+}: {
+  session: Session;
+  list: SessionList;
+  onDeleted: (id: string) => void;
+  onClose: () => void;
+}) {
   const [problem, setProblem] = useState<string | null>(null);
   const dialog = useRef<HTMLDialogElement | null>(null);
   const erase = async () => {
@@ -139,12 +176,24 @@ function DeleteDialog({ session, list, onDeleted, onClose }: { session: Session;
     if (element && !element.open) element.showModal();
   };
   return (
-    <dialog ref={open} class="dialog" onKeyDown={(event) => event.stopPropagation()} aria-labelledby="delete-title" onClose={onClose} data-testid="delete-dialog">
+    <dialog
+      ref={open}
+      class="dialog"
+      onKeyDown={(event) => event.stopPropagation()}
+      aria-labelledby="delete-title"
+      onClose={onClose}
+      data-testid="delete-dialog"
+    >
       <h2 id="delete-title">Delete this conversation?</h2>
       <p>
-        <strong>{session.title ?? "New conversation"}</strong> and the logs of all its turns are erased. This cannot be undone.
+        <strong>{session.title ?? "New conversation"}</strong> and the logs of all its turns are erased. This cannot be
+        undone.
       </p>
-      {problem && <p role="alert" class="problem">{problem}</p>}
+      {problem && (
+        <p role="alert" class="problem">
+          {problem}
+        </p>
+      )}
       <div class="row end">
         <button type="button" class="secondary" onClick={() => dialog.current?.close()}>
           Keep it

@@ -6,7 +6,10 @@ import { markdownFragment } from "../text/answer.ts";
 import { placeIn } from "../words.ts";
 
 /** What can be opened: a citation, or a hit that none of the citations names, or a whole document. */
-export type Source = Pick<CitationEvent, "document_id" | "title" | "url" | "heading" | "page_number" | "supporting_quote" | "source_start" | "source_end"> & {
+export type Source = Pick<
+  CitationEvent,
+  "document_id" | "title" | "url" | "heading" | "page_number" | "supporting_quote" | "source_start" | "source_end"
+> & {
   index?: number;
 };
 
@@ -30,7 +33,17 @@ export interface Peek {
 const GAP = 8;
 
 /** Shown by hovering or focusing a chip; on a touch screen by touching it. */
-export function PeekCard({ peek, onOpen, onLeave, onStay }: { peek: Peek; onOpen: () => void; onLeave: () => void; onStay: () => void }) {
+export function PeekCard({
+  peek,
+  onOpen,
+  onLeave,
+  onStay,
+}: {
+  peek: Peek;
+  onOpen: () => void;
+  onLeave: () => void;
+  onStay: () => void;
+}) {
   const card = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {
     const { style, offsetWidth, offsetHeight } = card.current!;
@@ -47,7 +60,9 @@ export function PeekCard({ peek, onOpen, onLeave, onStay }: { peek: Peek; onOpen
     <div class="peek" id="peek" ref={card} data-testid="peek" onMouseEnter={onStay} onMouseLeave={onLeave}>
       <strong>{source.title ?? source.document_id}</strong>
       <Where source={source} />
-      {source.supporting_quote && <blockquote class="prose" ref={(place) => place?.replaceChildren(markdownFragment(source.supporting_quote!))} />}
+      {source.supporting_quote && (
+        <blockquote class="prose" ref={(place) => place?.replaceChildren(markdownFragment(source.supporting_quote!))} />
+      )}
       <button type="button" class="quiet" tabIndex={-1} data-testid="peek-open" onClick={onOpen}>
         Open the document at this passage
       </button>

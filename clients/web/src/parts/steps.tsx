@@ -8,10 +8,22 @@ import { memo } from "../memo.tsx";
 import { count, duration, placeIn, statusOf, stepsSummary, stepTitle } from "../words.ts";
 
 const MOST_SHOWN = 4_000;
-const ICONS: { [kind in StepView["kind"]]: IconName } = { search: "search", review: "review", tool: "tool", handoff: "handoff" };
+const ICONS: { [kind in StepView["kind"]]: IconName } = {
+  search: "search",
+  review: "review",
+  tool: "tool",
+  handoff: "handoff",
+};
 
 /** Told by these facts alone, so that tokens cost it nothing. */
-export const Steps = /* @__PURE__ */ memo(StepList, ({ view }: { view: TurnView }) => [view.steps, view.status, view.outcome, view.approvals, !view.text, !view.reasoning]);
+export const Steps = /* @__PURE__ */ memo(StepList, ({ view }: { view: TurnView }) => [
+  view.steps,
+  view.status,
+  view.outcome,
+  view.approvals,
+  !view.text,
+  !view.reasoning,
+]);
 
 function StepList({ view }: { view: TurnView }) {
   const isOver = view.outcome !== undefined;
@@ -79,7 +91,11 @@ function Step({ step, hits }: { step: StepView; hits: Map<number, Hit> }) {
     </>
   );
   return (
-    <li class={`step ${step.kind} ${step.state} ${step.name === "rejected" ? "rejected" : ""}`} data-testid={`step-${step.kind}`} data-state={step.state}>
+    <li
+      class={`step ${step.kind} ${step.state} ${step.name === "rejected" ? "rejected" : ""}`}
+      data-testid={`step-${step.kind}`}
+      data-state={step.state}
+    >
       {more ? (
         <details>
           <summary>{head}</summary>
@@ -149,7 +165,8 @@ function reviewed(step: StepView, hits: Map<number, Hit>) {
 
 function called(step: StepView) {
   const args = step.args && Object.keys(step.args).length ? step.args : null;
-  const hint = step.state === "running" && step.progress ? step.progress : args ? Object.values(args).map(short).join(", ") : "";
+  const hint =
+    step.state === "running" && step.progress ? step.progress : args ? Object.values(args).map(short).join(", ") : "";
   const decision = step.decision;
   return {
     line: (
@@ -201,7 +218,9 @@ export function Json({ label, value }: { label: string; value: unknown }) {
     <>
       <div class="label">{label}</div>
       <pre class="json" tabIndex={0} role="group" aria-label={label}>
-        {text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n… ${count(text.length - MOST_SHOWN, "character")} more` : text}
+        {text.length > MOST_SHOWN
+          ? `${text.slice(0, MOST_SHOWN)}\n… ${count(text.length - MOST_SHOWN, "character")} more`
+          : text}
       </pre>
     </>
   );
@@ -212,4 +231,5 @@ function short(value: unknown): string {
   return text.length > 60 ? `${text.slice(0, 59)}…` : text;
 }
 
-const sentence = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?…]$/.test(text) ? "" : ".");
+const sentence = (text: string): string =>
+  text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?…]$/.test(text) ? "" : ".");

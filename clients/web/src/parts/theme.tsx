@@ -20,5 +20,12 @@ export function ThemeButton() {
     }
     setDark(!dark);
   };
-  return <IconButton name={dark ? "sun" : "moon"} label={dark ? "Light colours" : "Dark colours"} testid="theme" onClick={toggle} />;
+  return (
+    <IconButton
+      name={dark ? "sun" : "moon"}
+      label={dark ? "Light colours" : "Dark colours"}
+      testid="theme"
+      onClick={toggle}
+    />
+  );
 }

@@ -54,7 +54,8 @@ export function Transcript(props: TranscriptProps) {
     setPeek(null);
   };
 
-  const chipOf = (event: Event): HTMLElement | null => (event.target as Element).closest<HTMLElement>("[data-cite], [data-source]");
+  const chipOf = (event: Event): HTMLElement | null =>
+    (event.target as Element).closest<HTMLElement>("[data-cite], [data-source]");
   const sourceFor = (chip: HTMLElement): Source | undefined => {
     const turnId = chip.closest<HTMLElement>("[data-turn-id]")?.dataset.turnId;
     const entry = path.find((one) => one.turnId === turnId);
@@ -105,9 +106,15 @@ export function Transcript(props: TranscriptProps) {
         onKeyDown={(event) => event.key === "Escape" && peek && (event.stopPropagation(), setPeek(null))}
       >
         <div class="transcript" role="log" aria-live="off" aria-label="Conversation" data-testid="transcript">
-          {!path.length && !conversation.isLoading && !conversation.problem && <Welcome hasDocuments={hasDocuments} onAsk={onAsk} />}
+          {!path.length && !conversation.isLoading && !conversation.problem && (
+            <Welcome hasDocuments={hasDocuments} onAsk={onAsk} />
+          )}
           {conversation.isLoading && !path.length && <div class="skeleton" aria-label="Loading" />}
-          {conversation.problem && <p role="alert" class="failure">{conversation.problem}</p>}
+          {conversation.problem && (
+            <p role="alert" class="failure">
+              {conversation.problem}
+            </p>
+          )}
           {path.map((entry) => {
             const siblings = conversation.siblings(entry);
             return (
@@ -117,7 +124,7 @@ export function Transcript(props: TranscriptProps) {
                 conversation={conversation}
                 place={siblings.indexOf(entry)}
                 places={siblings.length}
-                agentName={hasAgents ? (entry.view.agent || entry.agent) ?? null : null}
+                agentName={hasAgents ? ((entry.view.agent || entry.agent) ?? null) : null}
                 mayDecide={mayDecide}
               />
             );
@@ -138,12 +145,7 @@ export function Transcript(props: TranscriptProps) {
         </button>
       )}
       {peek && (
-        <PeekCard
-          peek={peek}
-          onStay={() => clearTimeout(leaving.current)}
-          onLeave={leave}
-          onOpen={() => open(peek)}
-        />
+        <PeekCard peek={peek} onStay={() => clearTimeout(leaving.current)} onLeave={leave} onOpen={() => open(peek)} />
       )}
     </div>
   );

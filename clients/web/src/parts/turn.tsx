@@ -5,124 +5,51 @@ import type { CitationEvent, TurnView } from "../../../js/src/index.ts";
 import type { Entry } from "../entries.ts";
 import type { Conversation } from "../conversation.ts";
 import { copyText } from "../copying.ts";
-import { focusFirst } from "../focusing.ts";
 import { Icon, IconButton } from "../icons.tsx";
 import { memo } from "../memo.tsx";
 import { turnAddress } from "../server.ts";
 import { AnswerPaper } from "../text/answer.ts";
 import { count, duration, outcomeWord, placeIn } from "../words.ts";
 import { Approval } from "./approvals.tsx";
-import { isEnter } from "./composer.tsx";
+import { Asked, type AskedProps } from "./asked.tsx";
 import { Steps } from "./steps.tsx";
 
-interface TurnProps {
-  entry: Entry;
-  conversation: Conversation;
-  /** Of how many that stand at this place, and which one this is. */
-  place: number;
-  places: number;
+interface TurnProps extends AskedProps {
   agentName: string | null;
   mayDecide: boolean;
 }
 
-export const TurnItem = /* @__PURE__ */ memo(DrawnTurn, ({ entry, place, places, agentName }: TurnProps) => [entry, place, places, agentName]);
+export const TurnItem = /* @__PURE__ */ memo(DrawnTurn, ({ entry, place, places, agentName }: TurnProps) => [
+  entry,
+  place,
+  places,
+  agentName,
+]);
 
 function DrawnTurn({ entry, conversation, place, places, agentName, mayDecide }: TurnProps) {
   const { view } = entry;
   const isBegun = entry.phase === "running" || entry.phase === "ended";
   return (
-    <div class="turn" data-testid="turn" data-turn-id={entry.turnId ?? undefined} data-phase={entry.phase} data-outcome={view.outcome}>
+    <div
+      class="turn"
+      data-testid="turn"
+      data-turn-id={entry.turnId ?? undefined}
+      data-phase={entry.phase}
+      data-outcome={view.outcome}
+    >
       <Asked entry={entry} conversation={conversation} place={place} places={places} />
       {isBegun && (
         <article class="answer" aria-label={`Answer${agentName ? ` of ${agentName}` : ""}`}>
           {agentName && <div class="who">{agentName}</div>}
           <Reading view={view} />
-          {!view.outcome && view.approvals.map((asked) => <Approval key={asked.call_id} turnId={view.turnId} asked={asked} mayDecide={mayDecide} />)}
+          {!view.outcome &&
+            view.approvals.map((asked) => (
+              <Approval key={asked.call_id} turnId={view.turnId} asked={asked} mayDecide={mayDecide} />
+            ))}
           <Ending entry={entry} conversation={conversation} />
         </article>
       )}
     </div>
-  );
-}
-
-function Asked({ entry, conversation, place, places }: Omit<TurnProps, "agentName" | "mayDecide">) {
-  const [draft, setDraft] = useState<string | null>(null);
-  const save = () => {
-    const message = draft?.trim();
-    setDraft(null);
-    if (message) void conversation.send(message, entry.agent, entry.parent ?? "");
-  };
-  if (draft !== null) {
-    return (
-      <form class="asked editing" onSubmit={(event) => (event.preventDefault(), save())}>
-        <textarea
-          class="edit"
-          aria-label="Edit your message"
-          data-testid="edit-box"
-          ref={focusFirst}
-          value={draft}
-          rows={Math.min(12, draft.split("\n").length + 1)}
-          onInput={(event) => setDraft(event.currentTarget.value)}
-          onKeyDown={(event) => {
-            if (event.key === "Escape") (event.stopPropagation(), setDraft(null));
-            else if (isEnter(event)) (event.preventDefault(), save());
-          }}
-        />
-        <div class="row end">
-          <button type="button" class="secondary" onClick={() => setDraft(null)}>
-            Cancel
-          </button>
-          <button type="submit" class="primary" data-testid="edit-send" disabled={!draft.trim()}>
-            Ask this instead
-          </button>
-        </div>
-      </form>
-    );
-  }
-  const takeBack = <IconButton name="close" label="Take this message back" testid="unqueue" onClick={() => conversation.stop(entry)} />;
-  return (
-    <article class="asked" aria-label="You asked">
-      <div class="bubble" data-testid="message">
-        {entry.message}
-      </div>
-      <div class="asked-foot">
-        {entry.phase === "sending" && <span class="faint">{entry.problem ? "Waits for the server…" : "Sending…"}</span>}
-        {entry.phase === "sending" && entry.problem && takeBack}
-        {entry.phase === "queued" && (
-          <>
-            <span class="badge">Queued</span>
-            {takeBack}
-          </>
-        )}
-        {entry.phase === "refused" && (
-          <>
-            <span role="alert" class="problem">Not sent. {entry.problem}</span>
-            <button type="button" class="quiet" onClick={() => conversation.resend(entry)}>
-              Send again
-            </button>
-          </>
-        )}
-        {places > 1 && <Places entry={entry} conversation={conversation} place={place} places={places} />}
-        {(entry.phase === "ended" || entry.phase === "refused") && (
-          <span class="tools">
-            <IconButton name="edit" label="Edit and ask again" testid="edit" onClick={() => setDraft(entry.message)} />
-          </span>
-        )}
-      </div>
-    </article>
-  );
-}
-
-function Places({ entry, conversation, place, places }: Omit<TurnProps, "agentName" | "mayDecide">) {
-  const go = (step: number) => conversation.choose(conversation.siblings(entry)[place + step]!);
-  return (
-    <span class="places" role="group" aria-label="Versions">
-      <IconButton name="left" label="Version before" disabled={place === 0} onClick={() => go(-1)} />
-      <span data-testid="version">
-        {place + 1} / {places}
-      </span>
-      <IconButton name="chevron" label="Next version" disabled={place === places - 1} onClick={() => go(1)} />
-    </span>
   );
 }
 
@@ -137,7 +64,11 @@ export function Reading({ view }: { view: TurnView }) {
   );
 }
 
-const Reasoning = /* @__PURE__ */ memo(Thoughts, ({ view }: { view: TurnView }) => [view.reasoning, view.outcome, !view.text]);
+const Reasoning = /* @__PURE__ */ memo(Thoughts, ({ view }: { view: TurnView }) => [
+  view.reasoning,
+  view.outcome,
+  !view.text,
+]);
 
 function Thoughts({ view }: { view: TurnView }) {
   if (!view.reasoning) return null;
@@ -175,7 +106,8 @@ function Ending({ entry, conversation }: { entry: Entry; conversation: Conversat
       {view.outcome === "cancelled" && <p class="note">You stopped this answer{view.text ? " here" : ""}.</p>}
       {(view.outcome === "failed" || view.outcome === "interrupted") && (
         <div class="failure" role="alert" data-testid="failure">
-          <strong>{outcomeWord(view.outcome)}.</strong> {view.error?.error ?? view.reason ?? "The turn did not complete."}{" "}
+          <strong>{outcomeWord(view.outcome)}.</strong>{" "}
+          {view.error?.error ?? view.reason ?? "The turn did not complete."}{" "}
           <button type="button" class="quiet" onClick={again}>
             Try again
           </button>
@@ -186,12 +118,20 @@ function Ending({ entry, conversation }: { entry: Entry; conversation: Conversat
         <span class="tools">
           {view.text && <CopyButton text={view.text} />}
           <IconButton name="again" label="Answer again" testid="retry" onClick={again} />
-          <a class="icon-button" href={turnAddress(view.turnId)} title="See how it went, event by event" aria-label="Inspect this turn" data-testid="inspect">
+          <a
+            class="icon-button"
+            href={turnAddress(view.turnId)}
+            title="See how it went, event by event"
+            aria-label="Inspect this turn"
+            data-testid="inspect"
+          >
             <Icon name="wave" />
           </a>
         </span>
         <span class="faint">
-          {[total === undefined ? "" : duration(total), tokens === undefined ? "" : count(tokens, "token")].filter(Boolean).join(" · ")}
+          {[total === undefined ? "" : duration(total), tokens === undefined ? "" : count(tokens, "token")]
+            .filter(Boolean)
+            .join(" · ")}
         </span>
       </footer>
     </>
@@ -205,7 +145,14 @@ function CopyButton({ text }: { text: string }) {
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  return <IconButton name={isCopied ? "review" : "copy"} label={isCopied ? "Copied" : "Copy the answer"} testid="copy" onClick={copy} />;
+  return (
+    <IconButton
+      name={isCopied ? "review" : "copy"}
+      label={isCopied ? "Copied" : "Copy the answer"}
+      testid="copy"
+      onClick={copy}
+    />
+  );
 }
 
 function Sources({ citations }: { citations: readonly CitationEvent[] }) {

@@ -32,7 +32,9 @@ export class Uploads extends Observed {
     this.list = [...this.list, { key, name: file.name, fraction: 0, state: "sending" }];
     this.changed();
     try {
-      await client.documents.upload(file, (fraction) => this.#put(key, { fraction, state: fraction < 1 ? "sending" : "reading" }));
+      await client.documents.upload(file, (fraction) =>
+        this.#put(key, { fraction, state: fraction < 1 ? "sending" : "reading" }),
+      );
       this.arrived++;
       this.#put(key, { fraction: 1, state: "done" });
     } catch (error) {
@@ -46,7 +48,12 @@ export class Uploads extends Observed {
   }
 }
 
-const WORDS = { sending: "Uploading", reading: "Reading it", done: "Ready to be asked about", failed: "Not taken" } as const;
+const WORDS = {
+  sending: "Uploading",
+  reading: "Reading it",
+  done: "Ready to be asked about",
+  failed: "Not taken",
+} as const;
 
 export function UploadList({ uploads }: { uploads: Uploads }) {
   const { list } = useObserved(uploads);
@@ -61,9 +68,15 @@ export function UploadList({ uploads }: { uploads: Uploads }) {
             {problem ?? WORDS[state]}
           </span>
           {(state === "sending" || state === "reading") && (
-            <progress max={1} value={state === "sending" ? fraction : undefined} aria-label={`${WORDS[state]}: ${name}`} />
+            <progress
+              max={1}
+              value={state === "sending" ? fraction : undefined}
+              aria-label={`${WORDS[state]}: ${name}`}
+            />
           )}
-          {(state === "done" || state === "failed") && <IconButton name="close" label={`Hide ${name}`} onClick={() => uploads.forget(key)} />}
+          {(state === "done" || state === "failed") && (
+            <IconButton name="close" label={`Hide ${name}`} onClick={() => uploads.forget(key)} />
+          )}
         </li>
       ))}
     </ul>

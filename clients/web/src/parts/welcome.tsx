@@ -17,8 +17,12 @@ export function Welcome({ hasDocuments, onAsk }: { hasDocuments: boolean; onAsk:
     if (!hasDocuments) return setExamples([]);
     client.documents.list({ limit: 50 }).then(
       ({ documents }) => {
-        const isItself = documents.some((one) => one.shared && one.title === "Turnwire") && documents.some((one) => one.name.endsWith("concepts.md"));
-        setExamples(isItself ? OF_ITSELF : documents.slice(0, 4).map((one) => `What does “${one.title || one.name}” say?`));
+        const isItself =
+          documents.some((one) => one.shared && one.title === "Turnwire") &&
+          documents.some((one) => one.name.endsWith("concepts.md"));
+        setExamples(
+          isItself ? OF_ITSELF : documents.slice(0, 4).map((one) => `What does “${one.title || one.name}” say?`),
+        );
       },
       () => {},
     );
@@ -27,7 +31,10 @@ export function Welcome({ hasDocuments, onAsk }: { hasDocuments: boolean; onAsk:
     <div class="welcome" data-testid="welcome">
       <Logo />
       <h1>Ask, and watch it work</h1>
-      <p>Every search, every tool and every word appears as it happens. Close the tab if you like: the answer goes on without you.</p>
+      <p>
+        Every search, every tool and every word appears as it happens. Close the tab if you like: the answer goes on
+        without you.
+      </p>
       {examples.length > 0 && (
         <ul class="examples" aria-label="Questions to begin with">
           {examples.map((example) => (

@@ -82,7 +82,11 @@ function focusable(element: HTMLElement, label: string): void {
   element.setAttribute("aria-label", label);
 }
 
-function make<Name extends "div" | "button" | "span">(name: Name, className: string, text = ""): HTMLElementTagNameMap[Name] {
+function make<Name extends "div" | "button" | "span">(
+  name: Name,
+  className: string,
+  text = "",
+): HTMLElementTagNameMap[Name] {
   const element = document.createElement(name);
   if (className) element.className = className;
   element.textContent = text;

@@ -28,7 +28,10 @@ export class BlockSplitter {
     const blocks = lexBlocks(text.slice(this.#settled.length), hasCites);
     const last = blocks.findLastIndex((block) => block.type !== "space");
     const settled = blocks.slice(0, Math.max(0, last));
-    this.#settled = text.slice(0, this.#settled.length + settled.reduce((length, block) => length + block.raw.length, 0));
+    this.#settled = text.slice(
+      0,
+      this.#settled.length + settled.reduce((length, block) => length + block.raw.length, 0),
+    );
     return { isAnew, settled, open: blocks.slice(Math.max(0, last)) };
   }
 }

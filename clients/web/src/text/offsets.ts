@@ -20,7 +20,11 @@ export function unitOffset(text: string, codePoints: number): number {
 export function bracketed(text: string, first: number, last: number): string {
   let from = first;
   while (from < last && /\s/.test(text[from]!)) from++;
-  if (from === 0 || text[from - 1] === "\n" || /^[ \t]+$/.test(text.slice(text.lastIndexOf("\n", from - 1) + 1, from))) {
+  if (
+    from === 0 ||
+    text[from - 1] === "\n" ||
+    /^[ \t]+$/.test(text.slice(text.lastIndexOf("\n", from - 1) + 1, from))
+  ) {
     const line = text.slice(from, last);
     from += /^ {0,3}(?:```|~~~)/.test(line) ? line.indexOf("\n") + 1 : (LINE_START.exec(line)?.[0].length ?? 0);
   }

@@ -11,7 +11,20 @@ const TAGS =
   "a abbr b blockquote br caption code dd del details dfn div dl dt em figcaption figure h1 h2 h3 h4 h5 h6 hr i img ins kbd li mark ol p pre q s samp small span strong sub summary sup table tbody td tfoot th thead tr u ul var".split(
     " ",
   );
-const ATTRIBUTES = ["href", "src", "alt", "title", "start", "colspan", "rowspan", "align", "open", "data-cite", "data-lang", "data-task"];
+const ATTRIBUTES = [
+  "href",
+  "src",
+  "alt",
+  "title",
+  "start",
+  "colspan",
+  "rowspan",
+  "align",
+  "open",
+  "data-cite",
+  "data-lang",
+  "data-task",
+];
 const PICTURE = /^data:image\/(?:png|jpe?g|gif|webp|avif);/i;
 
 const purify = DOMPurify(window);
