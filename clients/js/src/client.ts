@@ -42,7 +42,7 @@ export class TurnwireClient {
         const turnId = response.headers.get("X-Turn-Id");
         const sessionId = response.headers.get("X-Session-Id");
         if (!turnId || !sessionId) throw new TurnwireError(0, "not_turnwire", "the answer does not name its turn");
-        line.letGo();
+        line.obey(undefined);
         return new TurnHandle(this.http, turnId, sessionId, { response, line });
       } catch (error) {
         line.cut();

@@ -39,7 +39,8 @@ export class Documents {
     const form = new FormData();
     form.append("file", file, options.name ?? file.name ?? "document.txt");
     if (onProgress && typeof XMLHttpRequest === "function") return this.#send(form, onProgress, options.signal);
-    return this.#http.json({ method: "POST", path: "/v1/documents", body: form, attempts: 1, signal: options.signal });
+    const asked = { method: "POST", path: "/v1/documents", body: form, signal: options.signal };
+    return this.#http.json({ ...asked, attempts: 1, isLong: true });
   }
 
   /** One that you uploaded. */

@@ -3,7 +3,7 @@
 import { TurnwireError } from "./errors.js";
 import type { Followed, TurnEvent } from "./events.js";
 import { type Frame, FrameParser } from "./frames.js";
-import type { Http } from "./http.js";
+import { chunksOf, type Http } from "./http.js";
 import type { Control, Place } from "./places.js";
 import { heed, Lifeline, rest } from "./waiting.js";
 
@@ -29,6 +29,7 @@ export async function* follow(http: Http, told: Following): AsyncGenerator<Follo
   const { place, signal } = told;
   const who = {};
   let { opened } = told;
+  opened?.line.obey(signal);
   let attempt = 0;
   let pause: number | undefined;
   try {
@@ -84,12 +85,7 @@ export function checkStream(response: Response): Response {
 
 async function* framesOf(response: Response, line: Lifeline): AsyncGenerator<Frame, void, undefined> {
   const parser = new FrameParser();
-  const reader = response.body!.getReader();
-  for (;;) {
-    const { done, value } = await line.heard(reader.read());
-    if (done) return;
-    yield* parser.feed(value);
-  }
+  for await (const bytes of chunksOf(response, line)) yield* parser.feed(bytes);
 }
 
 function read(frame: Frame, { place, onControl }: Following): Followed | undefined {

@@ -4,7 +4,8 @@ import { ConnectionWatch } from "./connection.js";
 import { TurnwireError } from "./errors.js";
 import { Lifeline, pauseBefore, rest, RETRY, type RetryOptions } from "./waiting.js";
 
-const LONGEST_WAIT_ASKED = 60_000;
+/** Who may come back in an hour is told so; a server that is away may be back before it said. */
+const LONGEST_WAIT = 60_000;
 
 export interface HttpOptions {
   /** Where the server is; "" is where the page comes from. */
@@ -24,6 +25,8 @@ export interface Asked {
   signal?: AbortSignal | undefined;
   /** How often it is tried. */
   attempts?: number;
+  /** Whether the answer may take as long as it likes. */
+  isLong?: boolean;
 }
 
 export class Http {
@@ -55,11 +58,10 @@ export class Http {
   /** The answer of a JSON route, tried as often as it is safe; all that are called this way are. */
   async json<Answer>(asked: Asked): Promise<Answer> {
     return this.persist({ attempts: this.retry.attempts, ...asked }, async () => {
-      const line = new Lifeline(this.retry.heartbeat, asked.signal);
+      const line = new Lifeline(asked.isLong ? Infinity : this.retry.heartbeat, asked.signal);
       try {
         const response = await line.heard(this.open(asked, line));
-        if (response.status === 204) return undefined as Answer;
-        return JSON.parse(await line.heard(response.text())) as Answer;
+        return (response.status === 204 ? undefined : JSON.parse(await textOf(response, line))) as Answer;
       } catch (error) {
         throw failureOf(error);
       } finally {
@@ -126,9 +128,10 @@ export class Http {
   ): Promise<void> {
     signal?.throwIfAborted();
     const failure = failureOf(error);
-    const asked = failure.retryAfter ?? 0;
+    const asked = Math.min(failure.retryAfter ?? 0, LONGEST_WAIT);
     const isAway = failure.status === 0 || failure.status >= 500;
-    if (!failure.retryable || attempt >= attempts || asked > LONGEST_WAIT_ASKED) {
+    const isForLong = !isAway && (failure.retryAfter ?? 0) > LONGEST_WAIT;
+    if (!failure.retryable || isForLong || attempt >= attempts) {
       if (isAway) this.watch.missed(failure);
       throw failure;
     }
@@ -147,6 +150,23 @@ export function failureOf(error: unknown): TurnwireError {
   }
   const told = error instanceof Error ? error.message : String(error);
   return new TurnwireError(0, "network", `the server cannot be reached: ${told}`, { cause: error });
+}
+
+/** Piece by piece: much may take its time, but not in silence. */
+async function textOf(response: Response, line: Lifeline): Promise<string> {
+  const decoder = new TextDecoder();
+  let text = "";
+  for await (const bytes of chunksOf(response, line)) text += decoder.decode(bytes, { stream: true });
+  return text + decoder.decode();
+}
+
+export async function* chunksOf(response: Response, line: Lifeline): AsyncGenerator<Uint8Array, void, undefined> {
+  const reader = response.body?.getReader();
+  for (;;) {
+    const { done, value } = (reader && (await line.heard(reader.read()))) ?? { done: true };
+    if (done) return;
+    yield value!;
+  }
 }
 
 async function refusal(response: Response): Promise<TurnwireError> {

@@ -6,9 +6,6 @@ import { follow, leavable, type Opened } from "./follow.js";
 import type { Http } from "./http.js";
 import { type Control, TurnPlace } from "./places.js";
 
-/** An answer that nobody reads is let go after this time: browsers have few connections to a server. */
-const UNREAD_MS = 10_000;
-
 export interface FollowOptions {
   /** The last position, or the last `id`, that you have; from the start without it. */
   after?: number | string;
@@ -32,7 +29,8 @@ export class TurnHandle {
     this.#sessionId = sessionId;
     this.#opened = opened;
     if (opened) {
-      this.#unread = setTimeout(() => this.#takeOpened()?.line.cut(), UNREAD_MS);
+      // What nobody reads is let go, because browsers have few connections to a server.
+      this.#unread = setTimeout(() => this.#takeOpened()?.line.cut(), http.retry.heartbeat);
       (this.#unread as { unref?: () => void }).unref?.();
     }
   }

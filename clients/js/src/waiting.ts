@@ -68,7 +68,8 @@ export async function rest(ms: number, signal: AbortSignal | undefined): Promise
 }
 
 /**
- * One connection's life: ended from outside, or by its own silence. Whoever makes one ends it with `cut`.
+ * One connection's life: ended from outside, or by its own silence. Whoever makes one ends it with `cut`. One whose
+ * heartbeat is Infinity may be silent for as long as it likes.
  *
  * Silence counts only while somebody waits for bytes: a reader that takes its time is not a dead server.
  */
@@ -81,33 +82,33 @@ export class Lifeline {
 
   constructor(heartbeat: number, outer: AbortSignal | undefined) {
     this.#heartbeat = heartbeat;
-    this.#outer = outer;
     // Timers stand still while a machine sleeps; its clock does not.
     this.#sleepless = onWake(() => Date.now() - this.#since > heartbeat * 1.2 && this.#late());
-    if (outer?.aborted) this.#follow();
-    else outer?.addEventListener("abort", this.#follow);
+    this.obey(outer);
   }
 
   get signal(): AbortSignal {
     return this.#abort.signal;
   }
 
-  cut(reason?: unknown): void {
-    this.letGo();
-    this.#sleepless();
-    this.#abort.abort(reason);
+  /** Ends with this signal from now on, and with no other; with none it ends with no signal. */
+  obey(outer: AbortSignal | undefined): void {
+    this.#outer?.removeEventListener("abort", this.#follow);
+    this.#outer = outer;
+    if (outer?.aborted) this.#follow();
+    else outer?.addEventListener("abort", this.#follow);
   }
 
-  /** No longer ends with the outer signal. */
-  letGo(): void {
+  cut(reason?: unknown): void {
     this.#outer?.removeEventListener("abort", this.#follow);
-    this.#outer = undefined;
+    this.#sleepless();
+    this.#abort.abort(reason);
   }
 
   /** Waits for something of the connection, and cuts it when that takes longer than a living one would. */
   async heard<T>(waiting: Promise<T>): Promise<T> {
     this.#since = Date.now();
-    const timer = setTimeout(this.#late, this.#heartbeat * 2.5);
+    const timer = Number.isFinite(this.#heartbeat) ? setTimeout(this.#late, this.#heartbeat * 2.5) : undefined;
     try {
       return await waiting;
     } finally {

@@ -57,6 +57,25 @@ test("a turn can be started for others to read, and is asked once", async (t) =>
   assert.deepEqual([second.url, second.body], ["/v1/sessions/s/turns", '{"message":"Hi","agent":"a"}']);
 });
 
+test("the stream that came with a start is left like any other", async (t) => {
+  const server = await scripted(t, stream(token(1), "hang"));
+  const client = clientOf(server);
+  const isClosed = (index) => () => server.requests[index]?.request.socket.destroyed;
+  const stop = new AbortController();
+  const reading = all((await client.start({ message: "Hi" })).events({ signal: stop.signal }));
+  await until(() => server.requests.length === 1);
+  stop.abort(new Error("enough"));
+  await assert.rejects(reading, /enough/);
+  await until(isClosed(0));
+  const events = (await client.start({ message: "Hi" })).events();
+  await events.next();
+  void events.next();
+  await events.return();
+  await until(isClosed(1));
+  await clientOf(server, { retry: { heartbeat: 100 } }).start({ message: "Hi" });
+  await until(isClosed(2)); // Nobody has read it.
+});
+
 test("a second reader of a turn that was started opens a stream of its own", async (t) => {
   const server = await scripted(t, stream(token(1) + done(2)));
   const client = clientOf(server);
@@ -92,9 +111,65 @@ test("a signal ends a request with its reason", async (t) => {
   await assert.rejects(upload, /^Error: enough$/);
 });
 
+test("an upload says how far it is, where the platform can tell", async (t) => {
+  const requests = [];
+  globalThis.XMLHttpRequest = class {
+    upload = {};
+    headers = {};
+    open = (method, url) => Object.assign(this, { method, url });
+    setRequestHeader = (name, value) => (this.headers[name] = value);
+    send = (form) => requests.push(Object.assign(this, { form }));
+    abort = () => (this.onabort(), this.onloadend());
+    answer = (status, body) => (Object.assign(this, { status, responseText: body }).onload(), this.onloadend());
+  };
+  t.after(() => delete globalThis.XMLHttpRequest);
+  const { documents } = clientOf({ url: "http://nowhere" }, { key: "tw_k", credentials: "include" });
+  const heard = [];
+  const file = new File(["text"], "a.md");
+  const stop = new AbortController();
+  const [done, refused, broken, foreign] = [1, 2, 3, 4].map(() => documents.upload(file, (fraction) => heard.push(fraction)));
+  const stopped = documents.upload(file, () => {}, { name: "b.md", signal: stop.signal });
+  requests[0].upload.onprogress({ lengthComputable: true, loaded: 1, total: 4 });
+  requests[0].upload.onprogress({ lengthComputable: false });
+  requests[0].answer(201, '{"id":"d"}');
+  requests[1].answer(413, JSON.stringify(refusal("body_too_large")));
+  requests[2].onerror();
+  requests[3].answer(200, "<html>");
+  stop.abort(new Error("enough"));
+  assert.deepEqual([await done, heard], [{ id: "d" }, [0.25]]);
+  await assert.rejects(refused, { status: 413, code: "body_too_large", retryable: false });
+  await assert.rejects(broken, { status: 0, code: "network" });
+  await assert.rejects(foreign, { code: "not_turnwire" });
+  await assert.rejects(stopped, /enough/);
+  const [{ url, method, headers, withCredentials, form }] = requests;
+  assert.deepEqual([method, url, withCredentials, headers.Authorization], ["POST", "http://nowhere/v1/documents", true, "Bearer tw_k"]);
+  assert.deepEqual([form.get("file").name, requests[4].form.get("file").name], ["a.md", "b.md"]);
+});
+
+test("an upload may take its time, other requests may not be silent", async (t) => {
+  const slow = (request, response) => setTimeout(() => status(201, { id: "d" })(request, response), 120);
+  const server = await scripted(t, slow);
+  const client = clientOf(server, { retry: { heartbeat: 10, attempts: 1 } });
+  assert.deepEqual(await client.documents.upload(new File(["x"], "a.md")), { id: "d" });
+  await assert.rejects(client.budget(), { code: "network", message: /silent/ });
+});
+
+test("an answer that comes slowly is waited for", async (t) => {
+  const server = await scripted(t, (request, response) => {
+    response.writeHead(200, { "Content-Type": "application/json" });
+    const text = Buffer.from('{"agents":["Zürich"]}');
+    let sent = 0;
+    const sending = setInterval(() => {
+      if (sent === text.length) return clearInterval(sending), response.end();
+      response.write(text.subarray(sent, ++sent));
+    }, 60);
+  });
+  assert.deepEqual(await clientOf(server, { retry: { heartbeat: 400, attempts: 1 } }).agents(), ["Zürich"]);
+});
+
 test("an answer that hangs, or is somebody else's, is an error that may go away", async (t) => {
   const server = await scripted(t, () => {}, status(200, undefined));
-  const client = clientOf(server, { retry: { heartbeat: 20, attempts: 2 } });
+  const client = clientOf(server, { retry: { heartbeat: 200, attempts: 2 } });
   await assert.rejects(client.budget(), { code: "not_turnwire", retryable: true });
   assert.equal(server.requests.length, 2);
 });

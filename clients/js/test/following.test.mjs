@@ -76,9 +76,9 @@ test("silence for longer than two and a half heartbeats is the end of a connecti
 
 test("a slow reader is not taken for a silent server", async (t) => {
   const server = await scripted(t, stream(token(1) + token(2), "hang"), stream(done(3)));
-  const events = clientOf(server, { retry: { heartbeat: 20 } }).turn("t").events();
+  const events = clientOf(server, { retry: { heartbeat: 200 } }).turn("t").events();
   await events.next();
-  await new Promise((later) => setTimeout(later, 80));
+  await new Promise((later) => setTimeout(later, 600));
   assert.equal((await events.next()).value.position, 2);
   assert.equal(server.requests.length, 1);
   await events.return();
@@ -88,10 +88,10 @@ test("heartbeats keep a connection", async (t) => {
   const server = await scripted(t, (request, response) => {
     stream(token(1), "hang")(request, response);
     const beating = setInterval(() => response.write(": hb\n\n"), 20);
-    setTimeout(() => response.end(done(2)), 400);
+    setTimeout(() => response.end(done(2)), 1_200);
     response.on("close", () => clearInterval(beating));
   });
-  await all(clientOf(server, { retry: { heartbeat: 100 } }).turn("t").events());
+  await all(clientOf(server, { retry: { heartbeat: 400 } }).turn("t").events());
   assert.equal(server.requests.length, 1);
 });
 
@@ -119,6 +119,13 @@ test("Retry-After is kept to, but not for hours", async (t) => {
   const tomorrow = await scripted(t, status(429, refusal("budget_spent"), { "Retry-After": "7200" }));
   const error = await all(clientOf(tomorrow).turn("t").events()).catch((thrown) => thrown);
   assert.deepEqual([error.code, error.retryAfter, tomorrow.requests.length], ["budget_spent", 7_200_000, 1]);
+  const away = await scripted(t, status(503, "", { "Retry-After": "7200" }));
+  const client = clientOf(away);
+  const heard = new Promise((hear) => client.onConnection((state, { retryIn }) => hear([state, retryIn])));
+  const events = client.turn("t").events();
+  void events.next();
+  assert.deepEqual(await heard, ["offline", 60_000]); // A server that is away may be back before it said.
+  await events.return();
 });
 
 test("it says when the server is away and when it is back", async (t) => {

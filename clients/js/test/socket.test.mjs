@@ -115,7 +115,7 @@ test("two readers of a turn share it, each from its own place", async (t) => {
 
 test("a socket that is silent for too long is given up", async (t) => {
   const silent = (message, socket) => socket.tell(accepted(message), event(1));
-  const { socket, sockets } = socketOf(t, [silent, serving(2)], { retry: { heartbeat: 30 } });
+  const { socket, sockets } = socketOf(t, [silent, serving(2)], { retry: { heartbeat: 200 } });
   assert.deepEqual(positions(await all(socket.turn("t").events())), [1, 2]);
   assert.equal(sockets.length, 2);
 });
