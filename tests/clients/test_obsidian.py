@@ -112,3 +112,11 @@ async def test_it_shows_streams_of_a_real_server_through_every_drop(node: str, p
     turnwire = Turnwire(agents={"play": stage.play, "gate": stage.open}, store="memory", settings=settings)
     async with serving(turnwire) as server:
         await npm(plugin, node, "node_modules/vitest/vitest.mjs", "run", TURNWIRE_URL=server.url)
+
+
+async def test_it_is_built_into_one_file_as_obsidian_loads_it(node: str, plugin: Path, tmp_path: Path) -> None:
+    await npm(plugin, node, "build.mjs", str(tmp_path / "main.js"))
+    built = (tmp_path / "main.js").read_text()
+    assert 'require("obsidian")' in built
+    assert "module.exports" in built
+    assert len(built) < 100_000

@@ -49,13 +49,12 @@ export class Conversation {
     const { client } = this.link;
     let known;
     try {
-      known = await client.sessions.get(this.sessionId, { limit: 500 });
+      known = await client.sessions.get(this.sessionId, { limit: TURNS_SHOWN });
     } catch (error) {
       if (error instanceof TurnwireError && error.status === 404) return;
       throw error;
     }
-    const shown = known.turns.slice(-TURNS_SHOWN);
-    const snapshots = await Promise.all(shown.map((turn) => client.snapshot(turn.turn_id)));
+    const snapshots = await Promise.all(known.turns.map((turn) => client.snapshot(turn.turn_id)));
     if (this.#left.signal.aborted) return;
     for (const snapshot of snapshots) this.#turns.set(snapshot.turn_id, viewOfSnapshot(snapshot));
     this.#listener.changed(undefined);

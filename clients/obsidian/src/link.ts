@@ -8,8 +8,6 @@ import { requestUrl } from "obsidian";
 
 /** Shorter than any proxy's patience. */
 const POLL_SECONDS = 20;
-const START_ATTEMPTS = 4;
-const PAUSE_MS = 500;
 
 export type Mode = "streaming" | "polling";
 
@@ -27,22 +25,11 @@ export class Link {
     this.client = new TurnwireClient({ ...options, fetch: mode === "polling" ? requestFetch : fetchOfTheWindow });
   }
 
-  /**
-   * Starts a turn in a session, which is made if it is new, and resolves with the turn's id. The id that the client gives
-   * it makes it safe to try again.
-   */
+  /** Starts a turn in a session, which is made if it is new; resolves with the turn's id. It is tried again safely. */
   async start(sessionId: string, message: string, agent: string): Promise<string> {
     await this.client.sessions.create({ id: sessionId });
-    const body = { message, turn_id: newId(), ...(agent ? { agent } : {}) };
-    const path = `/v1/sessions/${encodeURIComponent(sessionId)}/turns`;
-    for (let attempt = 1; ; attempt++) {
-      try {
-        return (await this.client.request<{ turn_id: string }>("POST", path, body)).turn_id;
-      } catch (error) {
-        if (!(error instanceof TurnwireError) || !error.retryable || attempt === START_ATTEMPTS) throw error;
-        await pause(PAUSE_MS * 2 ** attempt);
-      }
-    }
+    const started = await this.client.enqueue({ sessionId, message, ...(agent ? { agent } : {}) });
+    return started.turn_id;
   }
 
   /** One turn's events after a position, until its last one; for who cannot stream. */
@@ -121,7 +108,3 @@ const requestFetch: typeof fetch = async (input, init) => {
   const isEmpty = answer.status === 204 || answer.status === 304;
   return new Response(isEmpty ? null : answer.text, { status: answer.status, headers: answer.headers });
 };
-
-function pause(ms: number): Promise<void> {
-  return new Promise((resolve) => window.setTimeout(resolve, ms));
-}

@@ -14,6 +14,8 @@ const LANGUAGES = new Set(
     "tsx typescript txt xml yaml yml zig").split(" "),
 );
 const FENCE = /^ {0,9}(`{3,}|~{3,})[ \t]*([^\s`~]*)([^`]*)$/;
+/** One in a quotation or a list, which is left where it is. */
+const INNER_FENCE = /^([\s>*+.)\d-]*)(`{3,}|~{3,})([^`]*)$/;
 const LIST = /^([-*+]|\d{1,9}[.)])\s/;
 
 /** The same text, in which nothing is loaded, run or taken for HTML. */
@@ -25,7 +27,7 @@ export function harmless(markdown: string): string {
     // Written anew at the margin, with a fence of our own: Obsidian ends it where we do, whatever is around it.
     const longest = Math.max(2, ...fence.lines.flatMap((line) => (line.match(/`+/g) ?? []).map((run) => run.length)));
     const mark = "`".repeat(longest + 1);
-    out.push("", mark + (LANGUAGES.has(fence.language.toLowerCase()) ? fence.language : ""), ...fence.lines, mark);
+    out.push("", mark + shownLanguage(fence.language), ...fence.lines, mark);
     fence = undefined;
   };
   for (const line of markdown.split("\n")) {
@@ -41,8 +43,14 @@ export function harmless(markdown: string): string {
   return out.join("\n");
 }
 
+/** A plugin may run code by the name of its language; of these, none is known to. */
+function shownLanguage(language: string): string {
+  return LANGUAGES.has(language.toLowerCase()) ? language : "";
+}
+
 function inert(line: string): string {
   return line
+    .replace(INNER_FENCE, (_, before: string, mark: string, language: string) => before + mark + shownLanguage(language.trim()))
     .replace(/<(?=[a-zA-Z/!?])/g, `<${APART}`)
     .replace(/!(?=\[)/g, `!${APART}`)
     .replace(/(`+)(?=[ \t]*\$?=)/g, `$1${APART}`);

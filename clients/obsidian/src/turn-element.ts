@@ -1,7 +1,7 @@
 /** One turn on the screen: the question, what was done, the answer while it is written, its sources, what to decide. */
 
 import type { ApprovalRequestEvent, CitationEvent, Decision, TurnView } from "@turnwire/client";
-import { type App, Component, MarkdownRenderer, setIcon, setTooltip } from "obsidian";
+import { type App, Component, Keymap, MarkdownRenderer, setIcon, setTooltip } from "obsidian";
 
 import { noteOf } from "./citations";
 import { finishedEnd, harmless } from "./markdown";
@@ -45,6 +45,7 @@ export class TurnElement extends Component {
     this.approvalsEl = this.el.createDiv();
     this.sourcesEl = this.el.createDiv({ cls: "turnwire-sources" });
     this.endEl = this.el.createDiv();
+    this.registerDomEvent(answer, "click", (event) => this.followLink(event));
   }
 
   update(turn: TurnView): void {
@@ -61,6 +62,15 @@ export class TurnElement extends Component {
 
   override onunload(): void {
     this.el.remove();
+  }
+
+  /** Obsidian follows links to notes in its own views only. */
+  private followLink(event: MouseEvent): void {
+    const link = (event.target as HTMLElement).closest?.("a.internal-link");
+    const note = link?.getAttribute("data-href");
+    if (!note) return;
+    event.preventDefault();
+    void this.app.workspace.openLinkText(note, this.actions.sourcePath(), Keymap.isModEvent(event));
   }
 
   private drawSteps(turn: TurnView): void {

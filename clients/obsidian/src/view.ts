@@ -55,7 +55,8 @@ export class ChatView extends ItemView {
   override async onOpen(): Promise<void> {
     this.draw();
     this.registerEvent(this.app.workspace.on("file-open", () => void this.showPlace()));
-    await this.showPlace();
+    // Obsidian waits for this before it shows anything at all; a server that is not there must not keep it waiting.
+    void this.showPlace();
   }
 
   /** The turn goes on without us. */

@@ -170,13 +170,9 @@ describe("the connection", () => {
     const wire = await Wire.lay();
     await wire.cut({ stay: true });
     obsidian = await startObsidian({}, { url: wire.url });
-    const opening = Pane.open(obsidian).then((opened) => (pane = opened));
-    await until(() => {
-      const status = document.querySelector(".turnwire-status");
-      expect(status?.textContent).toContain("The server cannot be reached");
-    });
+    pane = await Pane.open(obsidian);
+    await pane.says("The server cannot be reached");
     await wire.mend();
-    await opening;
     await pane.ask(script(["say", "Here"]));
     await pane.shows("Here");
     await wire.cut({ stay: true });
@@ -185,6 +181,7 @@ describe("the connection", () => {
   it("falls back to whole answers, and says so, where the server does not allow Obsidian's origin", async () => {
     const streams = vi.spyOn(globalThis, "fetch").mockRejectedValue(new TypeError("Failed to fetch"));
     await start();
+    await pane.isReady();
     expect(pane.find(".turnwire-notice").textContent).toContain("does not allow Obsidian to stream");
     streams.mockRestore();
     const wait = gate();
@@ -305,6 +302,15 @@ describe("citations", () => {
     pane.find(".turnwire-marker").click();
     await until(() => expect(notice.mock.calls[0]?.[0]).toBe("“Gone.md” is not in this vault."));
   });
+});
+
+it("a link to a note is followed", async () => {
+  await start();
+  await pane.ask(script(["say", "See this."]));
+  await pane.isDone();
+  const followed = vi.spyOn(obsidian.app.workspace, "openLinkText").mockResolvedValue();
+  pane.find(".turnwire-blocks").createEl("a", { cls: "internal-link", attr: { "data-href": "Plan#Next" } }).click();
+  expect(followed).toHaveBeenCalledWith("Plan#Next", "", false);
 });
 
 it("an answer is copied, and inserted into the note that was used last", async () => {

@@ -88,6 +88,13 @@ export class Pane {
     return new Pane(leaf, view);
   }
 
+  /** When something can be sent. */
+  isReady(): Promise<void> {
+    return until(() => {
+      if (this.button("Send").disabled || this.status === "Connecting…") throw new Error(this.status);
+    });
+  }
+
   async close(): Promise<void> {
     await this.view.onClose();
     this.view.unload();
@@ -120,6 +127,7 @@ export class Pane {
   }
 
   async ask(text: string): Promise<void> {
+    await this.isReady();
     this.find<HTMLTextAreaElement>("textarea").value = text;
     this.find("textarea").dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", cancelable: true }));
   }

@@ -41,6 +41,11 @@ describe("an answer from who knows where", () => {
     (language) => expect(harmless(`\`\`\`${language}\nevil()\n\`\`\``)).toBe("\n```\nevil()\n```"),
   );
 
+  it.each(["> ```dataviewjs", "- ```dataviewjs", "1. > ~~~ dataviewjs x", "> - ````dataviewjs"])(
+    "is not run where it stands in something else: %s",
+    (line) => expect(harmless(`${line}\nevil()`)).not.toContain("dataviewjs"),
+  );
+
   it("keeps the language of code that is only shown, and what stands in it", () => {
     expect(harmless("~~~python\nprint('```', '<b>')\n~~~")).toBe("\n````python\nprint('```', '<b>')\n````");
     expect(harmless("```js\nno end <b>")).toBe("\n```js\nno end <b>\n```");
