@@ -18,6 +18,7 @@ def page(plan: Plan) -> Table:
             Column("word_ms", "first word ms", 0),
             Column("long_tasks", "long tasks", 0),
             Column("longest_ms", "longest ms", 0),
+            Column("longest_cpu_ms", "longest CPU ms", 0),
             Column("us_per_token", "main thread CPU µs/token", 0),
         ),
     )
