@@ -19,7 +19,7 @@ from turnwire.server.pages import FOLDER, POLICY
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "clients" / "web"
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-MOST_BYTES = 60 * 1024
+MOST_BYTES = 60_000
 
 
 @pytest.fixture
