@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { BlockSplitter } from "../src/text/blocks.ts";
+import { BlockSplitter, type Piece } from "../src/text/blocks.ts";
 import { lexBlocks, renderBlocks } from "../src/text/markdown.ts";
 import { bracketed, unitOffset } from "../src/text/offsets.ts";
 
@@ -36,8 +36,8 @@ test("an answer that grows piece by piece reads as the whole one does", () => {
   for (let end = 1; end <= ANSWER.length; end++) {
     const growth = splitter.grow(ANSWER.slice(0, end), true);
     assert.equal(growth.isAnew, false);
-    for (const block of growth.settled) settled += renderBlocks([block], true);
-    open = renderBlocks(growth.open, true);
+    for (const piece of growth.settled) settled += renderBlocks(piece.blocks, true);
+    open = renderBlocks(growth.open.blocks, true);
   }
   assert.equal(settled + open, renderBlocks(lexBlocks(ANSWER.replace("\r\n", "\n"), true), true));
 });
@@ -46,12 +46,35 @@ test("only the last block stays open", () => {
   const splitter = new BlockSplitter();
   splitter.grow("one\n\ntwo\n\nthree");
   const { settled, open } = splitter.grow("one\n\ntwo\n\nthree\n\nfour");
-  assert.deepEqual(settled.map((block) => block.raw.trim()).filter(Boolean), ["three"]);
+  assert.deepEqual(settled.map((piece) => piece.blocks[0]!.raw.trim()).filter(Boolean), ["three"]);
   assert.deepEqual(
-    open.map((block) => block.raw),
+    open.blocks.map((block) => block.raw),
     ["four"],
   );
 });
+
+test("a long list is cut before its last item, and every item comes once and in order", () => {
+  const items = Array.from({ length: 60 }, (_, index) => `${index + 1}. item ${index} ${"and more ".repeat(6)}`);
+  const text = `Before:\n\n${items.join("\n")}\n\nAfter.`;
+  const splitter = new BlockSplitter();
+  const said: string[] = [];
+  let longest = 0;
+  for (let end = 1; end <= text.length; end += 7) {
+    const { settled, open } = splitter.grow(text.slice(0, end));
+    for (const piece of settled)
+      if (piece.blocks[0]!.type === "list") said.push(...listed(piece), String(piece.isJoined));
+    longest = Math.max(longest, open.blocks[0]?.raw.length ?? 0);
+  }
+  assert.ok(longest < 1700);
+  assert.deepEqual(
+    said.filter((line) => line.startsWith("item")).map((line) => line.split(" ")[1]),
+    items.map((_, index) => String(index)),
+  );
+  assert.deepEqual([...new Set(said.filter((line) => !line.startsWith("item")))], ["false", "true"]);
+});
+
+const listed = (piece: Piece): string[] =>
+  (piece.blocks[0] as { items: { text: string }[] }).items.map((item) => item.text);
 
 test("a text that was taken back is begun anew", () => {
   const splitter = new BlockSplitter();
