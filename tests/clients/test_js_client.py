@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import gzip
+import json
 import random
 import re
 import subprocess
@@ -13,16 +14,20 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.clients.conftest import Script
 from tests.clients.scenes import RICH, play
+from tests.contracts.any_log import DENSE, log_of, logs
 from tests.node_packages import node_with
 from tests.process.running import served
 from tests.server.conftest import Serve
 from tests.server.cutting import cutting
 from tests.serving import Puppet, Served, within
-from turnwire.core.events import Event, Hit, Usage
-from turnwire.core.logged import now_ms
+from turnwire.core.events import DoneEvent, Event, Hit, RestartEvent, Usage
+from turnwire.core.fold import TurnFold
+from turnwire.core.logged import LoggedEvent, log_event, now_ms
 from turnwire.core.turns import Turn
 
 pytestmark = pytest.mark.timeout(300)
@@ -46,10 +51,10 @@ def node() -> str:
     return found
 
 
-def run_node(node: str, *arguments: str) -> str:
-    ended = subprocess.run([node, *arguments], cwd=PACKAGE, capture_output=True, text=True, timeout=_BUILD_SECONDS)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+def run_node(node: str, *arguments: str, stdin: bytes = b"") -> str:
+    ended = subprocess.run([node, *arguments], cwd=PACKAGE, input=stdin, capture_output=True, timeout=_BUILD_SECONDS)
+    assert ended.returncode == 0, (ended.stdout + ended.stderr).decode()
+    return ended.stdout.decode()
 
 
 @pytest.fixture
@@ -199,6 +204,58 @@ def budget(low: int, high: int) -> Callable[[], int]:
 
 async def ids_of(server: Served, turn_id: str) -> list[str | None]:
     return [frame.id for frame in await server.whole(turn_id)]
+
+
+@st.composite
+def restarted(draw: st.DrawFn) -> list[LoggedEvent]:
+    """Any log, perhaps with steps in it that were begun anew."""
+    events = [logged.event for logged in draw(logs)]
+    kept = [1, 2, *range(3, len(events))]
+    for place in sorted(draw(st.lists(st.sampled_from(kept[2:]), max_size=2, unique=True))) if kept[2:] else ():
+        # It goes back to something that stands: what is void already is nothing to go on from.
+        back = draw(st.sampled_from([position for position in kept[1:] if position <= place]))
+        events.insert(place, RestartEvent(back, "lost"))
+        kept = [position for position in kept if position <= back or position > place]
+    return [log_event(event, position, 1) for position, event in enumerate(events, 1)]
+
+
+def test_a_view_is_what_the_server_makes_of_the_same_log(node: str) -> None:
+    told: list[list[LoggedEvent]] = [log_of(DENSE)]
+
+    @settings(max_examples=100, database=None)
+    @given(log=restarted())
+    def gather(log: list[LoggedEvent]) -> None:
+        told.append(log)
+
+    gather()
+    lines = [
+        msgspec.json.encode({"log": [_followed(logged) for logged in log], "snapshot": _folded(log)}) for log in told
+    ]
+    views = run_node(node, "test/live.mjs", "fold", "", stdin=b"\n".join(lines)).strip("\n").split("\n")
+    assert len(views) == len(told)
+    restarts = 0
+    for log, told_views in zip(told, views, strict=True):
+        pair = json.loads(told_views)
+        if any(isinstance(logged.event, RestartEvent) for logged in log):
+            restarts += 1
+            for view in pair:
+                del view["approvals"]  # Nobody runs a turn that waits, so none is begun anew while it does.
+        assert same_view(*pair), log
+    assert restarts > 5
+
+
+def _followed(logged: LoggedEvent) -> dict[str, Any]:
+    return {"turnId": "t1", "position": logged.position, "id": "", "event": msgspec.Raw(logged.body)}
+
+
+def _folded(log: list[LoggedEvent]) -> dict[str, Any]:
+    fold = TurnFold()
+    for logged in log:
+        fold.add(logged)
+    state, is_ended = fold.state(), isinstance(log[-1].event, DoneEvent)
+    known = {"turn_id": "t1", "session_id": "s1", "agent": "echo", "position": len(log)}
+    phase = "ended" if is_ended else "waiting" if fold.undecided else "running" if len(log) > 2 else "queued"
+    return {**known, "phase": phase, "state": state}
 
 
 async def test_no_event_is_lost_or_doubled_however_the_network_breaks(serve: Serve, live: Live) -> None:

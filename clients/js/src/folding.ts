@@ -32,7 +32,9 @@ function rewind(view: TurnView, item: LoggedEvent, from: number): TurnView {
     return asBase({ ...known, phase: "running", position: item.position, isStale: true });
   }
   const kept = log.slice(0, count).filter(({ position, event }) => position <= from || event.type === "usage");
-  return { ...foldTurn(kept, base), phase: "running", position: item.position };
+  const before = foldTurn(kept, base);
+  const tools = before.steps.filter(({ kind }) => kind === "tool" || kind === "search").map(({ name }) => name);
+  return { ...before, toolsUsed: [...new Set(tools)], phase: "running", position: item.position };
 }
 
 function remember(memory: Memory, item: LoggedEvent, length = memory.length): Memory {

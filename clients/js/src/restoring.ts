@@ -14,7 +14,7 @@ export function viewOfSnapshot(snapshot: Snapshot): TurnView {
 /** At a position. */
 export function viewOfState(state: TurnState, position: number): TurnView {
   const steps = (state.steps ?? []).map(stepOfState);
-  const approvals = steps.filter((step) => step.state === "waiting").map(requestOf);
+  const approvals = state.outcome ? [] : steps.filter((step) => step.state === "waiting").map(requestOf);
   const phase = state.outcome ? "ended" : approvals.length ? "waiting" : position > 2 ? "running" : "starting";
   return asBase({
     ...EMPTY_VIEW,
@@ -43,6 +43,7 @@ function stepOfState({ answer_offset: answerOffset, agent_path: agentPath = [], 
   return { ...seen, ...given({ args: args as Arguments | undefined, result }) };
 }
 
-function requestOf({ id, name, args = {}, reason }: StepView): ApprovalRequestEvent {
-  return { type: "approval_request", call_id: id, tool: name, args, ...given({ reason }) };
+function requestOf({ id, name, args = {}, reason, agentPath }: StepView): ApprovalRequestEvent {
+  const path = agentPath.length ? { agent_path: agentPath } : {};
+  return { type: "approval_request", call_id: id, tool: name, args, ...given({ reason }), ...path };
 }

@@ -35,7 +35,7 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
       const used = { steps: next.steps, toolsUsed: use(view, event.tool) };
       if (event.phase === "started") return event.page === undefined ? used : { ...used, ...change(next, found, { page: event.page }) };
       const state = event.phase === "finished" ? "succeeded" : "failed";
-      return { ...used, ...change(next, found, given({ state, page: event.page, hits: event.hits, ms: event.ms })) };
+      return { ...used, ...change(next, found, { state, page: event.page, hits: event.hits, ms: event.ms }) };
     }
     case "tool_call": {
       const called = { kind: "tool", id: event.call_id, name: event.tool, args: event.args } as const;
@@ -46,13 +46,14 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "tool_result": {
       const next = ensureTool(view, position, event, {});
       const state = event.success ? "succeeded" : "failed";
-      const changed = change(next, tool(event), given({ state, result: event.result, ms: event.ms }));
+      const changed = change(next, tool(event), { state, result: event.result, ms: event.ms });
       return { ...changed, toolsUsed: use(view, event.tool) };
     }
     case "approval_request": {
       const next = ensureTool(view, position, event, event.args);
       const asked = [...view.approvals.filter((one) => one.call_id !== event.call_id), event];
-      return { ...change(next, tool(event), given({ state: "waiting", reason: event.reason })), approvals: asked, phase: "waiting" };
+      const waiting = change(next, tool(event), { state: "waiting", reason: event.reason });
+      return { ...waiting, approvals: asked, phase: "waiting" };
     }
     case "approval_response": {
       const approvals = view.approvals.filter((one) => one.call_id !== event.call_id);

@@ -1,5 +1,6 @@
 // The client against a real server: it is told what to do in its arguments, and prints one JSON value a line.
-import { applyEvent, EMPTY_VIEW, TextSplitter, TurnwireClient, TurnwireSocket, viewOfSnapshot } from "@turnwire/client";
+import { text } from "node:stream/consumers";
+import { applyEvent, EMPTY_VIEW, foldTurn, TextSplitter, TurnwireClient, TurnwireSocket, viewOfSnapshot } from "@turnwire/client";
 
 const [scene, url, ...told] = process.argv.slice(2);
 const say = (value) => console.log(JSON.stringify(value));
@@ -119,6 +120,14 @@ const scenes = {
     const rest = [];
     const closed = await (async () => { for await (const item of open) rest.push(item); })().catch((error) => error.code);
     say({ refused, denied, paid: paid.view.text, closed: closed ?? rest.length });
+  },
+
+  /** Folds the logs that are told on standard input, one a line, and what the server makes of them. */
+  async fold() {
+    for (const line of (await text(process.stdin)).split("\n")) {
+      const { log, snapshot } = JSON.parse(line);
+      say([shown(foldTurn(log)), shown(viewOfSnapshot(snapshot))]);
+    }
   },
 
   /** A text stream, gone on with by byte. */
