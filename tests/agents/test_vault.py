@@ -137,6 +137,23 @@ async def test_a_model_searches_reads_and_cites(vault: Path, model_server: Scrip
     assert "sesame" not in json.dumps([request.body for request in model_server.requests])
 
 
+async def test_what_somebody_uploads_is_found_and_cited_but_is_no_note(
+    vault: Path, model_server: ScriptedModel
+) -> None:
+    model_server.plan(calls(("search_vault", {"query": "comet"})), says("It comes back [1]."))
+    async with serving_vault(vault, **modelled(model_server)) as server:
+        sent = await server.http.post(
+            "/v1/documents", files={"file": ("comets.md", b"# Comets\n\nThe comet comes back.")}
+        )
+        assert sent.status_code == 201
+        answer = await ask(server, "Does it come back?")
+    assert told(model_server.requests[1])[0]["document"] == "comets.md"
+    (citation,) = answer["citations"]
+    assert citation["document_id"] == sent.json()["id"]
+    assert "url" not in citation
+    assert not (vault / "comets.md").exists()
+
+
 async def test_writing_waits_for_a_person_and_the_answer_goes_on_after_a_restart(
     vault: Path, model_server: ScriptedModel
 ) -> None:

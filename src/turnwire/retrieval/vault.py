@@ -7,7 +7,7 @@ Obsidian opens: `obsidian://open?vault=NAME&file=PATH`, with the note's path in 
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from typing import Any, cast
 from urllib.parse import quote
@@ -76,10 +76,10 @@ class NoteShelf:
         book = _book.get()
         with reading_index():
             passages = await self._searcher.search(query[:LONGEST_QUERY], owner=book.owner, limit=limit)
-            notes = await asyncio.to_thread(self._notes_of, {passage.document_id for passage in passages}, book.owner)
-        book.notes.update(notes)
-        kept = [passage for passage in passages if passage.document_id in notes]
-        return [_told(one, notes[one.passage.document_id]) for one in book.evidence.note(kept, "search_vault")]
+            found = await asyncio.to_thread(self._documents, {passage.document_id for passage in passages}, book.owner)
+        book.notes.update(_notes(found))
+        kept = [passage for passage in passages if passage.document_id in found]
+        return [_told(one, found[one.passage.document_id]) for one in book.evidence.note(kept, "search_vault")]
 
     async def passages(self, path: str, content: bytes, start: int) -> dict[str, Any]:
         """Raises ToolError for a file that is no text."""
@@ -107,21 +107,20 @@ class NoteShelf:
         book = _book.get(None)
         note = None if book is None else book.notes.get(citation.document_id)
         if note is None:
-            found = await asyncio.to_thread(self._notes_of, {citation.document_id}, owner)
-            note = found.get(citation.document_id)
+            found = await asyncio.to_thread(self._documents, {citation.document_id}, owner)
+            note = _notes(found).get(citation.document_id)
         return citation if note is None else structs.replace(citation, url=self._url(note))
 
     def _url(self, note: str) -> str:
         return f"obsidian://open?vault={quote(self._name, safe='')}&file={quote(note, safe='')}"
 
-    def _notes_of(self, ids: set[str], owner: str) -> dict[str, str]:
-        found: list[Document] = []
+    def _documents(self, ids: set[str], owner: str) -> dict[str, Document]:
+        found: dict[str, Document] = {}
         for one in ids:
-            try:
-                found.append(self._searcher.library.document(one, owner=owner))
-            except DocumentNotFoundError:
-                continue  # It has left the vault since it was found.
-        return {document.id: document.name for document in found if document.root is not None}
+            # It may have left the vault since it was found.
+            with suppress(DocumentNotFoundError):
+                found[one] = self._searcher.library.document(one, owner=owner)
+        return found
 
     def _cut(self, path: str, content: bytes) -> list[Passage]:
         """The note cut as the index cuts it, so that a passage has the same name here and there."""
@@ -207,11 +206,16 @@ class VaultAgent:
         return shown if isinstance(shown, str) else await self._shelf.linked(shown, turn.principal)
 
 
-def _told(evidence: Evidence, note: str | None = None) -> dict[str, Any]:
+def _notes(documents: dict[str, Document]) -> dict[str, str]:
+    """Their paths in the vault, without what somebody uploaded."""
+    return {one.id: one.name for one in documents.values() if one.root is not None}
+
+
+def _told(evidence: Evidence, document: Document | None = None) -> dict[str, Any]:
     passage = evidence.passage
     told: dict[str, Any] = {"number": evidence.index}
-    if note is not None:
-        told["note"] = note
+    if document is not None:
+        told["document" if document.root is None else "note"] = document.name
     if passage.heading:
         told["section"] = passage.heading
     return {**told, "text": passage.text}

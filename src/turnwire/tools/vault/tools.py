@@ -35,6 +35,8 @@ def vault_tools(vault: Vault, index: NoteIndex) -> list[Tool]:
     async def search_vault(query: str, limit: int = 8) -> str:
         """Full-text search in the user's notes. Returns numbered passages, each with the path of its note.
 
+        What has a document in place of a note was uploaded, and can be cited but not read or written.
+
         Give a few telling words as the query; limit is how many passages, at most 20.
         """
         return framed(await index.search(query, max(1, min(limit, _MOST_FOUND))))
