@@ -49,10 +49,11 @@ export function safeFragment(html: string): DocumentFragment {
 function restrictImage(image: HTMLImageElement): void {
   const source = image.getAttribute("src") ?? "";
   if (PICTURE.test(source)) return;
-  const address = parsed(source);
+  // Relative to what its author saw, which is not this page: there is nothing to show but the words for it.
+  const address = /^(?:https?:)?\//i.test(source) ? parsed(source) : null;
   if (address?.origin === location.origin) return;
   image.removeAttribute("src");
-  if (!address || !/^https?:$/.test(address.protocol)) return image.replaceWith(image.alt);
+  if (!address) return image.replaceWith(image.alt);
   const link = image.ownerDocument.createElement("a");
   link.href = address.href;
   link.textContent = image.alt || "image";
