@@ -114,6 +114,8 @@ export class Conversation {
       if (this.#left.signal.aborted) return;
       if (this.turn(turn.turnId)?.phase !== "ended") await this.#refresh(turn.turnId);
     }
+    // At once, so that no turn can begin unseen.
+    this.#isFollowed = false;
   }
 
   async #take(item: Followed): Promise<void> {

@@ -26,6 +26,12 @@ export default class TurnwirePlugin extends Plugin {
     this.register(() => window.clearTimeout(this.reloading));
   }
 
+  /** Another device has written them. */
+  override async onExternalSettingsChange(): Promise<void> {
+    this.settings = readSettings(await this.loadData());
+    this.views().forEach((view) => void view.reload());
+  }
+
   /** How to reach the server. The key is read each time it is needed, and kept nowhere. */
   linkOptions(): LinkOptions {
     return {

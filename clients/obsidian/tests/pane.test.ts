@@ -263,6 +263,19 @@ describe("conversations", () => {
     await pane.shows("About B");
   });
 
+  it("go on where another device has left them", async () => {
+    await start(files);
+    const elsewhere = await startObsidian(files);
+    const other = await Pane.open(elsewhere);
+    await other.ask(script(["say", "From the phone"]));
+    await other.isDone();
+    await obsidian.plugin.saveData(await elsewhere.plugin.loadData());
+    vi.spyOn(obsidian.app.workspace, "getLeavesOfType").mockReturnValue([pane.leaf]);
+    await obsidian.plugin.onExternalSettingsChange();
+    await pane.shows("From the phone");
+    await other.close();
+  });
+
   it("are begun anew on request, and the old one stays on the server", async () => {
     await start(files);
     await pane.ask(script(["say", "Old"]));
