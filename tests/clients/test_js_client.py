@@ -102,6 +102,21 @@ def test_the_part_that_streams_is_small_enough_for_any_page(node: str, tmp_path:
     assert len(gzip.compress(built.read_bytes(), 9)) <= _MOST_BYTES
 
 
+def test_programs_in_typescript_are_checked_against_its_types(node: str) -> None:
+    options = [
+        "--noEmit",
+        "--strict",
+        "--module",
+        "nodenext",
+        "--target",
+        "es2022",
+        "--lib",
+        "es2022,dom",
+        "--ignoreConfig",
+    ]
+    run_node(node, "node_modules/typescript/bin/tsc", *options, "test/consumer.ts")
+
+
 def test_its_types_are_those_of_the_server() -> None:
     source = (PACKAGE / "src" / "events.ts").read_text()
     declared = dict(re.findall(r"export interface (\w+)[^{]*\{\n(.*?)\n\}", source, re.S))
@@ -222,7 +237,7 @@ def restarted(draw: st.DrawFn) -> list[LoggedEvent]:
 def test_a_view_is_what_the_server_makes_of_the_same_log(node: str) -> None:
     told: list[list[LoggedEvent]] = [log_of(DENSE)]
 
-    @settings(max_examples=100, database=None)
+    @settings(max_examples=60, database=None)
     @given(log=restarted())
     def gather(log: list[LoggedEvent]) -> None:
         told.append(log)
@@ -241,7 +256,7 @@ def test_a_view_is_what_the_server_makes_of_the_same_log(node: str) -> None:
             for view in pair:
                 del view["approvals"]  # Nobody runs a turn that waits, so none is begun anew while it does.
         assert same_view(*pair), log
-    assert restarts > 5
+    assert restarts > 3
 
 
 def _followed(logged: LoggedEvent) -> dict[str, Any]:

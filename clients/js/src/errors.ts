@@ -3,7 +3,7 @@
 export class TurnwireError extends Error {
   /** The HTTP status; 0 if there was no answer. */
   readonly status: number;
-  /** As in the server's list of errors; `network`, `not_turnwire` or `broken_stream` are this client's. */
+  /** As in the server's list of errors; `network`, `not_turnwire`, `broken_stream` and `closed` are this client's. */
   readonly code: string;
   /** Whether the same thing may go well later. What is safe to try again has been, before this was thrown. */
   readonly retryable: boolean;
