@@ -55,10 +55,9 @@ interface Labelled {
   class?: string;
   disabled?: boolean;
   testid?: string;
-  pressed?: boolean;
 }
 
-export function IconButton({ name, label, testid, pressed, ...rest }: Labelled) {
+export function IconButton({ name, label, testid, ...rest }: Labelled) {
   return (
     <button
       type="button"
@@ -67,7 +66,6 @@ export function IconButton({ name, label, testid, pressed, ...rest }: Labelled) 
       aria-label={label}
       title={label}
       data-testid={testid}
-      aria-pressed={pressed}
     >
       <Icon name={name} />
     </button>

@@ -18,6 +18,8 @@ interface TranscriptProps {
 }
 
 const NEAR = 60;
+/** So many turns are shown at first: a long conversation must not take long to open. */
+const AT_ONCE = 20;
 
 export function Transcript(props: TranscriptProps) {
   const { conversation, hasDocuments, hasAgents, mayDecide, onAsk, onSource } = props;
@@ -27,6 +29,8 @@ export function Transcript(props: TranscriptProps) {
   const [isAway, setAway] = useState(false);
   const [peek, setPeek] = useState<Peek | null>(null);
   const leaving = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  const [most, setMost] = useState(AT_ONCE);
+  const earlier = Math.max(0, path.length - most);
   const lastKey = path.at(-1)?.key;
 
   const toEnd = () => {
@@ -47,6 +51,13 @@ export function Transcript(props: TranscriptProps) {
     watch.observe(scroller.current!);
     return () => watch.disconnect();
   }, []);
+  const showEarlier = () => {
+    const element = scroller.current!;
+    const left = element.scrollHeight - element.scrollTop;
+    isFollowing.current = false;
+    setMost(most + AT_ONCE);
+    requestAnimationFrame(() => (element.scrollTop = element.scrollHeight - left));
+  };
   const onScroll = () => {
     const { scrollHeight, scrollTop, clientHeight } = scroller.current!;
     isFollowing.current = scrollHeight - scrollTop - clientHeight < NEAR;
@@ -115,7 +126,12 @@ export function Transcript(props: TranscriptProps) {
               {conversation.problem}
             </p>
           )}
-          {path.map((entry) => {
+          {earlier > 0 && (
+            <button type="button" class="quiet" data-testid="earlier" onClick={showEarlier}>
+              Show earlier turns ({earlier})
+            </button>
+          )}
+          {path.slice(earlier).map((entry) => {
             const siblings = conversation.siblings(entry);
             return (
               <TurnItem
