@@ -218,3 +218,32 @@ async def test_one_chooses_who_answers_and_finds_what_was_said(browser: Browser,
         await expect(page.part("sessions").get_by_text("Hello again")).to_be_hidden()
         await page.part("sessions").get_by_text("Hello").click()
         await expect(page.answer).to_have_text("Good morning!")
+
+
+async def test_a_conversation_is_named_copied_from_and_erased(browser: Browser, serve: Serve) -> None:
+    async with serve(saying("**Forty**-two.")) as server, tab(browser, server.url) as page:
+        await page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await page.ask("What is it?")
+        await page.ended()
+        await page.part("copy").click()
+        await expect(page.page.get_by_role("button", name="Copied")).to_be_visible()
+        assert await page.page.evaluate("navigator.clipboard.readText()") == "**Forty**-two."
+        background = "getComputedStyle(document.body).backgroundColor"
+        light = await page.page.evaluate(background)
+        await page.part("theme").click()
+        assert await page.page.evaluate(background) != light
+        await page.part("sessions").get_by_text("What is it?").hover()
+        await page.part("rename").click()
+        await page.part("rename-box").fill("The answer")
+        await page.part("rename-box").press("Enter")
+        await expect(page.part("title")).to_have_text("The answer")
+        # Both are kept, the name by the server and the colours by the browser.
+        await page.page.reload()
+        await expect(page.part("title")).to_have_text("The answer")
+        assert await page.page.evaluate(background) != light
+        await page.part("sessions").get_by_text("The answer").hover()
+        await page.part("delete").click()
+        await page.part("delete-confirm").click()
+        await expect(page.part("turn")).to_have_count(0)
+        await expect(page.part("sessions").get_by_text("The answer")).to_be_hidden()
+        assert await server.written() == (0, 0)
