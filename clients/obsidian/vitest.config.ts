@@ -13,7 +13,7 @@ export default defineConfig({
     environment: "jsdom",
     include: ["tests/**/*.test.ts"],
     setupFiles: ["tests/setup.ts"],
-    testTimeout: 20_000,
+    testTimeout: 60_000,
     // One process: starting more costs more than it saves.
     fileParallelism: false,
   },

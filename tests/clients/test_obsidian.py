@@ -21,13 +21,20 @@ from tests.serving import quick_settings, serving, within
 from tests.vaults import vault
 from turnwire import AgentError, Turn, Turnwire
 from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent, CitationEvent, Event, ToolCallEvent, ToolResultEvent
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    CitationEvent,
+    Event,
+    ReasoningEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 
 __all__ = ["vault"]
 
 PLUGIN = Path(__file__).parents[2] / "clients" / "obsidian"
 _INSTALL_SECONDS = 300
-_RUN_SECONDS = 120
+_RUN_SECONDS = 240
 
 pytestmark = pytest.mark.timeout(_INSTALL_SECONDS + _RUN_SECONDS)
 
@@ -72,6 +79,8 @@ class Stage:
             match kind:
                 case "say":
                     yield told[0]
+                case "think":
+                    yield ReasoningEvent(told[0])
                 case "wait":
                     await self._gates[told[0]].wait()
                 case "call":

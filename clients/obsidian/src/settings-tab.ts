@@ -70,7 +70,7 @@ export class TurnwireSettingTab extends PluginSettingTab {
       const { link, agents } = await connect(this.turnwire.linkOptions());
       const { agent } = this.turnwire.settings;
       if (agent && !agents.includes(agent)) return `Connected, but there is no agent “${agent}”. There is: ${agents.join(", ")}.`;
-      const how = link.mode === "streaming" ? "answers are streamed" : "answers come in larger pieces, because the server does not allow Obsidian's origin";
+      const how = link.mode === "streaming" ? "answers are streamed" : "answers come in larger pieces, because Obsidian cannot stream from this server";
       return `Connected: ${how}. Agents: ${agents.join(", ")}.`;
     } catch (error) {
       return `Not connected: ${error instanceof Error ? error.message : String(error)}`;

@@ -23,6 +23,7 @@ export class TurnElement extends Component {
   private renderings: Component[] = [];
   private isWhole = false;
   private readonly questionEl: HTMLElement;
+  private readonly reasoningEl: HTMLDetailsElement;
   private readonly stepsEl: HTMLDetailsElement;
   private readonly blocksEl: HTMLElement;
   private readonly tailEl: HTMLElement;
@@ -38,6 +39,10 @@ export class TurnElement extends Component {
     super();
     this.el = parent.createEl("article", { cls: "turnwire-turn" });
     this.questionEl = this.el.createDiv({ cls: "turnwire-question" });
+    this.reasoningEl = this.el.createEl("details", { cls: "turnwire-steps" });
+    this.reasoningEl.createEl("summary", { text: "Reasoning" });
+    this.reasoningEl.createDiv({ cls: "turnwire-tail" });
+    this.reasoningEl.hide();
     this.stepsEl = this.el.createEl("details", { cls: "turnwire-steps" });
     const answer = this.el.createDiv({ cls: "turnwire-answer" });
     this.blocksEl = answer.createDiv({ cls: "turnwire-blocks" });
@@ -52,6 +57,10 @@ export class TurnElement extends Component {
     const before = this.shown;
     this.shown = turn;
     if (turn.message !== before?.message) this.questionEl.setText(turn.message);
+    if (turn.reasoning !== (before?.reasoning ?? "")) {
+      this.reasoningEl.toggle(turn.reasoning !== "");
+      this.reasoningEl.lastElementChild?.setText(turn.reasoning);
+    }
     if (turn.steps !== before?.steps) this.drawSteps(turn);
     if (before && !turn.text.startsWith(before.text)) this.clearAnswer();
     this.drawText(turn);

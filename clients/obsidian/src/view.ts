@@ -252,8 +252,8 @@ export class ChatView extends ItemView {
 }
 
 const POLLING_NOTICE =
-  "The server does not allow Obsidian to stream, so answers come in larger pieces. Start it with --vault, or set " +
-  "TURNWIRE_ALLOW_OBSIDIAN=true.";
+  "Obsidian cannot stream from this server, so answers come in larger pieces. Start the server with --vault, or with " +
+  "TURNWIRE_ALLOW_OBSIDIAN=true; a phone may also need HTTPS.";
 
 function sentence(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);

@@ -27,6 +27,7 @@ describe("an answer", () => {
     rendered.length = 0;
     await pane.ask(
       script(
+        ["think", "Where might it be?"],
         ["call", "search_vault", { query: "rocket" }],
         ["wait", searching],
         ["result", "search_vault"],
@@ -38,11 +39,13 @@ describe("an answer", () => {
     );
     await pane.says("Searching the vault for “rocket”");
     expect(pane.find(".turnwire-step").classList.contains("is-running")).toBe(true);
+    const [reasoning] = pane.all("details").filter((one) => one.textContent.startsWith("Reasoning"));
+    expect([reasoning?.textContent, reasoning?.hasAttribute("open")]).toEqual(["ReasoningWhere might it be?", false]);
     await open(searching);
     await pane.shows("That is ");
     await pane.says("Writing the answer…");
     expect(rendered).toEqual(["It **launches** on Friday.\n\n"]);
-    expect(pane.find(".turnwire-tail").textContent).toBe("That is ");
+    expect(pane.find(".turnwire-answer .turnwire-tail").textContent).toBe("That is ");
     await open(writing);
     await pane.shows("That is soon.");
     expect(pane.find(".turnwire-step").classList.contains("is-succeeded")).toBe(true);
@@ -197,7 +200,7 @@ describe("the connection", () => {
     const streams = vi.spyOn(globalThis, "fetch").mockRejectedValue(new TypeError("Failed to fetch"));
     await start();
     await pane.isReady();
-    expect(pane.find(".turnwire-notice").textContent).toContain("does not allow Obsidian to stream");
+    expect(pane.find(".turnwire-notice").textContent).toContain("Obsidian cannot stream from this server");
     streams.mockRestore();
     const wait = gate();
     await pane.ask(script(["call", "read_note", { path: "A.md" }], ["wait", wait], ["result", "read_note"], ["say", "Read."]));

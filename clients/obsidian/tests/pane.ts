@@ -11,10 +11,11 @@ import { ChatView } from "../src/view";
 import manifest from "../manifest.json";
 
 export const SERVER = process.env["TURNWIRE_URL"] ?? "";
-const PATIENCE = 10_000;
+const PATIENCE = 20_000;
 
 export type Step =
   | ["say", string]
+  | ["think", string]
   | ["wait", string]
   | ["call", string, Record<string, unknown>]
   | ["result", string]
@@ -148,7 +149,7 @@ export class Pane {
     return until(() => {
       if (this.status || !this.all(".turnwire-turn").length) throw new Error(this.status || "no turn");
       if (this.button("Stop").style.display !== "none") throw new Error("it can still be stopped");
-      if (this.find(".turnwire-tail").textContent) throw new Error("it is not rendered");
+      if (this.all(".turnwire-answer .turnwire-tail").some((one) => one.textContent)) throw new Error("it is not rendered");
     });
   }
 }
