@@ -4,6 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { DocumentText } from "../../../js/src/index.ts";
 import { IconButton } from "../icons.tsx";
 import { client, isStatus, told } from "../server.ts";
+import { markdownFragment } from "../text/answer.ts";
 import { documentFragment } from "../text/passages.ts";
 import type { Source } from "./sources.tsx";
 
@@ -25,13 +26,16 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
     return () => void (isWanted = false);
   }, [source.document_id]);
   useLayoutEffect(() => {
-    if (!found?.text || !paper.current) return;
+    if (!paper.current) return;
+    // What is not one of the server's documents, such as a page of the web: its words, and where it is.
+    if (problem) paper.current.replaceChildren(markdownFragment(elsewhere(source)));
+    if (!found?.text) return;
     const isMarkdown = found.format === "markdown" || /\.(md|markdown|mdx)$/i.test(found.name);
     paper.current.replaceChildren(documentFragment(found.text, isMarkdown, ...placeOf(source, found.text)));
     const mark = paper.current.querySelector("mark");
     if (mark) mark.scrollIntoView({ block: "center" });
     else paper.current.parentElement!.scrollTop = 0;
-  }, [found, source]);
+  }, [found, source, problem]);
   return (
     <section class="panel-inner" aria-labelledby="source-title" data-testid="source">
       <header class="panel-head">
@@ -46,13 +50,10 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
         <IconButton name="close" label="Close the document" testid="source-close" onClick={onClose} />
       </header>
       <div class="panel-body" tabIndex={0} role="group" aria-label="The document's text">
-        {problem && (
-          <>
-            <p role="alert" class="problem">
-              {problem}
-            </p>
-            {source.supporting_quote && <blockquote>{source.supporting_quote}</blockquote>}
-          </>
+        {problem && !source.url && (
+          <p role="alert" class="problem">
+            {problem}
+          </p>
         )}
         {!found && !problem && <div class="skeleton" aria-label="Loading" />}
         <div class="prose document" ref={paper} />
@@ -60,6 +61,9 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
     </section>
   );
 }
+
+const elsewhere = ({ supporting_quote: quote = "", url }: Source): string =>
+  `${quote.replace(/^/gm, "> ")}\n\n${url ? `<${url}>` : ""}`;
 
 /** Where the passage is: told by a citation, or looked for if only its words are known. */
 function placeOf(
