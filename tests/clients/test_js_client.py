@@ -281,7 +281,7 @@ async def test_no_event_is_lost_or_doubled_however_the_network_breaks(serve: Ser
     ):
         turns = [await script.next() for _ in range(3)]
         await script.ended()
-        assert cutter.cuts > 20
+        assert cutter.cuts > 10
         # However often they were sent, each message was asked once.
         assert await server.written() == (1, 3)
         for turn in turns:
@@ -385,8 +385,8 @@ async def test_many_turns_on_one_socket_survive_every_cut(serve: Serve, live: Li
 
 
 async def test_streamed_text_is_resumed_by_byte(serve: Serve, live: Live) -> None:
-    async with serve(long) as server, cutting(server, budget(300, 1_500)) as (client, cutter):
-        turn_id = await server.start("long 60")
+    async with serve(long) as server, cutting(server, budget(300, 1_200)) as (client, cutter):
+        turn_id = await server.start("long 300")
         async with live("text", client.url, turn_id) as script:
             told = await script.next()
             await script.ended()
