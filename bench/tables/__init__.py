@@ -10,6 +10,7 @@ from bench.tables.fanout import fanout
 from bench.tables.idle import idle
 from bench.tables.indexing import indexing
 from bench.tables.latency import latency
+from bench.tables.page import page
 from bench.tables.protocols import protocols
 from bench.tables.replay import replay
 from bench.tables.search import search
@@ -30,4 +31,5 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "wires": wires,
     "protocols": protocols,
     "stores": stores,
+    "page": page,
 }

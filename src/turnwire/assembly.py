@@ -5,6 +5,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -237,6 +238,28 @@ def build_retrieval(
     librarian = Librarian(library, docs, own_documentation(), limits=limits, meaning=meaning, watch=watch)
     agent = RetrievalAgent(librarian.searcher, build_model(settings), librarian.notices)
     return librarian, agent
+
+
+def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[Librarian, Agent]":
+    """The keeper of a vault's notes, in a library of their own below this folder, and the agent that answers from them.
+
+    A vault that is no longer served is no longer read: the next one has another library. Raises ModelUnusableError.
+    """
+    from turnwire.retrieval.vault import VAULT_INSTRUCTIONS, NoteShelf, QuotingVaultAgent, VaultAgent
+    from turnwire.tools.vault import Vault, vault_tools
+
+    root = vault.resolve()
+    own = folder / "vaults" / sha256(os.fsencode(root)).hexdigest()[:20]
+    librarian, quoting = build_retrieval(own, [root], settings, watch=True)
+    notes = Vault(root)
+    shelf = NoteShelf(librarian.searcher, str(root), notes.name)
+    model = build_model(settings)
+    if model is None:
+        return librarian, QuotingVaultAgent(quoting, shelf)
+    from turnwire.agents.chat_completions import ChatCompletionsAgent
+
+    answering = ChatCompletionsAgent(model, instructions=VAULT_INSTRUCTIONS, tools=vault_tools(notes, shelf))
+    return librarian, VaultAgent(answering, notes, shelf, librarian.notices)
 
 
 def own_documentation() -> list[Path]:

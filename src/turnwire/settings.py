@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     BaseModel,
     ConfigDict,
+    DirectoryPath,
     Discriminator,
     Field,
     SecretStr,
@@ -118,6 +119,11 @@ class Settings(BaseSettings):
 
     allowed_hosts: list[str] = Field(default=[], description="Names, beside loopback, that a request's Host may have.")
     allowed_origins: list[str] = Field(default=[], description="Web origins that may call from a browser (CORS).")
+    login_lifetime: float = Field(default=30 * 86_400, gt=0, description="How long a login on the web page lasts.")
+    allow_obsidian: bool | None = Field(
+        default=None,
+        description="Whether Obsidian's apps may call (CORS). Not set, they may if there is a `vault`.",
+    )
     ai_sdk_version: int = Field(
         default=6, ge=5, le=7, description="The major version of the AI SDK's clients; `?sdk_version=` says otherwise."
     )
@@ -230,6 +236,9 @@ class Settings(BaseSettings):
         default={}, description="MCP servers by their names, for the agents above; spelled like `mcpServers` elsewhere."
     )
 
+    vault: DirectoryPath | None = Field(
+        default=None, description="A folder of Markdown notes, such as an Obsidian vault, for an agent named `vault`."
+    )
     max_document_bytes: int = Field(
         default=20 * 1024 * 1024, gt=0, description="The largest document, in a folder or as an upload."
     )

@@ -48,6 +48,9 @@ Docs = Annotated[
     typer.Option(help="A file or folder of documents to answer from; may be repeated.", exists=True),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Read documents again when they change.")]
+Vault = Annotated[
+    Path | None, typer.Option(help="An Obsidian vault, for an agent named vault.", exists=True, file_okay=False)
+]
 Extensions = Annotated[
     list[Path] | None,
     typer.Option(help="A folder of extensions, or one extension; may be repeated.", exists=True),

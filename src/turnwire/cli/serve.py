@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnwire.cli.building import TO_POSTGRES, begin_logging, build, read_given
-from turnwire.cli.options import Agents, Config, DatabaseUrl, DataSetting, Docs, Extensions, LogLevel, Watch, fail
+from turnwire.cli.options import (
+    Agents,
+    Config,
+    DatabaseUrl,
+    DataSetting,
+    Docs,
+    Extensions,
+    LogLevel,
+    Vault,
+    Watch,
+    fail,
+)
 
 if TYPE_CHECKING:
     from turnwire.cli.supervised import Line
@@ -32,6 +43,7 @@ def serve(
     agent: Agents = None,
     docs: Docs = None,
     watch: Watch = False,
+    vault: Vault = None,
     extensions: Extensions = None,
     workers: Annotated[int, typer.Option(help="How many processes; more than one needs PostgreSQL.")] = 1,
     log_level: LogLevel = "warning",
@@ -39,7 +51,7 @@ def serve(
     """Run agents and serve their turns. With none, answers come from documents: yours, or Turnwire's own."""
     from turnwire.cli.supervised import Line
 
-    settings = read_given(config, data=data, database_url=database_url, host=host, port=port)
+    settings = read_given(config, data=data, database_url=database_url, host=host, port=port, vault=vault)
     begin_logging(settings, log_level)
     line = Line.inherited()
     if line is None:

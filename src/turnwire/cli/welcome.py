@@ -30,8 +30,9 @@ def welcome(turnwire: Any, url: str) -> list[str]:
     else:
         message, route = """{"message": "Hello"}""", "/chat/stream"
     commands = {
+        "Ask, and watch, in a browser:": f"{url}/",
         "Talk to it from another terminal:": f"{program} chat {f'--url {url}' if in_database else f'--data {data}'}",
-        "Ask, and watch the answer being made:": (
+        "Or ask with curl, and watch the answer being made:": (
             f"curl -N {url}{route} -H 'Content-Type: application/json' -d '{message}'"
         ),
         "Break it off at any moment and go on after the last id you saw:": (

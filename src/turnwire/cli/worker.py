@@ -9,7 +9,18 @@ from typing import Any
 import typer
 
 from turnwire.cli.building import TO_POSTGRES, begin_logging, build, read_given
-from turnwire.cli.options import Agents, Config, DatabaseUrl, DataSetting, Docs, Extensions, LogLevel, Watch, fail
+from turnwire.cli.options import (
+    Agents,
+    Config,
+    DatabaseUrl,
+    DataSetting,
+    Docs,
+    Extensions,
+    LogLevel,
+    Vault,
+    Watch,
+    fail,
+)
 
 
 def worker(
@@ -19,11 +30,12 @@ def worker(
     agent: Agents = None,
     docs: Docs = None,
     watch: Watch = False,
+    vault: Vault = None,
     extensions: Extensions = None,
     log_level: LogLevel = "warning",
 ) -> None:
     """Run turns that servers on the same PostgreSQL database accept, and listen on no address."""
-    settings = read_given(config, data=data, database_url=database_url)
+    settings = read_given(config, data=data, database_url=database_url, vault=vault)
     if settings.database_url is None:
         fail(
             f"a worker shares its turns with servers, and the SQLite store is used by one process.\n{TO_POSTGRES}, "

@@ -13,6 +13,7 @@ from turnwire.core.errors import TurnwireError
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers, header_map
 from turnwire.server.openai_errors import in_dialect
+from turnwire.server.pages import read_pages, send_page
 from turnwire.server.requests import path_of
 from turnwire.server.responses import respond, respond_json
 from turnwire.server.routes.api import build_api
@@ -26,7 +27,7 @@ logger = logging.getLogger("turnwire.server")
 
 # What a form adds around the file in it.
 _FORM_BYTES = 64 * 1024
-_PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
+_PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/login", "/logout", "/v1/me"})
 _METRICS = frozenset({"/metrics"})
 
 
@@ -37,6 +38,7 @@ class TurnwireApp:
         self._streams = RouteTable(turnwire)
         self._api = build_api(turnwire)
         self._public = _PUBLIC | _METRICS if turnwire.settings.open_metrics else _PUBLIC
+        self._pages = read_pages()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -81,6 +83,10 @@ class TurnwireApp:
             preflight = self._guard.preflight(method, headers, added)
             if preflight is not None:
                 await respond(send, 204, b"", preflight)
+                return None
+            page = self._pages.find(scope, path, headers)
+            if page is not None:
+                await send_page(send, scope, page, headers, added)
                 return None
             receive = limited(receive, headers, self._most_bytes(method, path))
             caller = None if path in self._public else self.turnwire.gatekeeper.caller(scope, headers)

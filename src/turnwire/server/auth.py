@@ -20,6 +20,7 @@ from turnwire.core.contracts import KEYS, ApiKey, Scope, Store
 from turnwire.core.errors import StoreError
 from turnwire.core.logged import now_ms
 from turnwire.server.errors import HttpError
+from turnwire.server.logins import Logins
 
 logger = logging.getLogger("turnwire.server")
 
@@ -40,6 +41,7 @@ class Caller(Struct, frozen=True):
     scopes: tuple[Scope, ...]
     key_id: str | None = None
     is_operator: bool = False
+    is_logged_in: bool = False
 
     def needs(self, scope: Scope) -> None:
         if scope not in self.scopes:
@@ -107,29 +109,38 @@ class KeyRing:
 
     def find(self, text: str) -> ApiKey | None:
         """The valid key that has this text."""
-        key = self._keys.get(text.removeprefix(_PREFIX).partition("_")[0])
-        if key is None or not hmac.compare_digest(key.digest, _digest(text)):
-            return None
-        return key if self.is_valid(key.id) else None
+        key = self.valid(text.removeprefix(_PREFIX).partition("_")[0])
+        return key if key is not None and hmac.compare_digest(key.digest, _digest(text)) else None
 
-    def is_valid(self, key_id: str) -> bool:
+    def valid(self, key_id: str) -> ApiKey | None:
+        """The key that has this id, if it may be used."""
         key = self._keys.get(key_id)
         if key is None or key.revoked_at is not None:
-            return False
-        return key.expires_at is None or now_ms() < key.expires_at
+            return None
+        return key if key.expires_at is None or now_ms() < key.expires_at else None
+
+    def is_valid(self, key_id: str) -> bool:
+        return self.valid(key_id) is not None
 
 
 class Gatekeeper:
     """Finds out who calls. `control_token` is the operator's, known only to who can read the data folder."""
 
-    def __init__(self, keys: KeyRing, control_token: str, authenticate: Authenticate | None) -> None:
+    def __init__(
+        self, keys: KeyRing, control_token: str, authenticate: Authenticate | None, logins: Logins | None = None
+    ) -> None:
         self._keys = keys
+        self._logins = logins
         self._control_token = control_token
         self._authenticate = authenticate
 
     @property
     def is_local_only(self) -> bool:
         return self._keys.is_empty and self._authenticate is None
+
+    @property
+    def takes_logins(self) -> bool:
+        return self._authenticate is None and not self._keys.is_empty
 
     def caller(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> Caller:
         """Raises HttpError 401 or 403."""
@@ -151,6 +162,8 @@ class Gatekeeper:
             key = self._keys.find(text)
             if key is not None:
                 return Caller(key.principal, key.scopes, key.id)
+        elif self._logins is not None and (key := self._logins.key_of(scope, headers)) is not None:
+            return Caller(key.principal, key.scopes, key.id, is_logged_in=True)
         raise HttpError(
             401,
             "unauthorized",

@@ -21,6 +21,7 @@ from turnwire.core.errors import (
     SessionNotFoundError,
     ShuttingDownError,
     StoreError,
+    TurnNotFoundError,
 )
 from turnwire.core.fold import TurnFold
 from turnwire.core.ids import is_own_id
@@ -28,6 +29,7 @@ from turnwire.core.logged import now_ms
 from turnwire.core.runner import TurnRequest
 from turnwire.core.turns import Message, TurnRecord, TurnState
 from turnwire.server.auth import Authenticate, Gatekeeper, KeyRing, new_control_token
+from turnwire.server.logins import Logins
 from turnwire.server.requests import MessageBody
 from turnwire.server.streams.hub import StreamHub
 from turnwire.server.termination import Termination
@@ -51,7 +53,8 @@ class Turnwire:
     `agent` is an async generator function or an object with an `answer` method; `agents` names several,
     the first one answers by default. Those of the settings come after them. With none, or with `docs`, there is
     one named "documents" that answers from the files and folders in `docs`, and from Turnwire's own documentation
-    if there are none; `watch` reads them again when they change. An agent that has an `async def close()` is
+    if there are none; `watch` reads them again when they change. With the setting `vault` there is one named "vault"
+    that answers from the notes in that folder, as they are now. An agent that has an `async def close()` is
     closed with this. `store` is "sqlite" (in the folder `data`), "postgres" (at `database_url`), "memory", or a store.
     `authenticate` lets a host application say who is calling, in place of API keys. With `extensions`, a list of
     folders that may be empty, these and the installed ones are run; without it, none are. A `tracer_provider` of
@@ -85,12 +88,17 @@ class Turnwire:
         self._given = list(given.values())
         self.settings = settings
         self.librarian: Librarian | None = None
+        self.vault: Librarian | None = None
         self._answering: RetrievalAgent | None = None
         self._scratch: Path | None = None
+        if store == "memory" and (docs or settings.vault or not self.agents):
+            self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}")
+        folder, paths = self._scratch or settings.data, [Path(path) for path in docs]
+        if settings.vault is not None:
+            self.vault, answering = assembly.build_vault(folder, settings.vault, settings)
+            self.agents.setdefault("vault", answering)
+            self.librarian = self.vault
         if docs or not self.agents:
-            if store == "memory":
-                self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}")
-            folder, paths = self._scratch or settings.data, [Path(path) for path in docs]
             self.librarian, self._answering = assembly.build_retrieval(folder, paths, settings, watch=watch)
             self.agents.setdefault("documents", self._answering)
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
@@ -102,7 +110,8 @@ class Turnwire:
         self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()
-        self.gatekeeper = Gatekeeper(self.keys, self.control_token, authenticate)
+        self.logins = Logins(self.keys.valid, settings.login_lifetime, settings.allowed_origins)
+        self.gatekeeper = Gatekeeper(self.keys, self.control_token, authenticate, self.logins)
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
         self.is_open = False
         self.leaving = asyncio.Event()
@@ -136,8 +145,8 @@ class Turnwire:
                 return
             await self.store.open()
             await self.keys.open()
-            if self.librarian is not None:
-                await self.librarian.open()
+            for librarian in self._librarians():
+                await librarian.open()
             if self.kernel is not None:
                 # An extension may bring the agent of a turn that waits.
                 await self.kernel.load(self.agents, assembly.as_agent, self._offer_tools)
@@ -181,11 +190,15 @@ class Turnwire:
         self.is_open = False
         await self.reports.close()
         await self._close_agents()
-        if self.librarian is not None:
-            await self.librarian.close()
+        for librarian in self._librarians():
+            await librarian.close()
         await self.store.close()
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+
+    def _librarians(self) -> "list[Librarian]":
+        """That of the documents and that of the vault, which may be one."""
+        return [one for one in dict.fromkeys((self.librarian, self.vault)) if one is not None]
 
     async def _close_agents(self) -> None:
         """Those that can be, each once, whoever made them."""
@@ -216,7 +229,7 @@ class Turnwire:
         """Starts a turn for a message, in the session it names, or in a new one.
 
         `parent` is the turn, of that session and of the principal, whose history it continues; with `anew` it continues
-        none. `history` is what was said elsewhere before a new session.
+        none; the body may name it too. `history` is what was said elsewhere before a new session.
         """
         # First, because the session may be made by this: what is refused leaves nothing behind.
         if self.is_draining:
@@ -224,6 +237,12 @@ class Turnwire:
         if body.agent is not None and body.agent not in self.agents:
             raise AgentNotFoundError(body.agent)
         session_id = await self._session_id(principal, body.session_id)
+        if body.parent_turn_id:
+            parent = await self.store.find_turn(principal, body.parent_turn_id)
+            session_id = parent.session_id if body.session_id is None else session_id
+            if parent.session_id != session_id:
+                raise TurnNotFoundError(body.parent_turn_id)
+        anew = anew or body.parent_turn_id == ""
         request = TurnRequest(
             principal=principal,
             session_id=session_id,

@@ -8,7 +8,7 @@ from turnwire.server.routes.dependencies import Server
 
 router = APIRouter(tags=["probes"])
 
-_WELCOME = """Turnwire is running. Try:
+_WELCOME = """Turnwire is running. Open {base}/ in a browser, or try:
 
   curl -N {base}/chat/stream -H 'Content-Type: application/json' -d '{{"message": "Hello"}}'
 
@@ -20,7 +20,7 @@ All routes: {base}/docs
 """
 
 
-@router.get("/", response_class=PlainTextResponse, summary="What to try")
+@router.get("/", response_class=PlainTextResponse, summary="The web page for browsers; for others, what to try")
 async def welcome(server: Server) -> str:
     return _WELCOME.format(base=f"http://{server.settings.host}:{server.settings.port}")
 
