@@ -30,6 +30,8 @@ class Job:
     leave: bool = False
     """Go away after that wait, without reading on."""
     core: int | None = None
+    paths: tuple[str, ...] = ()
+    """One for each stream, instead of `path`."""
 
     def request(self) -> bytes:
         method = "GET" if self.body is None else "POST"

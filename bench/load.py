@@ -10,7 +10,7 @@ import gc
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import uvloop
 
@@ -30,11 +30,12 @@ class Client:
         self.shared = shared_buffer(job)
         self.opening = asyncio.Semaphore(OPENING_AT_ONCE)
 
-    async def open(self) -> Scan:
+    async def open(self, number: int = 0) -> Scan:
         kind = AgeScan if self.job.stamped else Scan
+        job = replace(self.job, path=self.job.paths[number]) if self.job.paths else self.job
         async with self.opening:
             _, scan = await asyncio.get_running_loop().create_connection(
-                lambda: kind(self.job, self.tally, self.shared), "127.0.0.1", self.job.port
+                lambda: kind(job, self.tally, self.shared), "127.0.0.1", self.job.port
             )
             if self.job.hold:
                 await scan.opened
@@ -48,7 +49,7 @@ class Client:
 
     async def hold(self) -> float:
         """Open all, wait, and return when the streams were let go."""
-        scans = await asyncio.gather(*(self.open() for _ in range(self.job.streams)))
+        scans = await asyncio.gather(*(self.open(n) for n in range(self.job.streams)))
         await said("open", received_bytes=sum(scan.received for scan in scans))
         started = time.monotonic()
         if self.job.leave:
@@ -75,6 +76,7 @@ class Client:
             "client_cpu": time.process_time() - cpu,
             "first_ms": quantiles(self.tally.first_ms),
             "age_ms": quantiles(self.tally.age_ms),
+            "oldest_ms": max(self.tally.age_ms, default=0.0),
             "bad": self.tally.bad[:3],
         }
         print(json.dumps({"state": "done"} | result), flush=True)

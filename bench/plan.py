@@ -33,6 +33,7 @@ class Scale:
     crowd_tokens: int
     """Tokens a stream when 256 of them run at full speed."""
     paced_tokens: int
+    steady_tokens: int
     readers: int
     idle_streams: int
     idle_seconds: float
@@ -55,6 +56,7 @@ FULL = Scale(
     tokens=1000,
     crowd_tokens=1000,
     paced_tokens=250,
+    steady_tokens=200,
     readers=200,
     idle_streams=5000,
     idle_seconds=20,
@@ -71,6 +73,7 @@ QUICK = Scale(
     tokens=1000,
     crowd_tokens=200,
     paced_tokens=100,
+    steady_tokens=60,
     readers=200,
     idle_streams=5000,
     idle_seconds=18,

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -83,18 +84,18 @@ def serving(names: Iterable[str]) -> Iterator[dict[str, Server]]:
         servers: dict[str, Server] = {}
         for name in names:
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-            servers[name] = _start(VARIANTS[name], data)
+            servers[name] = start(VARIANTS[name], data)
             stack.callback(servers[name].stop)
         for server in servers.values():
             server.wait_until_ready()
         yield servers
 
 
-def _start(variant: Variant, data: Path) -> Server:
+def start(variant: Variant, data: Path, **environment: str) -> Server:
     port = measure.free_port()
     command = [sys.executable, "-m", "bench.servers", variant.name]
     options = ["--port", str(port), "--core", str(SERVER_CORE), "--data", str(data)]
-    return Server(variant, port, subprocess.Popen(command + options))
+    return Server(variant, port, subprocess.Popen(command + options, env=os.environ | environment))
 
 
 class Load:

@@ -5,6 +5,7 @@ A request's message says what it wants, as words: `yield 1000`, `paced 250 stamp
     yield     one turn of the event loop a token, as when each is its own upstream read
     burst8    eight tokens a turn of the loop
     paced     50 tokens a second by timer, each stream with its own random phase
+    steady    20 tokens a second in the same way, each stamped with the time at which it was due
     stamp     a token is the 12-digit microsecond it was made at, so the client can tell its age
     gate      nothing comes before `POST /bench/go`
 """
@@ -20,8 +21,9 @@ T = TypeVar("T")
 
 TOKENS = tuple(f" token-{n:05}" for n in range(1000))
 TOKENS_PER_SECOND = 50
+STEADY_PER_SECOND = 20
 BURST = 8
-KINDS = ("yield", "burst8", "paced")
+KINDS = ("yield", "burst8", "paced", "steady")
 
 STAMP_DIGITS = 12
 STAMP_MODULUS = 10**STAMP_DIGITS
@@ -72,7 +74,21 @@ def stamp() -> str:
 
 
 def tokens(message: str) -> AsyncIterator[str]:
-    return produce(Order.parse(message), TOKENS, stamp)
+    order = Order.parse(message)
+    return steady(order) if order.kind == "steady" else produce(order, TOKENS, stamp)
+
+
+async def steady(order: Order) -> AsyncIterator[str]:
+    """By a schedule that waits for nobody: whatever holds a token up, its agent's own delay too, is in its age."""
+    if order.gated:
+        await GATE.passed()
+    due = time.monotonic() + random.random() / STEADY_PER_SECOND
+    for _ in range(order.count):
+        # A timer may be a little early, and a token must not come before its time.
+        while (left := due - time.monotonic()) > 0:
+            await asyncio.sleep(max(left, 0.001))
+        yield f"{int(due * 1e6) % STAMP_MODULUS:012}"
+        due += 1 / STEADY_PER_SECOND
 
 
 async def produce(order: Order, items: Sequence[T], stamped: Callable[[], T]) -> AsyncIterator[T]:

@@ -5,7 +5,10 @@ from turnwire.assembly import SOCKET_WIRES, WIRES
 
 SUBJECTS = {
     **{variant.name: variant.label for variant in VARIANTS.values()},
-    "postgres": "Turnwire, PostgreSQL store",
+    "elsewhere": "PostgreSQL, read in another process",
+    "two": "PostgreSQL, two workers, each read where it runs",
+    "crossed": "PostgreSQL, two workers, each read at the other",
+    "simulation": "the simulation",
     **{name: f"`{name}`" for name in (*WIRES, *SOCKET_WIRES)},
     "fts5": "bare FTS5 table",
     "library": "Turnwire, library",

@@ -30,6 +30,7 @@ VARIANTS = {
         Variant("queue_fanout", "queue_fanout", SPACED, "one asyncio.Queue a reader"),
         Variant("memory", "ours_memory", COMPACT, "Turnwire, memory store"),
         Variant("sqlite", "ours_sqlite", COMPACT, "Turnwire, SQLite store"),
+        Variant("postgres", "ours_postgres", COMPACT, "Turnwire, PostgreSQL store"),
         Variant("documents", "ours_documents", COMPACT, "Turnwire, answering from documents"),
         Variant("page", "ours_page", COMPACT, "the page, Turnwire with SQLite behind it"),
         Variant("generator", "ours_generator", COMPACT, "Turnwire, a generator"),

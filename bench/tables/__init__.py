@@ -6,6 +6,7 @@ from bench.plan import Plan
 from bench.results import Table
 from bench.tables.adapters import adapters
 from bench.tables.answers import answers
+from bench.tables.crowd import crowd
 from bench.tables.fanout import fanout
 from bench.tables.idle import idle
 from bench.tables.indexing import indexing
@@ -13,10 +14,12 @@ from bench.tables.latency import latency
 from bench.tables.page import page
 from bench.tables.protocols import protocols
 from bench.tables.replay import replay
+from bench.tables.scale import scale
 from bench.tables.search import search
 from bench.tables.stores import stores
 from bench.tables.streams import streams
 from bench.tables.wires import wires
+from bench.tables.workers import workers
 
 TABLES: dict[str, Callable[[Plan], Table]] = {
     "streams": streams,
@@ -31,5 +34,8 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "wires": wires,
     "protocols": protocols,
     "stores": stores,
+    "workers": workers,
+    "crowd": crowd,
+    "scale": scale,
     "page": page,
 }

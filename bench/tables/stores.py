@@ -65,7 +65,7 @@ async def speak_all(store: Store, tokens: int) -> Sample:
     await store.open()
     try:
         await store.renew("bench")
-        records = [await _claimed(store) for _ in range(TURNS)]
+        records = [await claimed(store) for _ in range(TURNS)]
         yardstick = measure.yardstick(SERVER_CORE)
         started, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*(_speak(TurnLog(store, record, Limits()), tokens) for record in records))
@@ -83,7 +83,7 @@ async def speak_all(store: Store, tokens: int) -> Sample:
     }
 
 
-async def _claimed(store: Store) -> TurnRecord:
+async def claimed(store: Store) -> TurnRecord:
     session = new_session("bench")
     turn = TurnRecord(
         id=new_id(),

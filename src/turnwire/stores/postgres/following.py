@@ -33,7 +33,7 @@ _LOOK = """
     ) now ON true
     WHERE w.mark IS DISTINCT FROM now.mark
 """
-_READ = f"""
+READ = f"""
     SELECT w.id, e.first_position, e.last_position, e.body
     FROM unnest($1::text[], $2::bigint[]) AS w (id, after) JOIN turnwire.turn t ON t.id = w.id
     CROSS JOIN LATERAL (
@@ -216,7 +216,7 @@ class Hub:
         if not marks:
             return
         found: dict[str, list[tuple[int, bytes]]] = {}
-        for key, first, _, body in await self._ask(_READ, list(marks), list(marks.values())):
+        for key, first, _, body in await self._ask(READ, list(marks), list(marks.values())):
             found.setdefault(key, []).append((first, body))
         for key, after in marks.items():
             watched = self._watched.get(key)

@@ -1,0 +1,144 @@
+"""Measures what the simulation needs to know of a worker and a database, on this machine.
+
+CPU times are of the process and of the database's own process, so that they hold beside other work; a flush is by the
+clock, as the difference between commits that wait for the disk and commits that do not.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from statistics import median
+
+from bench import measure
+from bench.simulation import Costs
+from bench.tables.stores import claimed, speak_all
+from turnwire.core.logged import LoggedEvent, now_ms
+from turnwire.stores.memory import MemoryStore
+from turnwire.stores.postgres import PostgresStore
+from turnwire.stores.postgres.connections import Connection, Connections
+from turnwire.stores.postgres.following import READ
+from turnwire.stores.postgres.groups import Append, write_group
+from turnwire.stores.postgres.rows import events_from
+
+_TOKEN = b'{"type":"token","content":"twelve chars"}'
+_SHAPES = ((1, 1), (8, 1), (64, 1), (200, 1), (64, 16), (200, 16))
+"""Turns in a commit, and events of each."""
+
+
+async def calibrate(url: str, repeats: int, deliver: float = 0.0) -> Costs:
+    """Of an empty database, with `repeats` commits of each shape. What a reader costs is told, and not measured here."""
+    spoken = (await speak_all(MemoryStore(), 100))["us_per_event"]
+    store = PostgresStore(url)
+    await store.open()
+    try:
+        await store.renew("bench")
+        turns = [(await claimed(store)).id for _ in range(max(turns for turns, _ in _SHAPES))]
+        bench = _Bench(Connections(url, 1), turns)
+        return await bench.costs(repeats, spoken, deliver)
+    finally:
+        await store.close()
+
+
+class _Bench:
+    def __init__(self, connections: Connections, turns: list[str]) -> None:
+        self.connections = connections
+        self.turns = turns
+        self.positions = dict.fromkeys(turns, 2)
+
+    async def costs(self, repeats: int, spoken: float, deliver: float) -> Costs:
+        patient = await self.connections.connect()
+        hasty = await self.connections.connect(synchronous_commit="off")
+        listening = await self.connections.connect()
+        try:
+            for connection in (patient, hasty):
+                await self.commit(connection, 200, 1)
+            ours: list[Sequence[float]] = []
+            theirs: list[Sequence[float]] = []
+            waits: list[float] = []
+            for turns, each in _SHAPES:
+                quick = await _spent(hasty, lambda t=turns, e=each: self.commit(hasty, t, e), repeats)
+                sure = await _spent(patient, lambda t=turns, e=each: self.commit(patient, t, e), repeats)
+                ours.append((1, turns * each, quick.ours))
+                theirs.append((1, turns, turns * each, quick.theirs))
+                waits.append(sure.clock - quick.clock)
+            group, encode = _fitted(ours)
+            commit, commit_turn, commit_event = _fitted(theirs)
+            hint = await _spent(hasty, lambda: _notify(hasty), repeats)
+            await listening.add_listener("turnwire-bench", lambda *_: None)
+            heard = await _spent(hasty, lambda: _notify(hasty), repeats)
+            looks: list[Sequence[float]] = []
+            reads: list[float] = []
+            for turns in (1, 200):
+                spent = await _spent(hasty, lambda t=turns: self.look(hasty, t), repeats)
+                looks.append((1, turns, spent.theirs))
+                reads.append(spent.ours)
+            look, look_turn = _fitted(looks)
+            return Costs(
+                speak=spoken,
+                encode=encode,
+                group=group,
+                deliver=deliver,
+                commit=commit,
+                commit_turn=commit_turn,
+                commit_event=commit_event,
+                flush=max(1.0, median(waits)),
+                hint=hint.theirs,
+                listener=max(1.0, heard.ours - hint.ours),
+                look=look,
+                look_turn=look_turn,
+                read=(reads[1] - reads[0]) / 199,
+            )
+        finally:
+            for connection in (patient, hasty, listening):
+                connection.terminate()
+
+    async def commit(self, connection: Connection, turns: int, each: int) -> None:
+        group: list[Append] = []
+        for turn_id in self.turns[:turns]:
+            first = self.positions[turn_id] + 1
+            events = [LoggedEvent(first + n, 1, now_ms(), _TOKEN) for n in range(each)]
+            group.append(Append(turn_id, 1, events, lambda *_: None))
+            self.positions[turn_id] += each
+        written = await write_group(connection, group, keeps_outbox=False)
+        assert len(written) == turns, "a commit that was to be measured was refused"
+
+    async def look(self, connection: Connection, turns: int) -> None:
+        """For the last event of each turn."""
+        asked = self.turns[:turns]
+        after = [self.positions[turn_id] - 1 for turn_id in asked]
+        for (_, first, _, body), told in zip(await connection.fetch(READ, asked, after), after, strict=True):
+            events_from([(first, body)], told)
+
+
+class _Spent:
+    """Medians of one call, in microseconds: the clock, our CPU, and that of the database's process."""
+
+    def __init__(self, clock: list[float], ours: float, theirs: float) -> None:
+        self.clock, self.ours, self.theirs = median(clock) * 1e6, ours * 1e6, theirs * 1e6
+
+
+async def _spent(connection: Connection, call: Callable[[], Awaitable[None]], repeats: int) -> _Spent:
+    pid = await connection.fetchval("SELECT pg_backend_pid()")
+    clock: list[float] = []
+    ours, theirs = time.process_time(), measure.cpu_seconds(pid)
+    for _ in range(repeats):
+        started = time.perf_counter()
+        await call()
+        clock.append(time.perf_counter() - started)
+    return _Spent(
+        clock, (time.process_time() - ours) / repeats, (measure.cpu_seconds(pid) - theirs) / repeats
+    )
+
+
+async def _notify(connection: Connection) -> None:
+    await connection.execute("SELECT pg_notify('turnwire-bench', $1)", "+" + "x" * 4000)
+
+
+def _fitted(rows: Sequence[Sequence[float]]) -> list[float]:
+    """The weights that explain the last number of each row by the others best, relatively; none is negative."""
+    scaled = [[value / row[-1] for value in row[:-1]] for row in rows]
+    weights = [0.0] * len(scaled[0])
+    for _ in range(2000):
+        for n in range(len(weights)):
+            error = sum(row[n] * (1 - sum(w * x for w, x in zip(weights, row, strict=True))) for row in scaled)
+            weights[n] = max(0.0, weights[n] + error / sum(row[n] ** 2 for row in scaled))
+    return weights

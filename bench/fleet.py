@@ -1,0 +1,59 @@
+"""Several servers on one PostgreSQL database, and what all of them use."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import measure
+from bench.running import Server, start
+from bench.servers import VARIANTS
+from tests.postgres_server import PostgresServer
+
+
+@dataclass(frozen=True)
+class Fleet:
+    servers: list[Server]
+    database: PostgresServer
+
+    def cpu_seconds(self) -> float:
+        """Of the servers, without the database's."""
+        return sum(server.cpu_seconds() for server in self.servers)
+
+    def database_cpu(self) -> "DatabaseCpu":
+        return DatabaseCpu(self.database)
+
+
+class DatabaseCpu:
+    """What the database's processes use from now on. One that has ended since is forgotten."""
+
+    def __init__(self, database: PostgresServer) -> None:
+        self._parent = int((database.data / "postmaster.pid").read_text().split()[0])
+        self._before = self._used()
+
+    def seconds(self) -> float:
+        return sum(used - self._before.get(pid, 0.0) for pid, used in self._used().items())
+
+    def _used(self) -> dict[int, float]:
+        children = Path(f"/proc/{self._parent}/task/{self._parent}/children").read_text().split()
+        return {pid: measure.cpu_seconds(pid) for pid in (self._parent, *map(int, children))}
+
+
+@contextmanager
+def fleet(database: PostgresServer, running: int, reading: int = 0) -> Iterator[Fleet]:
+    """Some servers that run turns, and some that are only read from, on a new database."""
+    url = database.url(database.new_database())
+    with ExitStack() as stack:
+        servers: list[Server] = []
+        for number in range(running + reading):
+            data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+            given = {"TURNWIRE_DATABASE_URL": url}
+            if number >= running:
+                given["TURNWIRE_MAX_WORKER_TURNS"] = "0"
+            server = start(VARIANTS["postgres"], data, **given)
+            stack.callback(server.stop)
+            # One after the other: the first one makes the tables.
+            server.wait_until_ready()
+            servers.append(server)
+        yield Fleet(servers, database)

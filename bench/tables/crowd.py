@@ -1,0 +1,68 @@
+"""Ten thousand open streams in which nothing comes, over two processes that share a database."""
+
+import time
+from contextlib import ExitStack
+
+from bench.fleet import fleet
+from bench.plan import Plan, Scale, record
+from bench.results import Column, Sample, Table
+from bench.running import Load, Server, serving
+from bench.tables.idle import MOST_REPEATS, ONE_TURN, OWN_TURN, WARM_STREAMS, one_turn, own_turns, rest
+from tests.postgres_server import PostgresServer
+
+
+def crowd(plan: Plan) -> Table:
+    streams = 2 * plan.scale.idle_streams
+    table = Table(
+        "crowd",
+        f"{streams} open streams over two processes, in which nothing comes: memory a stream",
+        Column("bytes_per_stream", "bytes/stream", 0),
+        against=("raw",),
+        others=(
+            Column("idle_cpu_percent", "CPU while idle, % of a core", 2),
+            Column("database_cpu_percent", "database's CPU, % of a core", 2),
+        ),
+    )
+    database = PostgresServer()
+    try:
+        for _ in range(min(plan.scale.repeats, MOST_REPEATS)):
+            if plan.of("raw"):
+                # Half as many, in one process: a stream of it costs the same.
+                with serving(["raw"]) as servers:
+                    sample = rest(servers["raw"], plan.scale, own_turns)
+                for case in (ONE_TURN, OWN_TURN):
+                    record(table, case, "raw", sample)
+            for case, job in ((ONE_TURN, one_turn), (OWN_TURN, own_turns)):
+                if plan.case in case:
+                    with fleet(database, 2) as several:
+                        watching = several.database_cpu()
+                        sample = rest_over(several.servers, plan.scale, job)
+                        sample["database_cpu_percent"] = 100 * watching.seconds() / sample["seconds"]
+                        record(table, case, "two", sample)
+    finally:
+        database.remove()
+    return table
+
+
+def rest_over(servers: list[Server], scale: Scale, job) -> Sample:
+    for server in servers:
+        with Load(job(server, WARM_STREAMS)) as load:
+            load.go_on()
+            load.reach("open")
+    time.sleep(0.5)
+    began = time.monotonic()
+    before = sum(server.resident_bytes() for server in servers)
+    with ExitStack() as stack:
+        for server in servers:
+            load = stack.enter_context(Load(job(server, scale.idle_streams)))
+            load.go_on()
+            load.reach("open")
+        cpu = sum(server.cpu_seconds() for server in servers)
+        time.sleep(scale.idle_seconds)
+        used = sum(server.cpu_seconds() for server in servers) - cpu
+        after = sum(server.resident_bytes() for server in servers)
+    return {
+        "bytes_per_stream": (after - before) / (len(servers) * scale.idle_streams),
+        "idle_cpu_percent": 100 * used / scale.idle_seconds,
+        "seconds": time.monotonic() - began,
+    }

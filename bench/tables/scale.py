@@ -1,0 +1,42 @@
+"""Whether the simulation is right about what can be measured: one worker and one database on this machine.
+
+What it is told (the costs) and what it is compared with are measured in the same run, on the same server.
+"""
+
+import asyncio
+
+from bench.calibration import calibrate
+from bench.plan import RATE, Plan, record
+from bench.results import Column, Table
+from bench.simulation import Cluster, Costs, capacity
+from bench.tables.stores import TURNS, speak_all
+from tests.postgres_server import PostgresServer
+from turnwire.stores.postgres import PostgresStore
+
+REPEATS_OF_A_SHAPE = 30
+
+
+def scale(plan: Plan) -> Table:
+    table = Table(
+        "scale",
+        f"{TURNS} turns at full speed into one database: the simulation, and what happens",
+        RATE,
+        against=("postgres",),
+        others=tuple(Column(name, f"{name} µs", 1) for name in Costs.__annotations__),
+    )
+    database = PostgresServer()
+    try:
+        for _ in range(plan.scale.repeats):
+            costs = asyncio.run(calibrate(database.url(database.new_database()), REPEATS_OF_A_SHAPE))
+            store = PostgresStore(database.url(database.new_database()))
+            record(table, f"{TURNS} turns", "postgres", asyncio.run(speak_all(store, plan.scale.tokens)))
+            foreseen = {"events_per_second": predicted(costs)} | vars(costs)
+            record(table, f"{TURNS} turns", "simulation", foreseen)
+    finally:
+        database.remove()
+    return table
+
+
+def predicted(costs: Costs) -> float:
+    """Events a second: one worker's turns, spoken as fast as it can and read by nobody."""
+    return capacity(Cluster(turns=TURNS, readers=0), costs).events_per_second
