@@ -10,7 +10,7 @@ from statistics import median
 
 from bench import measure
 from bench.simulation import Costs
-from bench.tables.stores import claimed, speak_all
+from bench.speaking import claimed, speak_all
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
@@ -25,7 +25,7 @@ _SHAPES = ((1, 1), (8, 1), (64, 1), (200, 1), (64, 16), (200, 16))
 
 
 async def calibrate(url: str, repeats: int, deliver: float = 0.0) -> Costs:
-    """Of an empty database, with `repeats` commits of each shape. What a reader costs is told, and not measured here."""
+    """Of an empty database, with `repeats` commits of each shape. What a reader costs is told, not measured here."""
     spoken = (await speak_all(MemoryStore(), 100))["us_per_event"]
     store = PostgresStore(url)
     await store.open()
@@ -124,9 +124,7 @@ async def _spent(connection: Connection, call: Callable[[], Awaitable[None]], re
         started = time.perf_counter()
         await call()
         clock.append(time.perf_counter() - started)
-    return _Spent(
-        clock, (time.process_time() - ours) / repeats, (measure.cpu_seconds(pid) - theirs) / repeats
-    )
+    return _Spent(clock, (time.process_time() - ours) / repeats, (measure.cpu_seconds(pid) - theirs) / repeats)
 
 
 async def _notify(connection: Connection) -> None:

@@ -1,10 +1,10 @@
 """What more workers and more databases would do, from what one of each was measured to cost.
 
-A queueing model that is run event by event. A worker is one core; each of its writers (one a database) commits what has come
-in since its last commit, as the store does. A database is some cores and one flush of its log at a time, which all
+A queueing model, run commit by commit. A worker is one core; each of its writers (one a database) commits what has
+come in since its last commit, as the store does. A database is some cores and one flush of its log at a time, which all
 commits that wait for it share. Sessions are given to databases by rendezvous hashing of their ids.
 
-It knows nothing of networks, of other tables than the log, or of vacuum. The same seed gives the same result everywhere.
+It knows nothing of networks, of other tables than the log, or of vacuum. The same seed gives the same result.
 """
 
 import heapq
@@ -79,6 +79,9 @@ class Outcome:
     """Of the busiest worker's core."""
     database_busy: float
     """Of the busiest database's cores."""
+    worker_us: float
+    """CPU of all workers, an event."""
+    database_us: float
     fullest: float
     """The turns of the fullest database, over the mean."""
 
@@ -92,9 +95,20 @@ def simulate(cluster: Cluster, costs: Costs) -> Outcome:
     return _Run(cluster, costs).outcome()
 
 
-def capacity(cluster: Cluster, costs: Costs) -> Outcome:
-    """What goes through when agents speak faster than anything can take it."""
-    return simulate(replace(cluster, rate=1e6 / cluster.turns * cluster.workers), costs)
+def at_full_speed(cluster: Cluster, costs: Costs) -> Outcome:
+    """What goes through when agents speak as fast as their worker's core lets them."""
+    return simulate(replace(cluster, rate=2e6 / costs.speak / cluster.turns * cluster.workers), costs)
+
+
+def most_turns(cluster: Cluster, costs: Costs, p99_ms: float = 100.0) -> int:
+    """How many turns at the cluster's pace are read in time, and all of what they say: to 2 %."""
+    low, high = cluster.workers, 4_096 * cluster.workers
+    while high - low > max(1, low // 50):
+        turns = (low + high) // 2
+        outcome = simulate(replace(cluster, turns=turns), costs)
+        is_fine = outcome.p99_ms <= p99_ms and outcome.events_per_second > 0.95 * turns * cluster.rate
+        low, high = (turns, high) if is_fine else (low, turns)
+    return low
 
 
 class _Cores:
@@ -181,6 +195,8 @@ class _Run:
             self.committed / max(1, self.commits),
             max(worker.busy(self.end) for worker in self.workers),
             max(database.cores.busy(self.end) for database in self.databases),
+            sum(worker.used for worker in self.workers) / max(1, self.committed),
+            sum(database.cores.used for database in self.databases) / max(1, self.committed),
             max(share) / (self.cluster.turns / len(share)),
         )
 
@@ -192,16 +208,20 @@ class _Run:
         return work * (0.5 + 0.5 * self.random.expovariate(1))
 
     def begin(self, writer: _Writer, t: float) -> None:
-        """All that has come in since the last time is one group."""
+        """All that has come in since the last time is one group; if nothing has, it is what comes next."""
         rate = writer.turns * self.cluster.rate / 1e6
         count = self.arrived(rate * (t - writer.since))
-        if count == 0:
-            self.at(t + self.random.expovariate(rate), lambda t: self.begin(writer, t))
-            return
+        if count:
+            self.hand_over(writer, count, t)
+        else:
+            self.at(t + self.random.expovariate(rate), lambda t: self.hand_over(writer, 1, t))
+
+    def hand_over(self, writer: _Writer, count: int, t: float) -> None:
         # One core cannot say more in that time, however many agents it has.
         spoken = int((t - writer.since) / self.costs.speak)
         count = min(count, writer.turns * MOST_PENDING, max(1, spoken))
-        born = [writer.since + (t - writer.since) * self.random.random() for _ in range(_SAMPLES)]
+        waited = t - writer.since if count > 1 else 0.0
+        born = [t - waited * self.random.random() for _ in range(min(count, _SAMPLES))]
         writer.since = t
         costs, core = self.costs, self.workers[writer.worker]
         handed = core.take(t, costs.group + count * costs.encode)

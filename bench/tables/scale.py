@@ -8,8 +8,8 @@ import asyncio
 from bench.calibration import calibrate
 from bench.plan import RATE, Plan, record
 from bench.results import Column, Table
-from bench.simulation import Cluster, Costs, capacity
-from bench.tables.stores import TURNS, speak_all
+from bench.simulation import Cluster, Costs, at_full_speed
+from bench.speaking import TURNS, speak_all
 from tests.postgres_server import PostgresServer
 from turnwire.stores.postgres import PostgresStore
 
@@ -39,4 +39,4 @@ def scale(plan: Plan) -> Table:
 
 def predicted(costs: Costs) -> float:
     """Events a second: one worker's turns, spoken as fast as it can and read by nobody."""
-    return capacity(Cluster(turns=TURNS, readers=0), costs).events_per_second
+    return at_full_speed(Cluster(turns=TURNS, readers=0), costs).events_per_second

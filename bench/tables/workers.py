@@ -1,4 +1,4 @@
-"""Turns at a pace, in one process and in several that share a database: what an event costs, and how old it is when read.
+"""Turns at a pace, in one process and in several on one database: what an event costs, and how old it is when read.
 
 An event's age begins when its agent's schedule says so, not when the agent came to it, so nothing that holds the agent
 up is left out. CPU is of all servers, and of the database beside it.
@@ -15,13 +15,16 @@ from bench.sources import STEADY_PER_SECOND, Order
 from tests.postgres_server import PostgresServer
 
 TURNS = 200
-CASE = f"{TURNS} turns × {STEADY_PER_SECOND}/s"
+# Half as many too: two workers then have as much to do each as one had.
+CASES = {TURNS // 2: ("postgres",), TURNS: ("sqlite", "postgres", "elsewhere", "two", "crossed")}
+PLACES = {"postgres": (1, 0), "elsewhere": (1, 1), "two": (2, 0), "crossed": (2, 0)}
+"""How many processes run turns, and how many are only read from."""
 
 
 def workers(plan: Plan) -> Table:
     table = Table(
         "workers",
-        f"{TURNS} turns of {STEADY_PER_SECOND} tokens a second, each with a reader, over one, two and three processes",
+        f"turns of {STEADY_PER_SECOND} tokens a second, each with a reader, in one and two processes",
         Column("us_per_event", "servers' CPU µs/event", 1),
         against=("postgres",),
         others=(
@@ -38,56 +41,36 @@ def workers(plan: Plan) -> Table:
     database = PostgresServer()
     try:
         for _ in range(plan.scale.repeats):
-            if plan.of("sqlite"):
-                with serving(["sqlite"]) as servers:
-                    record(table, CASE, "sqlite", spoken(servers["sqlite"], tokens))
-            for name, (running, reading) in PLACES.items():
-                if name in plan.variants:
-                    with fleet(database, running, reading) as several:
-                        record(table, CASE, name, several_spoken(several, name, tokens))
+            for turns, names in CASES.items():
+                case = f"{turns} turns × {STEADY_PER_SECOND}/s"
+                for name in plan.of(*names) if plan.case in case else ():
+                    if name == "sqlite":
+                        with serving([name]) as servers:
+                            record(table, case, name, follow([(servers[name], servers[name])], turns, tokens))
+                    else:
+                        with fleet(database, *PLACES[name]) as several:
+                            record(table, case, name, follow(pairs(several, name), turns, tokens, several))
     finally:
         database.remove()
     return table
 
 
-PLACES = {"postgres": (1, 0), "elsewhere": (1, 1), "two": (2, 0), "crossed": (2, 0)}
-"""How many processes run turns, and how many are read from alone."""
-
-
-def spoken(server: Server, tokens: int) -> Sample:
-    return follow([(server, server)], tokens, Costing([server]))
-
-
-def several_spoken(several: Fleet, name: str, tokens: int) -> Sample:
+def pairs(several: Fleet, name: str) -> list[tuple[Server, Server]]:
+    """Where turns run, and where they are read."""
     servers = several.servers
-    pairs = {
-        "postgres": [(servers[0], servers[0])],
-        "elsewhere": [(servers[0], servers[-1])],
-        "two": list(zip(servers, servers, strict=True)),
-        "crossed": list(zip(servers, reversed(servers), strict=True)),
-    }[name]
-    return follow(pairs, tokens, Costing(servers, several))
+    match name:
+        case "elsewhere":
+            return [(servers[0], servers[-1])]
+        case "crossed":
+            return list(zip(servers, reversed(servers), strict=True))
+        case _:
+            return list(zip(servers, servers, strict=True))
 
 
-class Costing:
-    def __init__(self, servers: list[Server], several: Fleet | None = None) -> None:
-        self._servers = servers
-        self._several = several
-
-    def start(self) -> None:
-        self._before = sum(server.cpu_seconds() for server in self._servers)
-        self._database = self._several.database_cpu() if self._several else None
-
-    def used(self) -> tuple[float, float]:
-        """Of the servers, and of them and the database."""
-        ours = sum(server.cpu_seconds() for server in self._servers) - self._before
-        return ours, ours + (self._database.seconds() if self._database else 0.0)
-
-
-def follow(pairs: list[tuple[Server, Server]], tokens: int, costing: Costing) -> Sample:
-    """Turns that run at the first server of a pair, and are read at the second."""
+def follow(pairs: list[tuple[Server, Server]], turns: int, tokens: int, several: Fleet | None = None) -> Sample:
     order = Order("steady", tokens, stamped=True, gated=True)
-    each = TURNS // len(pairs)
+    each = turns // len(pairs)
+    servers = several.servers if several else [pairs[0][0]]
     yardsticks = [measure.yardstick(SERVER_CORE)]
     with ExitStack() as stack:
         loads: list[Load] = []
@@ -99,18 +82,20 @@ def follow(pairs: list[tuple[Server, Server]], tokens: int, costing: Costing) ->
         for load in loads:
             load.go_on()
             load.reach("open")
-        costing.start()
+        before = sum(server.cpu_seconds() for server in servers)
+        database = several.database_cpu() if several else None
         for (runs, _), load in zip(pairs, loads, strict=True):
             runs.post("/bench/go")
             load.go_on()
         told = [load.reach("done") for load in loads]
-        used, used_by_all = costing.used()
+        used = sum(server.cpu_seconds() for server in servers) - before
+        used_there = database.seconds() if database else 0.0
     yardsticks.append(measure.yardstick(SERVER_CORE))
     events = sum(one["events"] for one in told)
     seconds = max(one["seconds"] for one in told)
     sample = {
         "us_per_event": used / events * 1e6,
-        "with_database": used_by_all / events * 1e6,
+        "with_database": (used + used_there) / events * 1e6,
         "events_per_second": events / seconds,
         "client_busy": sum(one["client_cpu"] for one in told) / seconds,
         "yardstick_ms": sum(yardsticks) / 2,

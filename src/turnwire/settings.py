@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     database_connections: int = Field(
         default=8,
         gt=0,
-        description="Connections a process may have to it, beside one that writes and one that listens.",
+        description="Connections a process may have to it, beside those that write, listen and follow.",
     )
     database_hints: bool = Field(
         default=True, description="Whether processes wake each other with LISTEN and NOTIFY; not so behind a pooler."

@@ -23,7 +23,7 @@ from turnwire.core.errors import (
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
 from turnwire.stores.guards import Gatherers
-from turnwire.stores.postgres.connections import PATIENCE_SECONDS, Connection, Connections, hang_up, pause
+from turnwire.stores.postgres.connections import BY_KEY, PATIENCE_SECONDS, Connection, Connections, hang_up, pause
 from turnwire.stores.postgres.failures import DiskFull, Refused, Unwritable, is_passing, reason
 from turnwire.stores.postgres.following import Hub
 from turnwire.stores.postgres.groups import Append, refusals, write_group
@@ -33,8 +33,6 @@ logger = logging.getLogger("turnwire.stores.postgres")
 
 _FULL_PAUSE_TRIES = 5
 _CLOSE_SECONDS = 15.0
-# By key: a plan that was made while the tables were empty must not read all of them later.
-_PLANS = {f"enable_{way}": "off" for way in ("seqscan", "hashjoin", "mergejoin", "material")}
 
 
 class Writer:
@@ -212,7 +210,7 @@ class Writer:
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await self._connections.connect(**_PLANS)
+            self._connection = await self._connections.connect(**BY_KEY)
         return self._connection
 
     def _drop_connection(self) -> None:

@@ -9,7 +9,7 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -45,13 +45,18 @@ class Connection(Protocol):
 
 
 class Connections:
-    """`behind_pooler` is for one that gives every transaction another connection, such as PgBouncer."""
+    """`behind_pooler` is for one that gives every transaction another connection, such as PgBouncer. `settings` are
+    what the server is asked for with each connection.
+    """
 
-    def __init__(self, url: str, size: int, *, behind_pooler: bool = False) -> None:
+    def __init__(
+        self, url: str, size: int, *, behind_pooler: bool = False, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.place = describe(url)
         self.is_closed = False
         self._url = url
         self._behind_pooler = behind_pooler
+        self._settings = {**_SETTINGS, **(settings or {})}
         self._free = asyncio.Semaphore(size)
         self._idle: list[Connection] = []
 
@@ -61,7 +66,7 @@ class Connections:
             options: dict[str, Any] = {"statement_cache_size": 0}
         else:
             # A standby may be behind. What is planned and compiled anew for each of many small queries costs too much.
-            options = {"target_session_attrs": "read-write", "server_settings": _SETTINGS | settings}
+            options = {"target_session_attrs": "read-write", "server_settings": self._settings | settings}
         driver: Any = asyncpg
         connection: Connection = await driver.connect(
             self._url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_SECONDS, **options
@@ -142,6 +147,9 @@ _SETTINGS = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
+# For queries that look many things up by their keys: a plan that was made while the tables were empty must not read all
+# of them later.
+BY_KEY = {f"enable_{way}": "off" for way in ("seqscan", "hashjoin", "mergejoin", "material")}
 
 
 async def pause(tries: int) -> None:
