@@ -12,8 +12,8 @@ from bench.tables.scale import predicted
 from tests.postgres_server import PostgresServer
 from turnwire.stores.postgres import PostgresStore
 
-FACTOR = 2.5
-"""What the paper says of its agreement, with as much again for a busy machine."""
+FACTOR = 2.0
+"""What docs/scale.md says of how well they agree."""
 MANY = Cluster(workers=4, databases=2, turns=400, elsewhere=0.5, seconds=0.3)
 
 
@@ -25,14 +25,15 @@ def test_the_same_seed_foresees_the_same() -> None:
 def test_it_agrees_with_a_measurement_of_one_database_on_the_same_machine() -> None:
     server = PostgresServer()
     try:
-        ratios: list[float] = []
+        costs = asyncio.run(calibrate(server.url(server.new_database()), 10))
+        measured: list[float] = []
         for _ in range(3):
-            costs = asyncio.run(calibrate(server.url(server.new_database()), 10))
             store = PostgresStore(server.url(server.new_database()))
-            ratios.append(predicted(costs) / asyncio.run(speak_all(store, 200))["events_per_second"])
+            measured.append(asyncio.run(speak_all(store, 100))["us_per_event"])
     finally:
         server.remove()
-    assert 1 / FACTOR < median(ratios) < FACTOR, ratios
+    # By the processor's time, which limits one worker at full speed and holds on a busy machine.
+    assert 1 / FACTOR < predicted(costs).worker_us / median(measured) < FACTOR, (costs, measured)
 
 
 def test_what_is_said_is_committed_while_there_is_room() -> None:
@@ -49,8 +50,9 @@ def test_more_load_makes_larger_groups_and_cheaper_events() -> None:
 
 
 def test_a_slower_disk_or_a_slower_core_is_foreseen() -> None:
-    one = Cluster(turns=TURNS, seconds=0.5)
-    assert simulate(one, replace(MEASURED, flush=20_000)).p50_ms > 2 * simulate(one, MEASURED).p50_ms
+    one = Cluster(turns=TURNS, readers=0, seconds=0.5)
+    reads = replace(one, readers=1)
+    assert simulate(reads, replace(MEASURED, flush=20_000)).p50_ms > 2 * simulate(reads, MEASURED).p50_ms
     slower = replace(MEASURED, speak=2 * MEASURED.speak, encode=2 * MEASURED.encode)
     assert at_full_speed(one, slower).events_per_second < 0.7 * at_full_speed(one, MEASURED).events_per_second
 

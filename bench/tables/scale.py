@@ -8,7 +8,7 @@ import asyncio
 from bench.calibration import calibrate
 from bench.plan import RATE, Plan, record
 from bench.results import Column, Table
-from bench.simulation import Cluster, Costs, at_full_speed
+from bench.simulation import Cluster, Costs, Outcome, at_full_speed
 from bench.speaking import TURNS, speak_all
 from tests.postgres_server import PostgresServer
 from turnwire.stores.postgres import PostgresStore
@@ -22,7 +22,10 @@ def scale(plan: Plan) -> Table:
         f"{TURNS} turns at full speed into one database: the simulation, and what happens",
         RATE,
         against=("postgres",),
-        others=tuple(Column(name, f"{name} µs", 1) for name in Costs.__annotations__),
+        others=(
+            Column("us_per_event", "worker's CPU µs/event", 2),
+            *(Column(name, f"{name} µs", 1) for name in Costs.__annotations__),
+        ),
     )
     database = PostgresServer()
     try:
@@ -30,13 +33,14 @@ def scale(plan: Plan) -> Table:
             costs = asyncio.run(calibrate(database.url(database.new_database()), REPEATS_OF_A_SHAPE))
             store = PostgresStore(database.url(database.new_database()))
             record(table, f"{TURNS} turns", "postgres", asyncio.run(speak_all(store, plan.scale.tokens)))
-            foreseen = {"events_per_second": predicted(costs)} | vars(costs)
-            record(table, f"{TURNS} turns", "simulation", foreseen)
+            outcome = predicted(costs)
+            foreseen = {"events_per_second": outcome.events_per_second, "us_per_event": outcome.worker_us}
+            record(table, f"{TURNS} turns", "simulation", foreseen | vars(costs))
     finally:
         database.remove()
     return table
 
 
-def predicted(costs: Costs) -> float:
-    """Events a second: one worker's turns, spoken as fast as it can and read by nobody."""
-    return at_full_speed(Cluster(turns=TURNS, readers=0), costs).events_per_second
+def predicted(costs: Costs) -> Outcome:
+    """One worker's turns, spoken as fast as it can and read by nobody."""
+    return at_full_speed(Cluster(turns=TURNS, readers=0), costs)
