@@ -7,7 +7,7 @@ from bench.fleet import fleet
 from bench.plan import Plan, Scale, record
 from bench.results import Column, Sample, Table
 from bench.running import Load, Server, serving
-from bench.tables.idle import MOST_REPEATS, ONE_TURN, OWN_TURN, WARM_STREAMS, one_turn, own_turns, rest
+from bench.tables.idle import MOST_REPEATS, ONE_TURN, WARM_STREAMS, one_turn, own_turns, rest
 from tests.postgres_server import PostgresServer
 
 
@@ -29,24 +29,20 @@ def crowd(plan: Plan) -> Table:
             if plan.of("raw"):
                 # Half as many, in one process: a stream of it costs the same.
                 with serving(["raw"]) as servers:
-                    sample = rest(servers["raw"], plan.scale, own_turns)
-                for case in (ONE_TURN, OWN_TURN):
-                    record(table, case, "raw", sample)
-            for case, job in ((ONE_TURN, one_turn), (OWN_TURN, own_turns)):
-                if plan.case in case:
-                    with fleet(database, 2) as several:
-                        watching = several.database_cpu()
-                        sample = rest_over(several.servers, plan.scale, job)
-                        sample["database_cpu_percent"] = 100 * watching.seconds() / sample["seconds"]
-                        record(table, case, "two", sample)
+                    record(table, ONE_TURN, "raw", rest(servers["raw"], plan.scale, own_turns))
+            with fleet(database, 2) as several:
+                watching = several.database_cpu()
+                sample = rest_over(several.servers, plan.scale)
+                sample["database_cpu_percent"] = 100 * watching.seconds() / sample["seconds"]
+                record(table, ONE_TURN, "two", sample)
     finally:
         database.remove()
     return table
 
 
-def rest_over(servers: list[Server], scale: Scale, job) -> Sample:
+def rest_over(servers: list[Server], scale: Scale) -> Sample:
     for server in servers:
-        with Load(job(server, WARM_STREAMS)) as load:
+        with Load(one_turn(server, WARM_STREAMS)) as load:
             load.go_on()
             load.reach("open")
     time.sleep(0.5)
@@ -54,7 +50,7 @@ def rest_over(servers: list[Server], scale: Scale, job) -> Sample:
     before = sum(server.resident_bytes() for server in servers)
     with ExitStack() as stack:
         for server in servers:
-            load = stack.enter_context(Load(job(server, scale.idle_streams)))
+            load = stack.enter_context(Load(one_turn(server, scale.idle_streams)))
             load.go_on()
             load.reach("open")
         cpu = sum(server.cpu_seconds() for server in servers)
