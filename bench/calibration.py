@@ -14,7 +14,7 @@ from bench.speaking import claimed, speak_all
 from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
-from turnwire.stores.postgres.connections import Connection, Connections
+from turnwire.stores.postgres.connections import BY_KEY, PLANNED_ONCE, Connection, Connections
 from turnwire.stores.postgres.following import READ
 from turnwire.stores.postgres.groups import Append, write_group
 from turnwire.stores.postgres.rows import events_from
@@ -45,12 +45,14 @@ class _Bench:
         self.positions = dict.fromkeys(turns, 2)
 
     async def costs(self, repeats: int, spoken: float, deliver: float) -> Costs:
-        patient = await self.connections.connect()
-        hasty = await self.connections.connect(synchronous_commit="off")
+        patient = await self.connections.connect(**BY_KEY)
+        hasty = await self.connections.connect(**BY_KEY, synchronous_commit="off")
+        following = await self.connections.connect(**PLANNED_ONCE)
         listening = await self.connections.connect()
         try:
             for connection in (patient, hasty):
                 await self.commit(connection, 200, 1)
+            await self.look(following, 1)
             ours: list[Sequence[float]] = []
             theirs: list[Sequence[float]] = []
             waits: list[float] = []
@@ -68,7 +70,7 @@ class _Bench:
             looks: list[Sequence[float]] = []
             reads: list[float] = []
             for turns in (1, 200):
-                spent = await _spent(hasty, lambda t=turns: self.look(hasty, t), repeats)
+                spent = await _spent(following, lambda t=turns: self.look(following, t), repeats)
                 looks.append((1, turns, spent.theirs))
                 reads.append(spent.ours)
             look, look_turn = _fitted(looks)
@@ -88,7 +90,7 @@ class _Bench:
                 read=(reads[1] - reads[0]) / 199,
             )
         finally:
-            for connection in (patient, hasty, listening):
+            for connection in (patient, hasty, following, listening):
                 connection.terminate()
 
     async def commit(self, connection: Connection, turns: int, each: int) -> None:

@@ -10,23 +10,23 @@ from pathlib import Path
 from bench.simulation import Cluster, Costs, most_turns, simulate
 
 MEASURED = Costs(
-    speak=4.0,
-    encode=1.0,
-    group=200,
-    deliver=30,
-    commit=254,
-    commit_turn=7,
-    commit_event=0.3,
-    flush=970,
-    hint=58,
-    listener=4.5,
-    look=150,
-    look_turn=3.8,
-    read=10,
+    speak=7.2,
+    encode=1.2,
+    group=224,
+    deliver=100,
+    commit=313,
+    commit_turn=13.5,
+    commit_event=0.1,
+    flush=1_350,
+    hint=73,
+    listener=19,
+    look=160,
+    look_turn=6.1,
+    read=19,
 )
 CORES = 4
 """Of each database's machine."""
-WORKERS = (1, 2, 4, 8, 16, 32, 64)
+WORKERS = (1, 2, 4, 8, 16, 32)
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 Line = tuple[str, list[tuple[float, float]]]

@@ -91,10 +91,12 @@ def serving(names: Iterable[str]) -> Iterator[dict[str, Server]]:
         yield servers
 
 
-def start(variant: Variant, data: Path, **environment: str) -> Server:
+def start(variant: Variant, data: Path, core: int | None = SERVER_CORE, **environment: str) -> Server:
     port = measure.free_port()
     command = [sys.executable, "-m", "bench.servers", variant.name]
-    options = ["--port", str(port), "--core", str(SERVER_CORE), "--data", str(data)]
+    options = ["--port", str(port), "--data", str(data)]
+    if core is not None:
+        options += ["--core", str(core)]
     return Server(variant, port, subprocess.Popen(command + options, env=os.environ | environment))
 
 

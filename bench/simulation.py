@@ -106,7 +106,9 @@ def most_turns(cluster: Cluster, costs: Costs, p99_ms: float = 100.0) -> int:
     while high - low > max(1, low // 50):
         turns = (low + high) // 2
         outcome = simulate(replace(cluster, turns=turns), costs)
-        is_fine = outcome.p99_ms <= p99_ms and outcome.events_per_second > 0.95 * turns * cluster.rate
+        # What was said last is still under way when the simulation ends.
+        said = turns * cluster.rate * (1 - outcome.p99_ms / 1000 / cluster.seconds)
+        is_fine = outcome.p99_ms <= p99_ms and outcome.events_per_second > 0.95 * said
         low, high = (turns, high) if is_fine else (low, turns)
     return low
 

@@ -150,6 +150,8 @@ _SETTINGS = {
 # For queries that look many things up by their keys: a plan that was made while the tables were empty must not read all
 # of them later.
 BY_KEY = {f"enable_{way}": "off" for way in ("seqscan", "hashjoin", "mergejoin", "material")}
+# Where the same question is asked some hundred times a second, planning it anew costs more than answering it.
+PLANNED_ONCE = {**BY_KEY, "plan_cache_mode": "force_generic_plan"}
 
 
 async def pause(tries: int) -> None:

@@ -11,7 +11,7 @@ from turnwire.core.turns import TurnState
 from turnwire.stores.postgres.accepting import Accepting
 from turnwire.stores.postgres.claiming import Claiming
 from turnwire.stores.postgres.commands import Commanding
-from turnwire.stores.postgres.connections import BY_KEY, Connections, hang_up, pause
+from turnwire.stores.postgres.connections import PLANNED_ONCE, Connections, hang_up, pause
 from turnwire.stores.postgres.failures import is_passing, unusable
 from turnwire.stores.postgres.following import Hub
 from turnwire.stores.postgres.reading import Reading
@@ -40,9 +40,7 @@ class PostgresStore(Accepting, Claiming, Commanding, Reading, Registry, Upkeep):
         clock: Callable[[], float] | None = None,
     ) -> None:
         pool = Connections(url, connections, behind_pooler=not hints)
-        # It asks the same question some hundred times a second, and planning it anew costs more than answering it.
-        asking = {**BY_KEY, "plan_cache_mode": "force_generic_plan"}
-        self._following = Connections(url, 1, behind_pooler=not hints, settings=asking)
+        self._following = Connections(url, 1, behind_pooler=not hints, settings=PLANNED_ONCE)
         super().__init__(pool, Hub(self._following, with_hints=hints), lease, clock)
         self._writer.keeps_outbox = keeps_outbox
 
