@@ -13,6 +13,7 @@ from bench.tables.latency import latency
 from bench.tables.protocols import protocols
 from bench.tables.replay import replay
 from bench.tables.search import search
+from bench.tables.stores import stores
 from bench.tables.streams import streams
 from bench.tables.wires import wires
 
@@ -28,4 +29,5 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "adapters": adapters,
     "wires": wires,
     "protocols": protocols,
+    "stores": stores,
 }

@@ -7,6 +7,7 @@ Times are in seconds. A released name keeps its meaning for ever.
 import os
 import re
 import tomllib
+from base64 import b64decode
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -46,6 +47,7 @@ class AgentSettings(BaseModel):
     mcp: list[str] = []
     """Names of `mcp_servers`."""
     max_steps: int = Field(default=20, gt=0)
+    on_crash: Literal["close", "resume"] = "close"
 
 
 class McpServerSettings(BaseModel):
@@ -173,6 +175,39 @@ class Settings(BaseSettings):
         default=10, gt=0, description="How often ended logs are sealed and old ones dropped."
     )
 
+    open_metrics: bool = Field(
+        default=False, description="Answer `/metrics` without a key, to whoever reaches the port."
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="How `turnwire serve` writes its log: lines for people, or JSON objects."
+    )
+    log_content: bool = Field(
+        default=False,
+        description="Whether the log may have what was asked and answered, and what errors quote of it.",
+    )
+    access_log: bool = Field(
+        default=False, description="A line in the log for each request: method, path without its query, status."
+    )
+    telemetry_url: str | None = Field(
+        default=None,
+        description="Where OpenTelemetry spans of turns are sent, by OTLP over HTTP, such as `http://localhost:4318`.",
+    )
+    telemetry_content: bool = Field(
+        default=False, description="Whether spans have messages, answers, and the arguments and results of tools."
+    )
+    webhook_url: str | None = Field(
+        default=None, description="The address that is called when a turn has ended, whatever its outcome."
+    )
+    webhook_secret: SecretStr | None = Field(
+        default=None, description="What those calls are signed with: `whsec_` and base64 of 24 to 64 random bytes."
+    )
+    webhook_content: bool = Field(default=False, description="Whether those calls have the message and the answer.")
+    webhook_timeout: float = Field(default=15, gt=0, description="How long one of those calls may take.")
+    webhook_attempts: int = Field(default=12, gt=0, description="How often a call is tried before it is given up.")
+    webhook_retry: float = Field(
+        default=5, gt=0, description="The wait after a call that failed; three times as long each time, up to a day."
+    )
+
     model: str | None = Field(default=None, description="The language model to ask, by its server's name for it.")
     model_url: str | None = Field(
         default=None, description="Where the model is served, such as `http://localhost:8080/v1`; OpenAI when not set."
@@ -219,6 +254,24 @@ class Settings(BaseSettings):
     )
     channel_timeout: float = Field(default=30, gt=0, description="How long a channel may take to show one thing.")
     health_interval: float = Field(default=30, gt=0, description="How often extensions are asked how they are.")
+
+    @model_validator(mode="after")
+    def _signs_webhooks(self) -> Self:
+        if self.webhook_url is None:
+            return self
+        if not self.webhook_url.startswith(("http://", "https://")):
+            raise ValueError("webhook_url: not an address that begins with http:// or https://")
+        text = self.webhook_secret.get_secret_value() if self.webhook_secret else ""
+        try:
+            length = len(b64decode(text.removeprefix("whsec_"), validate=True))
+        except ValueError:
+            length = 0
+        if not text.startswith("whsec_") or not 24 <= length <= 64:
+            raise ValueError(
+                "webhook_url needs a webhook_secret, `whsec_` and base64 of 24 to 64 bytes; "
+                'make one with: echo "whsec_$(openssl rand -base64 32)"'
+            )
+        return self
 
     @model_validator(mode="after")
     def _knows_every_mcp_server(self) -> Self:

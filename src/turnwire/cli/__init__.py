@@ -2,7 +2,21 @@
 
 import typer
 
-from turnwire.cli import chat, compare, doctor, extensions, index, keys, move, serve, turns, worker
+from turnwire.cli import (
+    backup,
+    chat,
+    compare,
+    doctor,
+    extensions,
+    index,
+    inspect,
+    keys,
+    move,
+    serve,
+    top,
+    turns,
+    worker,
+)
 
 app = typer.Typer(
     name="turnwire",
@@ -21,6 +35,9 @@ app.command("index")(index.index)
 app.command("compare")(compare.compare)
 app.command("turns")(turns.turns)
 app.command("tail")(turns.tail)
+app.command("inspect")(inspect.inspect)
+app.command("top")(top.top)
+app.command("backup")(backup.backup)
 app.add_typer(keys.app, name="keys")
 app.add_typer(extensions.app, name="extensions")
 app.command("move")(move.move)

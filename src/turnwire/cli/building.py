@@ -1,6 +1,5 @@
 """What the commands that run agents make of their options."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,10 @@ def read_given(config: Path | None, **options: Any) -> Any:
         fail(str(error))
 
 
-def begin_logging(level: str) -> None:
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def begin_logging(settings: Any, level: str) -> None:
+    from turnwire.reporting.logs import configure
+
+    configure(settings.log_format, level, content=settings.log_content)
 
 
 def build(

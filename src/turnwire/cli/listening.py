@@ -8,6 +8,7 @@ from typing import Any
 import uvicorn
 
 from turnwire.cli.options import fail
+from turnwire.reporting.logs import log_requests
 
 _SEND_BUFFER_BYTES = 128 * 1024
 
@@ -36,6 +37,8 @@ class WebServer(uvicorn.Server):
 
     def __init__(self, turnwire: Any, started: Callable[[], None], stopping: Callable[[], None]) -> None:
         super().__init__(_configured(turnwire))
+        if turnwire.settings.access_log:
+            log_requests()
         self._turnwire = turnwire
         self._has_started = started
         self._is_stopping = stopping
@@ -72,7 +75,8 @@ def _configured(turnwire: Any) -> uvicorn.Config:
         ws_per_message_deflate=False,
         lifespan="on",
         log_level="warning",
-        access_log=False,
+        access_log=turnwire.settings.access_log,
+        log_config=None,
         server_header=False,
         # A backstop: streams are ended, and turns wound down, by ourselves.
         timeout_graceful_shutdown=int(turnwire.settings.shutdown_grace) + 1,

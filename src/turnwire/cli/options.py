@@ -55,6 +55,15 @@ Extensions = Annotated[
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
 
 
+Url = Annotated[
+    str | None,
+    typer.Option(help="The server to ask; by default the one that serves the data folder.", envvar="TURNWIRE_URL"),
+]
+Key = Annotated[
+    str | None, typer.Option(help="Your API key, if the server wants one.", envvar="TURNWIRE_API_KEY", show_envvar=True)
+]
+
+
 def fail(message: str) -> NoReturn:
     typer.secho(f"turnwire: {message}", fg="red", err=True)
     raise typer.Exit(1)

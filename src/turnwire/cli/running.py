@@ -57,12 +57,12 @@ def call(data: Path, method: str, path: str, body: dict[str, Any] | None = None)
         with opener.open(request, timeout=10) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
-        fail(_told(error))
+        fail(told(error))
     except OSError as error:
         fail(f"the server at {server['url']} does not answer: {error}")
 
 
-def _told(error: urllib.error.HTTPError) -> str:
+def told(error: urllib.error.HTTPError) -> str:
     try:
         return json.load(error)["error"]["message"]
     except (ValueError, KeyError):

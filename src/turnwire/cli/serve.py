@@ -40,7 +40,7 @@ def serve(
     from turnwire.cli.supervised import Line
 
     settings = read_given(config, data=data, database_url=database_url, host=host, port=port)
-    begin_logging(log_level)
+    begin_logging(settings, log_level)
     line = Line.inherited()
     if line is None:
         _check(settings, workers)

@@ -31,7 +31,7 @@ def worker(
         )
     if settings.max_worker_turns == 0:
         fail("max_worker_turns is 0, so this worker would run nothing")
-    begin_logging(log_level)
+    begin_logging(settings, log_level)
     typer.echo("Starting a Turnwire worker for the logs in PostgreSQL …")
     # No balancer asks for it. Extensions run where they are asked for, and nowhere twice.
     settings.drain_delay = 0

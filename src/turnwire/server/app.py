@@ -27,6 +27,7 @@ logger = logging.getLogger("turnwire.server")
 # What a form adds around the file in it.
 _FORM_BYTES = 64 * 1024
 _PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
+_METRICS = frozenset({"/metrics"})
 
 
 class TurnwireApp:
@@ -35,6 +36,7 @@ class TurnwireApp:
         self._guard = Guard(turnwire.settings)
         self._streams = RouteTable(turnwire)
         self._api = build_api(turnwire)
+        self._public = _PUBLIC | _METRICS if turnwire.settings.open_metrics else _PUBLIC
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -81,7 +83,7 @@ class TurnwireApp:
                 await respond(send, 204, b"", preflight)
                 return None
             receive = limited(receive, headers, self._most_bytes(method, path))
-            caller = None if path in _PUBLIC else self.turnwire.gatekeeper.caller(scope, headers)
+            caller = None if path in self._public else self.turnwire.gatekeeper.caller(scope, headers)
             endpoint = self._streams.find(method, path) if caller is not None else None
             if endpoint is not None and caller is not None:
                 return await endpoint(scope, receive, send, caller, headers, added)

@@ -24,6 +24,8 @@ from turnwire.server.errors import HttpError
 logger = logging.getLogger("turnwire.server")
 
 ALL_SCOPES: tuple[Scope, ...] = ("read", "write", "approve")
+"""What a key has when nobody says otherwise. `operate` shows what others do, so it must be asked for."""
+_LOCAL_SCOPES: tuple[Scope, ...] = (*ALL_SCOPES, "operate")
 LOCAL_PRINCIPAL = "local"
 _PREFIX = "tw_"
 # What another process did to the keys is known here after this long, hint or not.
@@ -133,7 +135,7 @@ class Gatekeeper:
         """Raises HttpError 401 or 403."""
         text = _presented_key(headers)
         if text and hmac.compare_digest(text.encode(), self._control_token.encode()):
-            return Caller(LOCAL_PRINCIPAL, ALL_SCOPES, is_operator=True)
+            return Caller(LOCAL_PRINCIPAL, _LOCAL_SCOPES, is_operator=True)
         if self._authenticate is not None:
             principal = self._authenticate(scope)
             if principal:
@@ -141,7 +143,7 @@ class Gatekeeper:
         elif self._keys.is_empty:
             # Whatever key is presented: some clients cannot be told to send none.
             if _is_loopback(scope.get("client")):
-                return Caller(LOCAL_PRINCIPAL, ALL_SCOPES)
+                return Caller(LOCAL_PRINCIPAL, _LOCAL_SCOPES)
             raise HttpError(
                 403, "local_only", "no API key is configured, so only this machine may call; `turnwire keys create`"
             )

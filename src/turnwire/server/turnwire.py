@@ -55,8 +55,8 @@ class Turnwire:
     closed with this. `store` is "sqlite" (in the folder `data`), "postgres" (at `database_url`), "memory", or a store.
     `authenticate` lets a host application say who is calling, in place of API keys. With `extensions`, a list of
     folders that may be empty, these and the installed ones are run; without it, none are. `control_token` is the
-    operator's, for processes that share one; each makes its own without it. Raises ValueError for settings that
-    cannot be.
+    operator's, for processes that share one; each makes its own without it. A `tracer_provider` of OpenTelemetry's
+    takes the spans of turns. Raises ValueError for settings that cannot be.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Turnwire:
         watch: bool = False,
         extensions: Sequence[Path | str] | None = None,
         control_token: str | None = None,
+        tracer_provider: Any = None,
     ) -> None:
         settings = settings or Settings()
         if data is not None:
@@ -98,6 +99,7 @@ class Turnwire:
         if extensions is not None or settings.extensions:
             folders = [Path(folder) for folder in extensions or ()]
             self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings)
+        self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()
         self.gatekeeper = Gatekeeper(self.keys, self.control_token, authenticate)
@@ -139,6 +141,7 @@ class Turnwire:
             if self.kernel is not None:
                 # An extension may bring the agent of a turn that waits.
                 await self.kernel.load(self.agents, assembly.as_agent, self._offer_tools)
+            self.reports.open()
             await self.runner.open()
             self.streams.open()
             if self.kernel is not None:
@@ -176,6 +179,7 @@ class Turnwire:
         await self.runner.close()
         await self.streams.close()
         self.is_open = False
+        await self.reports.close()
         await self._close_agents()
         if self.librarian is not None:
             await self.librarian.close()

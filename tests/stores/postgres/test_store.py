@@ -224,3 +224,11 @@ async def test_many_logs_are_sealed_and_nothing_else_waits(processes: Processes,
     await store.maintain(expire_before=0)
     assert processes.ask("SELECT count(*) FROM turnwire.sealed_log") == len(records)
     assert processes.ask("SELECT count(*) FROM turnwire.turn WHERE NOT sealed") == 1
+
+
+async def test_who_comes_and_goes_in_one_moment_is_gone(store: PostgresStore) -> None:
+    await store.renew("worker")
+    record = await started(store, disconnect_grace=0)
+    for _ in range(5):
+        attended = await asyncio.gather(*(store.attend(record.id, "worker", present=here) for here in (True, False)))
+        assert attended == [True, False]

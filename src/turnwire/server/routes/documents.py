@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Query, UploadFile
 
 from turnwire.core.encoding import clean_text
 from turnwire.core.errors import DocumentNotFoundError
+from turnwire.reporting.times import time_text
 from turnwire.retrieval.documents.reading import SUFFIXES, format_of
 from turnwire.retrieval.index.records import Document, Passage
 from turnwire.retrieval.librarian import Librarian
 from turnwire.server.errors import HttpError
 from turnwire.server.routes.dependencies import Json, PathId, Reading, Server, Writing
-from turnwire.server.times import time_text
 
 router = APIRouter(prefix="/v1/documents", tags=["documents"])
 
