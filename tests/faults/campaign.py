@@ -122,6 +122,7 @@ class Campaign:
         self._tell = tell
         self._people = People(cluster, random.Random(seed + 1))
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_over = False
         self.verdict = Verdict(seed=seed)
 
     async def run(self, seconds: float, pace: float) -> Verdict:
@@ -131,8 +132,7 @@ class Campaign:
         try:
             await self._torture(seconds, pace)
         finally:
-            for task in talking:
-                task.cancel()
+            self._is_over = True
             await asyncio.wait(talking)
         self._tell("no more faults; everything must come to its end")
         await self._settle(supervising, talking)
@@ -158,7 +158,7 @@ class Campaign:
 
     async def _talk(self) -> None:
         chance, people = self._chance, self._people
-        while True:
+        while not self._is_over:
             known = len(people.asked)
             await people.talk()
             for asked in people.asked[known:]:
