@@ -117,6 +117,7 @@ class Cluster:
         self.nodes = nodes
         self.keys = keys
         self.folder = folder
+        self._restarting = asyncio.Lock()
         self.away: list[tuple[float, float]] = []
         """When the database was not there."""
 
@@ -124,9 +125,10 @@ class Cluster:
         return httpx.AsyncClient(headers={"Authorization": f"Bearer {self.keys[principal]}"}, timeout=20)
 
     async def restart_engine(self) -> None:
-        since = time.monotonic()
-        await asyncio.to_thread(self.engine.restart)
-        self.away.append((since, time.monotonic()))
+        async with self._restarting:
+            since = time.monotonic()
+            await asyncio.to_thread(self.engine.restart)
+            self.away.append((since, time.monotonic()))
 
     async def keep_up(self) -> None:
         """Starts again what has died, as a supervisor does."""
