@@ -45,6 +45,8 @@ class Scale:
     searches: int
     questions: int
     """Asked over HTTP, of those the evaluation has about Turnwire's documentation."""
+    page_tokens: int
+    """In an answer that the page shows."""
 
 
 FULL = Scale(
@@ -61,6 +63,7 @@ FULL = Scale(
     sections=29,
     searches=400,
     questions=112,
+    page_tokens=5_000,
 )
 QUICK = Scale(
     repeats=1,
@@ -76,6 +79,7 @@ QUICK = Scale(
     sections=29,
     searches=100,
     questions=28,
+    page_tokens=1_000,
 )
 
 

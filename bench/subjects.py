@@ -5,6 +5,7 @@ from turnwire.assembly import SOCKET_WIRES, WIRES
 
 SUBJECTS = {
     **{variant.name: variant.label for variant in VARIANTS.values()},
+    "postgres": "Turnwire, PostgreSQL store",
     **{name: f"`{name}`" for name in (*WIRES, *SOCKET_WIRES)},
     "fts5": "bare FTS5 table",
     "library": "Turnwire, library",

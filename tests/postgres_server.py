@@ -24,11 +24,12 @@ from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.schema import migrate
 
 T = TypeVar("T")
-_FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+# What is committed outlives the server, as it must, but not the machine.
+_FAST = ("fsync=off", "full_page_writes=off")
 _SMALL = ("shared_buffers=32MB", "max_wal_size=256MB", "max_connections=60", "autovacuum_naptime=600")
 TABLES = (
     *("head", "checkpoint", "command", "attendance", "turn", "event", "sealed_log"),
-    *("session", "worker", "spending", "api_key"),
+    *("session", "worker", "spending", "outbox", "api_key"),
 )
 
 
@@ -47,6 +48,9 @@ class PostgresServer:
             conf.write(f"unix_socket_directories = '{self.folder}'\nlisten_addresses = '127.0.0.1'\nport = 5432\n")
             conf.writelines(f"{name} = {value}\n" for name, _, value in (one.partition("=") for one in self._settings))
         self.start()
+        # However this process ends, its server goes with it: the pipe is closed then.
+        stop = f"read _; {_binaries() / 'pg_ctl'} -D {self.data} -s -m immediate stop; rm -rf {self.folder}"
+        self._watchdog = subprocess.Popen(["sh", "-c", stop], stdin=subprocess.PIPE, **self._quietly())
 
     def start(self) -> None:
         self._call("pg_ctl", "-D", str(self.data), "-s", "-w", "-l", str(self.folder / "log"), "start", "-o", "-h ''")
@@ -60,10 +64,7 @@ class PostgresServer:
         self.start()
 
     def remove(self) -> None:
-        try:
-            self.stop()
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        self._watchdog.communicate()
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={quote(str(self.folder))}"
@@ -75,15 +76,14 @@ class PostgresServer:
         return name
 
     def _call(self, program: str, *arguments: str) -> None:
-        user = {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": ()} if self._user else {}
-        subprocess.run(
-            [_binaries() / program, *arguments],
-            check=True,
-            cwd=self.folder,
-            stdout=subprocess.DEVNULL,
-            timeout=50,
-            **user,
-        )
+        subprocess.run([_binaries() / program, *arguments], check=True, timeout=50, **self._quietly())
+
+    def _quietly(self) -> dict[str, Any]:
+        """As the server's user. What it has to say is in its log; nobody's output is kept open by it."""
+        quietly: dict[str, Any] = {"cwd": self.folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        if self._user is not None:
+            quietly |= {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": ()}
+        return quietly
 
 
 @cache
@@ -120,6 +120,7 @@ class Databases:
         return self.server.new_database(self._template)
 
     def give_back(self, name: str) -> None:
+        kill_backends(self.server.url(name))
         run_aside(execute(self.server.url(name), ";".join(f"DELETE FROM turnwire.{table}" for table in TABLES)))
         self._free.append(name)
 

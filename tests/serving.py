@@ -286,9 +286,9 @@ async def _write_all(writer: asyncio.StreamWriter, request: bytes) -> None:
         pass
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Waits for something that nobody announces."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

@@ -1,6 +1,7 @@
 """House rules: what is public is complete, and what can be used is written down."""
 
 import ast
+import asyncio
 import importlib
 import re
 import sys
@@ -19,11 +20,12 @@ from tests.contracts.stores import STORES
 from tests.contracts.wires import WIRES
 from turnwire import assembly
 from turnwire.cli import app as commands
-from turnwire.core import errors
+from turnwire.core import errors, metrics
 from turnwire.core.contracts import Control
 from turnwire.core.events import Event, EventBase
 from turnwire.core.limits import Limits
 from turnwire.server import Turnwire
+from turnwire.server.readings import process_readings, server_readings
 from turnwire.server.routes.api import build_api
 from turnwire.settings import Settings
 
@@ -171,6 +173,31 @@ def test_every_route_is_documented(route: str) -> None:
 def test_no_route_is_documented_that_there_is_not() -> None:
     told = set(re.findall(r"`((?:GET|POST|PATCH|PUT|DELETE) /[^`\s]*)`", reference("routes")))
     assert told == {*routes(), "GET /docs", "GET /openapi.json"}
+
+
+def every_metric() -> dict[str, str]:
+    """The names of all metrics, and what each is said to be."""
+    turnwire = Turnwire(store="memory")
+    readings = {
+        reading.name: reading.help for reading in (*asyncio.run(server_readings(turnwire)), *process_readings())
+    }
+    return {**readings, **{metric.name: metric.help for metric in metrics.ALL}}
+
+
+def test_every_metric_is_documented_and_none_that_there_is_not() -> None:
+    told = dict(
+        re.findall(r"^\| `((?:turnwire|process)_\w+)`[^|]*\|[^|]*\| (.*) \|$", reference("metrics"), re.MULTILINE)
+    )
+    assert told == every_metric()
+
+
+def test_every_metric_is_named_as_prometheus_wants_it() -> None:
+    for metric in metrics.ALL:
+        is_counter = isinstance(metric, metrics.Counter)
+        assert re.fullmatch(
+            r"turnwire_[a-z_]+_total" if is_counter else r"turnwire_[a-z_]+_(seconds|events)", metric.name
+        )
+        assert is_counter or list(metric.bounds) == sorted(set(metric.bounds))
 
 
 def every_command() -> dict[str, Any]:

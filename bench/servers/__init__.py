@@ -1,8 +1,8 @@
 """The servers under test, one module a variant, each with an `app()`.
 
-`generator`, `agent` and `pydantic_ai` take `POST /api/chat`, `/ag-ui` and `/source`. All others but `documents`
-take `POST /chat/stream` with `{"message": "yield 1000"}` and answer an event stream, so a client cannot tell them
-apart but by the cost.
+`generator`, `agent` and `pydantic_ai` take `POST /api/chat`, `/ag-ui` and `/source`; `page` serves the page. All others
+but `documents` take `POST /chat/stream` with `{"message": "yield 1000"}` and answer an event stream, so a client cannot
+tell them apart but by the cost.
 """
 
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ VARIANTS = {
         Variant("memory", "ours_memory", COMPACT, "Turnwire, memory store"),
         Variant("sqlite", "ours_sqlite", COMPACT, "Turnwire, SQLite store"),
         Variant("documents", "ours_documents", COMPACT, "Turnwire, answering from documents"),
+        Variant("page", "ours_page", COMPACT, "the page, Turnwire with SQLite behind it"),
         Variant("generator", "ours_generator", COMPACT, "Turnwire, a generator"),
         Variant("agent", "ours_pydantic_ai", COMPACT, "Turnwire, the same Pydantic AI agent"),
         Variant("pydantic_ai", "pydantic_ai_adapters", COMPACT, "Pydantic AI's own adapter"),

@@ -10,9 +10,11 @@ from bench.tables.fanout import fanout
 from bench.tables.idle import idle
 from bench.tables.indexing import indexing
 from bench.tables.latency import latency
+from bench.tables.page import page
 from bench.tables.protocols import protocols
 from bench.tables.replay import replay
 from bench.tables.search import search
+from bench.tables.stores import stores
 from bench.tables.streams import streams
 from bench.tables.wires import wires
 
@@ -28,4 +30,6 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "adapters": adapters,
     "wires": wires,
     "protocols": protocols,
+    "stores": stores,
+    "page": page,
 }

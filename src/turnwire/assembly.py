@@ -2,23 +2,27 @@
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from turnwire.agents.function import FunctionAgent
 from turnwire.agents.generator import GeneratorAgent
-from turnwire.agents.recognising import kind_of
+from turnwire.agents.recognising import is_adapter, kind_of
 from turnwire.core.compaction import TrimmedHistory
-from turnwire.core.contracts import Agent, Historian, Store, Wire, takes_attachments
+from turnwire.core.contracts import Agent, Historian, OnCrash, Store, Wire, resumes, takes_attachments
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
 from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SummarisedHistory
+from turnwire.reporting.endings import turn_lines
+from turnwire.reporting.reports import Reports
 from turnwire.settings import AgentSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
@@ -34,6 +38,8 @@ from turnwire.wires.websocket import WebSocket
 if TYPE_CHECKING:
     # Extensions and retrieval take a while to load; who brings an agent of their own need not wait for them.
     from turnwire.extensions.kernel import Kernel
+    from turnwire.reporting.tracing import Tracing
+    from turnwire.reporting.webhooks import Webhooks
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
     from turnwire.retrieval.librarian import Librarian
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
     from turnwire.tools import Tool, Toolset
 
 LIBRARY_FILE = "documents.db"
+_OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 StoreKind = Literal["memory", "postgres", "sqlite"]
 
 SSE_CHAT = SseChat()
@@ -69,10 +76,10 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 def build_store(kind: StoreKind, settings: Settings) -> Store:
     """Raises StoreUnusableError."""
     if kind == "memory":
-        return MemoryStore(lease=settings.lease)
+        return MemoryStore(lease=settings.lease, keeps_outbox=settings.webhook_url is not None)
     if kind == "postgres":
         return _build_postgres(settings)
-    return SqliteStore(settings.data, lease=settings.lease)
+    return SqliteStore(settings.data, lease=settings.lease, keeps_outbox=settings.webhook_url is not None)
 
 
 def _build_postgres(settings: Settings) -> Store:
@@ -87,6 +94,7 @@ def _build_postgres(settings: Settings) -> Store:
         lease=settings.lease,
         connections=settings.database_connections,
         hints=settings.database_hints,
+        keeps_outbox=settings.webhook_url is not None,
     )
 
 
@@ -101,6 +109,44 @@ def build_move(folder: Path, url: str) -> "tuple[SqliteExport, PostgresImport]":
     if not (folder / DATABASE_NAME).exists():
         raise StoreUnusableError(str(folder), "there are no logs in it; name the folder of the server with --data")
     return SqliteExport(folder), PostgresImport(url)
+
+
+def build_reports(store: Store, runner: TurnRunner, settings: Settings, tracer_provider: Any = None) -> Reports:
+    """What tells the outside of ended turns. Raises ValueError if the extra for spans is missing."""
+    lines = turn_lines(store, content=settings.log_content)
+    tracing = build_tracing(store, runner.worker, settings, tracer_provider)
+    return Reports(runner, [lines], build_webhooks(store, settings), tracing)
+
+
+def build_webhooks(store: Store, settings: Settings) -> "Webhooks | None":
+    """What tells the operator's address of ended turns, if there is one."""
+    if settings.webhook_url is None or settings.webhook_secret is None:
+        return None
+    from turnwire.reporting.webhooks import WebhookLimits, Webhooks
+
+    limits = WebhookLimits(
+        settings.webhook_timeout, settings.webhook_attempts, settings.webhook_retry, settings.webhook_content
+    )
+    return Webhooks(store, settings.webhook_url, settings.webhook_secret.get_secret_value(), limits)
+
+
+def build_tracing(store: Store, worker: str, settings: Settings, provider: Any = None) -> "Tracing | None":
+    """What makes spans of ended turns, if anybody takes them: a provider, or an address in the settings or in the
+    environment. Raises ValueError if the extra is missing.
+    """
+    told = settings.telemetry_url or any(map(os.environ.get, _OTLP_VARIABLES))
+    if provider is None and not told:
+        return None
+    try:
+        from turnwire.reporting.tracing import Tracing, otlp_provider
+    except ImportError as error:
+        if provider is None and settings.telemetry_url is None:
+            return None  # The variables may be meant for the agents alone.
+        raise ValueError("spans need an extra: pip install 'turnwire[otel]'") from error
+    exporter = None
+    if provider is None:
+        provider, exporter = otlp_provider(settings.telemetry_url, worker)
+    return Tracing(store, provider, content=settings.telemetry_content, exporter=exporter)
 
 
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:
@@ -194,6 +240,28 @@ def build_retrieval(
     return librarian, agent
 
 
+def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[Librarian, Agent]":
+    """The keeper of a vault's notes, in a library of their own below this folder, and the agent that answers from them.
+
+    A vault that is no longer served is no longer read: the next one has another library. Raises ModelUnusableError.
+    """
+    from turnwire.retrieval.vault import VAULT_INSTRUCTIONS, NoteShelf, QuotingVaultAgent, VaultAgent
+    from turnwire.tools.vault import Vault, vault_tools
+
+    root = vault.resolve()
+    own = folder / "vaults" / sha256(os.fsencode(root)).hexdigest()[:20]
+    librarian, quoting = build_retrieval(own, [root], settings, watch=True)
+    notes = Vault(root)
+    shelf = NoteShelf(librarian.searcher, str(root), notes.name)
+    model = build_model(settings)
+    if model is None:
+        return librarian, QuotingVaultAgent(quoting, shelf)
+    from turnwire.agents.chat_completions import ChatCompletionsAgent
+
+    answering = ChatCompletionsAgent(model, instructions=VAULT_INSTRUCTIONS, tools=vault_tools(notes, shelf))
+    return librarian, VaultAgent(answering, notes, shelf, librarian.notices)
+
+
 def own_documentation() -> list[Path]:
     """Turnwire's own documents: in the package, or beside the source."""
     package = Path(__file__).parent
@@ -208,8 +276,15 @@ def as_agent(given: Any) -> Agent:
 
     Raises ImportError for an agent of an SDK whose adapter lacks a package.
     """
+    if (on_crash := getattr(given, "on_crash", "close")) not in get_args(OnCrash):
+        raise TypeError(f"on_crash of {given!r} is {on_crash!r}; it can be 'close' or 'resume'")
     if _is(inspect.isasyncgenfunction, given):
         return _as_declared(GeneratorAgent(given), given)
+    if resumes(given) and (kind_of(given) or is_adapter(given)):
+        raise TypeError(
+            f"{given!r} cannot have on_crash = 'resume': its SDK cannot be called again in the middle of a turn. "
+            "Agents that yield events can, and ChatCompletionsAgent"
+        )
     if not isinstance(given, type) and callable(method := getattr(given, "answer", None)):
         return _as_declared(FunctionAgent(method), given) if inspect.iscoroutinefunction(method) else given
     if kind := kind_of(given):
@@ -226,6 +301,8 @@ def as_agent(given: Any) -> Agent:
 def _as_declared(agent: GeneratorAgent | FunctionAgent, given: Any) -> Agent:
     """What a function says of itself is true of the agent that is made of it."""
     agent.takes_attachments = takes_attachments(given)
+    agent.on_crash = getattr(given, "on_crash", "close")
+    agent.repeats = getattr(given, "repeats", None)
     return agent
 
 

@@ -7,12 +7,14 @@ Times are in seconds. A released name keeps its meaning for ever.
 import os
 import re
 import tomllib
+from base64 import b64decode
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    DirectoryPath,
     Discriminator,
     Field,
     SecretStr,
@@ -46,6 +48,7 @@ class AgentSettings(BaseModel):
     mcp: list[str] = []
     """Names of `mcp_servers`."""
     max_steps: int = Field(default=20, gt=0)
+    on_crash: Literal["close", "resume"] = "close"
 
 
 class McpServerSettings(BaseModel):
@@ -104,7 +107,7 @@ class Settings(BaseSettings):
     database_connections: int = Field(
         default=8,
         gt=0,
-        description="Connections a process may have to it at once, beside one that writes and one that listens.",
+        description="Connections a process may have to it, beside one that writes and one that listens.",
     )
     database_hints: bool = Field(
         default=True, description="Whether processes wake each other with LISTEN and NOTIFY; not so behind a pooler."
@@ -116,6 +119,11 @@ class Settings(BaseSettings):
 
     allowed_hosts: list[str] = Field(default=[], description="Names, beside loopback, that a request's Host may have.")
     allowed_origins: list[str] = Field(default=[], description="Web origins that may call from a browser (CORS).")
+    login_lifetime: float = Field(default=30 * 86_400, gt=0, description="How long a login on the web page lasts.")
+    allow_obsidian: bool | None = Field(
+        default=None,
+        description="Whether Obsidian's apps may call (CORS). Not set, they may if there is a `vault`.",
+    )
     ai_sdk_version: int = Field(
         default=6, ge=5, le=7, description="The major version of the AI SDK's clients; `?sdk_version=` says otherwise."
     )
@@ -157,6 +165,9 @@ class Settings(BaseSettings):
         default=86_400, gt=0, description="How long a turn waits for a person to decide; then it is a denial."
     )
     cancel_patience: float = Field(default=5, ge=0, description="How long a cancelled agent may take to stop.")
+    drain_delay: float = Field(
+        default=0, ge=0, description="How long everything goes on after SIGTERM while `/readyz` is 503 already."
+    )
     shutdown_grace: float = Field(default=10, ge=0, description="How long running turns may go on after SIGTERM.")
     lease: float = Field(default=10, gt=0, description="After this long without a sign of life a worker is dead.")
     heartbeat: float = Field(default=15, gt=0, description="An idle stream says something this often.")
@@ -168,6 +179,39 @@ class Settings(BaseSettings):
     keep_logs: float = Field(default=30 * 86_400, gt=0, description="How long the events of an ended turn are kept.")
     maintenance_interval: float = Field(
         default=10, gt=0, description="How often ended logs are sealed and old ones dropped."
+    )
+
+    open_metrics: bool = Field(
+        default=False, description="Answer `/metrics` without a key, to whoever reaches the port."
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="How `turnwire serve` writes its log: lines for people, or JSON objects."
+    )
+    log_content: bool = Field(
+        default=False,
+        description="Whether the log may have what was asked and answered, and what errors quote of it.",
+    )
+    access_log: bool = Field(
+        default=False, description="A line in the log for each request: method, path without its query, status."
+    )
+    telemetry_url: str | None = Field(
+        default=None,
+        description="Where OpenTelemetry spans of turns are sent, by OTLP over HTTP, such as `http://localhost:4318`.",
+    )
+    telemetry_content: bool = Field(
+        default=False, description="Whether spans have messages, answers, and the arguments and results of tools."
+    )
+    webhook_url: str | None = Field(
+        default=None, description="The address that is called when a turn has ended, whatever its outcome."
+    )
+    webhook_secret: SecretStr | None = Field(
+        default=None, description="What those calls are signed with: `whsec_` and base64 of 24 to 64 random bytes."
+    )
+    webhook_content: bool = Field(default=False, description="Whether those calls have the message and the answer.")
+    webhook_timeout: float = Field(default=15, gt=0, description="How long one of those calls may take.")
+    webhook_attempts: int = Field(default=12, gt=0, description="How often a call is tried before it is given up.")
+    webhook_retry: float = Field(
+        default=5, gt=0, description="The wait after a call that failed; three times as long each time, up to a day."
     )
 
     model: str | None = Field(default=None, description="The language model to ask, by its server's name for it.")
@@ -192,6 +236,9 @@ class Settings(BaseSettings):
         default={}, description="MCP servers by their names, for the agents above; spelled like `mcpServers` elsewhere."
     )
 
+    vault: DirectoryPath | None = Field(
+        default=None, description="A folder of Markdown notes, such as an Obsidian vault, for an agent named `vault`."
+    )
     max_document_bytes: int = Field(
         default=20 * 1024 * 1024, gt=0, description="The largest document, in a folder or as an upload."
     )
@@ -216,6 +263,24 @@ class Settings(BaseSettings):
     )
     channel_timeout: float = Field(default=30, gt=0, description="How long a channel may take to show one thing.")
     health_interval: float = Field(default=30, gt=0, description="How often extensions are asked how they are.")
+
+    @model_validator(mode="after")
+    def _signs_webhooks(self) -> Self:
+        if self.webhook_url is None:
+            return self
+        if not self.webhook_url.startswith(("http://", "https://")):
+            raise ValueError("webhook_url: not an address that begins with http:// or https://")
+        text = self.webhook_secret.get_secret_value() if self.webhook_secret else ""
+        try:
+            length = len(b64decode(text.removeprefix("whsec_"), validate=True))
+        except ValueError:
+            length = 0
+        if not text.startswith("whsec_") or not 24 <= length <= 64:
+            raise ValueError(
+                "webhook_url needs a webhook_secret, `whsec_` and base64 of 24 to 64 bytes; "
+                'make one with: echo "whsec_$(openssl rand -base64 32)"'
+            )
+        return self
 
     @model_validator(mode="after")
     def _knows_every_mcp_server(self) -> Self:

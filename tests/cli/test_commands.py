@@ -16,7 +16,7 @@ from turnwire.core.follow import follow
 from turnwire.server.requests import MessageBody
 
 COMMANDS = (
-    *("serve", "chat", "ask", "index", "compare", "turns", "tail", "doctor"),
+    *("serve", "chat", "ask", "index", "compare", "turns", "tail", "inspect", "top", "backup", "doctor"),
     *("keys", "keys create", "keys list", "keys revoke"),
     *("extensions", "extensions list", "extensions check", "extensions new"),
 )

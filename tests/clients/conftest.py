@@ -18,10 +18,17 @@ from typing import Any
 
 import pytest
 
-from tests.server.conftest import errors_in_the_log, puppet, pytest_asyncio_loop_factories, serve
+from tests.server.conftest import (
+    errors_in_the_log,
+    puppet,
+    pytest_asyncio_loop_factories,
+    serve,
+    serve_documents,
+    shelf,
+)
 from tests.serving import PATIENCE
 
-__all__ = ["errors_in_the_log", "puppet", "pytest_asyncio_loop_factories", "serve"]
+__all__ = ["errors_in_the_log", "puppet", "pytest_asyncio_loop_factories", "serve", "serve_documents", "shelf"]
 
 HERE = Path(__file__).parent
 LOCK = HERE / "package-lock.json"

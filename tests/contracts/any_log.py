@@ -23,6 +23,7 @@ from turnwire.core.events import (
     Outcome,
     ReasoningEvent,
     ResponseEvent,
+    RestartEvent,
     ReviewEvent,
     SearchEvent,
     SessionEvent,
@@ -164,6 +165,25 @@ def log_of(answer: tuple[list[Event], Outcome | None]) -> list[LoggedEvent]:
 
 
 logs = answers().map(log_of)
+
+
+@st.composite
+def restarted_logs(draw: st.DrawFn) -> list[LoggedEvent]:
+    """Logs with a part that a restart has made void, which may have broken off anywhere."""
+    told, outcome = draw(answers())
+    place = draw(st.integers(0, len(told)))
+    while place and not _is_border(told[place - 1]):
+        place -= 1
+    lost, _ = draw(answers())
+    lost = lost[: draw(st.integers(0, len(lost)))]
+    begun = [SessionEvent("s1", "t1", "echo"), MessageEvent("hello", "ann", "web")]
+    events = [*begun, *told[:place], *lost, RestartEvent(2 + place, "worker_lost"), *told[place:]]
+    events += ending(told, outcome, "s1", "t1")
+    return [log_event(event, position, 1) for position, event in enumerate(events, 1)]
+
+
+def _is_border(event: Event) -> bool:
+    return isinstance(event, ToolCallEvent | ToolResultEvent | ApprovalResponseEvent)
 
 
 def _dense() -> list[Event]:

@@ -106,8 +106,8 @@ class PostgresPlace:
 
     def __init__(self, folder: Path) -> None:
         self._databases = shared_databases()
-        self._database = self._databases.take()
-        self.url = self._databases.server.url(self._database)
+        self.database = self._databases.take()
+        self.url = self._databases.server.url(self.database)
         self._stores: list[PostgresStore] = []
 
     async def open(self, **options: Any) -> Store:
@@ -120,7 +120,7 @@ class PostgresPlace:
         for store in self._stores:
             await store.close()
         self._stores.clear()
-        self._databases.give_back(self._database)
+        self._databases.give_back(self.database)
 
     def crash(self) -> None:
         # Nobody is told, and nothing is written once the server has ended the connections.

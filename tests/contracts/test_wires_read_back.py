@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.contracts.any_log import DENSE, answers, ending, log_of, logs
+from tests.contracts.any_log import DENSE, answers, ending, log_of, logs, restarted_logs
 from tests.contracts.told import Told, fold, whole_frames
 from tests.contracts.turns import append, claimed, whole_log
 from tests.contracts.wire_readers import READERS, Reader
@@ -16,9 +16,9 @@ from tests.wires.sse import parse, parse_carelessly
 from turnwire.assembly import SOCKET_WIRES
 from turnwire.assembly import WIRES as OFFERED
 from turnwire.core.contracts import Wire
-from turnwire.core.events import Event, Outcome
+from turnwire.core.events import Event, Outcome, RestartEvent
 from turnwire.core.logged import LoggedEvent
-from turnwire.server.streams.lookahead import encoder_at, place_of, place_of_frame, void_of
+from turnwire.server.streams.lookahead import encoder_at, place_of, place_of_frame, settled_encoder, void_of
 from turnwire.stores.memory import MemoryStore
 from turnwire.wires.openai_responses import OpenAIResponses
 
@@ -29,7 +29,9 @@ HAS_CURSOR = [name for name, reader in READERS.items() if reader.cursor]
 
 def encode(wire: Wire, log: Sequence[LoggedEvent]) -> bytes:
     """What a reader has when the log has come so far: one that waits is told so."""
-    encoder = wire.encoder()
+    restarts = [(logged.position, logged.event) for logged in log if isinstance(logged.event, RestartEvent)]
+    void = tuple(range(event.from_position + 1, position + 1) for position, event in restarts)
+    encoder = settled_encoder(wire, void if wire.keeps_state else ())
     body = b"".join(map(encoder.frame, log))
     return body + encoder.pause()
 
@@ -54,7 +56,7 @@ def test_every_wire_that_is_offered_is_read_back() -> None:
 
 @pytest.mark.parametrize("name", READERS)
 @EXAMPLES
-@given(log=logs)
+@given(log=logs | restarted_logs())
 @example(log=log_of(DENSE))
 def test_what_is_read_is_what_the_log_holds(name: str, log: list[LoggedEvent]) -> None:
     reader, bodies = READERS[name], streams(name, log)

@@ -40,7 +40,7 @@ def whole_frames(body: bytes) -> bytes:
 def fold(events: Iterable[dict[str, Any]]) -> Told:
     """A log as plain JSON; what a wire that tells all of it must give, and what the others are held against."""
     told, calls = Told(), dict[str, Call]()
-    for event in events:
+    for event in _standing(events):
         own = not event.get("agent_path")
         match event["type"]:
             case "token" if own:
@@ -67,6 +67,16 @@ def fold(events: Iterable[dict[str, Any]]) -> Told:
             case _:
                 pass
     return told
+
+
+def _standing(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A whole log without what a restart has made void."""
+    kept: list[tuple[int, dict[str, Any]]] = []
+    for position, event in enumerate(events, 1):
+        kept.append((position, event))
+        if event["type"] == "restart":
+            kept = [(place, one) for place, one in kept if place <= event["from_position"]]
+    return [event for _, event in kept]
 
 
 def give_up(told: Told) -> None:

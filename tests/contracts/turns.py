@@ -43,8 +43,7 @@ async def start(
         agent="echo",
         message=message,
         last_position=2,
-        created_at=now_ms(),
-        **fields,
+        **{"created_at": now_ms(), **fields},
     )
     new = NewTurn(
         record=record, opening=opening_events(record, principal), idempotency_key=key, fingerprint=fingerprint

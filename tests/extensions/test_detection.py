@@ -32,6 +32,7 @@ class Streaming(Plain):
 
 class Everything(Streaming):
     async def on_stream_cancel(self, user_id: str, full_text: str) -> None: ...
+    async def on_stream_restart(self, user_id: str, text: str) -> None: ...
     async def on_stream_step(self, user_id: str, step: StreamStep) -> None: ...
     async def on_approval_request(self, user_id: str, ask: Any) -> None: ...
     def get_tools(self) -> list[Any]:
@@ -151,6 +152,7 @@ def test_an_ability_that_is_added_later_unmakes_nothing() -> None:
         "channel": ["send_message", "send_to_user"],
         "streaming_channel": ["on_stream_chunk", "on_stream_end", "on_stream_start", "on_stream_status"],
         "cancellable_channel": ["on_stream_cancel"],
+        "restartable_channel": ["on_stream_restart"],
         "step_channel": ["on_stream_step"],
         "approval_channel": ["on_approval_request"],
         "tools": ["get_tools"],

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.turns import ended
+from tests.contracts.turns import append, claimed, done, ended
 from tests.extensions.building import BASE, PLAIN, QUICK, STREAMING, running, write_extension
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import Puppet, saying, serving, until, within
 from turnwire import ChatCompletionsAgent, Turn, Turnwire
+from turnwire.core.contracts import repeats, resumes, takes_attachments
 from turnwire.core.errors import TurnwireError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -21,6 +22,7 @@ from turnwire.core.events import (
     TokenEvent,
 )
 from turnwire.core.follow import follow
+from turnwire.extensions.asking import Enriched
 from turnwire.extensions.channels import Channel
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
 from turnwire.extensions.detection import detect
@@ -218,7 +220,8 @@ async def test_a_request_for_approval_reaches_a_person_on_every_channel(cls: Any
     channel = Channel("chat", extension, detect(cls).provides, streams=True, timeout=QUICK.channel_timeout)
     showing = channel.show("ann")
     await within(Listener(showing.chunk, showing.step, showing.ask).hear(store, turn.id))
-    expected = ApprovalAsk(turn_id=turn.id, call_id="c1", tool="delete_all", args={"path": "/"}, reason="dangerous")
+    told_of = {"tool": "delete_all", "args": {"path": "/"}, "reason": "dangerous", "position": 4}
+    expected = ApprovalAsk(turn_id=turn.id, call_id="c1", **told_of)
     assert extension.calls == [told or expected]
 
 
@@ -273,6 +276,44 @@ async def test_after_a_restart_of_the_turn_pieces_go_on_where_it_does() -> None:
     assert state.text == "kept new"
     assert "".join(pieces) == "kept new"
     assert steps == ["Starting again"]
+
+
+async def test_who_can_take_back_what_was_told_does_and_who_cannot_goes_on() -> None:
+    store = MemoryStore()
+    record = await claimed(store)
+    told: list[str] = []
+
+    async def chunk(text: str) -> None:
+        told.append(text)
+
+    async def restart(text: str) -> bool:
+        told.append(f"only {text!r}")
+        return True
+
+    hearing = asyncio.create_task(Listener(chunk, on_restart=restart).hear(store, record.id))
+    await append(store, record.id, 1, 3, TokenEvent("kept "), TokenEvent("void"))
+    await until(lambda: told == ["kept void"])
+    rest = [RestartEvent(3, "lost"), TokenEvent("new"), done(record)]
+    await append(store, record.id, 1, 5, *rest, end=True)
+    assert (await within(hearing)).text == "kept new"
+    assert told == ["kept void", "only 'kept '", "new"]
+
+
+def test_an_agent_that_is_told_what_extensions_know_is_what_it_says_of_itself() -> None:
+    class Declared:
+        takes_attachments = True
+        on_crash = "resume"
+
+        def repeats(self, tool: str) -> bool:
+            return tool == "find"
+
+        def answer(self, turn: Turn) -> Any: ...
+
+    told, silent = Enriched(Declared()), Enriched(saying())
+    assert (takes_attachments(told), resumes(told), repeats(told, "find"), repeats(told, "pay")) == (
+        True, True, True, False,
+    )  # fmt: skip
+    assert (takes_attachments(silent), resumes(silent), repeats(silent, "find")) == (False, False, False)
 
 
 # How it is opened

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from tests.serving import PATIENCE, Client
 
+# Much is imported first, and several may start at once.
+START_PATIENCE = 40.0
 COMMAND = (sys.executable, "-m", "turnwire")
 
 AGENTS = '''
@@ -25,6 +27,16 @@ async def slow(turn):
     for number in range(int(turn.message)):
         yield f"{number} "
         await asyncio.sleep(0.002)
+
+async def steady(turn):
+    """Says fifty words a second, as many as it is told."""
+    for number in range(int(turn.message)):
+        yield f"{number} "
+        await asyncio.sleep(0.02)
+
+async def telling(turn):
+    """Says which process runs it."""
+    yield str(os.getpid())
 
 async def gushing(turn):
     """Says much at once, again and again."""
@@ -56,7 +68,7 @@ async def careful(turn):
     yield "Yes, " if decision.approved else "No, "
     yield "same process" if turn.resumption.checkpoint == str(os.getpid()).encode() else "another process"
 '''
-ALL = ("slow", "gushing", "silent", "stubborn", "careful")
+ALL = ("slow", "steady", "telling", "gushing", "silent", "stubborn", "careful")
 
 
 def environment(**settings: str) -> dict[str, str]:
@@ -113,16 +125,39 @@ async def served(
 ) -> AsyncIterator[Running]:
     """`turnwire serve` with the agents above, until the block ends."""
     folder = cwd or data.parent
-    (folder / "agents_of_the_test.py").write_text(AGENTS)
-    named = [part for name in agents for part in ("--agent", f"agents_of_the_test:{name}")]
-    process = await start("serve", "--data", data, "--port", "0", *named, *options, cwd=folder, **settings)
-    draining = asyncio.create_task(_drain(process.stderr))
-    try:
-        server = Running(await _url(process, draining), process, draining)
+    arguments = ("serve", "--data", data, "--port", "0", *_named(agents, folder), *options)
+    async with _started(arguments, folder, settings) as (process, errors):
+        server = Running(await _said(process, rb"listening on (http://[^ \n]+)", errors), process, errors)
         try:
             yield server
         finally:
             await server.http.aclose()
+
+
+@asynccontextmanager
+async def working(
+    data: Path, *options: str | Path, agents: Sequence[str] = ALL, **settings: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`turnwire worker` with the same agents."""
+    arguments = ("worker", "--data", data, *_named(agents, data.parent), *options)
+    async with _started(arguments, data.parent, settings) as (process, errors):
+        await _said(process, rb"(Running turns)", errors)
+        yield process
+
+
+def _named(agents: Sequence[str], folder: Path) -> list[str]:
+    (folder / "agents_of_the_test.py").write_text(AGENTS)
+    return [part for name in agents for part in ("--agent", f"agents_of_the_test:{name}")]
+
+
+@asynccontextmanager
+async def _started(
+    arguments: Sequence[str | Path], folder: Path, settings: dict[str, str]
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, "asyncio.Task[bytes]"]]:
+    process = await start(*arguments, cwd=folder, **settings)
+    draining = asyncio.create_task(_drain(process.stderr))
+    try:
+        yield process, draining
     finally:
         if process.returncode is None:
             process.kill()
@@ -130,13 +165,13 @@ async def served(
         await draining
 
 
-async def _url(process: asyncio.subprocess.Process, errors: "asyncio.Task[bytes]") -> str:
+async def _said(process: asyncio.subprocess.Process, words: bytes, errors: "asyncio.Task[bytes]") -> str:
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(START_PATIENCE):
         while line := await process.stdout.readline():
-            if found := re.search(rb"listening on (http://[^ \n]+)", line):
+            if found := re.search(words, line):
                 return found[1].decode()
-        raise AssertionError(f"the server did not start: {(await errors).decode()}")
+        raise AssertionError(f"it did not start: {(await errors).decode()}")
 
 
 async def _drain(pipe: asyncio.StreamReader | None) -> bytes:

@@ -34,7 +34,10 @@ def test_a_server_of_another_agent_loads_no_reader_of_documents() -> None:
     assert not found & READERS
 
 
-@pytest.mark.parametrize("command", [[], ["serve"], ["index"], ["compare"], ["turns"], ["tail"], ["keys", "create"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], ["serve"], ["index"], ["compare"], ["turns"], ["tail"], ["inspect"], ["top"], ["backup"], ["keys", "create"]],
+)
 def test_help_loads_no_framework(command: list[str]) -> None:
     found = loaded("-m", "turnwire", *command, "--help")
     assert "typer" in found

@@ -28,7 +28,8 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
         for function in blockbuster.functions.values():
             # Before the first request and after the last one there is nobody to keep waiting.
             function.can_block_in("turnwire/stores/sqlite/store.py", {"open", "close"})
-            function.can_block_in("turnwire/assembly.py", {"build_retrieval"})
+            function.can_block_in("turnwire/assembly.py", {"build_retrieval", "build_vault"})
+            function.can_block_in("turnwire/server/pages.py", {"read_pages"})
         yield
 
 

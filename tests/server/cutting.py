@@ -14,6 +14,7 @@ class Cutter:
         self._port = port
         self._budget = budget
         self._tasks: set[asyncio.Task[None]] = set()
+        self._open: set[asyncio.StreamWriter] = set()
         self.cuts = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -23,6 +24,7 @@ class Cutter:
         task.add_done_callback(self._tasks.discard)
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
         asking = asyncio.create_task(_copy(reader, to_server))
+        self._open |= {writer, to_server}
         try:
             await self._answer(from_server, writer)
         except ConnectionError:
@@ -30,6 +32,9 @@ class Cutter:
         finally:
             asking.cancel()
             to_server.transport.abort()
+            if not writer.is_closing():
+                writer.transport.abort()  # The client has left.
+            self._open -= {writer, to_server}
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         left = self._budget()
@@ -44,8 +49,9 @@ class Cutter:
         writer.close()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        # A connection that its client keeps for later ends with both of its sides.
+        for writer in self._open:
+            writer.transport.abort()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=PATIENCE)
 

@@ -12,7 +12,7 @@ from tests.serving import Client, Puppet, Served, error_of
 from turnwire.core.contracts import Scope
 from turnwire.core.logged import now_ms
 
-PUBLIC = ("/", "/healthz", "/readyz", "/docs", "/openapi.json")
+PUBLIC = ("/", "/healthz", "/readyz", "/docs", "/openapi.json", "/v1/me")
 ALL: tuple[Scope, ...] = ("read", "write", "approve")
 
 

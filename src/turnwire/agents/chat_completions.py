@@ -6,12 +6,13 @@ It needs no agent SDK. With `api="responses"` it speaks the Responses API.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 
 from turnwire.agents.tool_loop import ToolLoop
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.contracts import OnCrash
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
 from turnwire.core.turns import Message, Turn
 from turnwire.models.contract import Model
@@ -24,7 +25,8 @@ OnEvent = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
 class ChatCompletionsAgent:
-    """`max_steps` is how often the model may be asked in one turn. What follows is about a model given by its name.
+    """`max_steps` is how often the model may be asked in one turn. With `on_crash="resume"`, a turn whose worker was
+    lost goes on from its last finished step. What follows is about a model given by its name.
 
     Among `tools` may be toolsets such as `McpServer`: they are opened by the first turn and closed with the agent.
 
@@ -38,6 +40,7 @@ class ChatCompletionsAgent:
         instructions: str = "",
         tools: Iterable[Tool | Toolset | Function] = (),
         max_steps: int = 20,
+        on_crash: OnCrash = "close",
         base_url: str | None = None,
         api_key: str | None = None,
         api: Literal["chat", "responses"] = "chat",
@@ -51,6 +54,7 @@ class ChatCompletionsAgent:
         )
         self.instructions = instructions
         self.max_steps = max_steps
+        self.on_crash: OnCrash = on_crash
         self.tools: dict[str, Tool] = {}
         self.toolsets: list[Toolset] = []
         for given in tools:
@@ -64,9 +68,13 @@ class ChatCompletionsAgent:
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         messages = [*turn.history, Message("user", turn.message)]
-        async with aclosing(self._run(messages, turn.resumption)) as events:
+        async with aclosing(self._run(messages, turn.resumption, turn.progress)) as events:
             async for event in events:
                 yield event
+
+    def repeats(self, tool: str) -> bool:
+        """Whether a call that broke off may be run again. What a toolset says of its tools is not believed."""
+        return tool in self.tools and self.tools[tool].idempotent
 
     async def agent_turn(
         self,
@@ -107,11 +115,13 @@ class ChatCompletionsAgent:
         """Closes the connections to the model's server, and the toolsets."""
         await asyncio.gather(self.model.close(), *(toolset.close() for toolset in self.toolsets))
 
-    async def _run(self, messages: list[Message], resumption: Resumption | None) -> AsyncGenerator[Event | str]:
+    async def _run(
+        self, messages: list[Message], resumption: Resumption | None, progress: Sequence[Message] = ()
+    ) -> AsyncGenerator[Event | str]:
         """Answers the last message; `messages` grows by what is said."""
         tools = await open_toolsets(self.tools, self.toolsets)
         loop = ToolLoop(self.model, self.instructions, tools, messages, self.max_steps)
-        async with aclosing(loop.run(resumption)) as events:
+        async with aclosing(loop.run(resumption, progress)) as events:
             async for event in events:
                 yield event
 

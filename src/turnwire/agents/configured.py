@@ -27,6 +27,7 @@ def build_configured(
         instructions=wanted.instructions,
         tools=[*tools, *(servers[name] for name in wanted.mcp)],
         max_steps=wanted.max_steps,
+        on_crash=wanted.on_crash,
         base_url=wanted.model_url or settings.model_url,
         api_key=_key_of(wanted, settings),
         api=wanted.model_api or settings.model_api,

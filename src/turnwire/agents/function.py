@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from turnwire.core.contracts import OnCrash
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
 
@@ -12,6 +13,8 @@ class FunctionAgent:
     """Wraps `async def answer(turn) -> str | None`. Its text may come by `emit(TokenEvent(...))` too."""
 
     takes_attachments = False
+    on_crash: OnCrash = "close"
+    repeats: Callable[[str], bool] | None = None
 
     def __init__(self, answer: AnswerFunction) -> None:
         self._answer = answer

@@ -58,3 +58,9 @@ def kind_of(given: Any) -> Kind | None:
     # The package is told by its top name alone: SDKs move their classes between their own modules.
     classes = {(base.__module__.partition(".")[0], base.__name__) for base in type(given).__mro__}
     return next((kind for kind in KINDS if kind.classes & classes), None)
+
+
+def is_adapter(given: Any) -> bool:
+    """Whether it is an agent of an SDK that was wrapped already."""
+    adapters = {f"turnwire.agents.{kind.adapter.partition(':')[0]}" for kind in KINDS}
+    return any(base.__module__.startswith(tuple(adapters)) for base in type(given).__mro__)

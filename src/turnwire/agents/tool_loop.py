@@ -1,7 +1,7 @@
 """A model with tools: it is asked, its tools are run, and it is asked again, until it has answered.
 
 Where a tool needs a person's word, those that do not are run first; then the loop waits, with nothing held but a
-checkpoint.
+checkpoint. A loop that was broken off goes on from the messages of its finished steps.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from turnwire.tools import Tool, ToolOutcome, read_arguments, run_tool
 
 _MOST_CALLS_IN_A_REPLY = 64
 _MOST_TOOLS_AT_ONCE = 8
+_PARAGRAPH = "\n\n"
 
 
 class _Call(Struct, frozen=True):
@@ -32,6 +33,7 @@ class _Call(Struct, frozen=True):
     call_id: str
     tool: str
     args: dict[str, Any] | None
+    is_decided: bool = False
     denial: str | None = None
 
 
@@ -59,46 +61,86 @@ class ToolLoop:
         self._call_ids = {call.call_id for message in messages for call in message.tool_calls}
         self._said = ""
         self._wishes: list[ToolWish] = []
+        self._step = 0
+        self._has_spoken = False
 
-    async def run(self, resumption: Resumption | None = None) -> AsyncGenerator[Event | str]:
-        """Raises ModelError, AgentError `max_turns` when the model is never done, and WaitForApproval."""
-        has_spoken, first_step = False, 1
-        if resumption is not None:
-            left = _read_checkpoint(resumption.checkpoint)
-            self.messages += left.said
-            has_spoken, first_step = left.has_spoken, left.step + 1
-            async with aclosing(self._run_tools(_decided_calls(resumption.decisions))) as results:
+    async def run(
+        self, resumption: Resumption | None = None, progress: Sequence[Message] = ()
+    ) -> AsyncGenerator[Event | str]:
+        """Raises ModelError, AgentError `max_turns` when the model is never done, and WaitForApproval.
+
+        With `progress` it goes on from there, and from a checkpoint otherwise.
+        """
+        calls = self._take_up(progress, resumption) if progress else self._return_to(resumption)
+        while True:
+            async with aclosing(self._call(calls)) as results:
                 async for event in results:
                     yield event
-        for step in range(first_step, self._max_steps + 1):
+            if self._step >= self._max_steps:
+                break
+            self._step += 1
             async with aclosing(self._ask()) as pieces:
                 async for piece in pieces:
-                    if isinstance(piece, str) and has_spoken:
-                        has_spoken = False
-                        yield "\n\n"  # It said something before its tools; what comes now is another thought.
+                    if isinstance(piece, str) and self._has_spoken:
+                        self._has_spoken = False
+                        yield _PARAGRAPH  # It said something before its tools; what comes now is another thought.
                     yield piece
             requests = self._requests()
             self.messages.append(Message("assistant", self._said, tool_calls=requests))
             if not requests:
                 return
-            if step == self._max_steps:
+            if self._step == self._max_steps:
                 break  # Nobody would read what the tools give.
-            has_spoken = has_spoken or bool(self._said)
+            self._has_spoken = self._has_spoken or bool(self._said)
             for request in requests:
                 yield ToolCallEvent(request.call_id, request.tool, request.args)
             calls = [_Call(wish.call_id, wish.tool, read_arguments(wish.arguments)) for wish in self._wishes]
-            asked = [call for call in calls if self._needs_approval(call)]
-            async with aclosing(self._run_tools([call for call in calls if call not in asked])) as results:
-                async for event in results:
-                    yield event
-            if asked:
-                checkpoint = _Checkpoint(self.messages[self._given :], step, has_spoken)
-                requests = [ApprovalRequestEvent(call.call_id, call.tool, call.args or {}) for call in asked]
-                raise WaitForApproval(requests, _write_checkpoint(checkpoint))
         raise AgentError(
             f"The model was asked {self._max_steps} times and still wants to call tools; ask for less at once.",
             code="max_turns",
         )
+
+    def _return_to(self, resumption: Resumption | None) -> list[_Call]:
+        """Goes back to where it waited. The calls that were decided about."""
+        if resumption is None:
+            return []
+        left = _read_checkpoint(resumption.checkpoint)
+        self.messages += left.said
+        self._has_spoken, self._step = left.has_spoken, left.step
+        return list(map(_decided_call, resumption.decisions))
+
+    def _take_up(self, progress: Sequence[Message], resumption: Resumption | None) -> list[_Call]:
+        """Goes back to the last step that is known. The calls that have no result."""
+        for message in progress:
+            said = message.content
+            if message.role == "assistant":
+                # The empty line is the loop's, not the model's.
+                said = said.removeprefix(_PARAGRAPH) if self._has_spoken else said
+                self._has_spoken = self._has_spoken or bool(said)
+                self._step += bool(message.tool_calls)
+            self.messages.append(structs.replace(message, content=said))
+        self._call_ids |= {call.call_id for message in progress for call in message.tool_calls}
+        ended = {message.call_id for message in progress}
+        decided = {decision.call_id: decision for decision in resumption.decisions} if resumption else {}
+        return [
+            _decided_call(decided[call.call_id])
+            if call.call_id in decided
+            else _Call(call.call_id, call.tool, call.args)
+            for message in progress
+            for call in message.tool_calls
+            if call.call_id not in ended
+        ]
+
+    async def _call(self, calls: Sequence[_Call]) -> AsyncGenerator[Event]:
+        """Runs the calls that need nobody, then waits for those that do."""
+        asked = [call for call in calls if self._needs_approval(call)]
+        async with aclosing(self._run_tools([call for call in calls if call not in asked])) as results:
+            async for event in results:
+                yield event
+        if asked:
+            checkpoint = _Checkpoint(self.messages[self._given :], self._step, self._has_spoken)
+            requests = [ApprovalRequestEvent(call.call_id, call.tool, call.args or {}) for call in asked]
+            raise WaitForApproval(requests, _write_checkpoint(checkpoint))
 
     async def _ask(self) -> AsyncGenerator[Event | str]:
         """One answer of the model, into `_said` and `_wishes`."""
@@ -131,7 +173,7 @@ class ToolLoop:
 
     def _needs_approval(self, call: _Call) -> bool:
         tool = self._tools.get(call.tool)
-        return tool is not None and call.args is not None and tool.asks(call.args)
+        return tool is not None and call.args is not None and not call.is_decided and tool.asks(call.args)
 
     async def _run_tools(self, calls: Sequence[_Call]) -> AsyncGenerator[Event]:
         """All at once; each is told the moment it ends, and the model in the order it asked."""
@@ -164,11 +206,9 @@ class ToolLoop:
             return await run_tool(tool, call.args, call_id=call.call_id)
 
 
-def _decided_calls(decisions: Sequence[Decision]) -> list[_Call]:
-    return [
-        _Call(decision.call_id, decision.tool, decision.args, None if decision.approved else decision.denial)
-        for decision in decisions
-    ]
+def _decided_call(decision: Decision) -> _Call:
+    denial = None if decision.approved else decision.denial
+    return _Call(decision.call_id, decision.tool, decision.args, is_decided=True, denial=denial)
 
 
 def _write_checkpoint(checkpoint: _Checkpoint) -> bytes:

@@ -2,7 +2,21 @@
 
 import typer
 
-from turnwire.cli import chat, compare, doctor, extensions, index, keys, move, serve, turns
+from turnwire.cli import (
+    backup,
+    chat,
+    compare,
+    doctor,
+    extensions,
+    index,
+    inspect,
+    keys,
+    move,
+    serve,
+    top,
+    turns,
+    worker,
+)
 
 app = typer.Typer(
     name="turnwire",
@@ -14,12 +28,16 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("serve")(serve.serve)
+app.command("worker")(worker.worker)
 app.command("chat")(chat.chat)
 app.command("ask")(chat.ask)
 app.command("index")(index.index)
 app.command("compare")(compare.compare)
 app.command("turns")(turns.turns)
 app.command("tail")(turns.tail)
+app.command("inspect")(inspect.inspect)
+app.command("top")(top.top)
+app.command("backup")(backup.backup)
 app.add_typer(keys.app, name="keys")
 app.add_typer(extensions.app, name="extensions")
 app.command("move")(move.move)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from turnwire.cli.options import Data
+from turnwire.cli.options import Data, Key, Url
 
 if TYPE_CHECKING:
     from turnwire.channels.console.hosts import Host
@@ -22,13 +22,6 @@ _PATIENCE_SECONDS = 0.5
 COMPLETED, FAILED, USAGE, INTERRUPTED, CANCELLED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 """What `ask` exits with. A turn that was stopped, and a reader that went away, are told as by any other program."""
 
-Url = Annotated[
-    str | None,
-    typer.Option(help="The server to talk to; by default the one that serves the data folder.", envvar="TURNWIRE_URL"),
-]
-Key = Annotated[
-    str | None, typer.Option(help="Your API key, if the server wants one.", envvar="TURNWIRE_API_KEY", show_envvar=True)
-]
 Agents = Annotated[
     list[str] | None,
     typer.Option(

@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 
-_SCOPES = ("read", "write", "approve")
+_SCOPES = ("read", "write", "approve", "operate")
+_DEFAULT_SCOPES = _SCOPES[:3]
 
 
 @app.command()
 def create(
     principal: Annotated[str, typer.Argument(help="Whose key it is; their sessions are theirs alone.")],
     data: Data,
-    scope: Annotated[list[str] | None, typer.Option(help="read, write or approve; all of them by default.")] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="read, write, approve or operate; the first three by default.")
+    ] = None,
     days: Annotated[
         float | None, typer.Option(min=0, max=36_500, help="How long it is valid; for ever by default.")
     ] = None,
@@ -34,7 +37,7 @@ def create(
     # The same as over HTTP, where the server checks it.
     if not re.fullmatch(r"[A-Za-z0-9._:@-]{1,128}", principal):
         fail("principal: only letters, digits and . _ : @ - are allowed, and no more than 128 of them")
-    scopes = scope or list(_SCOPES)
+    scopes = scope or list(_DEFAULT_SCOPES)
     if unknown := set(scopes) - set(_SCOPES):
         fail(f"--scope: there is no {', '.join(sorted(unknown))}; there is {', '.join(_SCOPES)}")
     expires = None if days is None else int((datetime.now(UTC) + timedelta(days=days)).timestamp() * 1000)

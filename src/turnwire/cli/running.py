@@ -14,6 +14,8 @@ _NAME = "server.json"
 
 def announce(data: Path, url: str, control_token: str) -> None:
     """Leaves word of this server for who may read the folder: the token lets them manage keys."""
+    # With the logs in a database, this may be the first that is written here.
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = data / _NAME
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -55,12 +57,12 @@ def call(data: Path, method: str, path: str, body: dict[str, Any] | None = None)
         with opener.open(request, timeout=10) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
-        fail(_told(error))
+        fail(told(error))
     except OSError as error:
         fail(f"the server at {server['url']} does not answer: {error}")
 
 
-def _told(error: urllib.error.HTTPError) -> str:
+def told(error: urllib.error.HTTPError) -> str:
     try:
         return json.load(error)["error"]["message"]
     except (ValueError, KeyError):

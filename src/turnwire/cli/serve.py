@@ -1,34 +1,38 @@
 """`turnwire serve`."""
 
 import asyncio
-import logging
-import os
-import shutil
-import socket
 import sys
+from collections.abc import Sequence
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnwire.cli.options import fail
+from turnwire.cli.building import TO_POSTGRES, begin_logging, build, read_given
+from turnwire.cli.options import (
+    Agents,
+    Config,
+    DatabaseUrl,
+    DataSetting,
+    Docs,
+    Extensions,
+    LogLevel,
+    Vault,
+    Watch,
+    fail,
+)
 
-_SEND_BUFFER_BYTES = 128 * 1024
+if TYPE_CHECKING:
+    from turnwire.cli.supervised import Line
+
+# What ends after the turns: extensions, agents that close something, connections to the database.
+_WINDING_UP_SECONDS = 30.0
 
 
 def serve(
-    data: Annotated[
-        Path | None,
-        typer.Option(help="The folder that holds the logs.", show_default="$TURNWIRE_DATA, or ~/.local/share/turnwire"),
-    ] = None,
-    database_url: Annotated[
-        str | None,
-        typer.Option(help="A PostgreSQL database that holds the logs instead.", show_default="$TURNWIRE_DATABASE_URL"),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings; the environment goes before it.", dir_okay=False)
-    ] = None,
+    data: DataSetting = None,
+    database_url: DatabaseUrl = None,
+    config: Config = None,
     host: Annotated[
         str | None,
         typer.Option(help="The address to listen on; all but loopback need an API key.", show_default="127.0.0.1"),
@@ -36,178 +40,109 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="The port to listen on; 0 picks a free one.", show_default="8420")
     ] = None,
-    agent: Annotated[
-        list[str] | None,
-        typer.Option(help="Who answers, as [bold]module:name[/] or [bold]name=module:name[/]; may be repeated."),
-    ] = None,
-    docs: Annotated[
-        list[Path] | None,
-        typer.Option(help="A file or folder of documents to answer from; may be repeated.", exists=True),
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Read documents again when they change.")] = False,
-    extensions: Annotated[
-        list[Path] | None,
-        typer.Option(help="A folder of extensions, or one extension; may be repeated.", exists=True),
-    ] = None,
+    agent: Agents = None,
+    docs: Docs = None,
+    watch: Watch = False,
+    vault: Vault = None,
+    extensions: Extensions = None,
     workers: Annotated[int, typer.Option(help="How many processes; more than one needs PostgreSQL.")] = 1,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    log_level: LogLevel = "warning",
 ) -> None:
     """Run agents and serve their turns. With none, answers come from documents: yours, or Turnwire's own."""
-    if workers != 1:
-        fail("the SQLite store is written by one process; --workers above 1 comes with the PostgreSQL store")
-    settings = _settings(config, data=data, database_url=database_url, host=host, port=port)
+    from turnwire.cli.supervised import Line
+
+    settings = read_given(config, data=data, database_url=database_url, host=host, port=port, vault=vault)
+    begin_logging(settings, log_level)
+    line = Line.inherited()
+    if line is None:
+        _check(settings, workers)
+        place = settings.data if settings.database_url is None else "PostgreSQL"
+        typer.echo(f"Starting Turnwire with the logs in {place} …")
+        if workers > 1:
+            sys.exit(_supervise(settings, workers))
+    # Of several processes the first one runs them: two would answer everything twice.
+    wanted = extensions or [] if line is None or line.orders.number == 1 else None
+    token = line.orders.control_token if line is not None else None
+    turnwire = build(settings, agent or [], docs or [], watch, wanted, token)
+    if line is None:
+        _serve_alone(turnwire)
+    else:
+        _serve_with_others(turnwire, line)
+
+
+def _check(settings: Any, workers: int) -> None:
+    if workers < 1:
+        fail("--workers: there must be one at least")
+    if workers > 1 and settings.database_url is None:
+        fail(
+            "the SQLite store is written by one process; --workers above 1 needs PostgreSQL, "
+            f"which any number can share.\n{TO_POSTGRES}"
+        )
+    if workers > 1 and sys.platform == "win32":
+        fail("--workers above 1 needs a system that hands sockets on to processes; start several servers instead")
     if not _is_loopback(settings.host) and not _has_keys(settings):
         fail(
             f"listening on {settings.host} would let the network in, and there is no API key yet.\n"
             f"Make one first: turnwire keys create NAME --data {settings.data}"
         )
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    place = settings.data if settings.database_url is None else "PostgreSQL"
-    typer.echo(f"Starting Turnwire with the logs in {place} …")
-    _run(_build(settings, agent or [], docs or [], watch, extensions or []), settings.host, settings.port)
 
 
-def _settings(config: Path | None, **options: Any) -> Any:
-    from turnwire.settings import read_settings
-
-    try:
-        return read_settings(config, **{name: value for name, value in options.items() if value is not None})
-    except ValueError as error:
-        fail(str(error))
-
-
-def _build(settings: Any, agents: list[str], docs: list[Path], watch: bool, extensions: list[Path]) -> Any:
-    from turnwire.assembly import load_agent
-    from turnwire.core.errors import TurnwireError
-    from turnwire.server import Turnwire
-
-    named: dict[str, Any] = {}
-    for reference in agents:
-        name, equals, target = reference.rpartition("=")
-        try:
-            named[name if equals else target.rpartition(":")[2]] = load_agent(target)
-        except ValueError as error:
-            fail(f"--agent: {error}")
-    try:
-        return Turnwire(
-            agents=named,
-            store="sqlite" if settings.database_url is None else "postgres",
-            settings=settings,
-            docs=docs,
-            watch=watch,
-            extensions=extensions,
-        )
-    except (TurnwireError, ValueError) as error:
-        fail(str(error))
-
-
-def _run(turnwire: Any, host: str, port: int) -> None:
-    import uvicorn
-
+def _serve_alone(turnwire: Any) -> None:
     from turnwire.cli import running
+    from turnwire.cli.listening import WebServer, listen, url_of
+    from turnwire.cli.welcome import show, welcome
 
-    listening = _listen(host, port)
-    port = listening.getsockname()[1]
-    turnwire.settings.port = port
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    settings = turnwire.settings
+    listening = listen(settings.host, settings.port)
+    settings.port = listening.getsockname()[1]
+    url = url_of(settings.host, listening)
 
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            if not self.should_exit:
-                running.announce(turnwire.settings.data, url, turnwire.control_token)
-                _welcome(turnwire, url)
+    def started() -> None:
+        running.announce(settings.data, url, turnwire.control_token)
+        show(welcome(turnwire, url))
 
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            # Before the process may end: uvicorn raises the signal again when it is done.
-            running.withdraw(turnwire.settings.data)
-            await super().shutdown(sockets)
-            if turnwire.runner.has_left_behind:
-                # Everything is committed and closed; an agent that will not stop must not keep the process.
-                os._exit(0)
-
-    config = uvicorn.Config(
-        turnwire.asgi(),
-        http="httptools",
-        loop="auto",
-        ws="websockets-sansio",
-        ws_max_size=turnwire.settings.max_body_bytes,
-        ws_ping_interval=turnwire.settings.heartbeat,
-        ws_ping_timeout=turnwire.settings.write_timeout,
-        # Tokens are too short to be worth it, and it takes memory for every socket.
-        ws_per_message_deflate=False,
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        # A backstop: streams are ended, and turns wound down, by ourselves.
-        timeout_graceful_shutdown=int(turnwire.settings.shutdown_grace) + 1,
-    )
-    server = Server(config)
+    server = WebServer(turnwire, started, lambda: running.withdraw(settings.data))
     server.run(sockets=[listening])
     if not server.started:
         sys.exit(1)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit it: a reader that takes nothing holds this much in the kernel, not megabytes.
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+def _serve_with_others(turnwire: Any, line: "Line") -> None:
+    from turnwire.cli.listening import WebServer, url_of
+    from turnwire.cli.welcome import welcome
+
+    settings = turnwire.settings
+    settings.port = line.listening.getsockname()[1]
+
+    def started() -> None:
+        line.follow(turnwire, server.refuse_connections)
+        line.say_ready(welcome(turnwire, url_of(settings.host, line.listening)))
+
+    server = WebServer(turnwire, started, lambda: None)
+    server.run(sockets=[line.listening])
+    if not server.started:
+        sys.exit(1)
+
+
+def _supervise(settings: Any, workers: int) -> int:
+    from turnwire.cli import running
+    from turnwire.cli.listening import listen, url_of
+    from turnwire.cli.supervising import Supervisor
+    from turnwire.cli.welcome import show
+    from turnwire.server.auth import new_control_token
+
+    listening = listen(settings.host, settings.port)
+    url, token = url_of(settings.host, listening), new_control_token()
+
+    def announce(lines: Sequence[str]) -> None:
+        running.announce(settings.data, url, token)
+        show([*lines, f"[dim]In {workers} processes; `kill -HUP` replaces them one by one.[/]\n"])
+
+    patience = settings.drain_delay + settings.shutdown_grace + _WINDING_UP_SECONDS
     try:
-        listening.bind((host, port))
-    except OSError as error:
-        fail(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port")
-    listening.listen(2048)
-    listening.setblocking(False)
-    return listening
-
-
-def _welcome(turnwire: Any, url: str) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(highlight=False)
-    names = ", ".join(turnwire.agents)
-    console.print(f"\n[bold]Turnwire[/] is listening on [bold cyan]{url}[/]   agents: {names}\n")
-    if turnwire.librarian is not None:
-        console.print(f"[dim]Answers come from[/] {_sources(turnwire)}")
-    for hosted in turnwire.kernel.extensions.values():
-        # That the channels of our own run which nobody has set up is no news.
-        is_news = hosted.is_up and (hosted.found.source != "bundled" or hosted.manifest.secrets)
-        if is_news or hosted.state == "failed":
-            told = "".join(f": {part}" for part in (hosted.message, hosted.hint) if part)
-            console.print(f"[dim]Extension[/] {hosted.id} [dim]{hosted.state}[/]{escape(told)}", soft_wrap=True)
-    # As it was called, if it is not on the PATH.
-    program = "turnwire" if shutil.which("turnwire") else os.path.relpath(sys.argv[0])
-    console.print("[dim]Talk to it from another terminal:[/]")
-    _command(console, f"{program} chat --data {turnwire.settings.data}")
-    console.print("[dim]Ask, and watch the answer being made:[/]")
-    if turnwire.librarian is not None:
-        message = """{"message": "What happens when the process is killed?"}"""
-        route = "/v1/rag/sessions/hello/messages/stream"
-    else:
-        message, route = """{"message": "Hello"}""", "/chat/stream"
-    _command(console, f"curl -N {url}{route} -H 'Content-Type: application/json' -d '{message}'")
-    console.print("[dim]Break it off at any moment and go on after the last id you saw:[/]")
-    _command(console, f"curl -N '{url}/v1/turns/TURN_ID/events?after=12'")
-    console.print("[dim]Watch the newest turn from another terminal:[/]")
-    _command(console, f"{program} tail --data {turnwire.settings.data}")
-    console.print(f"[dim]All routes:[/] {url}/docs   [dim]Stop: Ctrl+C[/]\n")
-
-
-def _sources(turnwire: Any) -> str:
-    roots = [root.path for root in turnwire.librarian.roots if not root.is_own]
-    if not roots:
-        return "Turnwire's own documentation; give it yours with --docs PATH"
-    model = turnwire.settings.model
-    return f"{', '.join(map(str, roots))}, {f'written by {model}' if model else 'quoted (no model is configured)'}"
-
-
-def _command(console: Any, text: str) -> None:
-    # Unwrapped, so that it can be copied as it stands.
-    console.print(f"  {text}", soft_wrap=True, markup=False)
+        return asyncio.run(Supervisor(listening, workers, token, patience, announce).run())
+    finally:
+        running.withdraw(settings.data)
 
 
 def _is_loopback(host: str) -> bool:

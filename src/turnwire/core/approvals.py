@@ -14,7 +14,10 @@ from turnwire.core.events import ApprovalRequestEvent
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What was decided about one call. `args` are those that the person saw; no others may be used."""
+    """What was decided about one call. `args` are those that the person saw; no others may be used.
+
+    `is_repeat` says that the call was under way when its worker was lost: it may have been done already.
+    """
 
     call_id: str
     tool: str
@@ -22,10 +25,14 @@ class Decision(Struct, frozen=True, kw_only=True):
     approved: bool
     reason: str | None = None
     by: str | None = None
+    is_repeat: bool = False
 
     @property
     def denial(self) -> str:
         """What a model is told of a call that was denied."""
+        if self.is_repeat:
+            why = f" ({self.reason})" if self.reason else ""
+            return f"Outcome unknown: it broke off while it ran, and the user did not allow it to run again{why}."
         return f"Denied: {self.reason}" if self.reason else "Denied: the user did not allow this."
 
 

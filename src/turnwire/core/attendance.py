@@ -11,6 +11,8 @@ logger = logging.getLogger("turnwire.runner")
 
 # A stream that the server itself closed (a deploy, a slow reader) is expected back within this time.
 _RETURN_SECONDS = 30.0
+# That somebody has begun to read in another process is noted in the store after this long at most.
+_NOTED_SECONDS = 0.5
 
 
 class Attendance:
@@ -44,6 +46,8 @@ class Attendance:
         if read.count > 0:
             return
         grace = read.grace if by_client else max(read.grace, _RETURN_SECONDS)
+        if self._store.is_shared:
+            grace = max(grace, _NOTED_SECONDS)
         read.clock = asyncio.get_running_loop().call_later(grace, lambda: self._spawn(self._go(turn_id)))
 
     def forget(self, turn_id: str) -> None:

@@ -22,6 +22,8 @@ SHUTDOWN = Stop(
     "shutdown",
     ErrorEvent("The server was stopped while it worked on this answer.", "interrupted", retryable=True),
 )
+HANDED_BACK = Stop("interrupted", "handed_back")
+"""Between two steps of a turn that another worker goes on with."""
 WORKER_LOST = Stop(
     "interrupted",
     "worker_lost",

@@ -4,6 +4,7 @@ Imported by everyone, imports nobody but the plain values. A backend that cannot
 promise here needs a smaller interface, not an exception.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal, Protocol
 
@@ -15,9 +16,13 @@ from turnwire.core.logged import LoggedEvent
 from turnwire.core.sessions import Session
 from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
 
+logger = logging.getLogger("turnwire.runner")
+
 OnBusy = Literal["enqueue", "reject", "interrupt"]
+OnCrash = Literal["close", "resume"]
 RUNNABLE = "runnable"
-Scope = Literal["read", "write", "approve"]
+KEYS = "keys"
+Scope = Literal["read", "write", "approve", "operate"]
 
 
 class Agent(Protocol):
@@ -29,6 +34,10 @@ class Agent(Protocol):
 
     One that says `takes_attachments = True` finds the files that came with the message in
     `turn.options["attachments"]`; to any other, a message that has some is refused.
+
+    One that says `on_crash = "resume"` is called again when the worker that ran it is lost, and goes on from
+    `turn.progress`. A call that was under way is run again if its method `repeats(tool)` says so; otherwise a person
+    is asked. The turn of any other ends as interrupted.
     """
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]: ...
@@ -36,6 +45,20 @@ class Agent(Protocol):
 
 def takes_attachments(agent: object) -> bool:
     return getattr(agent, "takes_attachments", False) is True
+
+
+def resumes(agent: object) -> bool:
+    return getattr(agent, "on_crash", "close") == "resume"
+
+
+def repeats(agent: object, tool: str) -> bool:
+    says: Callable[[str], object] | None = getattr(agent, "repeats", None)
+    try:
+        return says is not None and says(tool) is True
+    except Exception:
+        # Who cannot say that it is harmless has not said so.
+        logger.exception("whether %s may be run again cannot be told; a person is asked", tool)
+        return False
 
 
 class Historian(Protocol):
@@ -140,7 +163,8 @@ class LogReader(Protocol):
         """Calls `wake` on the event loop after commits to a turn, with what was committed, or with
         nothing where only the fact is known. With a session's id: after a turn was accepted in it, or it was deleted.
         With a worker's id: after a command to a turn that it runs. With `RUNNABLE`: when a turn may have become ready
-        to be run. A hint: it may come late, twice or never for what happened before. Returns what ends it.
+        to be run. With `KEYS`: after an API key was made or revoked in another process. A hint: it may come late, twice
+        or never for what happened before. Returns what ends it.
         """
         ...
 
@@ -272,6 +296,10 @@ class TurnStore(LogReader, Protocol):
         """The turns of a session that have not ended, in the order they were accepted."""
         ...
 
+    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        """The turns that have not ended, of this principal or of everybody, in the order they were accepted."""
+        ...
+
     async def waiting(self, until: int | None = None) -> list[TurnRecord]:
         """The turns that wait for a person; with `until`, those whose time is over by then."""
         ...
@@ -289,6 +317,33 @@ class TurnStore(LogReader, Protocol):
 
     async def maintain(self, *, expire_before: int) -> None:
         """Seals logs of ended turns, and drops the events (not the state) of those that ended before then."""
+        ...
+
+
+class Notice(Struct, frozen=True):
+    """An ended turn of which somebody outside is yet to be told; `attempts` have failed so far."""
+
+    record: TurnRecord
+    attempts: int
+
+
+class Outbox(Protocol):
+    """Which ended turns somebody outside is yet to be told of.
+
+    A store that was told to keep one adds a turn in the step that ends it, so none is forgotten, whoever dies when.
+    A turn that is erased is nobody's news any more.
+    """
+
+    async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
+        """Those whose time has come. Nobody is given them again before `until`, unless they are put off to earlier."""
+        ...
+
+    async def put_off(self, turn_id: str, due_at: int) -> None:
+        """The attempt has failed and is counted; the next one may be made at `due_at`."""
+        ...
+
+    async def dismiss(self, turn_id: str) -> None:
+        """It is told, or given up."""
         ...
 
 
@@ -338,7 +393,7 @@ class KeyStore(Protocol):
         ...
 
 
-class Store(TurnStore, SessionStore, KeyStore, Protocol):
+class Store(TurnStore, SessionStore, KeyStore, Outbox, Protocol):
     """All of it in one place, so that a turn and its session change in one step."""
 
     @property

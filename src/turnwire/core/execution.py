@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 import msgspec
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
-from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Stop
-from turnwire.core.contracts import Agent, Historian, Parking, Refusal, Store, takes_attachments
+from turnwire.core.cancellation import HANDED_BACK, SHUTDOWN, WORKER_LOST, Stop
+from turnwire.core.context import enter_turn
+from turnwire.core.contracts import Agent, Historian, Parking, Refusal, Store, resumes, takes_attachments
 from turnwire.core.emit import set_running_turn
 from turnwire.core.encoding import encode_event
 from turnwire.core.errors import (
@@ -29,18 +30,22 @@ from turnwire.core.events import (
     ResponseEvent,
     TokenEvent,
     ToolCallEvent,
+    ToolResultEvent,
 )
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
 from turnwire.core.logged import now_ms
 from turnwire.core.metering import Meter
+from turnwire.core.restarting import calls_under_way, may_go_on, progress, set_aside
 from turnwire.core.turns import Message, Turn, TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
 
 
 class Execution:
-    """Runs one turn in one task. `finished` is done when its end is committed, or cannot be, or when it is parked."""
+    """Runs one turn in one task. `finished` is done when its end is committed, or cannot be, or when it is set aside:
+    parked, or left for another worker.
+    """
 
     def __init__(
         self,
@@ -61,11 +66,13 @@ class Execution:
         self.record = record
         self._limits = limits
         self._on_finished = on_finished
-        self.is_parked = False
+        self.is_set_aside = False
         self._historian = historian
         self._meter = meter
         self._log: TurnLog | None = None
         self._decided: dict[str, Decision] = {}
+        self._standing: list[Event] = []
+        self._is_leaving = False
         self._stop: Stop | None = None
         self._ending = False
         self._is_abandoned = False
@@ -81,8 +88,11 @@ class Execution:
         if self.task is None or self._log is None:
             return  # Not begun yet: `run` looks at `_stop` before it calls the agent.
         self.task.cancel()
-        patience = self._limits.cancel_patience if patience is None else patience
-        self._patience = asyncio.get_running_loop().call_later(patience, self._leave_behind)
+        self._lose_patience(self._limits.cancel_patience if patience is None else patience)
+
+    def hand_back(self) -> None:
+        """Asks the turn to be left for another worker when its next step has ended, if its agent can go on there."""
+        self._is_leaving = self._agent is not None and resumes(self._agent)
 
     def abandon(self) -> None:
         """Lets go of a turn that another worker may have by now: the agent is stopped, and nothing more is written."""
@@ -94,6 +104,7 @@ class Execution:
             self._finish()
 
     async def run(self) -> None:
+        enter_turn(self.turn_id, self.session_id)
         log = TurnLog(self._store, self.record, self._limits, self._store_failed)
         try:
             await log.restore()
@@ -111,7 +122,7 @@ class Execution:
         except BaseException as error:
             await self._end(self._stop or self._verdict(error))
         else:
-            if not self.is_parked:
+            if not self.is_set_aside:
                 await self._end(self._stop)
 
     async def _answer(self, log: TurnLog) -> WaitForApproval | None:
@@ -120,10 +131,13 @@ class Execution:
             return None
         if self._agent is None:
             raise AgentNotFoundError(self.record.agent)
+        if self._is_leaving:
+            self._stop = HANDED_BACK
+            return None
         if self.record.options.get("attachments") and not takes_attachments(self._agent):
             # It was another agent of that name that the turn was accepted for, before a restart.
             raise AttachmentsNotTakenError(self.record.agent)
-        await self._meter.begin(log.fold.state())
+        await self._meter.begin(log.fold)
         clock = asyncio.get_running_loop().call_later(self._seconds_left(log), self._time_out)
         set_running_turn(log, self._note)
         try:
@@ -149,6 +163,7 @@ class Execution:
             history=history,
             options=record.options,
             resumption=await self._resumption(log),
+            progress=self._progress(log),
         )
 
     async def _told_history(self) -> tuple[Message, ...]:
@@ -165,6 +180,12 @@ class Execution:
             return None
         self._decided = {decision.call_id: decision for decision in decisions}
         return Resumption(decisions, await self._store.checkpoint(self.turn_id))
+
+    def _progress(self, log: TurnLog) -> tuple[Message, ...]:
+        if self._agent is None or not resumes(self._agent):
+            return ()
+        self._standing = [ToolCallEvent(call.id, call.name, call.args) for call in calls_under_way(log.fold)]
+        return progress(log.fold)
 
     def _seconds_left(self, log: TurnLog) -> float:
         """The turn's clock stands still while it waits for a person."""
@@ -184,7 +205,7 @@ class Execution:
             # It is handed over, and who has seen the turn wait must not see it end because the process does.
             await _see_through(asyncio.create_task(log.flush()))
         if self._stop is None:
-            self.is_parked = True
+            self.is_set_aside = True
             self._finish()
 
     async def _write_all(self, log: TurnLog, answer: AsyncIterator[Event | str]) -> None:
@@ -218,6 +239,8 @@ class Execution:
             case ToolCallEvent(call_id=call_id) if call_id in self._decided:
                 # It is in the log since it was asked for.
                 _check_arguments(event, self._decided[call_id])
+            case ToolCallEvent() if self._standing and (kept := encode_event(event)[0]) in self._standing:
+                self._standing.remove(kept)  # It is in the log since it was first begun.
             case ApprovalRequestEvent() | ApprovalResponseEvent():
                 raise EventRefusedError(
                     f"an agent must not yield {type(event).__name__}; to ask a person, raise WaitForApproval"
@@ -229,6 +252,8 @@ class Execution:
             case _:
                 self._meter.note(event)
                 log.append(event)
+                if self._is_leaving and isinstance(event, ToolResultEvent) and not calls_under_way(log.fold):
+                    self._leave()
 
     def _note(self, event: Event) -> None:
         """An event from inside a tool. An error that is raised there may be caught there, so it stops the turn too."""
@@ -237,6 +262,11 @@ class Execution:
         except TurnwireError as error:
             self.stop(Stop("failed", *self._explain(error)))
             raise
+
+    def _leave(self) -> None:
+        if self._stop is None:
+            self._stop = HANDED_BACK  # The agent is closed where it is: between two steps.
+            self._lose_patience(self._limits.cancel_patience)
 
     def _time_out(self) -> None:
         text = f"The answer took longer than {self._limits.turn_timeout:g} seconds."
@@ -264,6 +294,9 @@ class Execution:
     def _store_failed(self, error: Refusal) -> None:
         self.stop(Stop("failed", error.code, ErrorEvent(str(error), error.code, True)))
 
+    def _lose_patience(self, seconds: float) -> None:
+        self._patience = asyncio.get_running_loop().call_later(seconds, self._leave_behind)
+
     def _leave_behind(self) -> None:
         if not self._ending:
             logger.warning("the agent %r does not stop in turn %s; it is left behind", self.record.agent, self.turn_id)
@@ -282,7 +315,7 @@ class Execution:
         try:
             if stop is None:
                 await log.end("completed", response=self._whole_response(log))
-            else:
+            elif not await self._set_aside(log, stop):
                 await log.end(stop.outcome, reason=stop.reason, error=stop.error)
         except FencedError:
             logger.warning("turn %s was taken over by another worker", self.turn_id)
@@ -290,6 +323,11 @@ class Execution:
             await self._write_failed_end(log, error)
         finally:
             self._finish()
+
+    async def _set_aside(self, log: TurnLog, stop: Stop) -> bool:
+        if self._agent is not None and may_go_on(self._agent, stop):
+            self.is_set_aside = await set_aside(log, self._store, self._agent, self._limits, stop)
+        return self.is_set_aside
 
     async def _write_failed_end(self, log: TurnLog, error: StoreError) -> None:
         try:

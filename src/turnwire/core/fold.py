@@ -33,6 +33,9 @@ from turnwire.core.events import (
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import Step, TurnState
 
+OPENING = 2
+"""The position of the last event that a log is opened with."""
+
 
 class TurnFold:
     """Folds a log, event by event, into a `TurnState`."""
@@ -48,12 +51,20 @@ class TurnFold:
         self._citation_positions: list[int] = []
         # What was changed at which position, and what it was before, for a restart to take back.
         self._changes: list[tuple[int, Step | TurnState, str, Any]] = []
+        # Requests and decisions, and what they come to.
+        self._approvals: list[tuple[int, ApprovalRequestEvent | ApprovalResponseEvent]] = []
         self._asked: dict[str, ApprovalRequestEvent] = {}
         self._decided: dict[str, ApprovalResponseEvent] = {}
         self._parked_for: list[str] = []
+        # Where the steps of the turn's own agent have ended, and where each of its calls has, by where it began.
+        self._borders: list[int] = [OPENING]
+        self._ended_at: dict[int, int] = {}
+        self._restarts: list[int] = []
         self._waiting_since = 0
         self.waited_ms = 0
         """How long the turn has waited for people."""
+        self.steps_taken = 0
+        """Tool calls and searches, also those that a restart has made void."""
 
     def add(self, logged: LoggedEvent) -> None:
         event = logged.event
@@ -84,8 +95,10 @@ class TurnFold:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """What was decided about the calls that the turn was last parked for."""
-        return tuple(decision for call_id in self._parked_for if (decision := self.decision(call_id)))
+        """What was decided about the calls that the turn was last parked for, and that have not ended since."""
+        open_ids = {step.id for step in self._state.steps if step.kind == "tool" and step.state == "running"}
+        decided = (self.decision(call_id) for call_id in self._parked_for if call_id in open_ids)
+        return tuple(decision for decision in decided if decision)
 
     def decision(self, call_id: str) -> Decision | None:
         told = self._decided.get(call_id)
@@ -99,10 +112,29 @@ class TurnFold:
             approved=told.approved,
             reason=told.reason,
             by=told.by,
+            is_repeat=self._is_repeat(call_id),
         )
 
     def has_call(self, call_id: str) -> bool:
         return self._find("tool", call_id) is not None
+
+    @property
+    def own_calls(self) -> list[Step]:
+        """The tool calls of the turn's own agent, in order."""
+        return [step for step in self._state.steps if step.kind == "tool" and not step.agent_path]
+
+    def end_of(self, call: Step) -> int | None:
+        """The position of a call's result."""
+        return self._ended_at.get(call.position)
+
+    @property
+    def border(self) -> int:
+        """The position of the last thing that must not be done again: a call, its result, a person's decision."""
+        return self._borders[-1]
+
+    @property
+    def restarts(self) -> int:
+        return len(self._restarts)
 
     def elapsed(self, at: int) -> int:
         """Milliseconds since the turn was asked for."""
@@ -133,6 +165,7 @@ class TurnFold:
             case ToolCallEvent():
                 self._step(logged, "tool", event.call_id, event.tool, event.args)
                 self._use(event.tool)
+                self._pass_border(logged)
             case ToolProgressEvent():
                 if step := self._find("tool", event.call_id):
                     self._change(logged, step, progress=event.text if event.text is not None else step.progress)
@@ -142,6 +175,8 @@ class TurnFold:
                 outcome = "succeeded" if event.success else "failed"
                 self._change(logged, step, state=outcome, result=event.result, ms=event.ms)
                 self._use(event.tool)
+                self._ended_at[step.position] = logged.position
+                self._pass_border(logged)
             case CitationEvent():
                 state.citations.append(event)
                 self._citation_positions.append(logged.position)
@@ -149,16 +184,21 @@ class TurnFold:
                 step = self._find("tool", event.call_id)
                 step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
                 self._change(logged, step, state="waiting", reason=event.reason)
-                self._ask(logged, event)
+                self._approvals.append((logged.position, event))
+                self._ask(event)
+                self._waiting_since = logged.at
             case ApprovalResponseEvent():
                 if event.call_id in self._asked:
+                    self._approvals.append((logged.position, event))
                     self._decided[event.call_id] = event
+                    self._pass_border(logged)
                     self.waited_ms += logged.at - self._waiting_since
                     self._waiting_since = logged.at
                 if step := self._find("tool", event.call_id):
                     self._change(logged, step, state="running")
             case RestartEvent():
                 self._rewind(event.from_position)
+                self._restarts.append(logged.position)
             case UsageEvent():
                 state.usage = add_usage(state.usage, event)
             case ResponseEvent():
@@ -210,16 +250,26 @@ class TurnFold:
             agent_path=logged.agent_path,
         )
         self._state.steps.append(step)
+        self.steps_taken += kind in ("tool", "search")
         return step
 
-    def _ask(self, logged: LoggedEvent, event: ApprovalRequestEvent) -> None:
+    def _pass_border(self, logged: LoggedEvent) -> None:
+        if not logged.agent_path:
+            self._borders.append(logged.position)
+
+    def _is_repeat(self, call_id: str) -> bool:
+        """Whether the request was for a call that was under way when the turn was restarted."""
+        call = self._find("tool", call_id)
+        asked_at = max(at for at, event in self._approvals if event is self._asked[call_id])
+        return call is not None and any(call.position < restart < asked_at for restart in self._restarts)
+
+    def _ask(self, event: ApprovalRequestEvent) -> None:
         if any(call_id in self._decided for call_id in self._parked_for):
             # It is parked again: what it was parked for before was decided as a whole.
             self._parked_for = []
         self._decided.pop(event.call_id, None)
         self._asked[event.call_id] = event
         self._parked_for.append(event.call_id)
-        self._waiting_since = logged.at
 
     def _search(self, logged: LoggedEvent, event: SearchEvent) -> None:
         step = self._find("search", event.step_id)
@@ -246,13 +296,24 @@ class TurnFold:
             _, target, name, before = self._changes.pop()
             setattr(target, name, before)
         self._state.steps = [step for step in self._state.steps if step.position <= position]
-        self._asked, self._decided, self._parked_for = {}, {}, []
+        self._rewind_approvals(position)
+        self._borders = [border for border in self._borders if border <= position] or [OPENING]
+        self._ended_at = {began: end for began, end in self._ended_at.items() if end <= position}
         kept = bisect_right(self._citation_positions, position)
         del self._state.citations[kept:], self._citation_positions[kept:]
         self._state.tools_used = []
         for step in self._state.steps:
             if step.kind in ("tool", "search"):
                 self._use(step.name)
+
+    def _rewind_approvals(self, position: int) -> None:
+        self._approvals = [(at, event) for at, event in self._approvals if at <= position]
+        self._asked, self._decided, self._parked_for = {}, {}, []
+        for _, event in self._approvals:
+            if isinstance(event, ApprovalRequestEvent):
+                self._ask(event)
+            else:
+                self._decided[event.call_id] = event
 
 
 def add_usage(total: Usage | None, event: UsageEvent) -> Usage:

@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Callable
 from time import time_ns
 
+from turnwire.core import metrics
 from turnwire.core.contracts import Parking, Refusal, TurnStore
 from turnwire.core.encoding import encode_token, json_string
-from turnwire.core.errors import EventTooLargeError, TooManyEventsError, TurnEndedError
+from turnwire.core.errors import EventTooLargeError, FencedError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
@@ -24,8 +25,10 @@ from turnwire.core.events import (
 )
 from turnwire.core.fold import TurnFold
 from turnwire.core.limits import Limits
-from turnwire.core.logged import LoggedEvent, log_event
+from turnwire.core.logged import TOKEN_BODY, LoggedEvent, log_event
 from turnwire.core.turns import TurnRecord
+
+_SHORT_MS = 5
 
 
 def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEvent]:
@@ -59,6 +62,8 @@ class TurnLog:
         """Whether the store cannot keep up, so that the agent should wait for `room`."""
         self._gathered: list[LoggedEvent] = []
         self._uncommitted = 0
+        self._last: LoggedEvent | None = None
+        self._short_pauses = 0
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
         # One object for all appends, so that a store can tell whose they are.
@@ -122,7 +127,23 @@ class TurnLog:
         events, self._gathered = self._gathered, []
         if events:
             self._uncommitted += len(events)
+            last, self._last = self._last, events[-1]
+            if last is not None:
+                # Nearly all of them are short, and this is the path of every commit: those are only counted.
+                if events[0].at - last.at < _SHORT_MS:
+                    self._short_pauses += 1
+                else:
+                    self._time_pause(last, events[0])
             self._store.append(self.turn_id, self._epoch, events, self._settled)
+
+    def _time_pause(self, last: LoggedEvent, first: LoggedEvent) -> None:
+        """A pause in which something else happened, a tool say, is not one between tokens."""
+        if last.body.startswith(TOKEN_BODY) and first.body.startswith(TOKEN_BODY):
+            metrics.TOKEN_GAP.observe((first.at - last.at) / 1000)
+
+    def _count_short_pauses(self) -> None:
+        metrics.TOKEN_GAP.observe_many(0.0, self._short_pauses)
+        self._short_pauses = 0
 
     async def room(self) -> None:
         while self.is_behind and self._failure is None:
@@ -142,6 +163,7 @@ class TurnLog:
         await self._hand_over_with(None, release=True)
 
     async def _hand_over_with(self, parking: Parking | None, *, release: bool) -> None:
+        self._count_short_pauses()
         if self._failure is None:
             events, self._gathered = self._gathered, []
             self._uncommitted += len(events)
@@ -177,6 +199,8 @@ class TurnLog:
             self._store.append(self.turn_id, self._epoch, events, self._settled, self.fold.state())
         self._gathered = []
         await self._all_settled()
+        self._count_short_pauses()
+        metrics.note_ending(outcome, self.fold.state().timings)
 
     async def rewind(self) -> None:
         """After a failure: goes back to what was committed. What was not has never happened."""
@@ -191,6 +215,8 @@ class TurnLog:
             self._committed += count
         elif self._failure is None:
             self._failure = error
+            if isinstance(error, FencedError):
+                metrics.FENCED.add()
             if self._on_failure is not None and not self.ended:
                 self._on_failure(error)
         if self._changed is not None:

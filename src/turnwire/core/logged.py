@@ -67,5 +67,6 @@ def log_event(event: Event, position: int, epoch: int) -> LoggedEvent:
 
 _ASKING_BODY = b'{"type":"approval_request"'
 _PARKING_BODIES = (_ASKING_BODY, b'{"type":"tool_call"')
+TOKEN_BODY = b'{"type":"token"'
 LAST_BODY = b'{"type":"done"'
 assert encode_event(DoneEvent("completed", "", ""))[1].startswith(LAST_BODY)

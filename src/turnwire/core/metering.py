@@ -4,7 +4,8 @@ from turnwire.core.budget import Spending, tokens_in
 from turnwire.core.contracts import Budget
 from turnwire.core.errors import AgentError, BudgetSpentError
 from turnwire.core.events import Event, ReasoningEvent, SearchEvent, TokenEvent, ToolCallEvent, UsageEvent
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.fold import TurnFold
+from turnwire.core.turns import TurnRecord
 
 
 class Meter:
@@ -23,12 +24,12 @@ class Meter:
         self._spending = spending
         self._budget: Budget | None = None
 
-    async def begin(self, so_far: TurnState) -> None:
+    async def begin(self, so_far: TurnFold) -> None:
         """Looks at what is left. Raises BudgetSpentError if that is nothing, StoreError."""
-        self._steps = sum(step.kind in ("tool", "search") for step in so_far.steps)
+        self._steps = so_far.steps_taken
         if self._spending.limit:
             self._budget = await self._spending.budget(self._principal)
-            self._spend(tokens_in(so_far.usage))
+            self._spend(tokens_in(so_far.state().usage))
             if self._budget.left <= 0:
                 raise self.overdraft()
 

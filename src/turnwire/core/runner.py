@@ -5,12 +5,14 @@ runs of all that is accepted here or elsewhere.
 """
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct, field
 
+from turnwire.core import metrics
 from turnwire.core.attendance import Attendance
 from turnwire.core.budget import Spending
 from turnwire.core.cancellation import cancelled
@@ -89,6 +91,13 @@ class TurnRunner:
         )
         self._attendance = Attendance(store, lambda: self._worker.id, self._leave)
         self._draining = False
+        self.on_ended: list[Callable[[str], None]] = []
+        """Called with the id of each turn that this process has ended, after that is committed: a hint, no promise."""
+
+    @property
+    def worker(self) -> str:
+        """The id that the turns of this process name it by."""
+        return self._worker.id
 
     async def open(self) -> None:
         await self._worker.open()
@@ -153,14 +162,19 @@ class TurnRunner:
 
         If the worker that runs it does not answer in time, the command stands, and this returns all the same.
         """
+        began = time.monotonic()
         try:
             execution = await self._worker.end(turn_id, cancelled(reason))
             await asyncio.shield(execution.finished)
+            if execution.is_set_aside:  # It was just being left, to another worker or to a person.
+                await self.cancel(turn_id, reason)
+            metrics.CANCEL.observe(time.monotonic() - began)
         except TurnTakenError:
             with suppress(TurnEndedError, TurnNotFoundError, TimeoutError):
                 await self._store.command(Command(turn_id, reason))
                 async with asyncio.timeout(self._limits.cancel_patience + 2 * self._limits.lease):
                     await self._end_of(turn_id)
+                metrics.CANCEL.observe(time.monotonic() - began)
         except (TurnEndedError, TurnNotFoundError):
             pass
 
@@ -210,6 +224,8 @@ class TurnRunner:
 
     def _has_ended(self, turn_id: str) -> None:
         self._attendance.forget(turn_id)
+        for tell in self.on_ended:
+            tell(turn_id)
 
     @property
     def running_count(self) -> int:
@@ -223,7 +239,8 @@ class TurnRunner:
     async def drain(self, grace_seconds: float) -> None:
         """Takes no more turns, lets the running ones finish for a while, then ends them as interrupted.
 
-        Queued turns stay in the store; another process runs them, or the next one.
+        Queued turns stay in the store, and those of agents that can go on elsewhere; another process runs them, or
+        the next one.
         """
         self._draining = True
         await self._worker.drain(grace_seconds)

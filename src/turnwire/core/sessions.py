@@ -56,7 +56,7 @@ def _turn_messages(state: TurnState) -> Iterable[Message]:
         requests = tuple(ToolRequest(step.id, step.name, step.args or {}) for step in calls)
         yield Message("assistant", text, tool_calls=requests)
         for step in calls:
-            yield Message("tool", _result_text(step), call_id=step.id)
+            yield Message("tool", result_text(step), call_id=step.id)
     rest = state.text[told:]
     note = _NOTES.get(state.outcome or "")
     if note:
@@ -79,7 +79,7 @@ def _call_groups(state: TurnState) -> Iterable[list[Step]]:
         yield group
 
 
-def _result_text(step: Step) -> str:
+def result_text(step: Step) -> str:
     if step.state in ("running", "waiting"):
         return '{"error":"cancelled"}'
     if isinstance(step.result, str):

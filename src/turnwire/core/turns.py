@@ -33,7 +33,9 @@ class ToolRequest(Struct, frozen=True):
 class Turn(Struct, frozen=True, kw_only=True):
     """What an agent is asked. `history` is the conversation before this message.
 
-    `resumption` is there when the agent has waited for a person in this turn and goes on now.
+    `resumption` is there when the agent has waited for a person in this turn and goes on now. `progress` is for an
+    agent that says `on_crash = "resume"`: what it did in this turn before it was broken off, as messages that follow
+    the user's. A tool call without a result in it is to be run now, or refused if `resumption` says so.
     """
 
     id: str
@@ -45,6 +47,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     history: tuple[Message, ...] = ()
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     resumption: Resumption | None = None
+    progress: tuple[Message, ...] = ()
 
 
 class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

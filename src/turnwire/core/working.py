@@ -13,15 +13,17 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+from turnwire.core import metrics
 from turnwire.core.budget import Spending
 from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Stop, cancelled
 from turnwire.core.contracts import RUNNABLE, Agent, Historian, Store
-from turnwire.core.errors import StoreError, TurnEndedError, TurnNotFoundError, TurnTakenError
+from turnwire.core.errors import FencedError, StoreError, TurnEndedError, TurnNotFoundError, TurnTakenError
 from turnwire.core.execution import Execution
 from turnwire.core.ids import new_id
 from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
 from turnwire.core.metering import Meter
+from turnwire.core.restarting import may_go_on, set_aside
 from turnwire.core.turns import TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
@@ -68,7 +70,7 @@ class TurnWorker:
         self._loops: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Closes what a dead process left running, and goes on with what it left queued."""
+        """Closes what a dead process left running, or takes it up, and goes on with what it left queued."""
         await self._renew()
         await self._take_over()
         self._watch()
@@ -96,10 +98,14 @@ class TurnWorker:
         return any(not task.done() for task in self._tasks)
 
     async def drain(self, grace_seconds: float) -> None:
-        """Claims no more, lets what runs finish for a while, then ends it as interrupted."""
+        """Claims no more, and lets what runs finish for a while. What can go on elsewhere is left to others, when its
+        next step has ended and at the latest then; the rest is ended as interrupted.
+        """
         self._draining = True
         async with self._claiming:
             pass  # What was being claimed is running now.
+        for execution in self.running.values():
+            execution.hand_back()
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(1):
                 await self._renew()  # So that everybody knows.
@@ -182,7 +188,7 @@ class TurnWorker:
             del self.running[execution.turn_id]
         if not self.running:
             self._idle.set()
-        if not execution.is_parked:
+        if not execution.is_set_aside:
             self._ended(execution.turn_id)
         self.look()  # There is room for another.
 
@@ -226,7 +232,27 @@ class TurnWorker:
         if self._draining:
             return
         for record in await self._store.take_over(self.id):
-            await self._close_lost(record)
+            metrics.TAKEOVERS.add()
+            if not await self._set_lost_aside(record):
+                await self._close_lost(record)
+
+    async def _set_lost_aside(self, record: TurnRecord) -> bool:
+        """Leaves it to whoever has room for it. False if it must be closed."""
+        agent = self._agents.get(record.agent)
+        if agent is None or not may_go_on(agent, WORKER_LOST):
+            return False
+        log = TurnLog(self._store, record, self._limits)
+        await log.restore()
+        try:
+            goes_on = await set_aside(log, self._store, agent, self._limits, WORKER_LOST)
+        except FencedError:
+            return True  # Somebody else has it.
+        except StoreError:
+            logger.exception("turn %s of a lost worker could not be taken up", record.id)
+            return False
+        if goes_on:
+            logger.warning("turn %s goes on from its last step: its worker was lost", record.id)
+        return goes_on
 
     async def _close_lost(self, record: TurnRecord) -> None:
         log = TurnLog(self._store, record, self._limits)
@@ -237,6 +263,7 @@ class TurnWorker:
             logger.exception("turn %s of a lost worker could not be closed", record.id)
         else:
             logger.warning("turn %s was interrupted: its worker was lost", record.id)
+            self._ended(record.id)
 
 
 async def _tried(doing: Coroutine[Any, Any, None], failure: str) -> None:

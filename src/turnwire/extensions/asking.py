@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from turnwire.core.contracts import Accepted, Agent, Store
+from turnwire.core.contracts import Accepted, Agent, OnCrash, Store, repeats, resumes, takes_attachments
 from turnwire.core.errors import SessionExistsError, SessionNotFoundError
 from turnwire.core.events import Event
 from turnwire.core.runner import TurnRequest, TurnRunner
@@ -84,6 +84,11 @@ class Enriched:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
+        self.takes_attachments = takes_attachments(agent)
+        self.on_crash: OnCrash = "resume" if resumes(agent) else "close"
+
+    def repeats(self, tool: str) -> bool:
+        return repeats(self.agent, tool)
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         if context := turn.options.get(CONTEXT):

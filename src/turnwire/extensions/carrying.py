@@ -165,7 +165,7 @@ class Carrier:
             text = await self._answered(errand, state)
             return text, await showing.send(text)
         await showing.start()
-        state = await Listener(showing.chunk, showing.step, showing.ask).hear(self._store, turn_id)
+        state = await Listener(showing.chunk, showing.step, showing.ask, showing.restart).hear(self._store, turn_id)
         text = await self._answered(errand, state)
         stopped = state.text if state.outcome == "cancelled" else None
         return text, await showing.end(text, cancelled_text=stopped)

@@ -10,6 +10,7 @@ from turnwire.extensions.contract import (
     ApprovalChannel,
     CancellableChannel,
     ChannelProvider,
+    RestartableChannel,
     StepChannel,
     StreamingChannelProvider,
     StreamStep,
@@ -54,6 +55,10 @@ class Channel:
         return self.extension if self.streams and "cancellable_channel" in self._provides else None  # pyright: ignore[reportReturnType]
 
     @property
+    def restarting(self) -> RestartableChannel | None:
+        return self.extension if self.streams and "restartable_channel" in self._provides else None  # pyright: ignore[reportReturnType]
+
+    @property
     def approving(self) -> ApprovalChannel | None:
         return self.extension if "approval_channel" in self._provides else None  # pyright: ignore[reportReturnType]
 
@@ -85,6 +90,11 @@ class Showing:
     async def status(self, line: str) -> None:
         if streaming := self._channel.streaming:
             await self._attempt(streaming.on_stream_status, line)
+
+    async def restart(self, text: str) -> bool:
+        """Whether only this text is shown now."""
+        restarting = self._channel.restarting
+        return restarting is not None and await self._attempt(restarting.on_stream_restart, text)
 
     async def ask(self, ask: ApprovalAsk) -> None:
         """Asked also when other calls have failed: somebody waits for the answer."""

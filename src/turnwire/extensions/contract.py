@@ -44,13 +44,17 @@ class StreamStep(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalAsk(Struct, frozen=True, kw_only=True):
-    """A tool that may run only if a person says so; `turn_id` and `call_id` go back with the answer."""
+    """A tool that may run only if a person says so; `turn_id` and `call_id` go back with the answer.
+
+    A call may be asked about again, at another `position` of the turn's log: it broke off, say.
+    """
 
     turn_id: str
     call_id: str
     tool: str
     args: Mapping[str, Any]
     reason: str | None = None
+    position: int = 0
 
 
 class ExtensionContext(Protocol):
@@ -183,6 +187,17 @@ class CancellableChannel(Protocol):
     """A streaming channel that shows a stopped answer in another way. Called in place of `on_stream_end`."""
 
     async def on_stream_cancel(self, user_id: str, full_text: str) -> None: ...
+
+
+@runtime_checkable
+class RestartableChannel(Protocol):
+    """A streaming channel that can take back what it has shown. To any other, what is said again is said twice, until
+    the end tells the answer as it is.
+    """
+
+    async def on_stream_restart(self, user_id: str, text: str) -> None:
+        """The answer was broken off and is begun again: only `text` still stands of it."""
+        ...
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ PROTOCOLS: dict[str, type] = {
     "channel": contract.ChannelProvider,
     "streaming_channel": contract.StreamingChannelProvider,
     "cancellable_channel": contract.CancellableChannel,
+    "restartable_channel": contract.RestartableChannel,
     "step_channel": contract.StepChannel,
     "approval_channel": contract.ApprovalChannel,
     "tools": contract.ToolProvider,
@@ -28,7 +29,7 @@ PROTOCOLS: dict[str, type] = {
 """By the names that a manifest's `provides` knows them by."""
 
 _NEEDS_CHANNEL = ("streaming_channel", "approval_channel")
-_NEEDS_STREAMING = ("cancellable_channel", "step_channel")
+_NEEDS_STREAMING = ("cancellable_channel", "restartable_channel", "step_channel")
 
 
 class Detected(Struct, frozen=True):

@@ -20,19 +20,28 @@ from turnwire.extensions.steps import Steps, status_step
 Chunk = Callable[[str], Awaitable[None]]
 Step = Callable[[StreamStep], Awaitable[None]]
 Ask = Callable[[ApprovalAsk], Awaitable[None]]
+Restart = Callable[[str], Awaitable[bool]]
 
 
 async def nothing(_: object) -> None:
     """For those who do not want to know."""
 
 
+async def cannot(_: object) -> bool:
+    """For those who cannot take back what they have said."""
+    return False
+
+
 class Listener:
     """Tells what happens in a turn, in order: pieces of the answer, steps, and what a person must decide."""
 
-    def __init__(self, on_chunk: Chunk = nothing, on_step: Step = nothing, on_ask: Ask = nothing) -> None:
+    def __init__(
+        self, on_chunk: Chunk = nothing, on_step: Step = nothing, on_ask: Ask = nothing, on_restart: Restart = cannot
+    ) -> None:
         self._on_chunk = on_chunk
         self._on_step = on_step
         self._on_ask = on_ask
+        self._on_restart = on_restart
         self._fold = TurnFold()
         self._steps = Steps()
         self._pieces: list[str] = []
@@ -72,7 +81,12 @@ class Listener:
                 return  # It was decided before there was time to ask.
             await self._flush()
             ask = ApprovalAsk(
-                turn_id=turn_id, call_id=event.call_id, tool=event.tool, args=event.args, reason=event.reason
+                turn_id=turn_id,
+                call_id=event.call_id,
+                tool=event.tool,
+                args=event.args,
+                reason=event.reason,
+                position=logged.position,
             )
             await self._on_ask(ask)
         elif step := self._steps.step(logged):
@@ -86,8 +100,10 @@ class Listener:
             await self._on_chunk(text)
 
     async def _restart(self) -> None:
-        """What was told cannot be taken back; what was not told yet can, and the end tells all of it as it is."""
+        """What was told is taken back where that can be done. In any case the end tells all of it as it is."""
         text = self._fold.text
+        if self._told > len(text) and await self._on_restart(text):
+            self._told = len(text)
         self._pieces = [text[self._told :]] if len(text) > self._told else []
         self._told = min(self._told, len(text))
         await self._on_step(status_step("Starting again"))

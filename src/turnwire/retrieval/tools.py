@@ -8,8 +8,9 @@ from typing import Any
 from turnwire.core.events import StatusEvent, ToolCallEvent, ToolResultEvent
 from turnwire.models.contract import ToolSpec, ToolWish
 from turnwire.retrieval.gathering import SEARCH, Gathering, reading_index
-from turnwire.retrieval.prompts import framed, passages_json
+from turnwire.retrieval.prompts import passages_json
 from turnwire.tools.arguments import read_arguments
+from turnwire.tools.framing import framed
 
 _LIST_LIMIT = 100
 _MOST_LIMIT = 20

@@ -8,8 +8,8 @@ from turnwire.core.contracts import ApiKey, Budget
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.sessions import Session
 from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.reporting.times import time_text
 from turnwire.server.errors import HttpError
-from turnwire.server.times import time_text
 
 
 def answer_status(state: TurnState) -> int:

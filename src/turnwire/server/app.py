@@ -13,6 +13,7 @@ from turnwire.core.errors import TurnwireError
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers, header_map
 from turnwire.server.openai_errors import in_dialect
+from turnwire.server.pages import read_pages, send_page
 from turnwire.server.requests import path_of
 from turnwire.server.responses import respond, respond_json
 from turnwire.server.routes.api import build_api
@@ -26,7 +27,8 @@ logger = logging.getLogger("turnwire.server")
 
 # What a form adds around the file in it.
 _FORM_BYTES = 64 * 1024
-_PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
+_PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/login", "/logout", "/v1/me"})
+_METRICS = frozenset({"/metrics"})
 
 
 class TurnwireApp:
@@ -35,6 +37,8 @@ class TurnwireApp:
         self._guard = Guard(turnwire.settings)
         self._streams = RouteTable(turnwire)
         self._api = build_api(turnwire)
+        self._public = _PUBLIC | _METRICS if turnwire.settings.open_metrics else _PUBLIC
+        self._pages = read_pages()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -73,12 +77,19 @@ class TurnwireApp:
             headers, method = header_map(scope), scope["method"]
             local_only = self.turnwire.gatekeeper.is_local_only
             added = self._guard.check(method, headers, local_only=local_only)
+            if self.turnwire.leaving.is_set():
+                # Whoever keeps the connection for the next request would find it closed.
+                added.append((b"connection", b"close"))
             preflight = self._guard.preflight(method, headers, added)
             if preflight is not None:
                 await respond(send, 204, b"", preflight)
                 return None
+            page = self._pages.find(scope, path, headers)
+            if page is not None:
+                await send_page(send, scope, page, headers, added)
+                return None
             receive = limited(receive, headers, self._most_bytes(method, path))
-            caller = None if path in _PUBLIC else self.turnwire.gatekeeper.caller(scope, headers)
+            caller = None if path in self._public else self.turnwire.gatekeeper.caller(scope, headers)
             endpoint = self._streams.find(method, path) if caller is not None else None
             if endpoint is not None and caller is not None:
                 return await endpoint(scope, receive, send, caller, headers, added)

@@ -4,22 +4,33 @@ With no API key configured, only this machine may call, under a loopback Host na
 key exists, also a revoked one, every call needs a key.
 """
 
+import asyncio
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
 from msgspec import Struct
 
-from turnwire.core.contracts import ApiKey, KeyStore, Scope
+from turnwire.core.contracts import KEYS, ApiKey, Scope, Store
+from turnwire.core.errors import StoreError
 from turnwire.core.logged import now_ms
 from turnwire.server.errors import HttpError
+from turnwire.server.logins import Logins
+
+logger = logging.getLogger("turnwire.server")
 
 ALL_SCOPES: tuple[Scope, ...] = ("read", "write", "approve")
+"""What a key has when nobody says otherwise. `operate` shows what others do, so it must be asked for."""
+_LOCAL_SCOPES: tuple[Scope, ...] = (*ALL_SCOPES, "operate")
 LOCAL_PRINCIPAL = "local"
 _PREFIX = "tw_"
+# What another process did to the keys is known here after this long, hint or not.
+_FRESH_SECONDS = 2.0
 
 Authenticate = Callable[[dict[str, Any]], str | None]
 """A host application's own check: takes the ASGI scope, returns the principal, or None for nobody."""
@@ -30,6 +41,7 @@ class Caller(Struct, frozen=True):
     scopes: tuple[Scope, ...]
     key_id: str | None = None
     is_operator: bool = False
+    is_logged_in: bool = False
 
     def needs(self, scope: Scope) -> None:
         if scope not in self.scopes:
@@ -39,12 +51,29 @@ class Caller(Struct, frozen=True):
 class KeyRing:
     """The API keys, in memory. A key's text is `tw_<id>_<secret>`; only its hash is kept anywhere."""
 
-    def __init__(self, store: KeyStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._keys: dict[str, ApiKey] = {}
+        # A list that was asked for before a change must not be taken for the one after it.
+        self._changing = asyncio.Lock()
 
     async def open(self) -> None:
-        self._keys = {key.id: key for key in await self._store.list_keys()}
+        async with self._changing:
+            self._keys = {key.id: key for key in await self._store.list_keys()}
+
+    async def keep_up(self) -> None:
+        """Follows what other processes do to the keys, for ever."""
+        changed = asyncio.Event()
+        self._store.watch(KEYS, lambda _: changed.set())
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FRESH_SECONDS):
+                    await changed.wait()
+            changed.clear()
+            try:
+                await self.open()
+            except StoreError as error:
+                logger.warning("the API keys could not be read again: %s", error)
 
     @property
     def is_empty(self) -> bool:
@@ -67,34 +96,41 @@ class KeyRing:
             created_at=now_ms(),
             expires_at=expires_at,
         )
-        await self._store.add_key(key)
-        self._keys[key_id] = key
+        async with self._changing:
+            await self._store.add_key(key)
+            self._keys[key_id] = key
         return key, text
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Raises KeyNotFoundError."""
-        key = self._keys[key_id] = await self._store.revoke_key(key_id, now_ms())
+        async with self._changing:
+            key = self._keys[key_id] = await self._store.revoke_key(key_id, now_ms())
         return key
 
     def find(self, text: str) -> ApiKey | None:
         """The valid key that has this text."""
-        key = self._keys.get(text.removeprefix(_PREFIX).partition("_")[0])
-        if key is None or not hmac.compare_digest(key.digest, _digest(text)):
-            return None
-        return key if self.is_valid(key.id) else None
+        key = self.valid(text.removeprefix(_PREFIX).partition("_")[0])
+        return key if key is not None and hmac.compare_digest(key.digest, _digest(text)) else None
 
-    def is_valid(self, key_id: str) -> bool:
+    def valid(self, key_id: str) -> ApiKey | None:
+        """The key that has this id, if it may be used."""
         key = self._keys.get(key_id)
         if key is None or key.revoked_at is not None:
-            return False
-        return key.expires_at is None or now_ms() < key.expires_at
+            return None
+        return key if key.expires_at is None or now_ms() < key.expires_at else None
+
+    def is_valid(self, key_id: str) -> bool:
+        return self.valid(key_id) is not None
 
 
 class Gatekeeper:
     """Finds out who calls. `control_token` is the operator's, known only to who can read the data folder."""
 
-    def __init__(self, keys: KeyRing, control_token: str, authenticate: Authenticate | None) -> None:
+    def __init__(
+        self, keys: KeyRing, control_token: str, authenticate: Authenticate | None, logins: Logins | None = None
+    ) -> None:
         self._keys = keys
+        self._logins = logins
         self._control_token = control_token
         self._authenticate = authenticate
 
@@ -102,11 +138,15 @@ class Gatekeeper:
     def is_local_only(self) -> bool:
         return self._keys.is_empty and self._authenticate is None
 
+    @property
+    def takes_logins(self) -> bool:
+        return self._authenticate is None and not self._keys.is_empty
+
     def caller(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> Caller:
         """Raises HttpError 401 or 403."""
         text = _presented_key(headers)
         if text and hmac.compare_digest(text.encode(), self._control_token.encode()):
-            return Caller(LOCAL_PRINCIPAL, ALL_SCOPES, is_operator=True)
+            return Caller(LOCAL_PRINCIPAL, _LOCAL_SCOPES, is_operator=True)
         if self._authenticate is not None:
             principal = self._authenticate(scope)
             if principal:
@@ -114,7 +154,7 @@ class Gatekeeper:
         elif self._keys.is_empty:
             # Whatever key is presented: some clients cannot be told to send none.
             if _is_loopback(scope.get("client")):
-                return Caller(LOCAL_PRINCIPAL, ALL_SCOPES)
+                return Caller(LOCAL_PRINCIPAL, _LOCAL_SCOPES)
             raise HttpError(
                 403, "local_only", "no API key is configured, so only this machine may call; `turnwire keys create`"
             )
@@ -122,12 +162,18 @@ class Gatekeeper:
             key = self._keys.find(text)
             if key is not None:
                 return Caller(key.principal, key.scopes, key.id)
+        elif self._logins is not None and (key := self._logins.key_of(scope, headers)) is not None:
+            return Caller(key.principal, key.scopes, key.id, is_logged_in=True)
         raise HttpError(
             401,
             "unauthorized",
             "send a valid API key as `Authorization: Bearer tw_...`",
             headers={"WWW-Authenticate": "Bearer"},
         )
+
+
+def new_control_token() -> str:
+    return f"twc_{secrets.token_urlsafe(32)}"
 
 
 def _presented_key(headers: dict[bytes, bytes]) -> str:

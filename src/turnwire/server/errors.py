@@ -4,9 +4,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from turnwire.core import errors
+from turnwire.core import errors, metrics
 from turnwire.core.encoding import ascii_json
-from turnwire.server.times import time_text
+from turnwire.reporting.times import time_text
 
 _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
     (errors.AgentNotFoundError, 422),
@@ -44,6 +44,8 @@ class HttpError(Exception):
 
 def http_error(error: errors.TurnwireError) -> HttpError:
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    if status == 410:
+        metrics.GAPS.add()
     wait = getattr(error, "retry_after_seconds", None)
     headers = {} if wait is None else {"Retry-After": str(wait)}
     return HttpError(status, error.code, str(error), headers=headers, **_facts(error))

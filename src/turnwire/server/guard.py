@@ -7,6 +7,8 @@ from turnwire.server.errors import HttpError
 from turnwire.settings import Settings
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+# Where Obsidian's plugins call from: on a desktop, on iOS, on Android.
+_OBSIDIAN = frozenset({"app://obsidian.md", "capacitor://localhost", "http://localhost"})
 _PORT = re.compile(r":\d+$")
 _ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _EXPOSED = (
@@ -24,6 +26,8 @@ class Guard:
     def __init__(self, settings: Settings) -> None:
         self._hosts = frozenset(name.lower() for name in settings.allowed_hosts)
         self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
+        if settings.vault is not None if settings.allow_obsidian is None else settings.allow_obsidian:
+            self._origins |= _OBSIDIAN
 
     def check(self, method: str, headers: dict[bytes, bytes], *, local_only: bool) -> Headers:
         """The headers to add to the answer. Raises HttpError 421 or 403.
@@ -48,8 +52,7 @@ class Guard:
                 (b"access-control-expose-headers", _EXPOSED),
                 (b"vary", b"Origin"),
             ]
-        is_same = origin.partition("://")[2] == headers.get(b"host", b"").decode("latin-1").lower()
-        if local_only and not is_same:
+        if local_only and not is_from_own_page(headers):
             raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
         return list(_ALWAYS)
 
@@ -60,9 +63,8 @@ class Guard:
         allowed, or this server's own, whatever key is presented.
         """
         added = self.check("GET", headers, local_only=local_only)
-        origin, host = (headers.get(name, b"").lower() for name in (b"origin", b"host"))
         is_allowed = any(name == b"access-control-allow-origin" for name, _ in added)
-        if origin and not is_allowed and origin.partition(b"://")[2] != host:
+        if b"origin" in headers and not is_allowed and not is_from_own_page(headers):
             raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
         return added
 
@@ -72,6 +74,8 @@ class Guard:
             return None
         if not any(name == b"access-control-allow-origin" for name, _ in added):
             raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+        if headers.get(b"access-control-request-private-network") == b"true":
+            added = [*added, (b"access-control-allow-private-network", b"true")]
         return [
             *added,
             (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE"),
@@ -81,6 +85,15 @@ class Guard:
             ),
             (b"access-control-max-age", b"600"),
         ]
+
+
+def is_from_own_page(headers: dict[bytes, bytes]) -> bool:
+    """Whether a browser says that it asks for a page of this server's own."""
+    origin = headers.get(b"origin", b"").lower()
+    if not origin:
+        return headers.get(b"sec-fetch-site") == b"same-origin"
+    # The scheme is not compared: a proxy in front of us may be the one who speaks TLS.
+    return origin.partition(b"://")[2] == headers.get(b"host", b"").lower()
 
 
 def _client_facts(headers: dict[bytes, bytes]) -> list[bytes]:

@@ -43,6 +43,10 @@ class MessageBody(BaseModel):
     session_id: ClientId | None = Field(None, description="The session to go on with; without it a new one begins.")
     agent: str | None = Field(None, description="Who answers; the first configured agent by default.")
     turn_id: ClientId | None = Field(None, description="An id of your own; the same one again joins the same turn.")
+    parent_turn_id: ClientId | Literal[""] | None = Field(
+        None,
+        description="The turn to go on after; by default the session's last one. An empty one is none: begin anew.",
+    )
     on_busy: OnBusy = Field("enqueue", description="What to do if the session is answering already.")
     on_disconnect: Literal["continue", "cancel"] | Grace = Field(
         "continue", description="What happens to the turn when its readers leave."
@@ -85,6 +89,8 @@ class MessageBody(BaseModel):
     def fingerprint(self) -> str:
         """Equal for equal requests: what a repeated key is checked against."""
         told = [self.session_id, self.message, self.agent, self.on_busy, self.disconnect_grace, self.options]
+        if self.parent_turn_id is not None:
+            told.append(self.parent_turn_id)
         return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
 
 
@@ -122,6 +128,14 @@ class ApprovalBody(BaseModel):
     approved: StrictBool = Field(description="Whether the tool may run.")
     reason: Annotated[str, StringConstraints(max_length=2_000)] | None = Field(None, description="The agent is told.")
     args: dict[str, Any] | None = Field(None, description="The arguments that the person saw.")
+
+
+class LoginBody(BaseModel):
+    """An API key, for a cookie in its place."""
+
+    model_config = ConfigDict(title="Login")
+
+    key: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
 
 
 class KeyBody(BaseModel):

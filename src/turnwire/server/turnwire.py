@@ -5,13 +5,10 @@ import inspect
 import logging
 import secrets
 import shutil
-import signal
-import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import gettempdir
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
@@ -24,15 +21,18 @@ from turnwire.core.errors import (
     SessionNotFoundError,
     ShuttingDownError,
     StoreError,
+    TurnNotFoundError,
 )
 from turnwire.core.fold import TurnFold
 from turnwire.core.ids import is_own_id
 from turnwire.core.logged import now_ms
 from turnwire.core.runner import TurnRequest
 from turnwire.core.turns import Message, TurnRecord, TurnState
-from turnwire.server.auth import Authenticate, Gatekeeper, KeyRing
+from turnwire.server.auth import Authenticate, Gatekeeper, KeyRing, new_control_token
+from turnwire.server.logins import Logins
 from turnwire.server.requests import MessageBody
 from turnwire.server.streams.hub import StreamHub
+from turnwire.server.termination import Termination
 from turnwire.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,11 +53,13 @@ class Turnwire:
     `agent` is an async generator function or an object with an `answer` method; `agents` names several,
     the first one answers by default. Those of the settings come after them. With none, or with `docs`, there is
     one named "documents" that answers from the files and folders in `docs`, and from Turnwire's own documentation
-    if there are none; `watch` reads them again when they change. An agent that has an `async def close()` is
+    if there are none; `watch` reads them again when they change. With the setting `vault` there is one named "vault"
+    that answers from the notes in that folder, as they are now. An agent that has an `async def close()` is
     closed with this. `store` is "sqlite" (in the folder `data`), "postgres" (at `database_url`), "memory", or a store.
     `authenticate` lets a host application say who is calling, in place of API keys. With `extensions`, a list of
-    folders that may be empty, these and the installed ones are run; without it, none are. Raises ValueError for
-    settings that cannot be.
+    folders that may be empty, these and the installed ones are run; without it, none are. A `tracer_provider` of
+    OpenTelemetry's takes the spans of turns. `control_token` is the operator's, for processes that share one; each
+    makes its own without it. Raises ValueError for settings that cannot be.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class Turnwire:
         docs: Sequence[Path | str] = (),
         watch: bool = False,
         extensions: Sequence[Path | str] | None = None,
+        tracer_provider: Any = None,
+        control_token: str | None = None,
     ) -> None:
         settings = settings or Settings()
         if data is not None:
@@ -84,12 +88,17 @@ class Turnwire:
         self._given = list(given.values())
         self.settings = settings
         self.librarian: Librarian | None = None
+        self.vault: Librarian | None = None
         self._answering: RetrievalAgent | None = None
         self._scratch: Path | None = None
+        if store == "memory" and (docs or settings.vault or not self.agents):
+            self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}")
+        folder, paths = self._scratch or settings.data, [Path(path) for path in docs]
+        if settings.vault is not None:
+            self.vault, answering = assembly.build_vault(folder, settings.vault, settings)
+            self.agents.setdefault("vault", answering)
+            self.librarian = self.vault
         if docs or not self.agents:
-            if store == "memory":
-                self._scratch = Path(gettempdir(), f"turnwire-{secrets.token_hex(8)}")
-            folder, paths = self._scratch or settings.data, [Path(path) for path in docs]
             self.librarian, self._answering = assembly.build_retrieval(folder, paths, settings, watch=watch)
             self.agents.setdefault("documents", self._answering)
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
@@ -98,15 +107,19 @@ class Turnwire:
         if extensions is not None or settings.extensions:
             folders = [Path(folder) for folder in extensions or ()]
             self.kernel = assembly.build_kernel(self.store, self.runner, folders, settings)
+        self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
-        self.control_token = f"twc_{secrets.token_urlsafe(32)}"
-        self.gatekeeper = Gatekeeper(self.keys, self.control_token, authenticate)
+        self.control_token = control_token or new_control_token()
+        self.logins = Logins(self.keys.valid, settings.login_lifetime, settings.allowed_origins)
+        self.gatekeeper = Gatekeeper(self.keys, self.control_token, authenticate, self.logins)
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
         self.is_open = False
+        self.leaving = asyncio.Event()
+        """Set when the process was told to end; for `drain_delay` it goes on all the same."""
         self._opening: asyncio.Lock | None = None
         self._winding_down: asyncio.Task[None] | None = None
-        self._upkeep: asyncio.Task[None] | None = None
-        self._restore_signals: Callable[[], None] = lambda: None
+        self._upkeep: list[asyncio.Task[None]] = []
+        self._termination: Termination | None = None
 
     def asgi(self) -> Any:
         """The ASGI app: to be served on its own, or mounted inside another one."""
@@ -132,22 +145,27 @@ class Turnwire:
                 return
             await self.store.open()
             await self.keys.open()
-            if self.librarian is not None:
-                await self.librarian.open()
+            for librarian in self._librarians():
+                await librarian.open()
             if self.kernel is not None:
                 # An extension may bring the agent of a turn that waits.
                 await self.kernel.load(self.agents, assembly.as_agent, self._offer_tools)
+            self.reports.open()
             await self.runner.open()
             self.streams.open()
             if self.kernel is not None:
                 await self.kernel.start()
-            self._upkeep = asyncio.create_task(self._keep_up())
-            self._restore_signals = _on_termination(self.drain)
+            self._upkeep.append(asyncio.create_task(self._keep_up()))
+            if self.store.is_shared:
+                self._upkeep.append(asyncio.create_task(self.keys.keep_up()))
+            self._termination = Termination(self.leaving.set, self.drain, lambda: self.settings.drain_delay)
+            self._termination.watch()
             self.is_open = True
 
     def drain(self) -> None:
         """Begins to shut down: readers are sent away, running turns get the grace period."""
         if self._winding_down is None and self.is_open:
+            self.leaving.set()
             self._winding_down = asyncio.create_task(self.runner.drain(self.settings.shutdown_grace))
             self.streams.drain()
 
@@ -159,22 +177,28 @@ class Turnwire:
         if not self.is_open:
             return
         self.drain()
-        self._restore_signals()
+        if self._termination is not None:
+            self._termination.unwatch()
         if self._winding_down is not None:
             await self._winding_down
-        if self._upkeep is not None:
-            self._upkeep.cancel()
+        for task in self._upkeep:
+            task.cancel()
         if self.kernel is not None:
             await self.kernel.close()
         await self.runner.close()
         await self.streams.close()
         self.is_open = False
+        await self.reports.close()
         await self._close_agents()
-        if self.librarian is not None:
-            await self.librarian.close()
+        for librarian in self._librarians():
+            await librarian.close()
         await self.store.close()
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+
+    def _librarians(self) -> "list[Librarian]":
+        """That of the documents and that of the vault, which may be one."""
+        return [one for one in dict.fromkeys((self.librarian, self.vault)) if one is not None]
 
     async def _close_agents(self) -> None:
         """Those that can be, each once, whoever made them."""
@@ -205,7 +229,7 @@ class Turnwire:
         """Starts a turn for a message, in the session it names, or in a new one.
 
         `parent` is the turn, of that session and of the principal, whose history it continues; with `anew` it continues
-        none. `history` is what was said elsewhere before a new session.
+        none; the body may name it too. `history` is what was said elsewhere before a new session.
         """
         # First, because the session may be made by this: what is refused leaves nothing behind.
         if self.is_draining:
@@ -213,6 +237,12 @@ class Turnwire:
         if body.agent is not None and body.agent not in self.agents:
             raise AgentNotFoundError(body.agent)
         session_id = await self._session_id(principal, body.session_id)
+        if body.parent_turn_id:
+            parent = await self.store.find_turn(principal, body.parent_turn_id)
+            session_id = parent.session_id if body.session_id is None else session_id
+            if parent.session_id != session_id:
+                raise TurnNotFoundError(body.parent_turn_id)
+        anew = anew or body.parent_turn_id == ""
         request = TurnRequest(
             principal=principal,
             session_id=session_id,
@@ -272,28 +302,3 @@ class Turnwire:
                 await self.store.maintain(expire_before=now_ms() - int(self.settings.keep_logs * 1000))
             except StoreError:
                 logger.exception("the logs could not be tidied; this is tried again")
-
-
-def _on_termination(act: Callable[[], None]) -> Callable[[], None]:
-    """Calls `act` on SIGTERM and SIGINT before whoever handled them so far. Returns what undoes it."""
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None
-    loop = asyncio.get_running_loop()
-    earlier = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(act)
-        before = earlier[signal.Signals(number)]
-        if callable(before):
-            before(number, frame)
-
-    for number, before in earlier.items():
-        if callable(before):  # With no handler there is no server to shut down gracefully.
-            signal.signal(number, handle)
-
-    def restore() -> None:
-        for number, before in earlier.items():
-            if signal.getsignal(number) is handle:
-                signal.signal(number, before)
-
-    return restore

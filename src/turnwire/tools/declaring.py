@@ -21,7 +21,8 @@ NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
 class Tool(Struct, frozen=True, kw_only=True):
     """A function that a model may call. `timeout` is in seconds, `max_output` in characters.
 
-    With `needs_approval` a person is asked before it runs; a function of the arguments says for which calls. The
+    With `needs_approval` a person is asked before it runs; a function of the arguments says for which calls. One that
+    is `idempotent` may be run again when it is not known whether it has run: twice does no more than once. The
     default for `max_output` is what fits into one event whatever the characters are.
     """
 
@@ -33,6 +34,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     timeout: float = 60.0
     max_output: int = 20_000
     needs_approval: NeedsApproval = False
+    idempotent: bool = False
 
     def asks(self, args: dict[str, Any]) -> bool:
         """Whether a person must allow a call with these arguments. Those that do not fit will not run anyway."""
@@ -64,6 +66,7 @@ def tool(
     timeout: float = 60.0,
     max_output: int = 20_000,
     needs_approval: NeedsApproval = False,
+    idempotent: bool = False,
 ) -> Callable[[Function], Tool]: ...
 def tool(
     function: Function | None = None,
@@ -74,6 +77,7 @@ def tool(
     timeout: float = 60.0,
     max_output: int = 20_000,
     needs_approval: NeedsApproval = False,
+    idempotent: bool = False,
 ) -> Tool | Callable[[Function], Tool]:
     """Makes a tool of a function, sync or async. Its docstring tells the model what it is for.
 
@@ -95,6 +99,7 @@ def tool(
             timeout=timeout,
             max_output=max_output,
             needs_approval=needs_approval,
+            idempotent=idempotent,
         )
 
     return declare if function is None else declare(function)

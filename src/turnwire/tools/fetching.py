@@ -53,7 +53,7 @@ def fetch_tool(
     fetcher = _Fetcher([ip_network(network) for network in allow], frozenset(ports), bounds)
 
     # Its own bound comes first, because it can say whose fault it was.
-    @tool(timeout=bounds.seconds + 5)
+    @tool(timeout=bounds.seconds + 5, idempotent=True)
     async def fetch_url(url: str) -> str:
         """Reads a public web page or text file by its URL (http or https) and returns it as plain text.
 

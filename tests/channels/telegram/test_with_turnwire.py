@@ -1,5 +1,6 @@
 """From end to end: a real Turnwire, its kernel, the channel as the kernel finds it, and the simulator. In real time."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.serving import Puppet, quick_settings, until, within
 from turnwire import Turnwire
 from turnwire.channels.telegram.clock import Clock
 from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent, SearchEvent
+from turnwire.core.events import ApprovalRequestEvent, RestartEvent, SearchEvent
 from turnwire.core.turns import Turn
 
 ANSWER = "An **answer** that is long enough to be shown at once. "
@@ -56,6 +57,20 @@ async def test_a_message_goes_to_the_agent_and_the_answer_grows(api: BotApi, tmp
         assert (shown.buttons, shown.styled("bold")) == ([], ["answer"])
         assert len(await turnwire.store.list_sessions("telegram:7")) == 1
     assert api.too_many == []
+
+
+async def test_what_a_restart_has_made_void_is_taken_back_while_the_answer_is_made(api: BotApi, tmp_path: Path) -> None:
+    puppet = Puppet()
+    async with running(tmp_path, puppet):
+        api.says(ADA, "hello")
+        part = await puppet.part()
+        part.say(ANSWER)
+        await api.until(lambda: api.texts(ADA) == ["An answer that is long enough to be shown at once."])
+        part.say(RestartEvent(2, "worker_lost"), "Again")
+        await api.until(lambda: [text.partition("\n")[0] for text in api.texts(ADA)] == ["Again"])
+        part.say(" and whole.")
+        part.end()
+        await api.until(lambda: api.texts(ADA) == ["Again and whole."])
 
 
 async def test_the_stop_button_cancels_the_turn(api: BotApi, tmp_path: Path) -> None:
@@ -136,3 +151,21 @@ async def test_a_decision_may_come_after_a_restart(api: BotApi, tmp_path: Path) 
     async with running(tmp_path, careful):
         api.presses(ADA, ADA, "✅ Approve")
         await api.until(lambda: any("Deleted. By telegram:7." in text for text in api.texts(ADA)))
+
+
+async def test_a_call_that_broke_off_is_asked_about_again(api: BotApi, tmp_path: Path) -> None:
+    async def stuck(turn: Turn) -> Any:
+        if turn.resumption is None:
+            raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40})])
+        await asyncio.Event().wait()
+        yield ""
+
+    stuck.on_crash = "resume"  # type: ignore[attr-defined]
+    async with running(tmp_path, stuck):
+        api.says(ADA, "pay")
+        await api.until(lambda: sum("May pay run?" in text for text in api.texts(ADA)) == 1)
+        api.presses(ADA, ADA, "✅ Approve")
+        await api.until(lambda: any("Approved by" in text for text in api.texts(ADA)))
+    async with running(tmp_path, stuck):
+        await api.until(lambda: sum("May pay run?" in text for text in api.texts(ADA)) == 2)
+        assert any("may have taken effect already" in text for text in api.texts(ADA))

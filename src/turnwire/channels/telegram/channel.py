@@ -129,6 +129,10 @@ class TelegramChannel:
     async def on_stream_cancel(self, user_id: str, full_text: str) -> None:
         await self._opened().answering.end(user_id, full_text, stopped=True)
 
+    async def on_stream_restart(self, user_id: str, text: str) -> None:
+        if (live := self._opened().answering.live(user_id)) is not None:
+            live.restart(text)
+
     # ApprovalChannel
 
     async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:

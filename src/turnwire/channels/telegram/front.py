@@ -154,7 +154,7 @@ class Front:
 
     async def ask_approval(self, user_id: str, ask: ApprovalAsk) -> None:
         # After a crash it is asked again, and is the same.
-        name = hashlib.sha256(f"{ask.turn_id} {ask.call_id}".encode()).hexdigest()[:16]
+        name = hashlib.sha256(f"{ask.turn_id} {ask.call_id} {ask.position}".encode()).hexdigest()[:16]
         answer_id = f"ask-{name}"
         if await self._desk.records.answer(answer_id) is not None:
             return

@@ -39,7 +39,7 @@ class LiveAnswer:
         draws = config.transport == "draft" and self._address.is_private
         self._draft = Draft(desk, self._address) if draws else None
         self._text: list[str] = []
-        self._chars = 0
+        self._chars = self._restarts = 0
         self._status = StatusLine(desk.clock)
         self._began = desk.clock.now()
         self._changed = asyncio.Event()
@@ -60,6 +60,14 @@ class LiveAnswer:
         self._text.append(chunk)
         self._chars += len(chunk)
         self._status.say("")
+        self._changed.set()
+
+    def restart(self, text: str) -> None:
+        """Only this still stands of what was added."""
+        self._text, self._chars = [text], len(text)
+        self._restarts += 1
+        self._posting.reopen()
+        self._drawn = None
         self._changed.set()
 
     def say(self, status: str) -> None:
@@ -154,10 +162,10 @@ class LiveAnswer:
         if self._draft is None or self._draft.is_refused:
             return await self._posting.show(self._contents(pieces, status))
         if len(pieces) < 2:
-            return await self._draft.show(text or status, topic=bool(text))
+            return await self._draft.show(text or status, topic=(self._restarts, bool(text)))
         # What is full becomes a message, and the rest is a draft of its own.
         full = await self._posting.show([Content(piece) for piece in pieces[:-1]])
-        return full and await self._draft.show(pieces[-1].text, topic=len(pieces))
+        return full and await self._draft.show(pieces[-1].text, topic=(self._restarts, len(pieces)))
 
     def _contents(self, pieces: list[Formatted], status: str) -> list[Content]:
         shown = pieces[-1] if pieces else Formatted()

@@ -70,6 +70,10 @@ class Posting:
                 self._full.add(number)
         return True
 
+    def reopen(self) -> None:
+        """What is full may not stay as it is."""
+        self._full.clear()
+
     # When it is complete
 
     async def deliver(self, contents: Sequence[Content]) -> None:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from turnwire.core.errors import TurnwireError
 from turnwire.server.errors import HttpError, http_error, internal_error, invalid_fields
-from turnwire.server.routes import budget, documents, keys, probes, sessions, turns
+from turnwire.server.routes import agents, budget, documents, keys, logins, operations, probes, sessions, turns
 from turnwire.server.routes.openapi import with_streams
 from turnwire.server.turnwire import Turnwire
 
@@ -18,7 +18,7 @@ from turnwire.server.turnwire import Turnwire
 def build_api(turnwire: Turnwire) -> FastAPI:
     api = FastAPI(title="Turnwire", version="0.1.0", description=_DESCRIPTION, redoc_url=None)
     api.state.turnwire = turnwire
-    for family in (probes, sessions, turns, budget, documents, keys):
+    for family in (probes, logins, agents, sessions, turns, budget, documents, keys, operations):
         api.include_router(family.router)
     api.add_exception_handler(RequestValidationError, _invalid)
     api.add_exception_handler(HTTPException, _http)

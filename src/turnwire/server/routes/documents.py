@@ -1,6 +1,7 @@
 """Documents: what answers come from. What the operator gave is everyone's, what was uploaded is its owner's."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Annotated, Any
 
@@ -8,12 +9,14 @@ from fastapi import APIRouter, Depends, Query, UploadFile
 
 from turnwire.core.encoding import clean_text
 from turnwire.core.errors import DocumentNotFoundError
+from turnwire.reporting.times import time_text
 from turnwire.retrieval.documents.reading import SUFFIXES, format_of
+from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.records import Document, Passage
 from turnwire.retrieval.librarian import Librarian
 from turnwire.server.errors import HttpError
 from turnwire.server.routes.dependencies import Json, PathId, Reading, Server, Writing
-from turnwire.server.times import time_text
+from turnwire.server.turnwire import Turnwire
 
 router = APIRouter(prefix="/v1/documents", tags=["documents"])
 
@@ -56,14 +59,14 @@ async def list_documents(
 
 @router.get("/{id}", summary="A document's text; with start and end, the passage they mark and what stands around it")
 async def show(
+    server: Server,
     keeper: Keeper,
     caller: Reading,
     id: PathId,
     start: Annotated[int | None, Query(ge=0, description="As in a citation's `source_start`.")] = None,
     end: Annotated[int | None, Query(ge=0, description="As in a citation's `source_end`.")] = None,
 ) -> Json:
-    library = keeper.library
-    document = await asyncio.to_thread(library.document, id, owner=caller.principal)
+    library, document = await asyncio.to_thread(_find, server, keeper, id, caller.principal)
     if start is None and end is None:
         passages = await asyncio.to_thread(library.document_passages, id)
         return {**_document_json(document), "text": "".join(passage.text for passage in passages)}
@@ -95,6 +98,14 @@ async def delete(keeper: Keeper, caller: Writing, id: PathId) -> None:
     if document.owner is None:
         raise HttpError(403, "shared_document", "it comes from a folder of the server's; only its operator removes it")
     await keeper.remove(document.id)
+
+
+def _find(server: Turnwire, keeper: Librarian, document_id: str, owner: str) -> tuple[Library, Document]:
+    """A document, or a note of the vault, which has a library of its own."""
+    if server.vault is not None and server.vault is not keeper:
+        with suppress(DocumentNotFoundError):
+            return server.vault.library, server.vault.library.document(document_id, owner=owner)
+    return keeper.library, keeper.library.document(document_id, owner=owner)
 
 
 def _file_name(told: str) -> str:

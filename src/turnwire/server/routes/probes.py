@@ -8,7 +8,7 @@ from turnwire.server.routes.dependencies import Server
 
 router = APIRouter(tags=["probes"])
 
-_WELCOME = """Turnwire is running. Try:
+_WELCOME = """Turnwire is running. Open {base}/ in a browser, or try:
 
   curl -N {base}/chat/stream -H 'Content-Type: application/json' -d '{{"message": "Hello"}}'
 
@@ -20,7 +20,7 @@ All routes: {base}/docs
 """
 
 
-@router.get("/", response_class=PlainTextResponse, summary="What to try")
+@router.get("/", response_class=PlainTextResponse, summary="The web page for browsers; for others, what to try")
 async def welcome(server: Server) -> str:
     return _WELCOME.format(base=f"http://{server.settings.host}:{server.settings.port}")
 
@@ -32,6 +32,6 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", summary="Whether it takes new turns")
 async def readyz(server: Server) -> Response:
-    if server.is_draining:
+    if server.leaving.is_set():
         return JSONResponse({"status": "draining"}, 503)
     return JSONResponse({"status": "ready", "running_turns": server.runner.running_count})

@@ -1,10 +1,14 @@
 """Turns: what one has come to, stopping it, and deciding for it. Its events are a stream."""
 
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Path
+from fastapi.responses import Response, StreamingResponse
 
-from turnwire.server.answers import snapshot_json
+from turnwire.core.follow import PAGE
+from turnwire.core.logged import LoggedEvent
+from turnwire.server.answers import logged_json, snapshot_json
 from turnwire.server.requests import ApprovalBody
 from turnwire.server.routes.dependencies import Approving, Json, PathId, Reading, Server, Writing
 from turnwire.server.turnwire import Turnwire
@@ -15,6 +19,16 @@ router = APIRouter(prefix="/v1/turns", tags=["turns"])
 @router.get("/{id}", summary="A turn so far, and the position to go on from")
 async def show(server: Server, caller: Reading, id: PathId) -> Json:
     return await _snapshot(server, caller.principal, id)
+
+
+@router.get("/{id}/log.jsonl", summary="All that is committed of a turn's log, a line of JSON for each event")
+async def log(server: Server, caller: Reading, id: PathId) -> Response:
+    record = await server.store.find_turn(caller.principal, id)
+    # Before the answer begins: what cannot be read is an error, and never the end of a shorter log.
+    first = await server.store.read(record.id, 0, PAGE)
+    name = f'attachment; filename="turn-{record.id}.jsonl"'
+    headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
+    return StreamingResponse(_lines(server, record.id, first), 200, headers, "application/jsonl")
 
 
 @router.post("/{id}/cancel", summary="Stop a turn; answers when it has stopped, also if it had before")
@@ -33,6 +47,12 @@ async def approve(
         record.id, call_id, approved=body.approved, reason=body.reason, by=caller.principal, args=body.args
     )
     return await _snapshot(server, caller.principal, record.id)
+
+
+async def _lines(server: Turnwire, turn_id: str, events: list[LoggedEvent]) -> AsyncIterator[bytes]:
+    while events:
+        yield b"".join(logged_json(logged) + b"\n" for logged in events)
+        events = await server.store.read(turn_id, events[-1].position, PAGE)
 
 
 async def _snapshot(server: Turnwire, principal: str, turn_id: str) -> Json:

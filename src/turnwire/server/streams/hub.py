@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
+from turnwire.core import metrics
 from turnwire.core.contracts import Reconnect, Wire
 from turnwire.core.errors import ShuttingDownError, TooManyStreamsError
 from turnwire.core.turns import TurnRecord
@@ -95,6 +96,8 @@ class StreamHub:
 
         `void` is what a wire that keeps state leaves out.
         """
+        if after > 0:
+            metrics.RESUMES.add()
         if record.phase == "ended":
             return TurnReplay(self._store, record.id, connection, after, void)
         return TurnReader(self._pump_for(record, connection.wire, after, void), connection, after)
@@ -107,7 +110,7 @@ class StreamHub:
             start = after if record.last_position - after <= _NEAR else record.last_position
             if wire.keeps_state:
                 start = 0
-            pump = self._pumps[key] = TurnPump(self._store, record.id, wire, start, void, self._drop_pump)
+            pump = self._pumps[key] = TurnPump(self._store, record, wire, start, void, self._drop_pump)
         return pump
 
     def _drop_pump(self, pump: TurnPump) -> None:
@@ -145,6 +148,8 @@ class StreamHub:
         elif connection.is_blocked:
             connection.blocked_ticks += 1
             if connection.blocked_ticks >= self._write_ticks:
+                if not connection.is_finished:
+                    metrics.SLOW_READERS.add()
                 connection.abort()
         elif connection.age_ticks >= self._lifetime_ticks:
             connection.finish(self._farewell())

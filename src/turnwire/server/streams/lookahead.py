@@ -9,6 +9,7 @@ from contextlib import aclosing, contextmanager
 
 from msgspec import Struct
 
+from turnwire.core import metrics
 from turnwire.core.contracts import Encoder, LogReader, Wire
 from turnwire.core.encoding import decode_event
 from turnwire.core.errors import EventsGoneError, RestartedError
@@ -203,6 +204,7 @@ def _whole(turn_id: str) -> Generator[None]:
     try:
         yield
     except EventsGoneError:
+        metrics.GAPS.add()
         message = f"events of turn {turn_id!r} are past their retention, and this wire needs all; read its snapshot"
         raise HttpError(410, "events_gone", message) from None
 

@@ -7,6 +7,7 @@ a stream is open for minutes and there are thousands of them.
 import asyncio
 
 from turnwire.assembly import SSE_CHAT
+from turnwire.core import metrics
 from turnwire.core.contracts import Reset, Store, Wire
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import TurnRecord
@@ -92,6 +93,8 @@ class SessionStream:
             if self._after is None:
                 connection.tell(Reset())
             last = self._last if self._after is not None else None
+            if last is not None:
+                metrics.RESUMES.add()
             following = stream_session(self._store, self._session_id, last, self._after or 0, connection)
             writing = asyncio.create_task(following)
             await connection.closed(receive)

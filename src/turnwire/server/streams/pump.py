@@ -10,10 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from turnwire.core import metrics
 from turnwire.core.contracts import Wire
 from turnwire.core.errors import RestartedError
 from turnwire.core.follow import Follower
-from turnwire.core.logged import LoggedEvent
+from turnwire.core.logged import TOKEN_BODY, LoggedEvent, now_ms
+from turnwire.core.turns import TurnRecord
 from turnwire.server.streams.connection import Connection
 from turnwire.server.streams.lookahead import Void, settled_encoder
 from turnwire.server.streams.replay import Replay, StateReader
@@ -29,14 +31,14 @@ class TurnPump:
     def __init__(
         self,
         store: StateReader,
-        turn_id: str,
+        record: TurnRecord,
         wire: Wire,
         start: int,
         void: Void,
         on_closed: Callable[["TurnPump"], None],
     ) -> None:
         self.store = store
-        self.turn_id = turn_id
+        self.turn_id = record.id
         self.wire = wire
         self.void = void
         self.encoder = settled_encoder(wire, void)
@@ -52,7 +54,10 @@ class TurnPump:
         self._readers: list[TurnReader] = []
         self._on_closed = on_closed
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
-        self._follower = Follower(store, turn_id, start, self._take, self._fail)
+        # Until it is seen, or if it came before this did: then nobody here waited for it.
+        self._asked_at: int | None = record.created_at
+        self._opened_at = now_ms()
+        self._follower = Follower(store, record.id, start, self._take, self._fail)
 
     def add(self, reader: "TurnReader") -> None:
         self._readers.append(reader)
@@ -109,8 +114,18 @@ class TurnPump:
         else:
             for reader in tuple(readers):
                 reader.advance()
+        if self._asked_at is not None:
+            self._time_first_token(events)
         if len(self.frames) > _WINDOW_FRAMES or self._size > _WINDOW_BYTES:
             self._trim()
+
+    def _time_first_token(self, events: Sequence[LoggedEvent]) -> None:
+        for logged in events:
+            if logged.body.startswith(TOKEN_BODY):
+                if self._asked_at is not None and logged.at >= self._opened_at:
+                    metrics.FIRST_TOKEN_DELIVERED.observe((now_ms() - self._asked_at) / 1000)
+                self._asked_at = None
+                return
 
     def _look_for_pause(self) -> None:
         self.farewell = b""

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import Protocol
 
+from turnwire.core import metrics
 from turnwire.core.contracts import Encoder, Gap, LogReader
 from turnwire.core.errors import EventsGoneError, RestartedError
 from turnwire.core.turns import TurnState
@@ -87,6 +88,7 @@ class Replay:
         return pieces
 
     async def _write_gap(self, gone: EventsGoneError) -> None:
+        metrics.GAPS.add()
         state = await self._store.turn_state(self._turn_id)
         frame = self._connection.wire.control(Gap(self.position, gone.first_kept, state or TurnState()))
         if frame is None:

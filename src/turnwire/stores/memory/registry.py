@@ -1,8 +1,8 @@
-"""Sessions and keys."""
+"""Sessions, keys and the outbox."""
 
 from msgspec.structs import replace
 
-from turnwire.core.contracts import ApiKey
+from turnwire.core.contracts import ApiKey, Notice
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError
 from turnwire.core.sessions import Session, new_session
 from turnwire.stores.guards import Watchers
@@ -71,6 +71,21 @@ class Registry:
         world.session_names.pop((principal, session.external_id or ""), None)
         del world.sessions[session.id]
         self._watchers.notify(session.id, ())
+
+    async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
+        outbox, turns = self._world.outbox, self._world.turns
+        for turn_id in [turn_id for turn_id in outbox if turn_id not in turns]:
+            del outbox[turn_id]
+        taken = [(turn_id, attempts) for turn_id, (due_at, attempts) in outbox.items() if due_at <= now][:limit]
+        outbox.update({turn_id: (until, attempts) for turn_id, attempts in taken})
+        return [Notice(turns[turn_id].current(), attempts) for turn_id, attempts in taken]
+
+    async def put_off(self, turn_id: str, due_at: int) -> None:
+        if (kept := self._world.outbox.get(turn_id)) is not None:
+            self._world.outbox[turn_id] = (due_at, kept[1] + 1)
+
+    async def dismiss(self, turn_id: str) -> None:
+        self._world.outbox.pop(turn_id, None)
 
     async def list_keys(self) -> list[ApiKey]:
         return list(self._world.keys.values())

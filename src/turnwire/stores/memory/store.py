@@ -56,9 +56,15 @@ class MemoryStore(Registry):
     is_shared = False
 
     def __init__(
-        self, world: World | None = None, *, lease: float = 10, clock: Callable[[], float] = time.monotonic
+        self,
+        world: World | None = None,
+        *,
+        lease: float = 10,
+        clock: Callable[[], float] = time.monotonic,
+        keeps_outbox: bool = False,
     ) -> None:
         super().__init__(world or World())
+        self._keeps_outbox = keeps_outbox
         self._leases = Leases(lease, clock)
         self._gatherers = Gatherers()
 
@@ -204,6 +210,10 @@ class MemoryStore(Registry):
     async def unfinished(self, session_id: str) -> list[TurnRecord]:
         return [self._kept(turn_id).current() for turn_id in self._world.lineup.unfinished(session_id)]
 
+    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        kept = [one for one in self._world.turns.values() if one.record.phase != "ended"]
+        return [one.current() for one in kept if principal in (None, one.record.principal)][:limit]
+
     async def waiting(self, until: int | None = None) -> list[TurnRecord]:
         return [turn for turn in self._in_phase("waiting") if until is None or (turn.waiting_until or 0) <= until]
 
@@ -274,6 +284,8 @@ class MemoryStore(Registry):
                 options=lasting(kept.record.options),
             )
             self._count_ended(kept)
+            if self._keeps_outbox:
+                self._world.outbox[turn_id] = (0, 0)
             self._world.spent[kept.record.principal, day_of(events[-1].at)] += tokens_in(ending.usage)
         if parking is not None:
             kept.checkpoint = parking.checkpoint

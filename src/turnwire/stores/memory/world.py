@@ -41,3 +41,5 @@ class World(Struct):
     ended: deque[str] = field(default_factory=deque[str])
     spent: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     keys: dict[str, ApiKey] = field(default_factory=dict[str, ApiKey])
+    outbox: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """When a turn may be told of, and how often that has failed."""

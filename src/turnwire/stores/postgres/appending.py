@@ -33,12 +33,13 @@ logger = logging.getLogger("turnwire.stores.postgres")
 
 _FULL_PAUSE_TRIES = 5
 _CLOSE_SECONDS = 15.0
-# By key, row by row: a plan made while the tables were empty must not read all of them later.
-_PLANS = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+# By key: a plan that was made while the tables were empty must not read all of them later.
+_PLANS = {f"enable_{way}": "off" for way in ("seqscan", "hashjoin", "mergejoin", "material")}
 
 
 class Writer:
     def __init__(self, connections: Connections, hub: Hub) -> None:
+        self.keeps_outbox = False
         self._connections = connections
         self._hub = hub
         self._gatherers = Gatherers()
@@ -146,7 +147,7 @@ class Writer:
                         group = await self._find_out(connection, group)
                         is_unsure = False
                         continue
-                    written = await write_group(connection, group)
+                    written = await write_group(connection, group, keeps_outbox=self.keeps_outbox)
             except Unwritable as error:
                 await self._commit_each(group, error)
                 return
@@ -157,7 +158,8 @@ class Writer:
                 if isinstance(error, Refused) and not is_passing(error):
                     raise
                 # Whatever the driver says, the server may have committed it.
-                logger.warning("the database was lost during a commit (%s); it is asked again", reason(error))
+                if not was_unsure:
+                    logger.warning("the database was lost during a commit (%s); it is asked again", reason(error))
                 is_unsure = was_unsure = True
                 self._drop_connection()
             else:

@@ -26,7 +26,7 @@ _CLAIM = f"""
 """
 # The lock is taken while they are picked: of two that pick at once, neither waits and both get others.
 _PICKED = f"{_TAKE} WHERE id IN (SELECT id FROM picked) RETURNING *"
-_CLAIM_NEXT = f"""
+CLAIM_NEXT = f"""
     WITH picked AS MATERIALIZED (
         SELECT ready.id FROM turnwire.head ready WHERE ready.phase = 'queued' AND NOT EXISTS (
             SELECT 1 FROM turnwire.head earlier
@@ -36,7 +36,7 @@ _CLAIM_NEXT = f"""
     ), h AS ({_PICKED})
     SELECT {RECORD} FROM h JOIN turnwire.turn t ON t.id = h.id ORDER BY h.number
 """
-_TAKE_OVER = f"""
+TAKE_OVER = f"""
     WITH picked AS MATERIALIZED (
         SELECT head.id FROM turnwire.head WHERE head.phase = 'running' AND NOT {_IS_ALIVE}
         ORDER BY head.number LIMIT $4 FOR UPDATE SKIP LOCKED
@@ -64,10 +64,10 @@ class Claiming(Part):
         return await self._run(call)
 
     async def claim_next(self, worker: str, limit: int) -> list[TurnRecord]:
-        return await self._claim_some(_CLAIM_NEXT, worker, limit)
+        return await self._claim_some(CLAIM_NEXT, worker, limit)
 
     async def take_over(self, worker: str) -> list[TurnRecord]:
-        return await self._claim_some(_TAKE_OVER, worker, _MOST_TAKEN_OVER)
+        return await self._claim_some(TAKE_OVER, worker, _MOST_TAKEN_OVER)
 
     async def _claim_some(self, query: str, worker: str, limit: int) -> list[TurnRecord]:
         claim = new_id()

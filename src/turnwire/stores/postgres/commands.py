@@ -1,8 +1,13 @@
 """What somebody wants of a turn, and who reads it: from whatever process, to whichever runs it."""
 
+import asyncio
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
 from turnwire.core.contracts import RUNNABLE, Command
 from turnwire.core.errors import TurnEndedError, TurnNotFoundError
-from turnwire.stores.postgres.connections import Connection
+from turnwire.stores.postgres.connections import Connection, Connections
+from turnwire.stores.postgres.following import Hub
 from turnwire.stores.postgres.parts import NOW, Part
 
 # The head is held for the moment, so that a turn cannot end between the look and the command, which would stay behind.
@@ -17,6 +22,10 @@ _COMMAND = """
 
 
 class Commanding(Part):
+    def __init__(self, connections: Connections, hub: Hub, lease: float, clock: Callable[[], float] | None) -> None:
+        super().__init__(connections, hub, lease, clock)
+        self._attending = WeakValueDictionary[str, asyncio.Lock]()
+
     async def command(self, command: Command) -> None:
         async def call(connection: Connection, again: bool) -> str | None:
             row = await connection.fetchrow(_COMMAND, command.turn_id, command.kind, command.reason)
@@ -55,4 +64,7 @@ class Commanding(Part):
                 await connection.execute(change, turn_id, worker)
                 return await connection.fetchval(query, self._now(), turn_id)
 
-        return await self._run(call)
+        # In the order they are told: a reader may come and be gone in one moment, over two connections.
+        lock = self._attending.setdefault(turn_id, asyncio.Lock())
+        async with lock:
+            return await self._run(call)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from turnwire.core.errors import StoreAwayError, TurnwireError
-from turnwire.stores.postgres.failures import explained, is_passing, reason
+from turnwire.stores.postgres.failures import Refused, explained, is_passing, reason
 
 logger = logging.getLogger("turnwire.stores.postgres")
 
@@ -86,12 +86,15 @@ class Connections:
                     raise explained(error) from error
                 if self.is_closed or time.monotonic() > end:
                     raise StoreAwayError(reason(error)) from error
+                if not isinstance(error, Refused):
+                    # What has happened to one connection has happened to those that nobody was using.
+                    self._drop_idle()
             await pause(tries)
             tries += 1
 
     async def _try(self, call: Callable[[Connection, bool], Awaitable[T]], again: bool) -> T:
         async with self._free:
-            connection = self._idle.pop() if self._idle else await self.connect()
+            connection = self._take_idle() or await self.connect()
             try:
                 async with self.held(connection):
                     answer = await call(connection, again)
@@ -104,6 +107,12 @@ class Connections:
             self._give_back(connection)
             return answer
 
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            if not (connection := self._idle.pop()).is_closed():
+                return connection
+        return None
+
     def held(self, connection: Connection) -> AbstractAsyncContextManager[object]:
         """While it lasts, a pooler does not change the connection: not even between the two messages of a query."""
         return connection.transaction() if self._behind_pooler else nullcontext()
@@ -113,6 +122,10 @@ class Connections:
             connection.terminate()
         else:
             self._idle.append(connection)
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().terminate()
 
     async def close(self) -> None:
         self.is_closed = True

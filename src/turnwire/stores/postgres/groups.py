@@ -60,11 +60,10 @@ PLAIN = f"""
     WITH i AS ({_INPUT}), moved AS (
         UPDATE turnwire.head SET last_position = i.last_position FROM i
         WHERE head.id = i.id AND {FENCE} AND {PLACE} AND {LIFE}
-        RETURNING head.id, head.number, head.day
+        RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body
     ), logged AS (
         INSERT INTO turnwire.event (day, turn, last_position, first_position, epoch, body)
-        SELECT moved.day, moved.number, i.last_position, i.first_position, i.epoch, i.body
-        FROM moved JOIN i ON i.id = moved.id
+        SELECT day, number, last_position, first_position, epoch, body FROM moved
     )
     SELECT id FROM moved
 """
@@ -80,43 +79,45 @@ CHANGING = f"""
             worker = CASE WHEN i.change IS NULL THEN head.worker END,
             waiting_until = coalesce(i.until, head.waiting_until)
         FROM i WHERE i.change IS DISTINCT FROM 'ended' AND head.id = i.id AND {FENCE} AND {PLACE} AND {LIFE}
-        RETURNING head.id, head.number, head.day
+        RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body, i.checkpoint
     ), ended AS (
         DELETE FROM turnwire.head USING i
         WHERE i.change = 'ended' AND head.id = i.id AND {FENCE} AND {PLACE} AND {LIFE}
-        RETURNING head.*
-    ), written AS (
-        SELECT id, number, day FROM moved UNION ALL SELECT id, number, day FROM ended
+        RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body,
+            head.principal, head.worker, head.started_at, head.waiting_until,
+            i.ended_at, i.outcome, i.folded_answer, i.state, i.tokens
     ), logged AS (
         INSERT INTO turnwire.event (day, turn, last_position, first_position, epoch, body)
-        SELECT written.day, written.number, i.last_position, i.first_position, i.epoch, i.body
-        FROM written JOIN i ON i.id = written.id
+        SELECT day, number, last_position, first_position, epoch, body FROM moved
+        UNION ALL SELECT day, number, last_position, first_position, epoch, body FROM ended
     ), parked AS (
         INSERT INTO turnwire.checkpoint (turn_id, body)
-        SELECT moved.id, i.checkpoint FROM moved JOIN i ON i.id = moved.id WHERE i.checkpoint IS NOT NULL
+        SELECT id, checkpoint FROM moved WHERE checkpoint IS NOT NULL
         ON CONFLICT (turn_id) DO UPDATE SET body = excluded.body
     ), closed AS (
-        UPDATE turnwire.turn SET outcome = i.outcome, ended_at = i.ended_at, last_position = i.last_position,
-            folded_answer = i.folded_answer, state = i.state, attachments = NULL, epoch = ended.epoch,
-            worker = ended.worker, started_at = ended.started_at, waiting_until = ended.waiting_until
-        FROM ended JOIN i ON i.id = ended.id WHERE turn.number = ended.number
+        UPDATE turnwire.turn SET outcome = ended.outcome, ended_at = ended.ended_at, epoch = ended.epoch,
+            last_position = ended.last_position, folded_answer = ended.folded_answer, state = ended.state,
+            attachments = NULL, worker = ended.worker, started_at = ended.started_at,
+            waiting_until = ended.waiting_until
+        FROM ended WHERE turn.number = ended.number
     ), spent AS (
         INSERT INTO turnwire.spending (principal, day, tokens)
-        SELECT ended.principal, i.ended_at / 86400000, sum(i.tokens) FROM ended JOIN i ON i.id = ended.id
-        WHERE i.tokens > 0 GROUP BY 1, 2 ORDER BY 1, 2
+        SELECT principal, ended_at / 86400000, sum(tokens) FROM ended WHERE tokens > 0 GROUP BY 1, 2 ORDER BY 1, 2
         ON CONFLICT (principal, day) DO UPDATE SET tokens = spending.tokens + excluded.tokens
+    ), noted AS (
+        INSERT INTO turnwire.outbox (turn_id, due_at, attempts) SELECT ended.id, 0, 0 FROM ended WHERE $14::boolean
     )
-    SELECT id FROM written
+    SELECT id FROM moved UNION ALL SELECT id FROM ended
 """
 
 
-async def write_group(connection: Connection, group: Sequence[Append]) -> set[str]:
+async def write_group(connection: Connection, group: Sequence[Append], *, keeps_outbox: bool) -> set[str]:
     """Commits what may be written. Returns the turns for which it was: each is in the group once."""
     columns = _columns(group)
     if all(append.is_plain for append in group):
         rows = await connection.fetch(PLAIN, *columns)
     else:
-        rows = await connection.fetch(CHANGING, *columns, *_changes(group))
+        rows = await connection.fetch(CHANGING, *columns, *_changes(group), keeps_outbox)
     return {row[0] for row in rows}
 
 

@@ -29,6 +29,7 @@ class Hints:
         # A dict is a set that keeps its order.
         self._words: dict[str, None] = {}
         self._wanted = asyncio.Event()
+        self.is_listening = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -51,16 +52,18 @@ class Hints:
                 # Nobody waits for a hint to be on a disk.
                 connection = await self._connections.connect(synchronous_commit="off")
                 await connection.add_listener(CHANNEL, self._on_notification)
+                self.is_listening.set()
                 self._missed()
                 tries = 0
                 await self._send_all(connection)
             except Exception as error:
                 if not is_passing(error):
                     logger.exception("hints cannot be exchanged; it is tried again")
-                else:
+                elif tries == 0:
                     logger.warning("the connection for hints was lost (%s)", reason(error))
                 self._words.clear()
             finally:
+                self.is_listening.clear()
                 if connection is not None:
                     connection.terminate()
             await pause(tries)

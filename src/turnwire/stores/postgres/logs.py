@@ -7,12 +7,12 @@ from turnwire.stores.postgres.rows import events_from
 from turnwire.stores.sqlite.lines import from_lines, unseal
 
 _READ = """
-    SELECT t.number, t.sealed, t.first_kept, coalesce(h.last_position, t.last_position) AS last_position,
+    SELECT t.number, t.sealed, t.first_kept,
         CASE WHEN $4::int IS NOT NULL AND NOT t.sealed THEN (
             SELECT e.epoch FROM turnwire.event e WHERE e.day = t.day AND e.turn = t.number AND e.last_position >= $2
             ORDER BY e.last_position LIMIT 1
         ) END AS epoch_there, found.first_position, found.body
-    FROM turnwire.turn t LEFT JOIN turnwire.head h ON h.id = t.id LEFT JOIN LATERAL (
+    FROM turnwire.turn t LEFT JOIN LATERAL (
         SELECT e.first_position, e.body FROM turnwire.event e
         WHERE e.day = t.day AND e.turn = t.number AND NOT t.sealed AND e.last_position > $2
             AND e.first_position <= $2 + $3
@@ -34,8 +34,6 @@ async def read_log(
     head = rows[0]
     if after + 1 < head["first_kept"]:
         raise EventsGoneError(turn_id, after, head["first_kept"])
-    if checked is not None and head["last_position"] < after:
-        raise LogRewoundError(turn_id)
     if head["sealed"]:
         return await _read_sealed(connection, head["number"], turn_id, after, limit, checked)
     if checked is not None and head["epoch_there"] != checked:

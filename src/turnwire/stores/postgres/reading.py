@@ -82,6 +82,12 @@ class Reading(Part):
     async def unfinished(self, session_id: str) -> list[TurnRecord]:
         return await self._unfinished("h.session_id = $1", session_id)
 
+    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        where = "h.principal = coalesce($1, h.principal)"
+        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number LIMIT $2"
+        rows = await self._run(lambda connection, _: connection.fetch(query, principal, limit))
+        return [record_from(row) for row in rows]
+
     async def waiting(self, until: int | None = None) -> list[TurnRecord]:
         return await self._unfinished("h.phase = 'waiting' AND h.waiting_until <= coalesce($1, h.waiting_until)", until)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from turnwire.core.contracts import ApiKey
+from turnwire.core.contracts import KEYS, ApiKey, Notice
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError, TurnNotFoundError
 from turnwire.core.sessions import Session, new_session
 from turnwire.stores.postgres.connections import Connection, Row
@@ -110,6 +110,29 @@ class Registry(Part):
 
         await self._run(call)
 
+    async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
+        query = f"""
+            WITH due AS (
+                SELECT turn_id FROM turnwire.outbox WHERE due_at <= $1 ORDER BY due_at, turn_id LIMIT $3
+                FOR UPDATE SKIP LOCKED
+            ), taken AS (
+                UPDATE turnwire.outbox o SET due_at = $2 FROM due WHERE o.turn_id = due.turn_id
+                RETURNING o.turn_id, o.attempts
+            )
+            SELECT {RECORD}, taken.attempts FROM taken JOIN turnwire.turn t ON t.id = taken.turn_id
+            LEFT JOIN turnwire.head h ON h.id = t.id ORDER BY t.number
+        """
+        rows = await self._run(lambda connection, _: connection.fetch(query, now, until, limit))
+        return [Notice(record_from(row), row["attempts"]) for row in rows]
+
+    async def put_off(self, turn_id: str, due_at: int) -> None:
+        query = "UPDATE turnwire.outbox SET due_at = $2, attempts = attempts + 1 WHERE turn_id = $1"
+        await self._run(lambda connection, _: connection.execute(query, turn_id, due_at))
+
+    async def dismiss(self, turn_id: str) -> None:
+        query = "DELETE FROM turnwire.outbox WHERE turn_id = $1"
+        await self._run(lambda connection, _: connection.execute(query, turn_id))
+
     async def list_keys(self) -> list[ApiKey]:
         query = f"SELECT {_KEY} FROM turnwire.api_key ORDER BY created_at"
         return [_key_from(row) for row in await self._run(lambda connection, _: connection.fetch(query))]
@@ -126,12 +149,14 @@ class Registry(Part):
         )
         query = f"INSERT INTO turnwire.api_key ({_KEY}) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING"
         await self._run(lambda connection, _: connection.execute(query, *values))
+        self._hub.happened(KEYS)
 
     async def revoke_key(self, key_id: str, at: int) -> ApiKey:
         query = f"UPDATE turnwire.api_key SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1 RETURNING {_KEY}"
         row = await self._run(lambda connection, _: connection.fetchrow(query, comparable(key_id), at))
         if row is None:
             raise KeyNotFoundError(key_id)
+        self._hub.happened(KEYS)
         return _key_from(row)
 
 

@@ -118,6 +118,7 @@ MIGRATIONS = (
         body bytea NOT NULL,
         PRIMARY KEY (day, turn, last_position)
     ) PARTITION BY LIST (day);
+    ALTER TABLE turnwire.event ALTER COLUMN body SET STORAGE EXTERNAL;
 
     CREATE TABLE turnwire.sealed_log (
         turn bigint PRIMARY KEY,
@@ -132,6 +133,14 @@ MIGRATIONS = (
         tokens bigint NOT NULL,
         PRIMARY KEY (principal, day)
     ) WITH (fillfactor = 70);
+
+    -- Ended turns of which somebody outside is yet to be told, and when that may be tried next.
+    CREATE TABLE turnwire.outbox (
+        turn_id text COLLATE "C" PRIMARY KEY REFERENCES turnwire.turn (id) ON DELETE CASCADE,
+        due_at bigint NOT NULL,
+        attempts integer NOT NULL
+    );
+    CREATE INDEX outbox_by_time ON turnwire.outbox (due_at);
 
     CREATE TABLE turnwire.api_key (
         id text COLLATE "C" PRIMARY KEY,
@@ -178,8 +187,10 @@ async def ensure_partition(connection: Connection, *days: int) -> None:
         # Two that make the same table at once would both fail.
         await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
         for day in missing:
+            # Rows of up to a page stay where they are, as they are: to compress each costs more than it saves.
             await connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {partition_name(day)} PARTITION OF turnwire.event FOR VALUES IN ({day})"
+                " WITH (toast_tuple_target = 8160)"
             )
 
 

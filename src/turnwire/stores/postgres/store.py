@@ -36,10 +36,12 @@ class PostgresStore(Accepting, Claiming, Commanding, Reading, Registry, Upkeep):
         lease: float = 10,
         connections: int = 8,
         hints: bool = True,
+        keeps_outbox: bool = False,
         clock: Callable[[], float] | None = None,
     ) -> None:
         pool = Connections(url, connections, behind_pooler=not hints)
         super().__init__(pool, Hub(pool, with_hints=hints), lease, clock)
+        self._writer.keeps_outbox = keeps_outbox
 
     async def open(self) -> None:
         await self._prepare()

@@ -48,6 +48,12 @@ class SqliteArchive:
             for record in (turn_from(row[:-2]),)
         ]
 
+    def list_unfinished(self, limit: int) -> list[TurnRecord]:
+        """The turns that run, wait or are queued, of everybody, oldest first."""
+        query = f"SELECT {TURN_COLUMNS}, first_row, number FROM turn WHERE phase <> 'ended' ORDER BY number LIMIT ?"
+        rows = self._connection.execute(query, (limit,)).fetchall()
+        return [with_position(self._connection, turn_from(row[:-2]), row[-2], row[-1]) for row in rows]
+
     def has_keys(self) -> bool:
         return self._connection.execute("SELECT EXISTS (SELECT 1 FROM api_key)").fetchone()[0] == 1
 

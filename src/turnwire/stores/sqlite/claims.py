@@ -94,6 +94,10 @@ class Claims(Queries):
     async def unfinished(self, session_id: str) -> list[TurnRecord]:
         return [self._live[turn_id].current() for turn_id in self._lineup.unfinished(session_id)]
 
+    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        live = [one for one in self._live.values() if one.record.phase != "ended"]
+        return [one.current() for one in live if principal in (None, one.record.principal)][:limit]
+
     async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
         self._leases.renew(worker, name, draining)
 

@@ -90,12 +90,16 @@ class LiveTurn:
     def write_release(self, connection: sqlite3.Connection) -> None:
         connection.execute("UPDATE turn SET phase = 'queued', worker = NULL WHERE number = ?", (self.number,))
 
-    def write_ending(self, connection: sqlite3.Connection, last: LoggedEvent, state: TurnState) -> None:
+    def write_ending(
+        self, connection: sqlite3.Connection, last: LoggedEvent, state: TurnState, *, keeps_outbox: bool
+    ) -> None:
         connection.execute(
             "UPDATE turn SET phase = 'ended', outcome = ?, ended_at = ?, last_position = ?, answer = ?, state = ?"
             " WHERE number = ?",
             (state.outcome, last.at, last.position, state.text, msgspec.json.encode(state), self.number),
         )
+        if keeps_outbox:
+            connection.execute("INSERT INTO outbox (turn, due_at, attempts) VALUES (?, 0, 0)", (self.number,))
         if self.record.waiting_until is not None:
             connection.execute("DELETE FROM checkpoint WHERE turn = ?", (self.number,))
         connection.execute("DELETE FROM command WHERE turn = ?", (self.number,))

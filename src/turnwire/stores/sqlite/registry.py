@@ -1,14 +1,14 @@
-"""Sessions and API keys: plain tables, read in a reader's thread, written through the writer."""
+"""Sessions, API keys and the outbox: plain tables, read in a reader's thread, written through the writer."""
 
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from turnwire.core.contracts import ApiKey
+from turnwire.core.contracts import ApiKey, Notice
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError
 from turnwire.core.sessions import Session, new_session
-from turnwire.stores.sqlite.reading import KEY_COLUMNS, SESSION_COLUMNS, key_from, session_from
+from turnwire.stores.sqlite.reading import KEY_COLUMNS, SESSION_COLUMNS, TURN_COLUMNS, key_from, session_from, turn_from
 
 T = TypeVar("T")
 
@@ -85,6 +85,20 @@ class Registry(ABC):
         self._erase_soon()
         self._forget(await self._write(run))
 
+    async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
+        query = "SELECT EXISTS (SELECT 1 FROM outbox WHERE due_at <= ?)"
+        if not (await self._read(lambda connection: connection.execute(query, (now,)).fetchone()))[0]:
+            return []  # Mostly there is nothing to write.
+        return await self._write(lambda connection: _take_due(connection, now, until, limit))
+
+    async def put_off(self, turn_id: str, due_at: int) -> None:
+        query = f"UPDATE outbox SET due_at = ?, attempts = attempts + 1 WHERE turn = {_NUMBER}"
+        await self._write(lambda connection: connection.execute(query, (due_at, turn_id)))
+
+    async def dismiss(self, turn_id: str) -> None:
+        query = f"DELETE FROM outbox WHERE turn = {_NUMBER}"
+        await self._write(lambda connection: connection.execute(query, (turn_id,)))
+
     async def list_keys(self) -> list[ApiKey]:
         query = f"SELECT {KEY_COLUMNS} FROM api_key ORDER BY created_at"
         return [key_from(row) for row in await self._read(lambda connection: connection.execute(query).fetchall())]
@@ -111,6 +125,20 @@ class Registry(ABC):
             return key_from(row)
 
         return await self._write(run)
+
+
+_NUMBER = "(SELECT number FROM turn WHERE id = ?)"
+
+
+def _take_due(connection: sqlite3.Connection, now: int, until: int, limit: int) -> list[Notice]:
+    connection.execute("DELETE FROM outbox WHERE turn NOT IN (SELECT number FROM turn)")
+    query = (
+        f"SELECT {TURN_COLUMNS}, number, attempts FROM outbox JOIN turn ON number = turn"
+        " WHERE due_at <= ? ORDER BY due_at, number LIMIT ?"
+    )
+    rows = connection.execute(query, (now, limit)).fetchall()
+    connection.executemany("UPDATE outbox SET due_at = ? WHERE turn = ?", [(until, row[-2]) for row in rows])
+    return [Notice(turn_from(row[:-2]), row[-1]) for row in rows]
 
 
 def _find(connection: sqlite3.Connection, principal: str, session_id: str) -> Session:

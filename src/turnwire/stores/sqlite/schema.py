@@ -105,6 +105,14 @@ MIGRATIONS = (
         kind TEXT NOT NULL,
         reason TEXT NOT NULL
     );
+
+    -- Ended turns of which somebody outside is yet to be told, and when that may be tried next.
+    CREATE TABLE outbox (
+        turn INTEGER PRIMARY KEY,
+        due_at INTEGER NOT NULL,
+        attempts INTEGER NOT NULL
+    );
+    CREATE INDEX outbox_by_time ON outbox (due_at);
     """,
 )
 

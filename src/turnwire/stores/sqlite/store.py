@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from turnwire.core import metrics
 from turnwire.core.contracts import RUNNABLE, Accepted, Admission, Command, NewTurn, Parking, Settle, Wake
 from turnwire.core.errors import (
     StoreError,
@@ -40,8 +41,16 @@ class SqliteStore(Claims):
 
     is_shared = False
 
-    def __init__(self, folder: Path, *, lease: float = 10, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        lease: float = 10,
+        clock: Callable[[], float] = time.monotonic,
+        keeps_outbox: bool = False,
+    ) -> None:
         self._folder = folder
+        self._keeps_outbox = keeps_outbox
         self._leases = Leases(lease, clock)
         self._watchers = Watchers()
         self._live: dict[str, LiveTurn] = {}
@@ -76,6 +85,7 @@ class SqliteStore(Claims):
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._writer = Writer(connection, self._ballast, self._committed)
+        self._writer.keeps_outbox = self._keeps_outbox
         self._writer.is_full = not self._ballast.restore()
         self._readers = Readers(path)
 
@@ -188,6 +198,8 @@ class SqliteStore(Claims):
 
     def _committed(self, group: Sequence[Work], error: StoreError | None) -> None:
         self._is_writing = False
+        events = sum([len(work.events) for work in group if isinstance(work, Append)])
+        metrics.note_commit(events, self._writer.commit_seconds)
         if error is not None:
             group = [*group, *self._waiting]
             self._waiting = []

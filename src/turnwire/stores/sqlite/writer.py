@@ -9,6 +9,7 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,6 +59,9 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, ballast: Ballast, committed: Committed) -> None:
         self.is_full = False
         self.must_erase = False
+        self.keeps_outbox = False
+        self.commit_seconds = 0.0
+        """How long the last one took."""
         self._connection = connection
         self._ballast = ballast
         self._committed = committed
@@ -75,7 +79,9 @@ class Writer:
 
     def _run(self) -> None:
         while (group := self._groups.get()) is not None:
+            began = time.perf_counter()
             error = self._commit_or_make_room(group)
+            self.commit_seconds = time.perf_counter() - began
             try:
                 self._loop.call_soon_threadsafe(self._committed, group, error)
             except RuntimeError:
@@ -112,7 +118,7 @@ class Writer:
                 if isinstance(work, Append):
                     rows.append((work.row, work.turn.number, work.events[-1].position, to_lines(work.events)))
                     if work.ending is not None:
-                        work.turn.write_ending(connection, work.events[-1], work.ending)
+                        work.turn.write_ending(connection, work.events[-1], work.ending, keeps_outbox=self.keeps_outbox)
                     elif work.parking is not None:
                         work.turn.write_parking(connection, work.parking)
                     elif work.release:

@@ -1,0 +1,52 @@
+"""Turnwire with its default store and an agent that writes Markdown at a pace: what the page is measured with."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import cycle, islice
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from turnwire import Settings, Turn, Turnwire
+
+# All that answers are made of, so that a page has to lay all of it out.
+PIECES = """\
+## A heading of a few words
+
+A paragraph of an answer, with **strong** and *soft* words, some `code`, and [a link](https://example.org/page). It goes
+on for a while, as answers do, and says at its end where it has all of this from.
+
+- one thing that is listed
+- another thing, with `code` in it
+  1. and one below it
+
+| what | how much |
+| --- | --- |
+| tokens | 5,000 |
+| a second | 200 |
+
+```python
+def answer(question: str) -> str:
+    return "forty-two" if question else "what?"
+```
+
+> Somebody said this once.
+
+""".replace(" ", "\x00 ").split("\x00")
+
+
+async def answer(turn: Turn) -> AsyncIterator[str]:
+    """The message says how many tokens, and how many of them in a second."""
+    count, pace = map(int, turn.message.split())
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    for number, piece in enumerate(islice(cycle(PIECES), count)):
+        # By the clock and not by sleeps added up, which would be slower than told.
+        await asyncio.sleep(max(0, started + number / pace - loop.time()))
+        yield piece
+
+
+def app(data: Path | None) -> ASGIApp:
+    if data is None:
+        raise ValueError("the page variant needs a folder; pass --data DIR")
+    return Turnwire(agent=answer, store="sqlite", data=data, settings=Settings()).asgi()

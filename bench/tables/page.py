@@ -1,0 +1,36 @@
+"""What the page makes of a long answer, in a real browser: when it first reacts, and whether it ever stutters."""
+
+from bench import measure
+from bench.browsing import ask, browsing
+from bench.plan import Plan, record
+from bench.results import Column, Table
+from bench.running import SERVER_CORE, serving
+
+PACE = 200
+
+
+def page(plan: Plan) -> Table:
+    table = Table(
+        "page",
+        "The page in headless Chromium: from Enter to the first frame that shows something, and tasks over 50 ms",
+        Column("reaction_ms", "first reaction ms", 0),
+        others=(
+            Column("word_ms", "first word ms", 0),
+            Column("long_tasks", "long tasks", 0),
+            Column("longest_ms", "longest ms", 0),
+            Column("longest_cpu_ms", "longest CPU ms", 0),
+            Column("us_per_token", "main thread CPU µs/token", 0),
+        ),
+    )
+    case = f"{plan.scale.page_tokens:,} tokens at {PACE}/s"
+    if "page" not in plan.variants or plan.case not in case:
+        return table
+    with serving(["page"]) as servers, browsing() as browser:
+        url = f"http://127.0.0.1:{servers['page'].port}/"
+        ask(browser, url, PACE, PACE)  # To warm both up.
+        for _ in range(plan.scale.repeats):
+            yardstick = measure.yardstick(SERVER_CORE)
+            sample = ask(browser, url, plan.scale.page_tokens, PACE)
+            yardstick = (yardstick + measure.yardstick(SERVER_CORE)) / 2
+            record(table, case, "page", sample | {"yardstick_ms": yardstick})
+    return table

@@ -1,0 +1,46 @@
+/** Sessions: made, listed, searched, named, exported, erased. */
+
+import type { Session, SessionExport, SessionPage, SessionWithTurns } from "./answers.js";
+import type { Http } from "./http.js";
+import { queryOf } from "./http.js";
+
+export class Sessions {
+  readonly #http: Http;
+
+  constructor(http: Http) {
+    this.#http = http;
+  }
+
+  /** With an `id` of your own it is made only once. */
+  create(options: { id?: string; title?: string } = {}): Promise<Session> {
+    // Without an id a second try would make a second one.
+    const attempts = options.id === undefined ? { attempts: 1 } : {};
+    return this.#http.json({ method: "POST", path: "/v1/sessions", body: options, ...attempts });
+  }
+
+  /** Newest activity first. */
+  list(options: { search?: string; before?: string; limit?: number } = {}): Promise<SessionPage> {
+    return this.#http.json({ path: `/v1/sessions${queryOf(options)}` });
+  }
+
+  get(id: string, options: { limit?: number } = {}): Promise<SessionWithTurns> {
+    return this.#http.json({ path: sessionPath(id) + queryOf(options) });
+  }
+
+  rename(id: string, title: string): Promise<Session> {
+    return this.#http.json({ method: "PATCH", path: sessionPath(id), body: { title } });
+  }
+
+  /** With its turns and their logs. */
+  delete(id: string): Promise<void> {
+    return this.#http.erase(sessionPath(id));
+  }
+
+  export(id: string): Promise<SessionExport> {
+    return this.#http.json({ path: `${sessionPath(id)}/export` });
+  }
+}
+
+export function sessionPath(id: string): string {
+  return `/v1/sessions/${encodeURIComponent(id)}`;
+}

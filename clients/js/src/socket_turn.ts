@@ -1,0 +1,65 @@
+/** A turn that is followed on a socket. */
+
+import type { Decision } from "./answers.js";
+import type { Followed } from "./events.js";
+import { leavable } from "./follow.js";
+import type { TurnwireSocket } from "./socket.js";
+import type { SocketReader } from "./socket_reader.js";
+import type { FollowOptions } from "./turn.js";
+import { heed } from "./waiting.js";
+
+export class SocketTurn {
+  readonly id: string;
+  readonly #socket: TurnwireSocket;
+  #sessionId: string | undefined;
+  #position = 0;
+  #first: SocketReader | undefined;
+
+  /** Made by `socket.start` and `socket.turn`; `first` has heard the turn from its start. */
+  constructor(socket: TurnwireSocket, id: string, sessionId?: string, first?: SocketReader) {
+    this.#socket = socket;
+    this.id = id;
+    this.#sessionId = sessionId;
+    this.#first = first;
+  }
+
+  /** Of a turn that was joined by its id alone it is known from its first event on. */
+  get sessionId(): string | undefined {
+    return this.#sessionId;
+  }
+
+  /** Of the event that was yielded last. */
+  get position(): number {
+    return this.#position;
+  }
+
+  /** As those of a turn that is followed by fetch. */
+  events(options: FollowOptions = {}): AsyncGenerator<Followed, void, undefined> {
+    return leavable(options.signal, (signal) => this.#follow({ ...options, signal }));
+  }
+
+  cancel(): Promise<void> {
+    return this.#socket.cancel(this.id);
+  }
+
+  decide(callId: string, decision: Decision): Promise<void> {
+    return this.#socket.decide(this.id, callId, decision);
+  }
+
+  async *#follow({ after, signal, onControl }: FollowOptions): AsyncGenerator<Followed, void, undefined> {
+    const first = this.#first;
+    this.#first = undefined;
+    const reader = first && after === undefined ? first : this.#socket.read(this.id, after);
+    if (first && first !== reader) this.#socket.leave(this.id, first);
+    try {
+      for await (const item of reader.items(signal!, () => this.#socket.again(this.id))) {
+        if (item.event) this.#position = item.position;
+        else if (onControl) heed(() => onControl({ type: item.control }));
+        if (item.event?.type === "session") this.#sessionId = item.event.session_id;
+        yield item;
+      }
+    } finally {
+      this.#socket.leave(this.id, reader);
+    }
+  }
+}

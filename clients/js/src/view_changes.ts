@@ -1,0 +1,138 @@
+/** What each event changes in a view. */
+
+import type { Arguments, LoggedEvent, Usage } from "./events.js";
+import { codePoints, given, type StepView, type TurnView } from "./view.js";
+
+export type Changes = Partial<TurnView> & { length?: number };
+
+export function changesBy(view: TurnView, { event, position }: LoggedEvent): Changes {
+  const isOwn = !event.agent_path?.length;
+  switch (event.type) {
+    case "session":
+      return { turnId: event.turn_id, sessionId: event.session_id, agent: event.agent };
+    case "message":
+      return { message: event.content, by: event.by, channel: event.channel };
+    case "status":
+      return { status: event.text };
+    case "token":
+      if (!isOwn) return {};
+      return { text: view.text + event.content, length: view.memory.length + codePoints(event.content) };
+    case "reasoning":
+      return isOwn ? { reasoning: view.reasoning + event.content } : {};
+    case "handoff":
+      return begin(view, position, event, { kind: "handoff", id: `handoff-${position}`, name: event.agent, state: "succeeded" });
+    case "review":
+      return begin(view, position, event, {
+        kind: "review",
+        id: event.step_id,
+        name: event.verdict,
+        state: "succeeded",
+        review: event,
+      });
+    case "search": {
+      const found = { kind: "search", id: event.step_id, name: event.tool, query: event.query } as const;
+      const next = hasStep(view, "search", event.step_id) ? view : { ...view, ...begin(view, position, event, found) };
+      const used = { steps: next.steps, toolsUsed: use(view, event.tool) };
+      if (event.phase === "started") return event.page === undefined ? used : { ...used, ...change(next, found, { page: event.page }) };
+      const state = event.phase === "finished" ? "succeeded" : "failed";
+      return { ...used, ...change(next, found, { state, page: event.page, hits: event.hits, ms: event.ms }) };
+    }
+    case "tool_call": {
+      const called = { kind: "tool", id: event.call_id, name: event.tool, args: event.args } as const;
+      return { ...begin(view, position, event, called), toolsUsed: use(view, event.tool) };
+    }
+    case "tool_progress":
+      return change(view, tool(event), given({ progress: event.text, fraction: event.fraction }));
+    case "tool_result": {
+      const next = ensureTool(view, position, event, {});
+      const state = event.success ? "succeeded" : "failed";
+      const changed = change(next, tool(event), { state, result: event.result, ms: event.ms });
+      return { ...changed, toolsUsed: use(view, event.tool) };
+    }
+    case "approval_request": {
+      const next = ensureTool(view, position, event, event.args);
+      const asked = [...view.approvals.filter((one) => one.call_id !== event.call_id), event];
+      const waiting = change(next, tool(event), { state: "waiting", reason: event.reason });
+      return { ...waiting, approvals: asked, phase: "waiting" };
+    }
+    case "approval_response": {
+      const approvals = view.approvals.filter((one) => one.call_id !== event.call_id);
+      const { approved, reason, by } = event;
+      const decision = given({ approved, reason, by }) as { approved: boolean };
+      const phase = approvals.length ? "waiting" : "running";
+      return { ...change(view, tool(event), { state: "running", decision }), approvals, phase };
+    }
+    case "citation":
+      return { citations: [...view.citations, event] };
+    case "custom":
+      return { custom: [...view.custom, event] };
+    case "usage":
+      return { usage: addUsage(view.usage, event) };
+    case "response":
+      return { mode: event.mode, timings: { ...view.timings, ...event.timings } };
+    case "error":
+      return { error: event };
+    case "done":
+      return { outcome: event.outcome, reason: event.reason, phase: "ended", approvals: [] };
+    default:
+      return {}; // A type that this client does not know yet, or a restart.
+  }
+}
+
+type StepName = Pick<StepView, "kind" | "id">;
+
+function tool(event: { call_id: string }): StepName {
+  return { kind: "tool", id: event.call_id };
+}
+
+function hasStep(view: TurnView, kind: StepView["kind"], id: string): boolean {
+  return view.steps.some((step) => step.kind === kind && step.id === id);
+}
+
+function begin(
+  view: TurnView,
+  position: number,
+  event: { agent_path?: string[] },
+  begun: StepName & Partial<StepView> & { name: string },
+): { steps: readonly StepView[] } {
+  const agentPath = event.agent_path ?? [];
+  return { steps: [...view.steps, { position, answerOffset: view.memory.length, state: "running", agentPath, ...begun }] };
+}
+
+/** The view in which the tool's call is there, also if its own event never was. */
+function ensureTool(
+  view: TurnView,
+  position: number,
+  event: { call_id: string; tool: string; agent_path?: string[] },
+  args: Arguments,
+): TurnView {
+  if (hasStep(view, "tool", event.call_id)) return view;
+  return { ...view, ...begin(view, position, event, { ...tool(event), name: event.tool, args }) };
+}
+
+/** Changes the newest step of this name. */
+function change(view: TurnView, named: StepName, fields: Partial<StepView>): { steps: readonly StepView[] } {
+  const steps = [...view.steps];
+  for (let index = steps.length - 1; index >= 0; index--) {
+    const step = steps[index]!;
+    if (step.kind === named.kind && step.id === named.id) {
+      steps[index] = { ...step, ...fields };
+      return { steps };
+    }
+  }
+  return { steps: view.steps };
+}
+
+function use(view: TurnView, name: string): readonly string[] {
+  return view.toolsUsed.includes(name) ? view.toolsUsed : [...view.toolsUsed, name];
+}
+
+function addUsage(total: Usage = {}, more: Usage): Usage {
+  const names = ["input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens"] as const;
+  const sums = names.map((name) => [name, add(total[name], more[name])] as const);
+  return Object.fromEntries(sums.filter(([, sum]) => sum !== undefined));
+}
+
+function add(total: number | undefined, more: number | undefined): number | undefined {
+  return total === undefined || more === undefined ? (total ?? more) : total + more;
+}

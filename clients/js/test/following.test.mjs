@@ -1,0 +1,283 @@
+// Following a stream, whatever the network and the server do.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { TurnwireError } from "@turnwire/client";
+import { all, clientOf, cut, done, frame, positions, refusal, scripted, status, stream, token, until } from "./scripted.mjs";
+
+test("a stream that is cut is gone on with after the last event, and nothing is doubled", async (t) => {
+  const server = await scripted(
+    t,
+    stream(token(1) + token(2) + token(3).slice(0, 12), "cut"),
+    cut,
+    stream(token(2) + token(3) + token(4)),
+    stream(done(5)),
+  );
+  const items = await all(clientOf(server).turn("t").events());
+  assert.deepEqual(positions(items), [1, 2, 3, 4, 5]);
+  assert.deepEqual(
+    server.requests.map(({ headers }) => headers["last-event-id"]),
+    [undefined, "2.1", "2.1", "4.1"],
+  );
+  assert.deepEqual(items[0], { turnId: "t", position: 1, epoch: 1, id: "1.1", event: { type: "token", content: "1 " } });
+});
+
+test("an event that is missing is asked for again", async (t) => {
+  const server = await scripted(t, stream(token(1) + token(3) + done(4)), stream(token(2) + token(3) + done(4)));
+  assert.deepEqual(positions(await all(clientOf(server).turn("t").events())), [1, 2, 3, 4]);
+  assert.equal(server.requests[1].headers["last-event-id"], "1.1");
+});
+
+test("data that is not JSON counts as a broken connection", async (t) => {
+  const server = await scripted(t, stream(`${token(1)}id: 2.1\ndata: {"type":"tok\n\n`, "hang"), stream(done(2)));
+  assert.deepEqual(positions(await all(clientOf(server).turn("t").events())), [1, 2]);
+});
+
+test("a turn of which everything is there says nothing more", async (t) => {
+  const server = await scripted(t, status(204));
+  assert.deepEqual(await all(clientOf(server).turn("t").events({ after: "7.2" })), []);
+  assert.equal(server.requests[0].headers["last-event-id"], "7.2");
+});
+
+test("a reset is yielded, and what follows it starts over", async (t) => {
+  const heard = [];
+  const reset = 'data: {"type":"reset"}\n\n';
+  const server = await scripted(t, stream(reset + token(1), "cut"), stream(token(2) + done(3)));
+  const events = clientOf(server).turn("t").events({ after: 9, onControl: (control) => heard.push(control.type) });
+  assert.deepEqual(positions(await all(events)), ["reset", 1, 2, 3]);
+  assert.equal(server.requests[1].headers["last-event-id"], "1.1");
+  assert.deepEqual(heard, ["reset"]);
+});
+
+test("a gap is yielded with the state, and is gone on from", async (t) => {
+  const gap = 'data: {"type":"gap","after":0,"first_kept":8,"state":{"text":"Gone."}}\n\n';
+  const server = await scripted(t, stream(gap, "cut"), stream(done(8)));
+  const items = await all(clientOf(server).turn("t").events());
+  assert.deepEqual(items[0], { control: "gap", turnId: "t", after: 0, firstKept: 8, state: { text: "Gone." } });
+  assert.deepEqual(positions(items), ["gap", 8]);
+  assert.equal(server.requests[1].headers["last-event-id"], "7");
+});
+
+test("who is told when to come back does so then, and does not count as offline", async (t) => {
+  const farewell = 'retry: 60\ndata: {"type":"reconnect","retry_ms":60}\n\n';
+  const server = await scripted(t, stream(token(1) + farewell), stream(done(2)));
+  const client = clientOf(server);
+  const states = [];
+  client.onConnection((state) => states.push(state));
+  await all(client.turn("t").events());
+  assert.ok(server.requests[1].at - server.requests[0].at >= 55);
+  assert.deepEqual(states, []);
+});
+
+test("silence for longer than two and a half heartbeats is the end of a connection", async (t) => {
+  const server = await scripted(t, stream(`: stream open\n\n${token(1)}`, "hang"), stream(done(2)));
+  assert.deepEqual(positions(await all(clientOf(server, { retry: { heartbeat: 40 } }).turn("t").events())), [1, 2]);
+  assert.ok(server.requests[1].at - server.requests[0].at >= 95);
+});
+
+test("a slow reader is not taken for a silent server", async (t) => {
+  const server = await scripted(t, stream(token(1) + token(2), "hang"), stream(done(3)));
+  const events = clientOf(server, { retry: { heartbeat: 200 } }).turn("t").events();
+  await events.next();
+  await new Promise((later) => setTimeout(later, 600));
+  assert.equal((await events.next()).value.position, 2);
+  assert.equal(server.requests.length, 1);
+  await events.return();
+});
+
+test("heartbeats keep a connection", async (t) => {
+  const server = await scripted(t, (request, response) => {
+    stream(token(1), "hang")(request, response);
+    const beating = setInterval(() => response.write(": hb\n\n"), 20);
+    setTimeout(() => response.end(done(2)), 1_200);
+    response.on("close", () => clearInterval(beating));
+  });
+  await all(clientOf(server, { retry: { heartbeat: 400 } }).turn("t").events());
+  assert.equal(server.requests.length, 1);
+});
+
+test("a no of the server is final, and what it says is told", async (t) => {
+  const server = await scripted(t, status(404, refusal("turn_not_found")));
+  const error = await all(clientOf(server).turn("t").events()).catch((thrown) => thrown);
+  assert.ok(error instanceof TurnwireError);
+  assert.deepEqual([error.status, error.code, error.message, error.retryable], [404, "turn_not_found", "no: turn_not_found", false]);
+  assert.equal(server.requests.length, 1);
+});
+
+test("what may go well later is tried again: 5xx, 408, 425, 429, a page of somebody else's", async (t) => {
+  const portal = (request, response) => response.end("<html>Log in to our wireless network</html>");
+  const server = await scripted(
+    t, status(503, refusal("shutting_down")), status(502), status(408), status(425), status(429), portal, stream(done(1)),
+  );
+  assert.deepEqual(positions(await all(clientOf(server).turn("t").events())), [1]);
+  assert.equal(server.requests.length, 7);
+});
+
+test("Retry-After is kept to, but not for hours", async (t) => {
+  const later = await scripted(t, status(429, refusal("too_many_streams"), { "Retry-After": "0.1" }), stream(done(1)));
+  await all(clientOf(later).turn("t").events());
+  assert.ok(later.requests[1].at - later.requests[0].at >= 95);
+  const tomorrow = await scripted(t, status(429, refusal("budget_spent"), { "Retry-After": "7200" }));
+  const error = await all(clientOf(tomorrow).turn("t").events()).catch((thrown) => thrown);
+  assert.deepEqual([error.code, error.retryAfter, tomorrow.requests.length], ["budget_spent", 7_200_000, 1]);
+  const away = await scripted(t, status(503, "", { "Retry-After": "7200" }));
+  const client = clientOf(away);
+  const heard = new Promise((hear) => client.onConnection((state, { retryIn }) => hear([state, retryIn])));
+  const events = client.turn("t").events();
+  void events.next();
+  assert.deepEqual(await heard, ["offline", 60_000]); // A server that is away may be back before it said.
+  await events.return();
+});
+
+test("it says when the server is away and when it is back", async (t) => {
+  const server = await scripted(t, stream(token(1), "cut"), cut, stream(done(2)));
+  const client = clientOf(server);
+  const states = [];
+  client.onConnection((state, { attempt }) => states.push([state, attempt]));
+  await all(client.turn("t").events());
+  assert.deepEqual(states, [["offline", 1], ["connecting", 1], ["offline", 2], ["connecting", 2], ["online", 0]]);
+  assert.equal(client.connection, "online");
+});
+
+test("many streams have one state", async (t) => {
+  const server = await scripted(t, ...Array(6).fill(cut), stream(done(1)));
+  const client = clientOf(server);
+  const states = [];
+  client.onConnection((state) => states.push(state));
+  await Promise.all(["a", "b", "c"].map((id) => all(client.turn(id).events())));
+  assert.deepEqual([states[0], states.at(-1)], ["offline", "online"]);
+  assert.ok(states.every((state, index) => state === "offline" || state !== states[index - 1]));
+});
+
+test("who gave up is offline until somebody reaches the server", async (t) => {
+  const server = await scripted(t, cut, cut, status(200, { agents: [] }));
+  const client = clientOf(server, { retry: { attempts: 2 } });
+  await assert.rejects(client.agents(), { code: "network", status: 0, retryable: true });
+  assert.equal(client.connection, "offline");
+  await client.agents();
+  assert.equal(client.connection, "online");
+});
+
+test("it is tried again at once when the network is back or the page is looked at", async (t) => {
+  const target = new EventTarget();
+  const page = Object.assign(new EventTarget(), { visibilityState: "hidden" });
+  Object.assign(globalThis, {
+    addEventListener: target.addEventListener.bind(target),
+    removeEventListener: target.removeEventListener.bind(target),
+    document: page,
+  });
+  t.after(() => ["addEventListener", "removeEventListener", "document"].forEach((name) => delete globalThis[name]));
+  const server = await scripted(t, cut, cut, stream(done(1)));
+  const client = clientOf(server, { retry: { first: 60_000, most: 60_000 } });
+  const reading = all(client.turn("t").events());
+  const offline = (times) => until(() => client.connection === "offline" && server.requests.length === times);
+  await offline(1);
+  target.dispatchEvent(new Event("online"));
+  await offline(2);
+  page.dispatchEvent(new Event("visibilitychange"));
+  await new Promise(setImmediate);
+  assert.equal(client.connection, "offline", "while it is hidden nobody looks");
+  page.visibilityState = "visible";
+  page.dispatchEvent(new Event("visibilitychange"));
+  assert.deepEqual(positions(await reading), [1]);
+});
+
+test("a connection that was silent through a sleep is opened again on waking", async (t) => {
+  const target = new EventTarget();
+  Object.assign(globalThis, {
+    addEventListener: target.addEventListener.bind(target),
+    removeEventListener: target.removeEventListener.bind(target),
+  });
+  t.after(() => ["addEventListener", "removeEventListener"].forEach((name) => delete globalThis[name]));
+  const server = await scripted(t, stream(token(1) + token(2), "hang"), stream(done(3)));
+  const client = clientOf(server, { retry: { heartbeat: 60_000 } });
+  const events = client.turn("t").events();
+  await events.next();
+  const later = (ms) => t.mock.method(Date, "now", () => performance.timeOrigin + performance.now() + ms);
+  later(600_000);
+  target.dispatchEvent(new Event("online")); // Nobody waits for the server: it may well have said something.
+  assert.equal((await events.next()).value.position, 2);
+  const waiting = events.next();
+  target.dispatchEvent(new Event("online")); // It was waited for just now.
+  await new Promise(setImmediate);
+  assert.equal(client.connection, "online");
+  later(1_200_000);
+  target.dispatchEvent(new Event("online"));
+  assert.equal((await waiting).value.position, 3);
+});
+
+test("a stream that is left while it waits is closed", async (t) => {
+  const server = await scripted(t, stream(token(1), "hang"));
+  const events = clientOf(server).turn("t").events();
+  await events.next();
+  const waiting = events.next();
+  assert.deepEqual(await events.return(), { done: true, value: undefined });
+  assert.deepEqual(await waiting, { done: true, value: undefined });
+  await until(() => server.requests[0].request.destroyed || server.requests[0].request.socket.destroyed);
+});
+
+test("a signal ends it with its reason: while it waits, rests, or before it began", async (t) => {
+  const server = await scripted(t, stream(token(1), "hang"), cut);
+  const client = clientOf(server, { retry: { first: 60_000, most: 60_000 } });
+  const why = new Error("enough");
+  for (const [begun, when] of [[() => server.requests.length === 1, "waits"], [() => client.connection === "offline", "rests"]]) {
+    const stop = new AbortController();
+    const reading = all(client.turn("t").events({ signal: stop.signal }));
+    await until(begun);
+    stop.abort(why);
+    await assert.rejects(reading, why, when);
+  }
+  await assert.rejects(all(client.turn("t").events({ signal: AbortSignal.abort(why) })), why);
+  assert.equal(client.connection, "online");
+});
+
+test("a stream can be given up after so many tries", async (t) => {
+  const server = await scripted(t, stream(token(1), "cut"), cut);
+  const events = clientOf(server, { retry: { streamAttempts: 3 } }).turn("t").events();
+  await assert.rejects(all(events), { code: "network" });
+  assert.equal(server.requests.length, 3);
+});
+
+test("tries are counted from the last event on", async (t) => {
+  const server = await scripted(t, ...[1, 2, 3, 4].map((position) => stream(token(position), "cut")), stream(done(5)));
+  const events = clientOf(server, { retry: { streamAttempts: 2 } }).turn("t").events();
+  assert.deepEqual(positions(await all(events)), [1, 2, 3, 4, 5]);
+});
+
+test("a listener that throws is not taken for a broken connection", async (t) => {
+  const thrown = [];
+  const catcher = (error) => thrown.push(error.message);
+  process.prependOnceListener("uncaughtException", catcher);
+  const others = process.listeners("uncaughtException").filter((listener) => listener !== catcher);
+  others.forEach((listener) => process.off("uncaughtException", listener));
+  t.after(() => others.forEach((listener) => process.on("uncaughtException", listener)));
+  const server = await scripted(t, stream('data: {"type":"reset"}\n\n' + done(1)));
+  const onControl = () => {
+    throw new Error("my own bug");
+  };
+  assert.deepEqual(positions(await all(clientOf(server).turn("t").events({ onControl }))), ["reset", 1]);
+  await until(() => thrown.length);
+  assert.deepEqual(thrown, ["my own bug"]);
+});
+
+test("types and controls that are not known yet do no harm", async (t) => {
+  const server = await scripted(t, stream('data: {"type":"weather"}\n\n' + frame(1, { type: "__proto__" }) + done(2)));
+  assert.deepEqual(positions(await all(clientOf(server).turn("t").events())), [1, 2]);
+});
+
+test("a session is followed turn by turn, by ids of its own", async (t) => {
+  const event = (id) => `id: ${id}\ndata: {"type":"token","content":"x"}\n\n`;
+  const server = await scripted(
+    t,
+    stream(event("a:b:1") + event("a:b:2"), "cut"),
+    stream(event("a:b:2") + event("__proto__:1"), "cut"),
+    stream('data: {"type":"reset"}\n\n' + event("a:b:1"), "hang"),
+  );
+  const items = [];
+  for await (const item of clientOf(server).followSession("my session")) {
+    items.push(item.id ?? item.control);
+    if (items.length === 5) break;
+  }
+  assert.deepEqual(items, ["a:b:1", "a:b:2", "__proto__:1", "reset", "a:b:1"]);
+  assert.equal(server.requests[0].url, "/v1/sessions/my%20session/events");
+  assert.deepEqual(server.requests.map(({ headers }) => headers["last-event-id"]), [undefined, "a:b:2", "__proto__:1"]);
+});

@@ -1,0 +1,80 @@
+/**
+ * Builds the page into src/turnwire/server/page, which is committed: nobody needs Node to run the server.
+ *
+ * The same sources give the same bytes: versions are pinned, nothing of the time or the machine gets in.
+ * `--out FOLDER` builds elsewhere, `--sizes` tells what it weighs.
+ */
+
+import { build } from "esbuild";
+import { cp, mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { gzipSync } from "node:zlib";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const { values } = parseArgs({ options: { out: { type: "string" }, sizes: { type: "boolean" } } });
+const out = values.out ?? join(here, "../../src/turnwire/server/page");
+
+await rm(out, { recursive: true, force: true });
+await mkdir(join(out, "assets"), { recursive: true });
+// Two bundles that share nothing: together they weigh more, but each page is lighter than with a shared chunk.
+await build({
+  absWorkingDir: here,
+  entryPoints: { app: "src/app.tsx", turn: "src/turn.tsx" },
+  outdir: join(out, "assets"),
+  bundle: true,
+  format: "esm",
+  target: ["es2022", "chrome123", "firefox121", "safari17.5"],
+  jsx: "automatic",
+  jsxImportSource: "preact",
+  minify: true,
+  legalComments: "none",
+  footer: { js: "// Licences of what is bundled here: licences.txt" },
+  charset: "utf8",
+  logLevel: "warning",
+});
+await build({
+  absWorkingDir: here,
+  entryPoints: ["static/theme.js", "src/style/app.css", "src/style/inspector.css"],
+  outdir: join(out, "assets"),
+  entryNames: "[name]",
+  bundle: true,
+  minify: true,
+  target: ["chrome123", "firefox121", "safari17.5"],
+  charset: "utf8",
+  logLevel: "warning",
+});
+for (const name of ["index.html", "turn.html"]) await cp(join(here, "static", name), join(out, name));
+await cp(join(here, "static/icon.svg"), join(out, "assets/icon.svg"));
+
+await writeFile(join(out, "assets/licences.txt"), await licences());
+
+if (values.sizes) {
+  const pages = {
+    "/": ["index.html", "assets/theme.js", "assets/app.css", "assets/app.js", "assets/icon.svg"],
+    "/turns/{id}": [
+      "turn.html",
+      "assets/theme.js",
+      "assets/app.css",
+      "assets/inspector.css",
+      "assets/turn.js",
+      "assets/icon.svg",
+    ],
+  };
+  for (const [page, names] of Object.entries(pages)) {
+    const sizes = await Promise.all(
+      names.map(async (name) => gzipSync(await readFile(join(out, name)), { level: 9 }).length),
+    );
+    names.forEach((name, index) => console.log(`${String(sizes[index]).padStart(7)}  ${name}`));
+    console.log(`${String(sizes.reduce((sum, size) => sum + size)).padStart(7)}  ${page}, all together, gzip\n`);
+  }
+}
+
+/** Of the packages that are bundled. DOMPurify may be had under Apache-2.0, whose text is Turnwire's own LICENSE. */
+async function licences() {
+  const read = async (name, file) =>
+    `${name}\n\n${(await readFile(join(here, "node_modules", name, file), "utf8")).trim()}\n`;
+  const purify = "dompurify\n\n(c) Cure53 and other contributors. Apache License 2.0: see Turnwire's LICENSE.\n";
+  return [await read("preact", "LICENSE"), await read("marked", "LICENSE.md"), purify].join("\n");
+}

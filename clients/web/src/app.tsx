@@ -1,0 +1,172 @@
+/** The page: sessions at the side, the conversation in the middle, a document beside it. */
+
+import { render } from "preact";
+import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Conversation } from "./conversation.ts";
+import { useObserved } from "./observed.ts";
+import { SourcePanel } from "./parts/document.tsx";
+import { DocumentsPanel } from "./parts/documents.tsx";
+import { Gate } from "./parts/gate.tsx";
+import { Main } from "./parts/main.tsx";
+import { Sidebar } from "./parts/sidebar.tsx";
+import type { Source } from "./parts/sources.tsx";
+import { Uploads } from "./parts/uploads.tsx";
+import { isStatus, logOut, type Me, type Offer, root, sessionAddress, whatIsOffered } from "./server.ts";
+import { SessionList } from "./sessions.ts";
+
+type Panel = { kind: "source"; source: Source } | { kind: "documents" } | null;
+
+const sessionInAddress = (): string | null => new URLSearchParams(location.search).get("session");
+
+function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
+  const list = useObserved(useMemo(() => new SessionList(), []));
+  const uploads = useMemo(() => new Uploads(), []);
+  const [offer, setOffer] = useState<Offer | null>(null);
+  const [panel, setPanel] = useState<Panel>(null);
+  const [isSideOpen, setSideOpen] = useState(false);
+  const opener = useRef<HTMLElement | null>(null);
+  const [, setBegun] = useState("");
+
+  const open = useCallback((sessionId: string | null) => {
+    return new Conversation(sessionId, {
+      began: (id) => {
+        history.replaceState(null, "", sessionAddress(id));
+        setBegun(id);
+      },
+      moved: () => list.refresh(),
+      unauthorized: onLeave,
+    });
+  }, []);
+  const [conversation, setConversation] = useState(() => open(sessionInAddress()));
+  const shown = useRef(conversation);
+  shown.current = conversation;
+  const pick = useCallback((sessionId: string | null, isBack = false) => {
+    setConversation((now) => {
+      if (sessionId !== null && now.sessionId === sessionId && !now.problem) return now;
+      now.close();
+      return open(sessionId);
+    });
+    if (!isBack) history.pushState(null, "", sessionId ? sessionAddress(sessionId) : `${root}/`);
+    setSideOpen(false);
+    setPanel((now) => (now?.kind === "source" ? null : now));
+  }, []);
+
+  useEffect(() => {
+    list.refresh(0);
+    whatIsOffered().then(setOffer, (error: unknown) => isStatus(error, 401) && onLeave());
+    const back = () => pick(sessionInAddress(), true);
+    addEventListener("popstate", back);
+    return () => {
+      removeEventListener("popstate", back);
+      list.close();
+      shown.current.close();
+    };
+  }, []);
+
+  const closePanel = () => {
+    setPanel(null);
+    opener.current?.focus();
+  };
+  const show = (next: Panel, from?: HTMLElement) => {
+    opener.current = from ?? (document.activeElement as HTMLElement | null);
+    setPanel(next);
+    setSideOpen(false);
+  };
+  const isDropping = useDrop(offer?.takes_documents ? (files) => uploads.add(files) : null);
+  useShortcuts(
+    () => (panel ? closePanel() : setSideOpen(false)),
+    () => setSideOpen(true),
+  );
+  const current = conversation.sessionId;
+  return (
+    <div class={`app ${isSideOpen ? "side-open" : ""} ${panel ? "panel-open" : ""}`}>
+      <a class="skip" href="#composer">
+        Skip to the message box
+      </a>
+      <Sidebar
+        list={list}
+        current={current}
+        me={me}
+        hasDocuments={!!offer?.takes_documents}
+        onPick={pick}
+        onDocuments={() => show({ kind: "documents" })}
+        onDeleted={(id) => id === shown.current.sessionId && pick(null)}
+        onLogOut={() => void logOut().finally(onLeave)}
+        onClose={() => setSideOpen(false)}
+      />
+      {isSideOpen && <div class="shade" onClick={() => setSideOpen(false)} />}
+      <Main
+        conversation={conversation}
+        title={list.sessions?.find((one) => one.id === current)?.title ?? null}
+        offer={offer}
+        me={me}
+        uploads={uploads}
+        onMenu={() => setSideOpen(true)}
+        onSource={(source, from) => show({ kind: "source", source }, from)}
+      />
+      {panel && (
+        <aside class="panel" aria-label={panel.kind === "source" ? "Source" : "Documents"}>
+          {panel.kind === "source" ? (
+            <SourcePanel source={panel.source} onClose={closePanel} />
+          ) : (
+            <DocumentsPanel
+              uploads={uploads}
+              onOpen={(source) => setPanel({ kind: "source", source })}
+              onClose={closePanel}
+            />
+          )}
+        </aside>
+      )}
+      {isDropping && <div class="drop">Drop documents to add them</div>}
+    </div>
+  );
+}
+
+function useShortcuts(onEscape: () => void, onFind: () => void): void {
+  const act = useRef({ onEscape, onFind });
+  act.current = { onEscape, onFind };
+  useEffect(() => {
+    const press = (event: KeyboardEvent) => {
+      if (event.key === "Escape" && !event.defaultPrevented) act.current.onEscape();
+      else if (event.key === "k" && (event.ctrlKey || event.metaKey)) {
+        event.preventDefault();
+        act.current.onFind();
+        document.getElementById("find")?.focus();
+      }
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+}
+
+/** Files that are dragged over the page. */
+function useDrop(onFiles: ((files: File[]) => void) | null): boolean {
+  const [isOver, setOver] = useState(false);
+  const take = useRef(onFiles);
+  take.current = onFiles;
+  useEffect(() => {
+    const over = (event: DragEvent) => {
+      if (!take.current || !event.dataTransfer?.types.includes("Files")) return;
+      event.preventDefault();
+      setOver(true);
+    };
+    const leave = (event: DragEvent) => !event.relatedTarget && setOver(false);
+    const drop = (event: DragEvent) => {
+      setOver(false);
+      if (!take.current || !event.dataTransfer?.files.length) return;
+      event.preventDefault();
+      take.current([...event.dataTransfer.files]);
+    };
+    addEventListener("dragover", over);
+    addEventListener("dragleave", leave);
+    addEventListener("drop", drop);
+    return () => {
+      removeEventListener("dragover", over);
+      removeEventListener("dragleave", leave);
+      removeEventListener("drop", drop);
+    };
+  }, []);
+  return isOver;
+}
+
+render(<Gate>{(me, leave) => <Home me={me} onLeave={leave} />}</Gate>, document.getElementById("root")!);

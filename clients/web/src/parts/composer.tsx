@@ -1,0 +1,120 @@
+/** Where a person writes, also while an answer is under way. */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Icon, IconButton } from "../icons.tsx";
+import type { Offer } from "../server.ts";
+import { type Uploads, UploadList } from "./uploads.tsx";
+
+interface ComposerProps {
+  offer: Offer | null;
+  agent: string | undefined;
+  isBusy: boolean;
+  isStopping: boolean;
+  isAnswering: boolean;
+  uploads: Uploads;
+  focusKey: string;
+  onAgent: (agent: string) => void;
+  onSend: (message: string) => void;
+  onStop: () => void;
+}
+
+/** Enter sends, unless it ends a word that an input method is composing (229 is how old ones say so). */
+export function isEnter(event: KeyboardEvent): boolean {
+  return event.key === "Enter" && !event.shiftKey && !event.altKey && !event.isComposing && event.keyCode !== 229;
+}
+
+export function Composer(props: ComposerProps) {
+  const { offer, agent, isBusy, isAnswering, isStopping, uploads, onSend, onStop } = props;
+  const [draft, setDraft] = useState("");
+  const box = useRef<HTMLTextAreaElement>(null);
+  const files = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    // On a phone the keyboard would hide half of what one came to read.
+    if (matchMedia("(hover: hover)").matches) box.current?.focus();
+  }, [props.focusKey]);
+  useEffect(() => {
+    const area = box.current!;
+    area.style.height = "auto";
+    area.style.height = `${area.scrollHeight}px`;
+  }, [draft]);
+  const send = () => {
+    const message = draft.trim();
+    if (!message) return;
+    setDraft("");
+    uploads.forget();
+    onSend(message);
+    box.current?.focus();
+  };
+  return (
+    <form class="composer" onSubmit={(event) => (event.preventDefault(), send())}>
+      <UploadList uploads={uploads} />
+      <textarea
+        ref={box}
+        id="composer"
+        data-testid="composer"
+        aria-label="Your message"
+        aria-describedby="composer-hint"
+        rows={1}
+        value={draft}
+        placeholder={isBusy ? "Ask the next thing; it waits its turn" : "Ask a question"}
+        onInput={(event) => setDraft(event.currentTarget.value)}
+        onKeyDown={(event) => {
+          if (isEnter(event)) (event.preventDefault(), send());
+        }}
+      />
+      <div class="composer-foot">
+        {offer?.takes_documents && (
+          <>
+            <IconButton name="clip" label="Add documents" testid="upload" onClick={() => files.current?.click()} />
+            <input
+              ref={files}
+              type="file"
+              multiple
+              hidden
+              data-testid="upload-input"
+              aria-label="Documents to add"
+              onChange={(event) => {
+                uploads.add([...(event.currentTarget.files ?? [])]);
+                event.currentTarget.value = "";
+              }}
+            />
+          </>
+        )}
+        {offer && offer.agents.length > 1 && (
+          <label class="agent-choice">
+            <span class="unseen">Who answers</span>
+            <select
+              data-testid="agent"
+              value={agent ?? ""}
+              onChange={(event) => props.onAgent(event.currentTarget.value)}
+            >
+              {offer.agents.map(({ name }) => (
+                <option key={name} value={name}>
+                  {name}
+                </option>
+              ))}
+            </select>
+          </label>
+        )}
+        <span class="hint" id="composer-hint">
+          {draft ? "Enter sends · Shift + Enter for a new line" : ""}
+        </span>
+        {isAnswering && (
+          <button type="button" class="stop" data-testid="stop" disabled={isStopping} onClick={onStop}>
+            <Icon name="stop" /> {isStopping ? "Stopping…" : "Stop"}
+          </button>
+        )}
+        <button
+          type="submit"
+          class="send"
+          data-testid="send"
+          disabled={!draft.trim()}
+          aria-label={isBusy ? "Queue this message" : "Send"}
+          title={isBusy ? "Queue" : "Send"}
+        >
+          <Icon name="send" />
+        </button>
+      </div>
+    </form>
+  );
+}

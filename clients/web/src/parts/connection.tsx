@@ -1,0 +1,37 @@
+/** Whether the server can be reached: said when it is away, and that it is back. */
+
+import { useEffect, useState } from "preact/hooks";
+import type { ConnectionState } from "../../../js/src/index.ts";
+import { client } from "../server.ts";
+
+export type Reach = ConnectionState | "back";
+
+const BACK_MS = 2500;
+export const REACH_WORDS: { [reach in Reach]: string } = {
+  online: "",
+  back: "Connected again",
+  connecting: "Connecting again…",
+  offline: "The server is away. Trying again…",
+};
+
+export function useReach(): Reach {
+  const [reach, setReach] = useState<Reach>("online");
+  useEffect(() => {
+    let quiet: ReturnType<typeof setTimeout> | undefined;
+    return client.onConnection((now) => {
+      clearTimeout(quiet);
+      if (now !== "online") return setReach(now);
+      setReach((before) => (before === "online" ? "online" : "back"));
+      quiet = setTimeout(() => setReach("online"), BACK_MS);
+    });
+  }, []);
+  return reach;
+}
+
+export function ReachPill({ reach }: { reach: Reach }) {
+  return (
+    <div class={`connection ${reach}`} data-testid="connection" data-state={reach}>
+      {REACH_WORDS[reach]}
+    </div>
+  );
+}

@@ -1,0 +1,216 @@
+/** The sessions at the side. */
+
+import { useRef, useState } from "preact/hooks";
+import type { Session } from "../../../js/src/index.ts";
+import { focusFirst } from "../focusing.ts";
+import { Icon, IconButton, Logo } from "../icons.tsx";
+import { type Me, sessionAddress, told } from "../server.ts";
+import type { SessionList } from "../sessions.ts";
+import { period } from "../words.ts";
+import { ThemeButton } from "./theme.tsx";
+
+interface SidebarProps {
+  list: SessionList;
+  current: string | null;
+  me: Me | null;
+  hasDocuments: boolean;
+  onPick: (id: string | null) => void;
+  onDocuments: () => void;
+  onDeleted: (id: string) => void;
+  onLogOut: () => void;
+  onClose: () => void;
+}
+
+export function Sidebar(props: SidebarProps) {
+  const { list, current, me, hasDocuments, onPick } = props;
+  const { sessions, search, hasMore } = list;
+  const [doomed, setDoomed] = useState<Session | null>(null);
+  let shown = "";
+  return (
+    <nav class="side" id="side" aria-label="Conversations">
+      <header class="side-head">
+        <a class="brand" href={sessionAddress("").split("?")[0]} onClick={plain(() => onPick(null))}>
+          <Logo /> Turnwire
+        </a>
+        <IconButton name="close" label="Close the list" class="only-narrow" onClick={props.onClose} />
+      </header>
+      <button type="button" class="new" data-testid="new" onClick={() => onPick(null)}>
+        <Icon name="plus" /> New conversation
+      </button>
+      <div class="find">
+        <Icon name="search" />
+        <input
+          type="search"
+          id="find"
+          data-testid="find"
+          aria-label="Search conversations"
+          placeholder="Search"
+          value={search}
+          onInput={(event) => list.find(event.currentTarget.value)}
+        />
+      </div>
+      <ul class="session-list" data-testid="sessions">
+        {sessions?.map((session) => {
+          const when = period(session.updated_at);
+          const head = !search && when !== shown && (
+            <li class="period" aria-hidden="true">
+              {when}
+            </li>
+          );
+          shown = when;
+          return [
+            head,
+            <SessionItem
+              key={session.id}
+              session={session}
+              isCurrent={session.id === current}
+              {...props}
+              onDoom={() => setDoomed(session)}
+            />,
+          ];
+        })}
+        {sessions && !sessions.length && (
+          <li class="faint none">{search ? "Nothing found." : "What you ask is kept here."}</li>
+        )}
+        {hasMore && (
+          <li>
+            <button type="button" class="quiet" onClick={() => list.more()}>
+              Show more
+            </button>
+          </li>
+        )}
+      </ul>
+      <footer class="side-foot">
+        {hasDocuments && (
+          <button type="button" class="quiet" data-testid="documents-open" onClick={props.onDocuments}>
+            <Icon name="book" /> Documents
+          </button>
+        )}
+        <span class="spring" />
+        <ThemeButton />
+        {me?.logged_in && <IconButton name="out" label="Log out" testid="logout" onClick={props.onLogOut} />}
+      </footer>
+      {doomed && (
+        <DeleteDialog session={doomed} list={list} onDeleted={props.onDeleted} onClose={() => setDoomed(null)} />
+      )}
+    </nav>
+  );
+}
+
+interface ItemProps extends SidebarProps {
+  session: Session;
+  isCurrent: boolean;
+  onDoom: () => void;
+}
+
+function SessionItem({ session, isCurrent, list, onPick, onDoom }: ItemProps) {
+  const [title, setTitle] = useState<string | null>(null);
+  const name = session.title ?? "New conversation";
+  const save = async () => {
+    const wanted = title?.trim();
+    setTitle(null);
+    if (!wanted || wanted === name) return;
+    await list.rename(session.id, wanted).catch(() => list.refresh());
+  };
+  if (title !== null) {
+    return (
+      <li class="session renaming">
+        <input
+          aria-label="The conversation's name"
+          data-testid="rename-box"
+          ref={focusFirst}
+          value={title}
+          maxLength={200}
+          onInput={(event) => setTitle(event.currentTarget.value)}
+          onBlur={save}
+          onKeyDown={(event) => {
+            if (event.key === "Enter" && !event.isComposing) void save();
+            else if (event.key === "Escape") (event.stopPropagation(), setTitle(null));
+          }}
+        />
+      </li>
+    );
+  }
+  return (
+    <li class={`session ${isCurrent ? "current" : ""}`}>
+      <a
+        href={sessionAddress(session.id)}
+        aria-current={isCurrent ? "page" : undefined}
+        onClick={plain(() => onPick(session.id))}
+        title={name}
+      >
+        {name}
+      </a>
+      <span class="tools">
+        <IconButton name="edit" label={`Rename ${name}`} testid="rename" onClick={() => setTitle(name)} />
+        <IconButton name="trash" label={`Delete ${name}`} testid="delete" onClick={onDoom} />
+      </span>
+    </li>
+  );
+}
+
+function DeleteDialog({
+  session,
+  list,
+  onDeleted,
+  onClose,
+}: {
+  session: Session;
+  list: SessionList;
+  onDeleted: (id: string) => void;
+  onClose: () => void;
+}) {
+  const [problem, setProblem] = useState<string | null>(null);
+  const dialog = useRef<HTMLDialogElement | null>(null);
+  const erase = async () => {
+    try {
+      await list.delete(session.id);
+      onDeleted(session.id);
+      onClose();
+    } catch (error) {
+      setProblem(told(error));
+    }
+  };
+  const open = (element: HTMLDialogElement | null) => {
+    dialog.current = element;
+    if (element && !element.open) element.showModal();
+  };
+  return (
+    <dialog
+      ref={open}
+      class="dialog"
+      onKeyDown={(event) => event.stopPropagation()}
+      aria-labelledby="delete-title"
+      onClose={onClose}
+      data-testid="delete-dialog"
+    >
+      <h2 id="delete-title">Delete this conversation?</h2>
+      <p>
+        <strong>{session.title ?? "New conversation"}</strong> and the logs of all its turns are erased. This cannot be
+        undone.
+      </p>
+      {problem && (
+        <p role="alert" class="problem">
+          {problem}
+        </p>
+      )}
+      <div class="row end">
+        <button type="button" class="secondary" onClick={() => dialog.current?.close()}>
+          Keep it
+        </button>
+        <button type="button" class="danger" data-testid="delete-confirm" onClick={erase}>
+          Delete
+        </button>
+      </div>
+    </dialog>
+  );
+}
+
+/** A plain click stays on this page; one that asks for a new tab gets it. */
+function plain(act: () => void): (event: MouseEvent) => void {
+  return (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    act();
+  };
+}

@@ -1,0 +1,91 @@
+/**
+ * An answer that grows, split into blocks of Markdown.
+ *
+ * All blocks but the last one are final: more text cannot change them. A long list is cut before its last item in the
+ * same way. So what is new costs as much as the last block is long, and not as much as the answer.
+ */
+
+import type { Tokens } from "marked";
+import { type Block, lexBlocks } from "./markdown.ts";
+
+export interface Piece {
+  blocks: Block[];
+  /** Whether its items belong to the list that the piece before it began. */
+  isJoined: boolean;
+}
+
+export interface Growth {
+  /** Whether everything said before is void, because the text is another one. */
+  isAnew: boolean;
+  /** What has become final since the last time. */
+  settled: Piece[];
+  /** What may still change. */
+  open: Piece;
+}
+
+/** Shorter lists are made again as a whole. */
+const LONG_LIST = 1_500;
+
+export class BlockSplitter {
+  #settled = "";
+  #hasCites: boolean | null = null;
+  /** The list that was cut, while it goes on. */
+  #list: Tokens.List | null = null;
+
+  grow(written: string, hasCites = false): Growth {
+    const text = written.replace(/\r\n?/g, "\n");
+    const isAnew = hasCites !== (this.#hasCites ?? hasCites) || !text.startsWith(this.#settled);
+    if (isAnew) this.#forget();
+    this.#hasCites = hasCites;
+    const blocks = lexBlocks(text.slice(this.#settled.length), hasCites);
+    const last = Math.max(
+      0,
+      blocks.findLastIndex((block) => block.type !== "space"),
+    );
+    const settled = blocks.slice(0, last).map((block) => this.#settle(block));
+    let open: Piece = { blocks: blocks.slice(last), isJoined: this.#joins(blocks[last]) };
+    const cut = cutList(blocks[last]);
+    if (cut) {
+      settled.push(this.#settle(cut[0]));
+      this.#list = cut[0];
+      open = { blocks: [cut[1], ...blocks.slice(last + 1)], isJoined: this.#joins(cut[1]) };
+    }
+    this.#settled = text.slice(
+      0,
+      settled.reduce((length, piece) => length + piece.blocks[0]!.raw.length, this.#settled.length),
+    );
+    return { isAnew, settled, open };
+  }
+
+  #settle(block: Block): Piece {
+    const isJoined = this.#joins(block);
+    if (block.type !== "space") this.#list = null;
+    return { blocks: [block], isJoined };
+  }
+
+  /** Whether it goes on with the list that was cut, which then also says how far apart its items are. */
+  #joins(block: Block | undefined): boolean {
+    const list = this.#list;
+    if (!list || block?.type !== "list" || block.ordered !== list.ordered) return false;
+    block.loose ||= list.loose;
+    return true;
+  }
+
+  #forget(): void {
+    this.#settled = "";
+    this.#list = null;
+  }
+}
+
+/** A long list, and its last item as a list of its own. */
+function cutList(block: Block | undefined): [Tokens.List, Tokens.List] | null {
+  if (block?.type !== "list" || block.items.length < 2 || block.raw.length < LONG_LIST) return null;
+  const list = block as Tokens.List;
+  const items = list.items.slice(0, -1);
+  const raw = items.map((item) => item.raw).join("");
+  if (!list.raw.startsWith(raw)) return null;
+  return [
+    { ...list, items, raw },
+    { ...list, items: list.items.slice(-1), raw: list.raw.slice(raw.length) },
+  ];
+}

@@ -1,0 +1,34 @@
+/** Places in a text, and a passage put in brackets that are easy to find again. */
+
+// Rare punctuation: Markdown reads what stands beside it as it would at the edge of a word.
+export const OPEN = "⸨";
+export const CLOSE = "⸩";
+
+/** What makes a line a heading, an item or a quote must stay first on it. */
+const LINE_START = /^(?:[ \t]*(?:[-*+]|\d+[.)]|#{1,6}|>)[ \t]+|[ \t]*\|[ \t]*|[ \t]+)+/;
+
+/** Where a code point's number is in UTF-16. */
+export function unitOffset(text: string, codePoints: number): number {
+  let unit = 0;
+  for (let count = 0; count < codePoints && unit < text.length; count++) {
+    unit += text.codePointAt(unit)! > 0xffff ? 2 : 1;
+  }
+  return unit;
+}
+
+/** The passage between brackets, put where they do not change how its lines are read. */
+export function bracketed(text: string, first: number, last: number): string {
+  let from = first;
+  while (from < last && /\s/.test(text[from]!)) from++;
+  if (
+    from === 0 ||
+    text[from - 1] === "\n" ||
+    /^[ \t]+$/.test(text.slice(text.lastIndexOf("\n", from - 1) + 1, from))
+  ) {
+    const line = text.slice(from, last);
+    from += /^ {0,3}(?:```|~~~)/.test(line) ? line.indexOf("\n") + 1 : (LINE_START.exec(line)?.[0].length ?? 0);
+  }
+  let to = last;
+  while (to > from && /\s/.test(text[to - 1]!)) to--;
+  return text.slice(0, from) + OPEN + text.slice(from, to) + CLOSE + text.slice(to);
+}

@@ -1,0 +1,89 @@
+/**
+ * What a model or a document wrote, made safe to show: nothing in it runs, and nothing in it is fetched from elsewhere.
+ *
+ * Only the elements that Markdown makes (and a few harmless ones) stay. An image of another origin would tell that
+ * origin what stands in its address, so it becomes a link that a person may or may not click.
+ */
+
+import DOMPurify from "dompurify";
+
+const TAGS =
+  "a abbr b blockquote br caption code dd del details dfn div dl dt em figcaption figure h1 h2 h3 h4 h5 h6 hr i img ins kbd li mark ol p pre q s samp small span strong sub summary sup table tbody td tfoot th thead tr u ul var".split(
+    " ",
+  );
+const ATTRIBUTES = [
+  "href",
+  "src",
+  "alt",
+  "title",
+  "start",
+  "colspan",
+  "rowspan",
+  "align",
+  "open",
+  "data-cite",
+  "data-lang",
+  "data-task",
+];
+const PICTURE = /^data:image\/(?:png|jpe?g|gif|webp|avif);/i;
+
+const purify = DOMPurify(window);
+purify.addHook("afterSanitizeAttributes", (node) => {
+  // Here, and not later: an image is fetched as soon as it belongs to the page.
+  if (node.nodeName === "IMG") restrictImage(node as HTMLImageElement);
+});
+
+export function safeFragment(html: string): DocumentFragment {
+  const fragment = purify.sanitize(html, {
+    ALLOWED_TAGS: TAGS,
+    ALLOWED_ATTR: ATTRIBUTES,
+    ALLOW_DATA_ATTR: false,
+    ALLOW_ARIA_ATTR: false,
+    ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|data:image\/|[^a-z]|[a-z+.-]+(?:[^a-z+.\-:]|$))/i,
+    RETURN_DOM_FRAGMENT: true,
+  });
+  for (const link of fragment.querySelectorAll("a")) restrictLink(link);
+  return fragment;
+}
+
+function restrictImage(image: HTMLImageElement): void {
+  const source = image.getAttribute("src") ?? "";
+  if (PICTURE.test(source)) return;
+  // Relative to what its author saw, which is not this page: there is nothing to show but the words for it.
+  const address = /^(?:https?:)?\//i.test(source) ? parsed(source) : null;
+  if (address?.origin === location.origin) return;
+  image.removeAttribute("src");
+  if (!address) return image.replaceWith(image.alt);
+  const link = image.ownerDocument.createElement("a");
+  link.href = address.href;
+  link.textContent = image.alt || "image";
+  image.replaceWith(link);
+}
+
+/** A link says where it leads, and leads there in a tab that knows nothing of this one. */
+function restrictLink(link: HTMLAnchorElement): void {
+  const written = link.getAttribute("href") ?? "";
+  const address = /^(?:https?:|mailto:)/i.test(written) ? parsed(written) : null;
+  if (!address) {
+    // Relative to what the author read, which is not this page: the text stays, the link leads nowhere.
+    link.removeAttribute("href");
+    return;
+  }
+  link.rel = "noopener noreferrer nofollow";
+  link.target = "_blank";
+  const host = address.host;
+  if (host && !(link.textContent ?? "").includes(host)) {
+    const shown = link.ownerDocument.createElement("span");
+    shown.className = "host";
+    shown.textContent = host;
+    link.append(shown);
+  }
+}
+
+function parsed(address: string): URL | null {
+  try {
+    return new URL(address, location.href);
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,76 @@
+/** Numbers and steps, in the words a person would use. */
+
+import type { StepView, TurnView } from "../../js/src/index.ts";
+
+export function duration(ms: number): string {
+  if (ms < 1) return "under 1 ms";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const seconds = ms / 1000;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+}
+
+export const count = (number: number, one: string, many = `${one}s`): string =>
+  `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+
+export function bytes(number: number): string {
+  if (number < 1000) return `${number} B`;
+  return number < 1e6 ? `${(number / 1e3).toFixed(0)} KB` : `${(number / 1e6).toFixed(1)} MB`;
+}
+
+const ENDS = { failed: "Failed", cancelled: "Stopped", interrupted: "Interrupted", completed: "Done" } as const;
+
+/** What is going on, for the one line that a screen reader is told. */
+export function statusOf(view: TurnView): string {
+  if (view.outcome) return view.outcome === "completed" ? "Answer complete" : ENDS[view.outcome];
+  if (view.approvals.length) return `Waiting for your decision about ${view.approvals[0]!.tool}`;
+  const step = view.steps.findLast((one) => one.state === "running");
+  if (step) return step.kind === "tool" ? `Running ${step.name}` : stepTitle(step);
+  if (view.text) return "Answering";
+  return view.status ?? (view.reasoning ? "Thinking" : "Working");
+}
+
+export const outcomeWord = (outcome: keyof typeof ENDS): string => ENDS[outcome];
+
+export function stepTitle(step: StepView): string {
+  const isOver = step.state === "succeeded" || step.state === "failed";
+  switch (step.kind) {
+    case "search":
+      return step.state === "failed" ? "Search failed" : isOver ? "Searched" : "Searching";
+    case "review":
+      return step.name === "approved" ? "Evidence is enough" : "Evidence is not enough";
+    case "handoff":
+      return `Handed over to ${step.name}`;
+    case "tool":
+      return step.name;
+  }
+}
+
+/** The folded timeline in one line. */
+export function stepsSummary(steps: readonly StepView[]): string {
+  const number = (kind: StepView["kind"]) => steps.filter((step) => step.kind === kind).length;
+  const said: string[] = [];
+  const searches = number("search");
+  if (searches) said.push(searches === 1 ? "Searched once" : `Searched ${searches} times`);
+  if (number("review")) said.push(`${count(number("review"), "review")}`);
+  if (number("tool")) said.push(`${count(number("tool"), "tool call")}`);
+  if (number("handoff")) said.push(`${count(number("handoff"), "handover")}`);
+  return said.join(" · ");
+}
+
+/** Where in its document something stands, without the document's own title. */
+export function placeIn({ heading, title }: { heading?: string; title?: string }): string {
+  const parts = (heading ?? "").split(/ [>›] /);
+  return (parts[0] === title ? parts.slice(1) : parts).join(" › ");
+}
+
+const DAY = 86_400_000;
+
+/** Which part of the list of sessions a moment belongs to. */
+export function period(time: string, now = new Date()): string {
+  const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
+  const at = new Date(time).getTime();
+  if (at >= midnight) return "Today";
+  if (at >= midnight - DAY) return "Yesterday";
+  return at >= midnight - 6 * DAY ? "This week" : "Earlier";
+}

@@ -1,0 +1,55 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { visiblePath } from "../src/branches.ts";
+import type { Entry } from "../src/entries.ts";
+import { timingOf } from "../src/inspector/timing.ts";
+import { period, placeIn } from "../src/words.ts";
+
+const entry = (key: string, parent: string | null): Entry => ({ key, turnId: key, parent }) as Entry;
+const keys = (entries: Entry[], chosen: [string, string][] = []) =>
+  visiblePath(entries, new Map(chosen)).map((one) => one.key);
+
+test("the newest way through a conversation is shown, unless another was chosen", () => {
+  const entries = [entry("a", null), entry("b", "a"), entry("c", "b"), entry("b2", "a")];
+  assert.deepEqual(keys(entries), ["a", "b2"]);
+  assert.deepEqual(keys(entries, [["a", "b"]]), ["a", "b", "c"]);
+});
+
+test("a message hangs on one that has no id yet", () => {
+  const sent = { ...entry("k1", null), turnId: null };
+  assert.deepEqual(keys([sent, { ...entry("k2", "k1"), turnId: null }]), ["k1", "k2"]);
+});
+
+test("a turn whose parent is not known is a first one", () => {
+  assert.deepEqual(keys([entry("a", "gone"), entry("b", "a")]), ["a", "b"]);
+});
+
+test("a log's times come to phases, steps and silences", () => {
+  const at = (position: number, time: number, event: object) =>
+    ({ position, epoch: 1, at: 1000 + time, event }) as never;
+  const timing = timingOf(
+    [
+      at(1, 0, { type: "session" }),
+      at(2, 0, { type: "message" }),
+      at(3, 10, { type: "tool_call", call_id: "c", tool: "look" }),
+      at(4, 1510, { type: "tool_result", call_id: "c", tool: "look", success: false }),
+      at(5, 1520, { type: "token", content: "a" }),
+      at(6, 1600, { type: "done", outcome: "completed" }),
+    ],
+    null,
+  );
+  assert.deepEqual([timing.total, timing.firstEvent, timing.firstToken], [1600, 10, 1520]);
+  assert.deepEqual(timing.steps, [{ name: "look", kind: "tool", from: 10, to: 1510, isOpen: false, isBad: true }]);
+  assert.deepEqual(timing.gaps, [{ from: 10, to: 1510 }]);
+  assert.deepEqual(
+    timing.phases.map((phase) => phase.kind),
+    ["queued", "working", "answering"],
+  );
+});
+
+test("words", () => {
+  const noon = new Date(2030, 4, 10, 12);
+  assert.equal(period(new Date(2030, 4, 10, 1).toISOString(), noon), "Today");
+  assert.equal(period(new Date(2030, 4, 9, 23).toISOString(), noon), "Yesterday");
+  assert.equal(placeIn({ title: "Concepts", heading: "Concepts › One writer" }), "One writer");
+});

@@ -1,0 +1,133 @@
+"""What this process counts and times, for whoever scrapes it.
+
+Plain numbers: counting is an addition, timing a bisection, and nothing is locked, because all of it happens on the
+event loop. Nothing is counted for each token: once a commit, once a turn, once a stream. The numbers are the
+process's own and begin at zero with it, as Prometheus expects; a program that runs two servers counts both together.
+What can be asked for when somebody scrapes (how many turns run now) is not counted here at all.
+
+A released name keeps its meaning for ever.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+ALL: "list[Counter | Histogram]" = []
+"""In the order they are declared below."""
+
+
+class Counter:
+    """How often something has happened; with a `label`, of each kind apart."""
+
+    __slots__ = ("help", "label", "name", "values")
+
+    def __init__(self, name: str, help: str, label: str | None = None, kinds: Sequence[str] = ()) -> None:
+        self.name = name
+        self.help = help
+        self.label = label
+        # Kinds that are known are there from the start: what has not happened yet is zero, not absent.
+        self.values: dict[str, int] = dict.fromkeys(kinds if label else ("",), 0)
+        ALL.append(self)
+
+    def add(self, kind: str = "", count: int = 1) -> None:
+        self.values[kind] = self.values.get(kind, 0) + count
+
+
+class Histogram:
+    """How values are spread: `counts[i]` of them were at most `bounds[i]`, the last of them beyond all."""
+
+    __slots__ = ("bounds", "counts", "help", "name", "total")
+
+    def __init__(self, name: str, help: str, bounds: Sequence[float]) -> None:
+        self.name = name
+        self.help = help
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+        ALL.append(self)
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def observe_many(self, value: float, count: int) -> None:
+        """The same value so often."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+
+_QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_WAITS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+TURNS = Counter(
+    "turnwire_turns_total",
+    "Turns that this process has ended, by outcome.",
+    "outcome",
+    ("completed", "failed", "cancelled", "interrupted"),
+)
+FIRST_EVENT = Histogram(
+    "turnwire_first_event_seconds",
+    "From a turn's acceptance to its first event after the message; counted when it ends.",
+    _WAITS,
+)
+FIRST_TOKEN = Histogram(
+    "turnwire_first_token_seconds",
+    "From a turn's acceptance to the first token that its agent yields; counted when it ends.",
+    _WAITS,
+)
+FIRST_TOKEN_DELIVERED = Histogram(
+    "turnwire_first_token_delivered_seconds",
+    "From a turn's acceptance to the first token written to a reader that was there for it.",
+    _WAITS,
+)
+TURN_SECONDS = Histogram(
+    "turnwire_turn_seconds",
+    "From a turn's acceptance to its end, waits for people included.",
+    (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 3600),
+)
+TOKEN_GAP = Histogram(
+    "turnwire_token_gap_seconds",
+    "Between the last token of one commit of a turn and the first of the next; less than 5 ms count as 0.",
+    (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+CANCEL = Histogram(
+    "turnwire_cancel_seconds", "From the call to cancel a turn to the commit of its end.", (*_QUICK, 5, 10)
+)
+COMMIT_SECONDS = Histogram("turnwire_commit_seconds", "How long a commit of the store has taken.", _QUICK)
+COMMIT_EVENTS = Histogram(
+    "turnwire_commit_events",
+    "How many events, of all turns, a commit has had.",
+    (0, 1, 2, 5, 10, 25, 50, 100, 250, 1000),
+)
+RESUMES = Counter("turnwire_stream_resumes_total", "Streams that went on after a position of an earlier one.")
+GAPS = Counter("turnwire_stream_gaps_total", "Readers that were told that the events after their position are gone.")
+SLOW_READERS = Counter(
+    "turnwire_slow_readers_closed_total", "Readers that were closed because they took nothing for `write_timeout`."
+)
+TAKEOVERS = Counter("turnwire_takeovers_total", "Turns of lost workers that this process has taken over.")
+FENCED = Counter(
+    "turnwire_fenced_appends_total", "Appends that were refused because another worker had taken the turn over."
+)
+WEBHOOKS = Counter(
+    "turnwire_webhooks_total",
+    "Webhook calls: delivered, failed (tried again), or given up.",
+    "result",
+    ("delivered", "failed", "given_up"),
+)
+
+
+def note_commit(events: int, seconds: float) -> None:
+    """For stores: once a commit, whatever comes of it."""
+    COMMIT_EVENTS.observe(events)
+    COMMIT_SECONDS.observe(seconds)
+
+
+def note_ending(outcome: str, timings: dict[str, float]) -> None:
+    """Once a turn, when its end is committed; the timings are those of its state, in milliseconds."""
+    TURNS.add(outcome)
+    for name, histogram in (
+        ("first_event_ms", FIRST_EVENT),
+        ("first_token_ms", FIRST_TOKEN),
+        ("total_ms", TURN_SECONDS),
+    ):
+        if (ms := timings.get(name)) is not None:
+            histogram.observe(ms / 1000)

@@ -1,0 +1,235 @@
+"""A turn's log as spans, in the words of OpenTelemetry's conventions for generative AI.
+
+A pure function of the log, made when the turn has ended: the turn is an `invoke_agent` span, and within it each
+sub-agent is one, each model call that told its usage a `chat`, each tool call and search an `execute_tool`. The log
+knows when a model call was over, not when it began: a `chat` span begins where what came before it ended.
+
+There is no content in a span unless it is asked for: no message, no answer, no argument, no result.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from msgspec import Struct, field, to_builtins
+
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    DoneEvent,
+    ErrorEvent,
+    MessageEvent,
+    ReasoningEvent,
+    RestartEvent,
+    SearchEvent,
+    SessionEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    Usage,
+    UsageEvent,
+)
+from turnwire.core.fold import add_usage
+from turnwire.core.logged import TOKEN_BODY, LoggedEvent
+
+Attributes = dict[str, Any]
+Path = tuple[str, ...]
+
+# Who serves the model is not in the log.
+_PROVIDER = {"gen_ai.provider.name": "turnwire"}
+
+
+class Mark(Struct):
+    name: str
+    at: int
+    attributes: Attributes
+
+
+class Span(Struct, eq=False):
+    """Times are in ms. `error` is a code, never a message."""
+
+    name: str
+    kind: Literal["internal", "client"]
+    began_at: int
+    attributes: Attributes
+    parent: "Span | None" = None
+    ended_at: int = 0
+    error: str | None = None
+    marks: list[Mark] = field(default_factory=list[Mark])
+
+
+def spans_of(events: Iterable[LoggedEvent], *, content: bool = False) -> list[Span]:
+    """Parents before their children; empty if the log does not begin at its beginning."""
+    tracing = _Tracing(content)
+    for logged in events:
+        tracing.add(logged)
+    return tracing.finished()
+
+
+class _Tracing:
+    def __init__(self, content: bool) -> None:
+        self._content = content
+        self._spans: list[Span] = []
+        self._agents: dict[Path, Span] = {}
+        self._open: dict[str, Span] = {}
+        self._resumed_at: dict[Path, int] = {}
+        """Where the model of an agent may have begun to work: after what it waited for."""
+        self._first_words: dict[Path, int] = {}
+        self._answer: list[str] = []
+        self._usage: Usage | None = None
+        self._error: str | None = None
+        self._last_at = 0
+
+    def add(self, logged: LoggedEvent) -> None:
+        self._last_at = logged.at
+        if not self._spans:
+            self._begin(logged)
+            return
+        if not self._content and logged.body.startswith(TOKEN_BODY) and () in self._first_words:
+            return  # Nearly all of them: there is nothing more to learn from it.
+        event, at = logged.event, logged.at
+        span = self._agent(event.agent_path, at)
+        match event:
+            case MessageEvent():
+                if self._content:
+                    self._root.attributes["gen_ai.input.messages"] = _messages("user", event.content)
+            case TokenEvent() | ReasoningEvent():
+                self._first_words.setdefault(event.agent_path, at)
+                if isinstance(event, TokenEvent) and not event.agent_path:
+                    self._answer.append(event.content)
+            case UsageEvent():
+                self._chat(event, span, at)
+            case ToolCallEvent():
+                self._call(event.call_id, event.tool, "function", span, at)
+                self._write(event.call_id, "arguments", event.args)
+            case ToolResultEvent():
+                if event.call_id not in self._open:
+                    self._call(event.call_id, event.tool, "function", span, at - int(event.ms or 0))
+                self._write(event.call_id, "result", event.result)
+                self._return(event.call_id, event.agent_path, at, event.success)
+            case SearchEvent(phase="started"):
+                self._call(event.step_id, event.tool, "datastore", span, at)
+                self._write(event.step_id, "arguments", {"query": event.query})
+            case SearchEvent():
+                if event.step_id not in self._open:
+                    self._call(event.step_id, event.tool, "datastore", span, at - int(event.ms or 0))
+                self._write(event.step_id, "result", to_builtins(event.hits))
+                self._return(event.step_id, event.agent_path, at, event.phase == "finished")
+            case ApprovalRequestEvent():
+                self._mark("turnwire.approval.requested", at, {"gen_ai.tool.call.id": event.call_id})
+            case ApprovalResponseEvent():
+                told = {"gen_ai.tool.call.id": event.call_id, "turnwire.approved": event.approved}
+                self._mark("turnwire.approval.decided", at, told)
+                self._resumed_at[event.agent_path] = at
+            case RestartEvent():
+                self._mark("turnwire.restarted", at, {"turnwire.from_position": event.from_position})
+            case ErrorEvent():
+                self._error = event.code
+            case DoneEvent():
+                self._end(event)
+            case _:
+                pass
+
+    @property
+    def _root(self) -> Span:
+        return self._spans[0]
+
+    def _begin(self, logged: LoggedEvent) -> None:
+        event = logged.event
+        if not isinstance(event, SessionEvent):
+            return
+        root = self._invoke(event.agent, None, logged.at)
+        root.attributes |= {"gen_ai.conversation.id": event.session_id, "turnwire.turn.id": event.turn_id}
+        self._agents[()] = root
+
+    def _invoke(self, name: str, parent: Span | None, at: int) -> Span:
+        about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name, **_PROVIDER}
+        span = Span(f"invoke_agent {name}", "internal", at, about, parent)
+        self._spans.append(span)
+        return span
+
+    def _agent(self, path: Path, at: int) -> Span:
+        """The span of the agent that did something, which makes it last at least until now."""
+        for length in range(len(path) + 1):
+            part = path[:length]
+            if part not in self._agents:
+                self._agents[part] = self._invoke(part[-1], self._agents[part[:-1]], at)
+            self._agents[part].ended_at = at
+        return self._agents[path]
+
+    def _chat(self, event: UsageEvent, parent: Span, at: int) -> None:
+        path = event.agent_path
+        began = self._resumed_at.get(path, parent.began_at)
+        about: Attributes = {"gen_ai.operation.name": "chat", **_PROVIDER, **_usage(event)}
+        if event.model is not None:
+            about |= {"gen_ai.request.model": event.model, "gen_ai.response.model": event.model}
+        if (first := self._first_words.pop(path, None)) is not None and not path:
+            self._root.attributes.setdefault("gen_ai.response.time_to_first_chunk", self._since_start(first))
+        if first is not None:
+            about["gen_ai.response.time_to_first_chunk"] = max(first - began, 0) / 1000
+        name = "chat" if event.model is None else f"chat {event.model}"
+        self._spans.append(Span(name, "client", began, about, parent, ended_at=at))
+        self._usage = add_usage(self._usage, event)
+        self._resumed_at[path] = at
+
+    def _since_start(self, at: int) -> float:
+        return (at - self._root.began_at) / 1000
+
+    def _call(self, call_id: str, tool: str, kind: str, parent: Span, at: int) -> None:
+        about = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": tool,
+            "gen_ai.tool.call.id": call_id,
+            "gen_ai.tool.type": kind,
+        }
+        self._open[call_id] = Span(f"execute_tool {tool}", "internal", at, about, parent)
+        self._spans.append(self._open[call_id])
+
+    def _write(self, call_id: str, what: str, value: Any) -> None:
+        if self._content and value is not None:
+            self._open[call_id].attributes[f"gen_ai.tool.call.{what}"] = json.dumps(value)
+
+    def _return(self, call_id: str, path: Path, at: int, success: bool) -> None:
+        span = self._open.pop(call_id)
+        span.ended_at, span.error = at, None if success else "tool_failed"
+        self._resumed_at[path] = at
+
+    def _mark(self, name: str, at: int, about: Attributes) -> None:
+        self._root.marks.append(Mark(name, at, about))
+
+    def _end(self, event: DoneEvent) -> None:
+        about = self._root.attributes
+        about["turnwire.outcome"] = event.outcome
+        if event.reason is not None:
+            about["turnwire.reason"] = event.reason
+        if self._usage is not None:
+            about |= _usage(self._usage)
+        if (first := self._first_words.get(())) is not None:
+            about.setdefault("gen_ai.response.time_to_first_chunk", self._since_start(first))
+        if self._content:
+            about["gen_ai.output.messages"] = _messages("assistant", "".join(self._answer))
+        if event.outcome in ("failed", "interrupted"):
+            self._root.error = self._error or event.outcome
+
+    def finished(self) -> list[Span]:
+        for span in self._open.values():  # Nobody told how they ended; with the turn they did.
+            span.ended_at, span.error = self._last_at, "cancelled"
+        for span in self._spans:
+            span.ended_at = max(span.ended_at, span.began_at)
+        if self._spans:
+            self._root.ended_at = self._last_at
+        return self._spans
+
+
+def _usage(told: Usage | UsageEvent) -> Attributes:
+    named = {
+        "gen_ai.usage.input_tokens": told.input_tokens,
+        "gen_ai.usage.output_tokens": told.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": told.cached_input_tokens,
+        "gen_ai.usage.reasoning.output_tokens": told.reasoning_tokens,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _messages(role: str, text: str) -> str:
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])

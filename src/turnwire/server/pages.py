@@ -1,0 +1,135 @@
+"""The web page: files that are read once, and the headers that keep it to itself.
+
+It is public, because it says nothing: what it shows it asks for with the rights of whoever looks at it. It is built
+from `clients/web` and is part of the package, so that a server needs neither Node nor a network to show it.
+"""
+
+import gzip
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from turnwire.server.guard import Headers
+from turnwire.server.responses import respond
+from turnwire.server.streams.connection import Send
+
+FOLDER = Path(__file__).parent / "page"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; manifest-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
+
+_START, _INSPECTOR = "index.html", "turn.html"
+_ASSETS = "/assets/"
+_TURN_PATH = re.compile(r"/turns/[^/]+")
+_ADDRESS = re.compile(rb'"/assets/([\w.-]+)"')
+_HASHED_NAME = re.compile(r"-[A-Z0-9]{8}\.\w+")
+_ONLY_HERE: Headers = [
+    (b"content-security-policy", POLICY.encode("ascii")),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+# Pictures and fonts are packed already.
+_PACKED = (".png", ".woff2")
+
+
+class PageFile(Struct, frozen=True):
+    """A file as it is sent; `zipped` is empty if that would not make it smaller."""
+
+    body: bytes
+    zipped: bytes
+    version: str
+    media_type: str
+    is_hashed: bool = False
+
+    def is_kept(self, scope: dict[str, Any]) -> bool:
+        """Whether its address changes with its content, so that it need not be asked for again."""
+        return self.is_hashed or scope["query_string"] == f"v={self.version}".encode("ascii")
+
+
+class Pages:
+    """Knows which file answers a path. Without a built page there are none, and a server works all the same."""
+
+    def __init__(self, pages: Mapping[str, bytes], assets: Mapping[str, PageFile]) -> None:
+        self._pages = pages
+        self._assets = assets
+        self._built = lru_cache(maxsize=16)(self._build)
+
+    def find(self, scope: dict[str, Any], path: str, headers: dict[bytes, bytes]) -> PageFile | None:
+        """Who does not ask for HTML at `/` gets the plain words that a terminal can show."""
+        if scope["method"] not in ("GET", "HEAD"):
+            return None
+        if path.startswith(_ASSETS):
+            return self._assets.get(path.removeprefix(_ASSETS))
+        if path == "/":
+            return self._page(_START, scope) if b"text/html" in headers.get(b"accept", b"") else None
+        return self._page(_INSPECTOR, scope) if _TURN_PATH.fullmatch(path) else None
+
+    def _page(self, name: str, scope: dict[str, Any]) -> PageFile | None:
+        return self._built(name, scope.get("root_path", "")) if name in self._pages else None
+
+    def _build(self, name: str, root: str) -> PageFile:
+        """The HTML, whose addresses begin where the app is mounted and change with what they lead to."""
+
+        def address(found: re.Match[bytes]) -> bytes:
+            asset = self._assets.get(found[1].decode("ascii"))
+            version = f"?v={asset.version}" if asset else ""
+            return f'"{quote(root)}{_ASSETS}{found[1].decode("ascii")}{version}"'.encode("ascii")
+
+        return _page_file(name, _ADDRESS.sub(address, self._pages[name]))
+
+
+async def send_page(
+    send: Send, scope: dict[str, Any], page: PageFile, headers: dict[bytes, bytes], added: Headers
+) -> None:
+    tag = f'W/"{page.version}"'.encode("ascii")
+    kept = b"public, max-age=31536000, immutable" if page.is_kept(scope) else b"no-cache"
+    answer = [*added, *_ONLY_HERE, (b"etag", tag), (b"cache-control", kept), (b"vary", b"Accept, Accept-Encoding")]
+    if tag in headers.get(b"if-none-match", b""):
+        await respond(send, 304, b"", answer)
+        return
+    body = page.body
+    if page.zipped and b"gzip" in headers.get(b"accept-encoding", b""):
+        body = page.zipped
+        answer.append((b"content-encoding", b"gzip"))
+    answer.append((b"content-type", page.media_type.encode("ascii")))
+    answer.append((b"content-length", str(len(body)).encode("ascii")))
+    await respond(send, 200, b"" if scope["method"] == "HEAD" else body, answer)
+
+
+@cache
+def read_pages(folder: Path = FOLDER) -> Pages:
+    """The files of a built page."""
+    assets = sorted(path for path in (folder / "assets").glob("*") if path.suffix in MEDIA_TYPES)
+    return Pages(
+        {path.name: path.read_bytes() for path in sorted(folder.glob("*.html"))},
+        {path.name: _page_file(path.name, path.read_bytes()) for path in assets},
+    )
+
+
+def _page_file(name: str, body: bytes) -> PageFile:
+    suffix = Path(name).suffix
+    zipped = b"" if suffix in _PACKED else gzip.compress(body, 9, mtime=0)
+    return PageFile(
+        body=body,
+        zipped=zipped if len(zipped) < len(body) else b"",
+        version=hashlib.sha256(body).hexdigest()[:16],
+        media_type=MEDIA_TYPES[suffix],
+        is_hashed=_HASHED_NAME.search(name) is not None,
+    )

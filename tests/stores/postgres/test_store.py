@@ -1,0 +1,234 @@
+"""The PostgreSQL store: opening, migrating, claiming across processes, partitions and sealed logs."""
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.contracts.stores import shared_databases
+from tests.contracts.turns import BOUND, append, claimed, ended, start, started, types, whole_log, write
+from tests.postgres_server import execute, run_aside
+from tests.stores.postgres.conftest import Processes
+from turnwire.assembly import build_store
+from turnwire.core.budget import DAY_MS, day_of
+from turnwire.core.contracts import Admission
+from turnwire.core.errors import SessionBusyError, StoreAwayError, StoreUnusableError, TurnTakenError
+from turnwire.core.events import TokenEvent
+from turnwire.core.logged import now_ms
+from turnwire.settings import Settings
+from turnwire.stores.postgres import PostgresStore, claiming
+from turnwire.stores.postgres import store as store_module
+from turnwire.stores.postgres.schema import MIGRATIONS, partition_name
+
+PARTITIONS = "SELECT array_agg(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = 'turnwire.event'::regclass"
+
+
+# Opening
+
+
+async def test_many_that_start_at_once_migrate_once() -> None:
+    server = shared_databases().server
+    url = server.url(await asyncio.to_thread(server.new_database))
+    stores = [PostgresStore(url) for _ in range(5)]
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*(store.open() for store in stores))
+    record = await ended(stores[0])
+    assert types(await whole_log(stores[1], record.id))[-1] == "done"
+    for store in stores:
+        await store.close()
+
+
+async def test_a_database_of_a_newer_turnwire_is_refused(processes: Processes) -> None:
+    processes.ask("UPDATE turnwire.schema_version SET version = version + 1")
+    try:
+        with pytest.raises(StoreUnusableError, match="newer Turnwire"):
+            await PostgresStore(processes.url).open()
+    finally:
+        processes.ask(f"UPDATE turnwire.schema_version SET version = {len(MIGRATIONS)}")
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("postgresql://ann:s3cret@127.0.0.1:1/logs", "logs at 127.0.0.1:1: it cannot be reached"),
+        ("postgresql://postgres:s3cret@/nowhere?host={folder}", 'database "nowhere" does not exist; make it'),
+        ("postgresql://nobody:s3cret@/postgres?host={folder}", 'role "nobody" does not exist; check the user'),
+    ],
+)
+async def test_what_cannot_be_opened_says_why_and_not_the_password(
+    url: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_OPEN_SECONDS", 0.1)
+    store = PostgresStore(url.format(folder=shared_databases().server.folder))
+    with pytest.raises(StoreUnusableError) as refused:
+        await store.open()
+    assert why in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_the_store_is_built_from_the_settings(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path, database_url="postgresql://ann:s3cret@host/db")  # type: ignore[arg-type]
+    assert isinstance(build_store("postgres", settings), PostgresStore)
+    assert "s3cret" not in repr(settings)
+    with pytest.raises(StoreUnusableError, match="database_url"):
+        build_store("postgres", Settings(data=tmp_path))
+
+
+async def test_who_asks_while_the_database_is_away_is_told_after_a_while(
+    processes: Processes, store: PostgresStore
+) -> None:
+    await ended(store)
+    store._connections._url = "postgresql://postgres@127.0.0.1:1/gone"
+    await asyncio.to_thread(run_aside, execute(processes.url, KILL_OTHERS))
+    reading = asyncio.create_task(store.read("nothing", 0, 1))
+    with pytest.raises(StoreAwayError):
+        await store._run(lambda connection, _: connection.fetchval("SELECT 1"), patience=0.2)
+    assert not reading.done()
+    reading.cancel()
+    store._connections._url = processes.url
+    assert len(await store.list_turns("ann")) == 1
+
+
+KILL_OTHERS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+
+
+# Many processes
+
+
+async def test_a_turn_is_claimed_by_one_of_many_processes(processes: Processes, store: PostgresStore) -> None:
+    others = [store, *[await processes.join() for _ in range(2)]]
+    turns = {(await started(store)).id for _ in range(24)}
+    for number, other in enumerate(others):
+        await other.renew(f"worker {number}")
+    claims = await asyncio.gather(
+        *(other.claim_next(f"worker {number}", 3) for _ in range(4) for number, other in enumerate(others))
+    )
+    ids = [record.id for claim in claims for record in claim]
+    assert (len(ids), set(ids)) == (24, turns)
+    record = await started(store)
+    results = await asyncio.gather(
+        *(other.claim(record.id, f"worker {number}") for number, other in enumerate(others)), return_exceptions=True
+    )
+    assert [type(result) for result in results].count(TurnTakenError) == 2
+
+
+async def test_what_a_dead_worker_left_is_taken_over_by_one_of_many(
+    processes: Processes, store: PostgresStore, other: PostgresStore
+) -> None:
+    turns = {(await claimed(store, "dead")).id for _ in range(12)}
+    await store.renew("one")
+    await other.renew("two")
+    assert await other.take_over("two") == []
+    await store.retire("dead")
+    taken = [
+        *await asyncio.gather(*(process.take_over(name) for process, name in ((store, "one"), (other, "two")) * 2))
+    ]
+    ids = [record.id for some in taken for record in some]
+    assert (len(ids), set(ids)) == (12, turns)
+
+
+@pytest.mark.parametrize("taking", ["claim_next", "take_over"])
+async def test_what_another_process_is_about_to_claim_is_left_to_it(
+    processes: Processes, store: PostgresStore, taking: str
+) -> None:
+    await store.renew("two")
+    record = await (started(store) if taking == "claim_next" else claimed(store, "dead"))
+    await store.retire("dead")
+    other = await asyncpg.connect(processes.url)
+    query = {"claim_next": claiming.CLAIM_NEXT, "take_over": claiming.TAKE_OVER}[taking]
+    async with asyncio.timeout(BOUND / 2):
+        async with other.transaction():
+            assert [row["id"] for row in await other.fetch(query, None, "one", "an attempt", 10)] == [record.id]
+            assert await (store.claim_next("two", 10) if taking == "claim_next" else store.take_over("two")) == []
+        await other.close()
+    assert (await store.find_turn("ann", record.id)).worker == "one"
+
+
+async def test_limits_hold_over_all_processes(store: PostgresStore, other: PostgresStore) -> None:
+    session, _ = await store.ensure_session("ann", None, None)
+    strict = Admission(on_busy="reject")
+    results = await asyncio.gather(
+        *(start(process, session_id=session.id, admission=strict) for process in (store, other) * 4),
+        return_exceptions=True,
+    )
+    assert sum(not isinstance(result, Exception) for result in results) == 1
+    assert all(isinstance(result, SessionBusyError) for result in results if isinstance(result, Exception))
+    same = await asyncio.gather(*(start(process, principal="bob", key="k") for process in (store, other) * 4))
+    assert sum(accepted.created for accepted in same) == 1
+    assert len({accepted.record.id for accepted in same}) == 1
+
+
+async def test_turns_of_a_session_are_numbered_in_the_order_of_their_commits(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    session, _ = await store.ensure_session("ann", None, None)
+    many = Admission(max_queued=100)
+    await asyncio.gather(*(start(process, session_id=session.id, admission=many) for process in (store, other) * 8))
+    turns = await store.list_turns("ann", session_id=session.id)
+    assert [turn.parent_turn_id for turn in turns] == [None, *[turn.id for turn in turns[:-1]]]
+
+
+# Partitions and sealed logs
+
+
+async def test_an_old_day_is_dropped_when_all_of_its_logs_are_sealed(
+    processes: Processes, store: PostgresStore
+) -> None:
+    long_ago = now_ms() - 9 * DAY_MS
+    name = partition_name(day_of(long_ago))
+    old = await started(store, created_at=long_ago)
+    assert name in processes.ask(PARTITIONS)
+    await store.maintain(expire_before=0)
+    assert name in processes.ask(PARTITIONS)
+    await store.renew("worker")
+    await write(store, await store.claim(old.id, "worker"), TokenEvent("at last"), end="completed")
+    log = await whole_log(store, old.id)
+    await store.maintain(expire_before=0)
+    assert name not in processes.ask(PARTITIONS)
+    assert partition_name(day_of(now_ms())) in processes.ask(PARTITIONS)
+    assert await whole_log(store, old.id) == log
+    assert (await started(store, created_at=long_ago)).id
+    await store.maintain(expire_before=2**45)
+    assert types(await whole_log(store, old.id, old.last_position + 1)) == ["done"]
+
+
+async def test_tomorrow_has_its_partition_today(processes: Processes, store: PostgresStore) -> None:
+    tomorrow = partition_name(day_of(now_ms()) + 1)
+    assert tomorrow in processes.ask(PARTITIONS)
+    processes.ask(f"DROP TABLE {tomorrow}")
+    await store.maintain(expire_before=0)
+    assert tomorrow in processes.ask(PARTITIONS)
+
+
+async def test_what_is_expired_or_deleted_is_in_no_table(processes: Processes, store: PostgresStore) -> None:
+    secret = "the harbour master's number"
+    expired, deleted = await ended(store, TokenEvent(secret)), await ended(store, TokenEvent(secret))
+    await store.delete_session("ann", deleted.session_id)
+    await store.maintain(expire_before=2**45)
+    count = "SELECT count(*) FROM turnwire.event e JOIN turnwire.turn t ON t.number = e.turn"
+    assert processes.ask(count) == 0
+    assert processes.ask("SELECT count(*) FROM turnwire.sealed_log") == 1
+    assert (await store.find_turn("ann", expired.id)).first_kept == expired.last_position
+
+
+async def test_many_logs_are_sealed_and_nothing_else_waits(processes: Processes, store: PostgresStore) -> None:
+    records = [await ended(store, principal=f"p{number % 9}") for number in range(60)]
+    running = await claimed(store)
+    sealing = asyncio.gather(*(store.maintain(expire_before=0) for _ in range(2)))
+    await append(store, running.id, running.epoch, 3, TokenEvent("meanwhile"))
+    await sealing
+    await store.maintain(expire_before=0)
+    assert processes.ask("SELECT count(*) FROM turnwire.sealed_log") == len(records)
+    assert processes.ask("SELECT count(*) FROM turnwire.turn WHERE NOT sealed") == 1
+
+
+async def test_who_comes_and_goes_in_one_moment_is_gone(store: PostgresStore) -> None:
+    await store.renew("worker")
+    record = await started(store, disconnect_grace=0)
+    for _ in range(5):
+        attended = await asyncio.gather(*(store.attend(record.id, "worker", present=here) for here in (True, False)))
+        assert attended == [True, False]

@@ -1,0 +1,46 @@
+"""A copy of a data folder is of one moment, whatever is written meanwhile."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.stores import SqlitePlace
+from tests.contracts.turns import ended
+from turnwire.stores.sqlite import copying
+from turnwire.stores.sqlite.copying import copy_folder
+from turnwire.stores.sqlite.schema import DATABASE_NAME
+
+
+def titles(folder: Path) -> list[str | None]:
+    with closing(sqlite3.connect(folder / DATABASE_NAME)) as connection:
+        return [row[0] for row in connection.execute("SELECT title FROM session ORDER BY id")]
+
+
+async def test_commits_during_the_copy_neither_get_into_it_nor_make_it_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_PAGES", 1)
+    data, place = tmp_path / "data", SqlitePlace(tmp_path / "data")
+    store = await place.open()
+    for _ in range(3):
+        await ended(store)
+    before = titles(data)
+    steps: list[tuple[str, int, int]] = []
+    # The server, as another process is one.
+    with closing(sqlite3.connect(data / DATABASE_NAME, isolation_level=None)) as server:
+
+        def write_on(name: str, done: int, whole: int) -> None:
+            steps.append((name, done, whole))
+            assert len(steps) < 1_000
+            server.execute("UPDATE session SET title = ?", (f"written at {len(steps)}",))
+
+        _, files, turns = copy_folder(data, tmp_path / "copy", write_on)
+    await place.close()
+    assert (files, turns) == (1, 3)
+    assert titles(tmp_path / "copy") == before
+    assert titles(data) == [f"written at {len(steps)}"] * 3
+    pages = [done for _, done, _ in steps]
+    assert pages == list(range(1, steps[-1][2] + 1))
+    assert set((tmp_path / "copy").iterdir()) == {tmp_path / "copy" / DATABASE_NAME}
