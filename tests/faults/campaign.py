@@ -15,7 +15,7 @@ from tests.faults.cluster import LEASE, Cluster, Node, cluster
 from tests.faults.people import Asked, People
 
 # After the last fault: a lease, a takeover, and the longest that an agent may take for all that is queued.
-_SETTLE_SECONDS = 90.0
+_SETTLE_SECONDS = 45.0
 
 Fault = Callable[[Cluster, random.Random], Awaitable[None]]
 
@@ -120,7 +120,7 @@ class Campaign:
         self._chance = random.Random(seed)
         self._faults = faults
         self._tell = tell
-        self._people = People(cluster, random.Random(seed + 1))
+        self._people = People(cluster, random.Random(seed + 1), self._attend)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = False
         self.verdict = Verdict(seed=seed)
@@ -159,18 +159,14 @@ class Campaign:
     async def _talk(self) -> None:
         chance, people = self._chance, self._people
         while not self._is_over:
-            known = len(people.asked)
             await people.talk()
-            for asked in people.asked[known:]:
-                self._attend(asked)
             await asyncio.sleep(chance.uniform(0.1, 0.6))
 
     def _attend(self, asked: Asked) -> None:
         chance, people = self._chance, self._people
-        if asked.readers:
-            return
         if asked.leaves:
-            return self._spawn(self._leave(asked))
+            self._spawn(self._leave(asked))
+            return
         for _ in range(2):
             self._spawn(people.read(asked))
         if asked.agent == "asking":
@@ -179,7 +175,6 @@ class Campaign:
             self._spawn(self._stop_later(asked))
         if chance.random() < 0.1:
             self._spawn(people.pry(asked))
-        return None
 
     async def _stop_later(self, asked: Asked) -> None:
         await asyncio.sleep(self._chance.uniform(0, 1.5))
@@ -212,8 +207,13 @@ class Campaign:
         while self._tasks and time.monotonic() < end:
             await asyncio.wait(self._tasks, timeout=1)
         if self._tasks:
-            late = [asked.turn_id for asked in self._people.asked if not all(one.is_whole for one in asked.readers)]
-            self.verdict.broken.append(f"{len(late)} turns have no end that everybody has seen: {late[:5]}")
+            late = [
+                f"{asked.turn_id} ({asked.agent}) on {one.wire}, {len(one.frames)} frames in {one.connections} connections"
+                for asked in self._people.asked
+                for one in asked.readers
+                if not one.is_whole
+            ]
+            self.verdict.broken.append(f"{len(late)} readers have seen no end: {late[:10]}; {len(self._tasks)} tasks: {[t.get_coro().__qualname__ for t in self._tasks]}")
             for task in list(self._tasks):
                 task.cancel()
         if supervising.done():

@@ -19,7 +19,7 @@ from turnwire.server.auth import ALL_SCOPES, KeyRing
 from turnwire.stores.postgres import PostgresStore
 
 LEASE = 2.0
-START_SECONDS = 60.0
+START_SECONDS = 30.0
 _ROOT = Path(__file__).parents[2]
 _SETTINGS = {
     "lease": LEASE,
@@ -76,13 +76,23 @@ class Node:
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        async with asyncio.timeout(START_SECONDS):
-            while line := (await process.stdout.readline()).decode():
-                if "listening on " in line:
-                    self.url = line.split("listening on ")[1].split()[0]
-                    self._port = int(self.url.rpartition(":")[2])
-                    return
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while line := (await process.stdout.readline()).decode():
+                    if "listening on " in line:
+                        self.url = line.split("listening on ")[1].split()[0]
+                        self._port = int(self.url.rpartition(":")[2])
+                        return
+        except TimeoutError:
+            pass
         # The database may have been away; whoever looks after it starts it again.
+        await self.kill()
+
+    async def keep_up(self) -> None:
+        while True:
+            if not self.is_up:
+                await self.start()
+            await asyncio.sleep(0.05)
 
     async def kill(self) -> None:
         await self._end(signal.SIGKILL)
@@ -132,11 +142,9 @@ class Cluster:
 
     async def keep_up(self) -> None:
         """Starts again what has died, as a supervisor does."""
-        while True:
+        async with asyncio.TaskGroup() as group:
             for node in self.nodes:
-                if not node.is_up:
-                    await node.start()
-            await asyncio.sleep(0.05)
+                group.create_task(node.keep_up())
 
 
 @asynccontextmanager

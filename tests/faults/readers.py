@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 BROKEN = (httpx.HTTPError, WebSocketException, ConnectionError, EOFError, OSError, TimeoutError)
-AWAY = (408, 425, 429, 500, 502, 503, 504)
+AWAY = (408, 425, 429, 500, 502, 503, 504, 507)
 
 
 class Reader:
@@ -93,6 +94,7 @@ class TextReader(Reader):
     wire = "three_phase_text"
 
     async def read(self, url: str, http: httpx.AsyncClient) -> None:
+        """Where it goes on is counted without the empty lines, which only keep the connection alive."""
         self.connections += 1
         params: dict[str, Any] = {"wire": self.wire}
         if self.raw:
@@ -110,7 +112,7 @@ class TextReader(Reader):
             if response.status_code != 204:
                 _check(response)
                 async for chunk in response.aiter_raw():
-                    self.raw += chunk
+                    self.raw = _without_heartbeats(self.raw + chunk)
         self._end()
 
 
@@ -131,7 +133,14 @@ class AiSdkReader(FullReader):
 
 
 class OpenAIChatReader(FullReader):
+    """After a failure, which is told, there is no `[DONE]`."""
+
     wire = "openai_chat"
+
+    def _take_frame(self, frame_id: str, data: str) -> None:
+        super()._take_frame(frame_id, data)
+        if not self.is_whole and "error" in self.frames[-1][1]:
+            self._end()
 
 
 class SocketReader(Reader):
@@ -170,6 +179,11 @@ WIRES: tuple[type[Reader], ...] = (
     AiSdkReader,
     OpenAIChatReader,
 )
+
+
+def _without_heartbeats(raw: bytes) -> bytes:
+    lines, mark, answer = raw.partition(b"\x1d")
+    return re.sub(rb"\n+", b"\n", lines).lstrip(b"\n") + mark + answer
 
 
 def _check(response: httpx.Response) -> None:
