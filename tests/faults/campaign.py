@@ -74,10 +74,35 @@ async def restart_engine(cluster: Cluster, chance: random.Random) -> None:
     await cluster.restart_engine()
 
 
+async def cut_clients(cluster: Cluster, chance: random.Random) -> None:
+    if (front := _some(cluster, chance).front) is not None:
+        front.cut()
+
+
+async def swallow_clients(cluster: Cluster, chance: random.Random) -> None:
+    if (front := _some(cluster, chance).front) is not None:
+        front.swallow()
+        await asyncio.sleep(chance.uniform(0.2, LEASE))
+        front.mend()
+
+
+async def kill_backends(cluster: Cluster, chance: random.Random) -> None:
+    await cluster.kill_backends(chance.choice((0.5, 1)))
+
+
+async def fill_disk(cluster: Cluster, chance: random.Random) -> None:
+    await cluster.fill_disk(chance.uniform(0.5, 2))
+
+
+async def jump_clock(cluster: Cluster, chance: random.Random) -> None:
+    """The wall clock of one machine is an hour off, or right again."""
+    cluster.nodes[0].set_clock(chance.choice((-3600, 0, 3600)))
+
+
 async def stall(cluster: Cluster, chance: random.Random) -> None:
     """Somebody asks for streams and never reads them."""
     node = _some(cluster, chance)
-    port = int(node.url.rpartition(":")[2])
+    port = node.port
     sockets: list[socket.socket] = []
     for _ in range(20):
         try:
@@ -98,13 +123,18 @@ async def stall(cluster: Cluster, chance: random.Random) -> None:
 
 
 FAULTS: dict[str, tuple[Fault, int]] = {
-    "kill": (kill, 8),
+    "kill": (kill, 9),
     "terminate": (terminate, 2),
     "pause": (pause, 3),
-    "cut": (cut, 4),
+    "cut": (cut, 2),
     "swallow": (swallow, 2),
     "drip": (drip, 1),
-    "restart_engine": (restart_engine, 2),
+    "restart_engine": (restart_engine, 3),
+    "kill_backends": (kill_backends, 1),
+    "cut_clients": (cut_clients, 1),
+    "swallow_clients": (swallow_clients, 1),
+    "fill_disk": (fill_disk, 1),
+    "jump_clock": (jump_clock, 1),
     "stall": (stall, 1),
 }
 """With how often each is chosen."""
@@ -208,12 +238,12 @@ class Campaign:
             await asyncio.wait(self._tasks, timeout=1)
         if self._tasks:
             late = [
-                f"{asked.turn_id} ({asked.agent}) on {one.wire}, {len(one.frames)} frames in {one.connections} connections"
+                f"{asked.turn_id} ({asked.agent}) on {one.wire}, {len(one.frames)} frames, {one.connections} connections"
                 for asked in self._people.asked
                 for one in asked.readers
                 if not one.is_whole
             ]
-            self.verdict.broken.append(f"{len(late)} readers have seen no end: {late[:10]}; {len(self._tasks)} tasks: {[t.get_coro().__qualname__ for t in self._tasks]}")
+            self.verdict.broken.append(f"{len(self._tasks)} people still wait; not all was seen of {late[:10]}")
             for task in list(self._tasks):
                 task.cancel()
         if supervising.done():

@@ -1,25 +1,30 @@
-"""A database and several servers on it, each behind a network of its own."""
+"""A database and several servers on it, each between networks of its own: to the database, and to the clients."""
 
 import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
+import asyncpg
 import httpx
 
 from tests.faults.agents import ALL
 from tests.faults.proxy import FaultProxy, faulty
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, execute
 from turnwire.server.auth import ALL_SCOPES, KeyRing
 from turnwire.stores.postgres import PostgresStore
 
 LEASE = 2.0
 START_SECONDS = 30.0
+_DISK_MEGABYTES = 400
+_ENGINE = ("max_wal_size=64MB", "min_wal_size=32MB", "restart_after_crash=on")
 _ROOT = Path(__file__).parents[2]
 _SETTINGS = {
     "lease": LEASE,
@@ -50,6 +55,17 @@ class Node:
         self._port = 0
         self.lost_at: list[float] = []
         self.is_paused = False
+        self.front: FaultProxy | None = None
+        self._clock = folder / f"node{number}.clock"
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"http://127.0.0.1:{self.front.port}" if self.front else self.url
+
+    @property
+    def port(self) -> int:
+        return self._port
 
     @property
     def is_up(self) -> bool:
@@ -65,7 +81,7 @@ class Node:
                 *(sys.executable, "-m", "turnwire", "serve", "--port", str(self._port), *named),
                 *("--data", str(self._folder / f"node{self.number}")),
                 cwd=_ROOT,
-                env={**kept, **told, "TURNWIRE_DATABASE_URL": url, "FAULTS_NODE": str(self.number)},
+                env={**kept, **told, **self._faked(), "TURNWIRE_DATABASE_URL": url, "FAULTS_NODE": str(self.number)},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
@@ -88,6 +104,23 @@ class Node:
         # The database may have been away; whoever looks after it starts it again.
         await self.kill()
 
+    def _faked(self) -> dict[str, str]:
+        """For a wall clock that can be set. The monotonic one stays what it is, as on any machine."""
+        if self.number != 0 or (library := faketime()) is None:
+            return {}
+        if not self._clock.exists():
+            self.set_clock(0)
+        return {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def set_clock(self, seconds: int) -> None:
+        self._clock.write_text(f"{seconds:+d}")
+
     async def keep_up(self) -> None:
         while True:
             if not self.is_up:
@@ -104,7 +137,8 @@ class Node:
         if self._process is not None and self._process.returncode is None:
             if number == signal.SIGKILL:
                 self.lost_at.append(time.monotonic())
-            self._process.send_signal(number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
             await self._process.wait()
 
     async def pause(self, seconds: float) -> None:
@@ -113,12 +147,12 @@ class Node:
         self.is_paused = True
         self.lost_at.append(time.monotonic())
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGSTOP)
+            os.kill(self._process.pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(seconds)
             finally:
-                self._process.send_signal(signal.SIGCONT)
                 self.is_paused = False
+                os.kill(self._process.pid, signal.SIGCONT)
 
 
 class Cluster:
@@ -130,6 +164,7 @@ class Cluster:
         self._restarting = asyncio.Lock()
         self.away: list[tuple[float, float]] = []
         """When the database was not there."""
+        self.full: list[tuple[float, float]] = []
 
     def client(self, principal: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(headers={"Authorization": f"Bearer {self.keys[principal]}"}, timeout=20)
@@ -140,6 +175,29 @@ class Cluster:
             await asyncio.to_thread(self.engine.restart)
             self.away.append((since, time.monotonic()))
 
+    async def fill_disk(self, seconds: float) -> None:
+        """Nothing is left on the disk of the database for a while."""
+        async with self._restarting:
+            since = time.monotonic()
+            ballast = self.engine.folder / "ballast"
+            try:
+                await asyncio.to_thread(_fill, ballast)
+                await asyncio.sleep(seconds)
+            finally:
+                await asyncio.to_thread(ballast.unlink, missing_ok=True)
+            if not await asyncio.to_thread(lambda: self.engine.is_up):  # It could not write its own log.
+                await asyncio.to_thread(self.engine.start)
+            self.away.append((since, time.monotonic()))
+            self.full.append((since, time.monotonic()))
+
+    async def kill_backends(self, part: float) -> None:
+        """Ends so many of the connections that there are."""
+        others = "pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        query = f"SELECT pg_terminate_backend(pid) FROM {others} AND random() < {part}"
+        with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
+            async with asyncio.timeout(5):
+                await execute(self.engine.url("postgres"), query)
+
     async def keep_up(self) -> None:
         """Starts again what has died, as a supervisor does."""
         async with asyncio.TaskGroup() as group:
@@ -149,23 +207,58 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(count: int, folder: Path) -> AsyncIterator[Cluster]:
-    engine = await asyncio.to_thread(PostgresServer)
+    with _small_disk() as disk:
+        engine = await asyncio.to_thread(PostgresServer, *_ENGINE, folder=disk)
+        try:
+            async with _nodes(engine, count, folder) as made:
+                yield made
+        finally:
+            await asyncio.to_thread(engine.remove)
+
+
+@asynccontextmanager
+async def _nodes(engine: PostgresServer, count: int, folder: Path) -> AsyncIterator[Cluster]:
+    database = await asyncio.to_thread(engine.new_database)
+    keys = await _make_keys(engine.url(database))
+    async with AsyncExitStack() as stack:
+        path = engine.folder / ".s.PGSQL.5432"
+        networks = [await stack.enter_async_context(faulty(path)) for _ in range(count)]
+        nodes = [Node(number, folder, database, network) for number, network in enumerate(networks)]
+        try:
+            for node in nodes:
+                await node.start()
+                node.front = await stack.enter_async_context(faulty(node.port))
+            yield Cluster(engine, nodes, keys, folder)
+        finally:
+            for node in nodes:
+                await node.kill()
+
+
+def faketime() -> Path | None:
+    """Debian's `libfaketime`, if it is there."""
+    return next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+@contextmanager
+def _small_disk() -> Iterator[Path | None]:
+    """A disk that can be filled, for whoever may mount one."""
+    folder = Path(tempfile.mkdtemp(prefix="turnwire-disk-"))
+    mounted = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MEGABYTES}m", "tmpfs", str(folder)]
+    is_mounted = os.geteuid() == 0 and subprocess.run(mounted, check=False, capture_output=True).returncode == 0
     try:
-        database = await asyncio.to_thread(engine.new_database)
-        keys = await _make_keys(engine.url(database))
-        async with AsyncExitStack() as stack:
-            path = engine.folder / ".s.PGSQL.5432"
-            networks = [await stack.enter_async_context(faulty(path)) for _ in range(count)]
-            nodes = [Node(number, folder, database, network) for number, network in enumerate(networks)]
-            try:
-                for node in nodes:
-                    await node.start()
-                yield Cluster(engine, nodes, keys, folder)
-            finally:
-                for node in nodes:
-                    await node.kill()
+        yield folder if is_mounted else None
     finally:
-        await asyncio.to_thread(engine.remove)
+        if is_mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=False)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _fill(ballast: Path) -> None:
+    with ballast.open("wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 1_048_576)
+            file.flush()
 
 
 async def _make_keys(url: str) -> dict[str, str]:

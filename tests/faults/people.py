@@ -95,14 +95,16 @@ class People:
         end = time.monotonic() + _TRY_SECONDS
         while time.monotonic() < end:
             with contextlib.suppress(*BROKEN):
-                answer = await asyncio.wait_for(self._ann.request(method, self._somewhere() + path, **request), _ANSWER_SECONDS)
+                answer = await asyncio.wait_for(
+                    self._ann.request(method, self._somewhere() + path, **request), _ANSWER_SECONDS
+                )
                 if answer.status_code not in AWAY:
                     return answer
             await asyncio.sleep(self._chance.uniform(0.02, 0.2))
         raise AssertionError(f"no server answered {method} {path}")
 
     def _somewhere(self) -> str:
-        return self._chance.choice(self._cluster.nodes).url
+        return self._chance.choice(self._cluster.nodes).address
 
     async def read(self, asked: Asked) -> None:
         """Reads a turn to its end on some wire, in pieces, each at some server."""

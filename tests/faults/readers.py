@@ -12,6 +12,8 @@ from websockets.exceptions import WebSocketException
 
 BROKEN = (httpx.HTTPError, WebSocketException, ConnectionError, EOFError, OSError, TimeoutError)
 AWAY = (408, 425, 429, 500, 502, 503, 504, 507)
+# What a reader of text has of a turn that failed before it had said anything.
+FAILED = b"failed"
 
 
 class Reader:
@@ -106,7 +108,7 @@ class TextReader(Reader):
                 return
             if response.status_code == 500:  # It failed before it had anything to say, in JSON.
                 if "turn_id" in (await response.aread()).decode():
-                    self.raw = b"failed"
+                    self.raw = FAILED
                     self._end()
                 return
             if response.status_code != 204:
