@@ -165,7 +165,7 @@ class Campaign:
             self._is_over = True
             await asyncio.wait(talking)
         self._tell("no more faults; everything must come to its end")
-        await self._settle(supervising, talking)
+        await self._settle(supervising)
         broken, self.verdict.takeovers = await check(self._people, self._cluster)
         self.verdict.broken += broken
         supervising.cancel()
@@ -189,7 +189,10 @@ class Campaign:
     async def _talk(self) -> None:
         chance, people = self._chance, self._people
         while not self._is_over:
-            await people.talk()
+            try:
+                await people.talk()
+            except Exception as error:  # Whoever was told something odd says so, and goes on.
+                self.verdict.broken.append(f"somebody could not go on: {type(error).__name__}: {error}")
             await asyncio.sleep(chance.uniform(0.1, 0.6))
 
     def _attend(self, asked: Asked) -> None:
@@ -229,16 +232,13 @@ class Campaign:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.verdict.broken.append(f"{type(error).__name__}: {error}")
 
-    async def _settle(self, supervising: asyncio.Task[None], talking: list[asyncio.Task[None]]) -> None:
-        for task in talking:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self.verdict.broken.append(f"somebody could not go on: {type(error).__name__}: {error}")
+    async def _settle(self, supervising: asyncio.Task[None]) -> None:
         end = time.monotonic() + _SETTLE_SECONDS
         while self._tasks and time.monotonic() < end:
             await asyncio.wait(self._tasks, timeout=1)
         if self._tasks:
             late = [
-                f"{asked.turn_id} ({asked.agent}) on {one.wire}, {len(one.frames)} frames, {one.connections} connections"
+                f"{asked.turn_id} ({asked.agent}) on {one.wire}: {len(one.frames)} frames, {one.connections} times"
                 for asked in self._people.asked
                 for one in asked.readers
                 if not one.is_whole

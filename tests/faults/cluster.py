@@ -23,6 +23,7 @@ from turnwire.stores.postgres import PostgresStore
 
 LEASE = 2.0
 START_SECONDS = 30.0
+_STALL_SECONDS = 0.6
 _DISK_MEGABYTES = 400
 _ENGINE = ("max_wal_size=64MB", "min_wal_size=32MB", "restart_after_crash=on")
 _ROOT = Path(__file__).parents[2]
@@ -165,6 +166,7 @@ class Cluster:
         self.away: list[tuple[float, float]] = []
         """When the database was not there."""
         self.full: list[tuple[float, float]] = []
+        self.stalled: list[tuple[float, float]] = []
 
     def client(self, principal: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(headers={"Authorization": f"Bearer {self.keys[principal]}"}, timeout=20)
@@ -172,7 +174,9 @@ class Cluster:
     async def restart_engine(self) -> None:
         async with self._restarting:
             since = time.monotonic()
-            await asyncio.to_thread(self.engine.restart)
+            if await asyncio.to_thread(lambda: self.engine.is_up):
+                await asyncio.to_thread(self.engine.stop)
+            await asyncio.to_thread(self.engine.start)
             self.away.append((since, time.monotonic()))
 
     async def fill_disk(self, seconds: float) -> None:
@@ -203,6 +207,15 @@ class Cluster:
         async with asyncio.TaskGroup() as group:
             for node in self.nodes:
                 group.create_task(node.keep_up())
+            group.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Notes when even this process was not run: then nobody's bounds can be held."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.1)
+            if (now := time.monotonic()) - before > _STALL_SECONDS:
+                self.stalled.append((before, now))
 
 
 @asynccontextmanager

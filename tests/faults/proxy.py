@@ -65,6 +65,8 @@ class FaultProxy:
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            pass  # The proxy is closed; a stream's task that is said to be cancelled is reported as an error.
         finally:
             self._pairs.discard(pair)
             for way in ways:
