@@ -130,7 +130,7 @@ async def _check_counts(people: People) -> list[str]:
 def _takeover(asked: Asked, log: list[tuple[str, dict[str, Any]]], cluster: Cluster) -> float | None:
     """How long after its worker was lost a reader saw the turn end; None if that is not known.
 
-    One in whose time there was no database does not count, nor one while this machine stood still.
+    One in whose time there was no database, no server that was well, or no machine that moved, does not count.
     """
     clocks = _clocks(log)
     seen = [reader.ended_at for reader in asked.readers if reader.ended_at]
@@ -140,8 +140,8 @@ def _takeover(asked: Asked, log: list[tuple[str, dict[str, Any]]], cluster: Clus
     lost = [at for at in node.lost_at if clocks[-1]["at"] < at < ended]
     if not lost:
         return None
-    away = sum(max(0.0, min(end, ended) - max(since, lost[-1])) for since, end in [*cluster.away, *cluster.stalled])
-    return ended - lost[-1] - away if not away else None
+    hindered = any(since < ended and end > lost[-1] for since, end in [*cluster.away, *cluster.stalled])
+    return None if hindered else ended - lost[-1]
 
 
 def _agree(reader: Reader, truth: Reader) -> bool:

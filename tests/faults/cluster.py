@@ -56,6 +56,7 @@ class Node:
         self._port = 0
         self.lost_at: list[float] = []
         self.is_paused = False
+        self._is_ready = False
         self.front: FaultProxy | None = None
         self._clock = folder / f"node{number}.clock"
 
@@ -72,7 +73,12 @@ class Node:
     def is_up(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def is_well(self) -> bool:
+        return self.is_up and self._is_ready and not self.is_paused and self.network.is_whole
+
     async def start(self) -> None:
+        self._is_ready = False
         named = [part for name in ALL for part in ("--agent", f"tests.faults.agents:{name}")]
         url = f"postgresql://postgres@127.0.0.1:{self.network.port}/{self._database}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
@@ -99,6 +105,7 @@ class Node:
                     if "listening on " in line:
                         self.url = line.split("listening on ")[1].split()[0]
                         self._port = int(self.url.rpartition(":")[2])
+                        self._is_ready = True
                         return
         except TimeoutError:
             pass
@@ -210,11 +217,11 @@ class Cluster:
             group.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Notes when even this process was not run: then nobody's bounds can be held."""
+        """Notes when no bound can be held: even this process was not run, or no server was there to take over."""
         while True:
             before = time.monotonic()
             await asyncio.sleep(0.1)
-            if (now := time.monotonic()) - before > _STALL_SECONDS:
+            if (now := time.monotonic()) - before > _STALL_SECONDS or not any(node.is_well for node in self.nodes):
                 self.stalled.append((before, now))
 
 

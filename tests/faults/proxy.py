@@ -24,6 +24,10 @@ class FaultProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 
+    @property
+    def is_whole(self) -> bool:
+        return self._flows.is_set() and not self._delay
+
     def cut(self) -> int:
         """Resets every connection. Returns how many."""
         pairs = list(self._pairs)
