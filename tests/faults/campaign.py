@@ -197,13 +197,13 @@ class Campaign:
 
     def _attend(self, asked: Asked) -> None:
         chance, people = self._chance, self._people
+        if asked.agent == "asking":
+            self._spawn(people.allow(asked))
         if asked.leaves:
             self._spawn(self._leave(asked))
             return
         for _ in range(2):
             self._spawn(people.read(asked))
-        if asked.agent == "asking":
-            self._spawn(people.allow(asked))
         if chance.random() < 0.15:
             self._spawn(self._stop_later(asked))
         if chance.random() < 0.1:
@@ -274,4 +274,5 @@ async def run_campaign(
     tell: Callable[[str], None] = print,
 ) -> Verdict:
     async with cluster(workers, folder) as made:
-        return await Campaign(made, seed, faults or list(FAULTS), tell).run(seconds, pace)
+        possible = [name for name in faults or FAULTS if name != "fill_disk" or made.can_fill_disk]
+        return await Campaign(made, seed, possible, tell).run(seconds, pace)

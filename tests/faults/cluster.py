@@ -175,6 +175,10 @@ class Cluster:
         self.full: list[tuple[float, float]] = []
         self.stalled: list[tuple[float, float]] = []
 
+    @property
+    def can_fill_disk(self) -> bool:
+        return self.engine.folder.is_mount()
+
     def client(self, principal: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(headers={"Authorization": f"Bearer {self.keys[principal]}"}, timeout=20)
 
@@ -187,7 +191,8 @@ class Cluster:
             self.away.append((since, time.monotonic()))
 
     async def fill_disk(self, seconds: float) -> None:
-        """Nothing is left on the disk of the database for a while."""
+        """Nothing is left on the disk of the database for a while; never on a disk that is not its own."""
+        assert self.can_fill_disk
         async with self._restarting:
             since = time.monotonic()
             ballast = self.engine.folder / "ballast"

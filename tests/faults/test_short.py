@@ -37,7 +37,8 @@ def test_whatever_fails_no_promise_is_broken() -> None:
     )
     assert run.returncode == 0, run.stdout[-8_000:] + run.stderr[-4_000:]
     assert "| violations | 0 |" in run.stdout
-    for name in FAULTS:
+    # Only root can mount a disk to fill.
+    for name in FAULTS if apart else FAULTS.keys() - {"fill_disk"}:
         assert f"| fault: {name} |" in run.stdout
 
 
