@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import itertools
+import time
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from tests.faults.readers import BROKEN, FAILED, Reader
 # What a worker that was lost may take until somebody else has closed its turns.
 TAKEOVER_SECONDS = LEASE + 3.0
 _READ_SECONDS = 5.0
+_WRONG_CLOCK_SECONDS = 1_000.0
 _EXPLAINED = {"interrupted", "completed", "cancelled"}
 
 
@@ -49,7 +52,7 @@ async def check(people: People, cluster: Cluster) -> tuple[list[str], list[float
                 broken.append(
                     f"turn {asked.turn_id}: a reader on {reader.wire} saw something else: {_differ(reader, truth)}"
                 )
-        if (took := _takeover(asked, log, cluster)) is not None:
+        if (took := await _takeover(people, asked, log, cluster)) is not None:
             takeovers.append(took)
             if took > TAKEOVER_SECONDS:
                 broken.append(f"turn {asked.turn_id}: {took:.1f} s until the turn of a lost worker was closed")
@@ -127,21 +130,25 @@ async def _check_counts(people: People) -> list[str]:
     return broken
 
 
-def _takeover(asked: Asked, log: list[tuple[str, dict[str, Any]]], cluster: Cluster) -> float | None:
-    """How long after its worker was lost a reader saw the turn end; None if that is not known.
+async def _takeover(
+    people: People, asked: Asked, log: list[tuple[str, dict[str, Any]]], cluster: Cluster
+) -> float | None:
+    """How long after its worker was lost a turn was closed; None if that is not known.
 
-    One in whose time there was no database, no server that was well, or no machine that moved, does not count.
+    One in whose time there was no database, no server that was well, or no machine that moved, does not count, nor one
+    that was closed by a server whose clock is wrong.
     """
     clocks = _clocks(log)
-    seen = [reader.ended_at for reader in asked.readers if reader.ended_at]
-    if log[-1][1].get("reason") != "worker_lost" or not clocks or not seen:
+    if log[-1][1].get("reason") != "worker_lost" or not clocks:
         return None
-    ended, node = min(seen), cluster.nodes[int(clocks[-1]["node"])]
-    lost = [at for at in node.lost_at if clocks[-1]["at"] < at < ended]
-    if not lost:
+    found = (await people.call("GET", f"/v1/turns/{asked.turn_id}")).json()
+    ended = time.monotonic() - (time.time() - datetime.fromisoformat(found["ended_at"]).timestamp())
+    node = cluster.nodes[int(clocks[-1]["node"])]
+    lost = next((at for at in node.lost_at if clocks[-1]["at"] < at < ended), None)
+    if lost is None or ended - lost > _WRONG_CLOCK_SECONDS:
         return None
-    hindered = any(since < ended and end > lost[-1] for since, end in [*cluster.away, *cluster.stalled])
-    return None if hindered else ended - lost[-1]
+    hindered = any(since < ended and end > lost for since, end in [*cluster.away, *cluster.stalled])
+    return None if hindered else ended - lost
 
 
 def _agree(reader: Reader, truth: Reader) -> bool:
