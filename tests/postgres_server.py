@@ -34,8 +34,8 @@ TABLES = (
 
 
 class PostgresServer:
-    def __init__(self, *settings: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="turnwire-postgres-"))
+    def __init__(self, *settings: str, folder: Path | None = None) -> None:
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="turnwire-postgres-"))
         self.data = self.folder / "data"
         self._settings = (*_SMALL, *settings)
         self._databases = 0
@@ -57,6 +57,11 @@ class PostgresServer:
 
     def stop(self, mode: str = "immediate") -> None:
         self._call("pg_ctl", "-D", str(self.data), "-s", "-w", "-m", mode, "stop")
+
+    @property
+    def is_up(self) -> bool:
+        status = [_binaries() / "pg_ctl", "-D", str(self.data), "status"]
+        return subprocess.run(status, check=False, timeout=50, **self._quietly()).returncode == 0
 
     def restart(self) -> None:
         """As after the server was killed: it recovers from its log."""

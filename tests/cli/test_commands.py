@@ -16,7 +16,8 @@ from turnwire.core.follow import follow
 from turnwire.server.requests import MessageBody
 
 COMMANDS = (
-    *("serve", "chat", "ask", "index", "compare", "turns", "tail", "inspect", "top", "backup", "doctor"),
+    *("serve", "chat", "ask", "index", "compare", "turns", "tail", "inspect", "top", "backup", "move"),
+    *("worker", "doctor"),
     *("keys", "keys create", "keys list", "keys revoke"),
     *("extensions", "extensions list", "extensions check", "extensions new"),
 )

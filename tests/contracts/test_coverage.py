@@ -12,7 +12,7 @@ from tests.contracts.wires import WIRES
 
 def test_every_store_is_under_contract() -> None:
     modules = {module.name for module in iter_modules(turnwire.stores.__path__)}
-    assert modules - {"guards", "lineup", "moving"} == set(STORES)
+    assert modules - {"guards", "lines", "lineup", "moving"} == set(STORES)
 
 
 def test_every_wire_is_under_contract() -> None:

@@ -503,7 +503,7 @@ def test_an_agent_whose_sdk_cannot_go_on_is_refused() -> None:
 
     wrap: Callable[[Any], Any]
     for wrap in (lambda agent: agent, PydanticAIAgent):
-        given = wrap(Agent("test"))
+        given: Any = wrap(Agent("test"))
         given.on_crash = "resume"
         with pytest.raises(TypeError, match="cannot have on_crash"):
             as_agent(given)

@@ -17,10 +17,11 @@ COMMAND = (sys.executable, "-m", "turnwire")
 
 AGENTS = '''
 import asyncio
+import itertools
 import os
 
 from turnwire.core.approvals import WaitForApproval
-from turnwire.core.events import ApprovalRequestEvent
+from turnwire.core.events import ApprovalRequestEvent, ToolCallEvent, ToolResultEvent
 
 async def slow(turn):
     """Says a word every other millisecond, as often as it is told."""
@@ -59,6 +60,22 @@ async def stubborn(turn):
         except asyncio.CancelledError:
             pass
 
+class Stepping:
+    """Takes one step after the other until it is stopped, and says in which process; it goes on in another."""
+
+    on_crash = "resume"
+
+    def repeats(self, tool):
+        return True
+
+    async def answer(self, turn):
+        for number in itertools.count(sum(message.role == "tool" for message in turn.progress)):
+            yield ToolCallEvent(f"c{number}", "step", {})
+            await asyncio.sleep(0.2)
+            yield ToolResultEvent(f"c{number}", "step", True, str(os.getpid()))
+
+stepping = Stepping()
+
 async def careful(turn):
     """Asks before it does anything, and remembers in which process it did."""
     if turn.resumption is None:
@@ -68,7 +85,7 @@ async def careful(turn):
     yield "Yes, " if decision.approved else "No, "
     yield "same process" if turn.resumption.checkpoint == str(os.getpid()).encode() else "another process"
 '''
-ALL = ("slow", "steady", "telling", "gushing", "silent", "stubborn", "careful")
+ALL = ("slow", "steady", "telling", "gushing", "silent", "stubborn", "stepping", "careful")
 
 
 def environment(**settings: str) -> dict[str, str]:

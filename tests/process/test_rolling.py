@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -87,13 +88,16 @@ async def make_sessions(server: Client) -> None:
 async def test_two_servers_are_restarted_one_after_the_other_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     async def start(name: str) -> Running:
         (tmp_path / name).mkdir()
-        serving = served(tmp_path / name / "data", database_url=url, shutdown_grace="20")
+        settings = {"database_url": url, "shutdown_grace": "20", "max_steps_per_turn": "10000"}
+        serving = served(tmp_path / name / "data", **settings)  # type: ignore[arg-type]
         return await stack.enter_async_context(serving)
 
     with a_database() as url:
         async with AsyncExitStack() as stack:
             there = [*await asyncio.gather(start("a"), start("b"))]
             await make_sessions(there[0])
+            long = Follower(await there[0].start(agent="stepping"))
+            following = asyncio.create_task(long.follow(lambda: there))
             async with Load(lambda: there, patient=True).running() as load:
                 for name in ("c", "d"):
                     old = there[0]
@@ -102,7 +106,19 @@ async def test_two_servers_are_restarted_one_after_the_other_and_nothing_is_lost
                         await old.process.wait()
                     there = [*there[1:], await start(name)]
                     assert await old.errors == b""
+            await there[0].http.post(f"/v1/turns/{long.turn_id}/cancel", headers=ANEW)
+            await within(following)
     assert load.check() > 2 * LANES
+    assert [frame.position for frame in long.seen] == list(range(1, len(long.seen) + 1))
+    check_steps([frame.event for frame in long.seen])
+
+
+def check_steps(events: list[dict[str, Any]]) -> None:
+    """None is missing and none was taken twice, though whoever took them was replaced."""
+    results = [event for event in events if event["type"] == "tool_result"]
+    assert [event["call_id"] for event in results] == [f"c{number}" for number in range(len(results))]
+    assert len({event["result"] for event in results}) >= 2
+    assert "restart" not in {event["type"] for event in events}
 
 
 @asynccontextmanager

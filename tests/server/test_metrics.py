@@ -1,24 +1,15 @@
 """What is counted is what happened, and only who may operate the server is told."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contracts.stores import at_once
-from tests.contracts.turns import claimed, seized, write
-from tests.core.desk import open_desk
 from tests.server.conftest import Serve
 from tests.server.test_auth import holder
 from tests.server.test_slow_readers import PIECE, stalled_readers
 from tests.serving import Puppet, Served, error_of, until
-from turnwire import Turn
-from turnwire.core import metrics
-from turnwire.core.contracts import Store
-from turnwire.core.errors import FencedError
-from turnwire.core.events import TokenEvent
 
 Numbers = dict[str, float]
 
@@ -106,22 +97,6 @@ async def test_a_reader_that_was_told_of_a_gap_and_one_that_took_nothing_are_cou
         changed = change(before, await scraped(server))
         assert changed("turnwire_slow_readers_closed_total") == 1
         assert changed("turnwire_stream_gaps_total") == 2
-
-
-async def test_takeovers_and_appends_that_came_too_late_are_counted(store: Store) -> None:
-    async def echo(turn: Turn) -> AsyncIterator[str]:
-        yield turn.message
-
-    takeovers, fenced = metrics.TAKEOVERS.values[""], metrics.FENCED.values[""]
-    zombie = await claimed(store, "lost")
-    owner = await seized(store, zombie, "one that never renews its lease")
-    await store.retire(owner.worker or "")
-    with pytest.raises(FencedError):
-        await write(store, zombie, TokenEvent("too late"), end="completed")
-    async with open_desk(store, echo):
-        pass
-    assert metrics.FENCED.values[""] - fenced == 1
-    assert metrics.TAKEOVERS.values[""] - takeovers == 1
 
 
 # Who may read them

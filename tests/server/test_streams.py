@@ -1,11 +1,15 @@
 """What every stream does: its headers, its heartbeat, its lifetime; and the long poll for who cannot stream."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tests.server.conftest import Serve
 from tests.serving import Puppet, Served, error_of
+from turnwire.assembly import SSE_CHAT
+from turnwire.server.auth import Caller
+from turnwire.server.streams.opening import SessionStream, TurnStream
 
 
 async def test_a_stream_says_before_its_first_byte_where_it_can_be_resumed(server: Served, puppet: Puppet) -> None:
@@ -141,3 +145,38 @@ async def test_a_long_poll_for_events_that_are_gone_is_told_so(server: Served, p
     await server.turnwire.store.maintain(expire_before=2**60)
     response = await server.http.get(f"/v1/turns/{turn_id}/events", params={"wait": 1})
     assert error_of(response, 410)["code"] == "events_gone"
+
+
+class Cycle:
+    """As uvicorn's, which takes no body before the start, and is written to without a task in between."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    async def send(self, message: dict[str, Any]) -> None:
+        assert self.sent or message["type"] == "http.response.start"
+        self.sent.append(message["type"])
+
+    async def receive(self) -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+
+Cycle.__module__ = "uvicorn.protocols.http.scripted"
+
+
+@pytest.mark.parametrize("kind", ["turn", "session"])
+async def test_a_stream_that_was_asked_for_just_before_the_server_stops_is_begun_and_ended(
+    server: Served, puppet: Puppet, kind: str
+) -> None:
+    turn_id = await server.start()
+    await puppet.part()
+    turnwire, caller, cycle = server.turnwire, Caller("local", ()), Cycle()
+    record = await turnwire.store.find_turn("local", turn_id)
+    hub = turnwire.streams
+    hub.drain()
+    if kind == "turn":
+        stream = TurnStream(hub, turnwire.runner, caller, record, 0, SSE_CHAT, [])
+    else:
+        stream = SessionStream(hub, turnwire.store, caller, record.session_id, None, 0, [])
+    await stream.run(cycle.receive, cycle.send)
+    assert cycle.sent[:2] == ["http.response.start", "http.response.body"]

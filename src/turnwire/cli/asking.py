@@ -4,10 +4,9 @@ import json
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
-from msgspec import Struct
 
 from turnwire.cli import running
 from turnwire.cli.options import fail
@@ -15,7 +14,7 @@ from turnwire.cli.options import fail
 _PATIENCE_SECONDS = 30.0
 
 
-class Asked(Struct, frozen=True):
+class Asked(NamedTuple):
     """A server, and the key that it is asked with."""
 
     url: str

@@ -37,6 +37,8 @@ class WebServer(uvicorn.Server):
 
     def __init__(self, turnwire: Any, started: Callable[[], None], stopping: Callable[[], None]) -> None:
         super().__init__(_configured(turnwire))
+        if turnwire.settings.access_log:
+            log_requests()
         self._turnwire = turnwire
         self._has_started = started
         self._is_stopping = stopping

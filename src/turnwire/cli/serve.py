@@ -83,8 +83,14 @@ def _check(settings: Any, workers: int) -> None:
     if not _is_loopback(settings.host) and not _has_keys(settings):
         fail(
             f"listening on {settings.host} would let the network in, and there is no API key yet.\n"
-            f"Make one first: turnwire keys create NAME --data {settings.data}"
+            f"Make one first: {_how_to_make_a_key(settings)}"
         )
+
+
+def _how_to_make_a_key(settings: Any) -> str:
+    if settings.database_url is None:
+        return f"turnwire keys create NAME --data {settings.data}"
+    return "turnwire keys create NAME, with TURNWIRE_DATABASE_URL in the environment"
 
 
 def _serve_alone(turnwire: Any) -> None:

@@ -156,7 +156,11 @@ class TurnWorker:
             free = self._limits.max_worker_turns - len(self.running)
             if self._draining or free <= 0 or not self._is_safe:
                 return
-            claimed = await self._store.claim_next(self.id, free)
+            worker = self.id
+            claimed = await self._store.claim_next(worker, free)
+            if worker != self.id:
+                # The lease ran out before the answer came. They are a lost worker's now, and taken over as such.
+                return
             for record in claimed:
                 self._execute(record)
         if claimed:

@@ -42,12 +42,13 @@ class TurnStream:
         self._headers: Headers | None = headers
 
     async def run(self, receive: Receive, send: Send) -> None:
+        # First of all: a hub that is being drained says goodbye to whoever connects.
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        self._headers = None
         connection = self._hub.connect(send, self._wire, self._caller)
         self._runner.reader_joined(self._record)
         reader, left = None, True
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-            self._headers = None
             if self._after is None:
                 connection.tell(Reset())
             elif self._after == self._record.last_position:
@@ -85,10 +86,10 @@ class SessionStream:
         self._headers = headers
 
     async def run(self, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
         connection = self._hub.connect(send, SSE_CHAT, self._caller)
         writing = None
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             connection.write(SSE_CHAT.opening)
             if self._after is None:
                 connection.tell(Reset())

@@ -15,13 +15,13 @@ from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, S
 from turnwire.core.sessions import title_from
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.guards import check_admission, lasting
+from turnwire.stores.lines import to_lines
 from turnwire.stores.postgres.connections import Connection
 from turnwire.stores.postgres.failures import NoPartition
 from turnwire.stores.postgres.parts import Part, lock_principal
 from turnwire.stores.postgres.registry import insert_session
 from turnwire.stores.postgres.rows import RECORD, TURN, folded, record_from
 from turnwire.stores.postgres.schema import ensure_partition
-from turnwire.stores.sqlite.lines import to_lines
 
 _INSERT = """
     WITH new AS (

@@ -13,9 +13,9 @@ from turnwire.core.contracts import Parking, Refusal, Settle
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
+from turnwire.stores.lines import to_lines
 from turnwire.stores.postgres.connections import Connection
 from turnwire.stores.postgres.rows import folded
-from turnwire.stores.sqlite.lines import to_lines
 
 
 class Append:

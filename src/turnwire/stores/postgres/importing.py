@@ -9,12 +9,12 @@ from turnwire.core.contracts import ApiKey
 from turnwire.core.sessions import Session
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.guards import lasting
+from turnwire.stores.lines import seal, to_lines
 from turnwire.stores.moving import MovingTurn, Spent
 from turnwire.stores.postgres.connections import Connection
 from turnwire.stores.postgres.rows import folded, state_from
 from turnwire.stores.postgres.schema import ensure_partition
 from turnwire.stores.postgres.store import PostgresStore
-from turnwire.stores.sqlite.lines import seal, to_lines
 
 _WHOLE_LOG = 2**30
 _TURN = """

@@ -2,9 +2,9 @@
 
 from turnwire.core.errors import EventsGoneError, LogRewoundError, TurnNotFoundError
 from turnwire.core.logged import LoggedEvent
+from turnwire.stores.lines import from_lines, unseal
 from turnwire.stores.postgres.connections import Connection
 from turnwire.stores.postgres.rows import events_from
-from turnwire.stores.sqlite.lines import from_lines, unseal
 
 _READ = """
     SELECT t.number, t.sealed, t.first_kept,

@@ -8,7 +8,7 @@ import msgspec
 
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.sqlite.lines import from_lines
+from turnwire.stores.lines import from_lines
 
 # A turn has a head until it ends; then what the head said is in the turn itself.
 RECORD = """

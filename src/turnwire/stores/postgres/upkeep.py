@@ -11,11 +11,11 @@ from operator import itemgetter
 
 from turnwire.core.budget import day_of
 from turnwire.core.logged import now_ms
+from turnwire.stores.lines import seal, unseal
 from turnwire.stores.postgres.connections import Connection
 from turnwire.stores.postgres.failures import LockNotAvailable
 from turnwire.stores.postgres.parts import NOW, Part
 from turnwire.stores.postgres.schema import UPKEEP_LOCK, drop_partitions, ensure_partition
-from turnwire.stores.sqlite.lines import seal, unseal
 
 _STEP = 50
 _DEAD_WORKER_MS = 86_400_000

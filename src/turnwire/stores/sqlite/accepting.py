@@ -13,7 +13,7 @@ from turnwire.core.errors import (
 )
 from turnwire.core.sessions import Session, title_from
 from turnwire.stores.guards import check_admission
-from turnwire.stores.sqlite.lines import to_lines
+from turnwire.stores.lines import to_lines
 from turnwire.stores.sqlite.reading import TURN_COLUMNS, turn_from
 from turnwire.stores.sqlite.registry import insert_session
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from turnwire.core.contracts import Command
 from turnwire.core.sessions import Session
+from turnwire.stores.lines import unseal
 from turnwire.stores.moving import MovingTurn, Spent
 from turnwire.stores.sqlite import reading
-from turnwire.stores.sqlite.lines import unseal
 from turnwire.stores.sqlite.store import SqliteStore
 
 _TURNS = (

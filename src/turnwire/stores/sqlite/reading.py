@@ -12,7 +12,7 @@ from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.sessions import Session
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.sqlite.lines import from_lines, unseal
+from turnwire.stores.lines import from_lines, unseal
 
 TURN_COLUMNS = (
     "id, session_id, principal, agent, message, channel, external_id, parent_turn_id, phase, outcome, worker, epoch,"

@@ -6,7 +6,7 @@ from turnwire.core.contracts import Command
 from turnwire.core.errors import SessionBusyError
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.guards import Head
-from turnwire.stores.sqlite.lines import seal, unseal
+from turnwire.stores.lines import seal, unseal
 from turnwire.stores.sqlite.live import LiveTurn
 from turnwire.stores.sqlite.reading import TURN_COLUMNS, find_turn, turn_from
 

@@ -17,8 +17,8 @@ from turnwire.core.contracts import Parking, Settle
 from turnwire.core.errors import StoreError, StoreFullError
 from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
+from turnwire.stores.lines import to_lines
 from turnwire.stores.sqlite.disk import Ballast
-from turnwire.stores.sqlite.lines import to_lines
 from turnwire.stores.sqlite.live import LiveTurn
 
 logger = logging.getLogger("turnwire.stores.sqlite")

@@ -1,0 +1,72 @@
+"""`scripts/faults`: as many faults as you have time for, and a table of what came of them."""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.faults.campaign import FAULTS, Verdict, run_campaign
+
+
+def main() -> int:
+    options = _options()
+    folder = Path(tempfile.mkdtemp(prefix="turnwire-faults-"))
+    print(f"seed {options.seed}; {options.workers} workers; the servers' own logs are in {folder}", flush=True)
+    verdict = asyncio.run(
+        run_campaign(
+            seconds=options.minutes * 60,
+            seed=options.seed,
+            workers=options.workers,
+            folder=folder,
+            pace=options.pace,
+            faults=options.only.split(",") if options.only else None,
+            tell=lambda words: print(f"  {words}", flush=True),
+        )
+    )
+    report(verdict)
+    return 1 if verdict.broken else 0
+
+
+def report(verdict: Verdict) -> None:
+    rows: list[tuple[str, object]] = [
+        *((f"fault: {name}", count) for name, count in sorted(verdict.faults.items())),
+        ("turns", verdict.turns),
+        *((f"… {outcome}", count) for outcome, count in sorted(verdict.outcomes.items())),
+        ("events seen by readers of the log", verdict.events),
+        ("readers", verdict.readers),
+        ("reconnects", verdict.reconnects),
+        ("resets", verdict.resets),
+        ("starts repeated", verdict.repeated),
+        ("looks of a stranger, refused", verdict.strangers),
+        ("stops, p50 and slowest", _times(verdict.stops)),
+        ("takeovers, p50 and slowest", _times(verdict.takeovers)),
+        ("violations", len(verdict.broken)),
+    ]
+    print(f"\nseed {verdict.seed}")
+    for name, value in rows:
+        print(f"| {name} | {value} |")
+    for what in verdict.broken[:40]:
+        print(f"VIOLATION: {what}")
+
+
+def _times(seconds: list[float]) -> str:
+    if not seconds:
+        return "none"
+    ordered = sorted(seconds)
+    return f"{ordered[len(ordered) // 2]:.2f} s, {ordered[-1]:.2f} s ({len(ordered)})"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=0.5, help="how long faults are made (default: 0.5)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="the same seed, the same choices")
+    parser.add_argument("--workers", type=int, default=4, help="how many server processes (default: 4)")
+    parser.add_argument("--pace", type=float, default=1.0, help="seconds between two faults (default: 1)")
+    parser.add_argument("--only", default="", help=f"only these, with commas between: {', '.join(FAULTS)}")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

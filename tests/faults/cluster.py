@@ -1,0 +1,296 @@
+"""A database and several servers on it, each between networks of its own: to the database, and to the clients."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import asyncpg
+import httpx
+
+from tests.faults.agents import ALL
+from tests.faults.proxy import FaultProxy, faulty
+from tests.postgres_server import PostgresServer, execute
+from turnwire.server.auth import ALL_SCOPES, KeyRing
+from turnwire.stores.postgres import PostgresStore
+
+LEASE = 2.0
+START_SECONDS = 30.0
+_STALL_SECONDS = 0.6
+_DISK_MEGABYTES = 400
+_ENGINE = ("max_wal_size=64MB", "min_wal_size=32MB", "restart_after_crash=on")
+_ROOT = Path(__file__).parents[2]
+_SETTINGS = {
+    "lease": LEASE,
+    "heartbeat": 0.5,
+    "write_timeout": 3,
+    "stream_lifetime": 15,
+    "cancel_patience": 1,
+    "shutdown_grace": 1,
+    "text_start_timeout": 0.2,
+    "maintenance_interval": 2,
+    "max_running_turns": 10_000,
+    "max_open_streams": 10_000,
+    "max_queued_turns": 1_000,
+    "embeddings": "off",
+}
+
+
+class Node:
+    """One server process, which may be dead, and the network between it and the database."""
+
+    def __init__(self, number: int, folder: Path, database: str, network: FaultProxy) -> None:
+        self.number = number
+        self.network = network
+        self.url = ""
+        self._folder = folder
+        self._database = database
+        self._process: asyncio.subprocess.Process | None = None
+        self._port = 0
+        self.lost_at: list[float] = []
+        self.is_paused = False
+        self._is_ready = False
+        self.front: FaultProxy | None = None
+        self._clock = folder / f"node{number}.clock"
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"http://127.0.0.1:{self.front.port}" if self.front else self.url
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def is_well(self) -> bool:
+        return self.is_up and self._is_ready and not self.is_paused and self.network.is_whole
+
+    async def start(self) -> None:
+        self._is_ready = False
+        named = [part for name in ALL for part in ("--agent", f"tests.faults.agents:{name}")]
+        url = f"postgresql://postgres@127.0.0.1:{self.network.port}/{self._database}"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
+        told = {f"TURNWIRE_{name.upper()}": str(value) for name, value in _SETTINGS.items()}
+        with (self._folder / f"node{self.number}.log").open("ab") as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "turnwire", "serve", "--port", str(self._port), *named),
+                *("--data", str(self._folder / f"node{self.number}")),
+                cwd=_ROOT,
+                env={**kept, **told, **self._faked(), "TURNWIRE_DATABASE_URL": url, "FAULTS_NODE": str(self.number)},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+            )
+        await self._listen()
+
+    async def _listen(self) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while line := (await process.stdout.readline()).decode():
+                    if "listening on " in line:
+                        self.url = line.split("listening on ")[1].split()[0]
+                        self._port = int(self.url.rpartition(":")[2])
+                        self._is_ready = True
+                        return
+        except TimeoutError:
+            pass
+        # The database may have been away; whoever looks after it starts it again.
+        await self.kill()
+
+    def _faked(self) -> dict[str, str]:
+        """For a wall clock that can be set. The monotonic one stays what it is, as on any machine."""
+        if self.number != 0 or (library := faketime()) is None:
+            return {}
+        if not self._clock.exists():
+            self.set_clock(0)
+        return {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def set_clock(self, seconds: int) -> None:
+        self._clock.write_text(f"{seconds:+d}")
+
+    async def keep_up(self) -> None:
+        while True:
+            if not self.is_up:
+                await self.start()
+            await asyncio.sleep(0.05)
+
+    async def kill(self) -> None:
+        await self._end(signal.SIGKILL)
+
+    async def terminate(self) -> None:
+        await self._end(signal.SIGTERM)
+
+    async def _end(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            if number == signal.SIGKILL:
+                self.lost_at.append(time.monotonic())
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+            await self._process.wait()
+
+    async def pause(self, seconds: float) -> None:
+        """As a machine that swaps, or a virtual one that is moved."""
+        assert self._process is not None
+        self.is_paused = True
+        self.lost_at.append(time.monotonic())
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self.is_paused = False
+                os.kill(self._process.pid, signal.SIGCONT)
+
+
+class Cluster:
+    def __init__(self, engine: PostgresServer, nodes: list[Node], keys: dict[str, str], folder: Path) -> None:
+        self.engine = engine
+        self.nodes = nodes
+        self.keys = keys
+        self.folder = folder
+        self._restarting = asyncio.Lock()
+        self.away: list[tuple[float, float]] = []
+        """When the database was not there."""
+        self.full: list[tuple[float, float]] = []
+        self.stalled: list[tuple[float, float]] = []
+
+    @property
+    def can_fill_disk(self) -> bool:
+        return self.engine.folder.is_mount()
+
+    def client(self, principal: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(headers={"Authorization": f"Bearer {self.keys[principal]}"}, timeout=20)
+
+    async def restart_engine(self) -> None:
+        async with self._restarting:
+            since = time.monotonic()
+            if await asyncio.to_thread(lambda: self.engine.is_up):
+                await asyncio.to_thread(self.engine.stop)
+            await asyncio.to_thread(self.engine.start)
+            self.away.append((since, time.monotonic()))
+
+    async def fill_disk(self, seconds: float) -> None:
+        """Nothing is left on the disk of the database for a while; never on a disk that is not its own."""
+        assert self.can_fill_disk
+        async with self._restarting:
+            since = time.monotonic()
+            ballast = self.engine.folder / "ballast"
+            try:
+                await asyncio.to_thread(_fill, ballast)
+                await asyncio.sleep(seconds)
+            finally:
+                await asyncio.to_thread(ballast.unlink, missing_ok=True)
+            if not await asyncio.to_thread(lambda: self.engine.is_up):  # It could not write its own log.
+                await asyncio.to_thread(self.engine.start)
+            self.away.append((since, time.monotonic()))
+            self.full.append((since, time.monotonic()))
+
+    async def kill_backends(self, part: float) -> None:
+        """Ends so many of the connections that there are."""
+        others = "pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        query = f"SELECT pg_terminate_backend(pid) FROM {others} AND random() < {part}"
+        with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
+            async with asyncio.timeout(5):
+                await execute(self.engine.url("postgres"), query)
+
+    async def keep_up(self) -> None:
+        """Starts again what has died, as a supervisor does."""
+        async with asyncio.TaskGroup() as group:
+            for node in self.nodes:
+                group.create_task(node.keep_up())
+            group.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Notes when no bound can be held: even this process was not run, or no server was there to take over."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.1)
+            if (now := time.monotonic()) - before > _STALL_SECONDS or not any(node.is_well for node in self.nodes):
+                self.stalled.append((before, now))
+
+
+@asynccontextmanager
+async def cluster(count: int, folder: Path) -> AsyncIterator[Cluster]:
+    with _small_disk() as disk:
+        engine = await asyncio.to_thread(PostgresServer, *_ENGINE, folder=disk)
+        try:
+            async with _nodes(engine, count, folder) as made:
+                yield made
+        finally:
+            await asyncio.to_thread(engine.remove)
+
+
+@asynccontextmanager
+async def _nodes(engine: PostgresServer, count: int, folder: Path) -> AsyncIterator[Cluster]:
+    database = await asyncio.to_thread(engine.new_database)
+    keys = await _make_keys(engine.url(database))
+    async with AsyncExitStack() as stack:
+        path = engine.folder / ".s.PGSQL.5432"
+        networks = [await stack.enter_async_context(faulty(path)) for _ in range(count)]
+        nodes = [Node(number, folder, database, network) for number, network in enumerate(networks)]
+        try:
+            for node in nodes:
+                await node.start()
+                node.front = await stack.enter_async_context(faulty(node.port))
+            yield Cluster(engine, nodes, keys, folder)
+        finally:
+            for node in nodes:
+                await node.kill()
+
+
+def faketime() -> Path | None:
+    """Debian's `libfaketime`, if it is there."""
+    return next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+@contextmanager
+def _small_disk() -> Iterator[Path | None]:
+    """A disk that can be filled, for whoever may mount one."""
+    folder = Path(tempfile.mkdtemp(prefix="turnwire-disk-"))
+    mounted = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MEGABYTES}m", "tmpfs", str(folder)]
+    is_mounted = os.geteuid() == 0 and subprocess.run(mounted, check=False, capture_output=True).returncode == 0
+    try:
+        yield folder if is_mounted else None
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=False)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _fill(ballast: Path) -> None:
+    with ballast.open("wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 1_048_576)
+            file.flush()
+
+
+async def _make_keys(url: str) -> dict[str, str]:
+    store = PostgresStore(url)
+    await store.open()
+    try:
+        ring = KeyRing(store)
+        return {name: (await ring.create(name, ALL_SCOPES))[1] for name in ("ann", "bob")}
+    finally:
+        await store.close()

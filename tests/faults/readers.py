@@ -1,0 +1,195 @@
+"""Readers on every wire: they come, go, and come back elsewhere, and keep what they were shown."""
+
+import asyncio
+import json
+import re
+import time
+from typing import Any
+
+import httpx
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
+
+BROKEN = (httpx.HTTPError, WebSocketException, ConnectionError, EOFError, OSError, TimeoutError)
+AWAY = (408, 425, 429, 500, 502, 503, 504, 507)
+# What a reader of text has of a turn that failed before it had said anything.
+FAILED = b"failed"
+
+
+class Reader:
+    """`is_whole` when it has the end. `frames` or `raw` is all that it has, whatever was cut in between."""
+
+    wire = "sse_chat"
+    resumes = True
+
+    def __init__(self, turn_id: str) -> None:
+        self.turn_id = turn_id
+        self.is_whole = False
+        self.connections = 0
+        self.resets = 0
+        self.ended_at = 0.0
+        self.forget()
+
+    def forget(self) -> None:
+        self.frames: list[tuple[str, dict[str, Any]]] = []
+        self.raw = b""
+
+    async def read(self, url: str, http: httpx.AsyncClient) -> None:
+        """Reads on from where it is, once. Raises what a broken connection raises."""
+        self.connections += 1
+        if not self.resumes:
+            self.forget()
+        headers = {"Last-Event-ID": self.frames[-1][0]} if self.frames else {}
+        path = f"{url}/v1/turns/{self.turn_id}/events"
+        async with http.stream("GET", path, params={"wire": self.wire}, headers=headers) as response:
+            if response.status_code in (409, 410, 416):
+                self.forget()  # What it has read is void.
+                self.resets += 1
+                return
+            if response.status_code == 204:
+                self._end()
+                return
+            _check(response)
+            await self._take(response)
+
+    async def _take(self, response: httpx.Response) -> None:
+        rest = b""
+        async for chunk in response.aiter_raw():
+            *blocks, rest = (rest + chunk).split(b"\n\n")
+            for block in blocks:
+                lines = (line.partition(b": ") for line in block.split(b"\n"))
+                fields = {name: value.decode() for name, _, value in lines}
+                if b"data" in fields:
+                    self._take_frame(fields.get(b"id", ""), fields[b"data"])
+        self.closed_cleanly()
+
+    def _take_frame(self, frame_id: str, data: str) -> None:
+        event = json.loads(data)
+        if not frame_id:
+            if event["type"] == "reset":
+                self.forget()
+                self.resets += 1
+            return
+        self.frames.append((frame_id, event))
+        if event["type"] == "done":
+            self._end()
+
+    def closed_cleanly(self) -> None:
+        """The server ended the response, and did not break it."""
+
+    def _end(self) -> None:
+        self.is_whole = True
+        self.ended_at = time.monotonic()
+
+
+class AgUiReader(Reader):
+    wire = "ag_ui"
+
+    def _take_frame(self, frame_id: str, data: str) -> None:
+        event = json.loads(data)
+        self.frames.append((frame_id or (self.frames[-1][0] if self.frames else ""), event))
+        if event["type"] in ("RUN_FINISHED", "RUN_ERROR") and "interrupt" not in json.dumps(event.get("outcome") or ""):
+            self._end()
+
+
+class TextReader(Reader):
+    wire = "three_phase_text"
+
+    async def read(self, url: str, http: httpx.AsyncClient) -> None:
+        """Where it goes on is counted without the empty lines, which only keep the connection alive."""
+        self.connections += 1
+        params: dict[str, Any] = {"wire": self.wire}
+        if self.raw:
+            params["offset"] = len(self.raw)
+        async with http.stream("GET", f"{url}/v1/turns/{self.turn_id}/events", params=params) as response:
+            if response.status_code in (409, 410, 416):
+                self.forget()
+                self.resets += 1
+                return
+            if response.status_code == 500:  # It failed before it had anything to say, in JSON.
+                if "turn_id" in (await response.aread()).decode():
+                    self.raw = FAILED
+                    self._end()
+                return
+            if response.status_code != 204:
+                _check(response)
+                async for chunk in response.aiter_raw():
+                    self.raw = _without_heartbeats(self.raw + chunk)
+        self._end()
+
+
+class FullReader(Reader):
+    """Of a wire that cannot be resumed here: it asks for the whole again, until it has it."""
+
+    resumes = False
+
+    def _take_frame(self, frame_id: str, data: str) -> None:
+        if data == "[DONE]":
+            self._end()
+        else:
+            self.frames.append((frame_id, json.loads(data)))
+
+
+class AiSdkReader(FullReader):
+    wire = "ai_sdk"
+
+
+class OpenAIChatReader(FullReader):
+    """After a failure, which is told, there is no `[DONE]`."""
+
+    wire = "openai_chat"
+
+    def _take_frame(self, frame_id: str, data: str) -> None:
+        super()._take_frame(frame_id, data)
+        if not self.is_whole and "error" in self.frames[-1][1]:
+            self._end()
+
+
+class SocketReader(Reader):
+    wire = "websocket"
+
+    async def read(self, url: str, http: httpx.AsyncClient) -> None:
+        self.connections += 1
+        key = http.headers["Authorization"]
+        address = f"ws{url.removeprefix('http')}/v1/ws"
+        async with connect(
+            address, additional_headers={"Authorization": key}, open_timeout=5, ping_interval=None
+        ) as ws:
+            follow: dict[str, Any] = {"type": "follow", "id": "f", "turn_id": self.turn_id}
+            if self.frames:
+                follow["after"], follow["epoch"] = map(int, self.frames[-1][0].split("."))
+            await ws.send(json.dumps(follow))
+            while not self.is_whole:
+                told = json.loads(await asyncio.wait_for(ws.recv(), 5))
+                if told["type"] == "event":
+                    self.frames.append((f"{told['position']}.{told['epoch']}", told["event"]))
+                    if told["event"]["type"] == "done":
+                        self._end()
+                elif told["type"] == "reset":
+                    self.forget()
+                    self.resets += 1
+                elif told["type"] in ("error", "reconnect"):
+                    return
+
+
+WIRES: tuple[type[Reader], ...] = (
+    Reader,
+    Reader,
+    SocketReader,
+    TextReader,
+    AgUiReader,
+    AiSdkReader,
+    OpenAIChatReader,
+)
+
+
+def _without_heartbeats(raw: bytes) -> bytes:
+    lines, mark, answer = raw.partition(b"\x1d")
+    return re.sub(rb"\n+", b"\n", lines).lstrip(b"\n") + mark + answer
+
+
+def _check(response: httpx.Response) -> None:
+    if response.status_code in AWAY:
+        raise httpx.ReadError(f"away for now: {response.status_code}")
+    if response.status_code != 200:
+        raise AssertionError(f"{response.status_code} from {response.request.url}")
