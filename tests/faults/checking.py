@@ -107,6 +107,10 @@ def _clocks(log: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     return [event["data"] for _, event in log if event["type"] == "custom" and event["name"] == "clock"]
 
 
+def _last_clock(log: list[tuple[str, dict[str, Any]]]) -> str:
+    return [frame_id for frame_id, event in log if event["type"] == "custom" and event["name"] == "clock"][-1]
+
+
 def _check_sessions(people: People, logs: dict[str, list[tuple[str, dict[str, Any]]]]) -> list[str]:
     """One turn at a time: what an agent said in one is before all that one said in the next."""
     broken: list[str] = []
@@ -136,10 +140,13 @@ async def _takeover(
     """How long after its worker was lost a turn was closed; None if that is not known.
 
     One in whose time there was no database, no server that was well, or no machine that moved, does not count, nor one
-    that was closed by a server whose clock is wrong.
+    that was closed by a server whose clock is wrong, or that whoever took it over first was lost with, too.
     """
     clocks = _clocks(log)
     if log[-1][1].get("reason") != "worker_lost" or not clocks:
+        return None
+    spoken, closed = (int(frame_id.split(".")[1]) for frame_id in (_last_clock(log), log[-1][0]))
+    if closed != spoken + 1:
         return None
     found = (await people.call("GET", f"/v1/turns/{asked.turn_id}")).json()
     ended = time.monotonic() - (time.time() - datetime.fromisoformat(found["ended_at"]).timestamp())

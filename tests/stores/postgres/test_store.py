@@ -232,3 +232,10 @@ async def test_who_comes_and_goes_in_one_moment_is_gone(store: PostgresStore) ->
     for _ in range(5):
         attended = await asyncio.gather(*(store.attend(record.id, "worker", present=here) for here in (True, False)))
         assert attended == [True, False]
+
+
+async def test_a_lease_is_renewed_however_much_else_is_asked(processes: Processes) -> None:
+    store = await processes.join(connections=1)
+    async with asyncio.timeout(BOUND), store._connections._free:  # Somebody has the only connection, and keeps it.
+        await store.renew("busy", name="host:1")
+    assert [worker.id for worker in await store.workers()] == ["busy"]

@@ -111,7 +111,7 @@ class Claiming(Part):
                 draining = excluded.draining
         """
         self._hub.know_worker(worker)
-        await self._run(
+        await self._leasing.run(
             lambda connection, _: connection.execute(query, self._now(), worker, name, self._lease_ms, draining)
         )
 

@@ -15,6 +15,7 @@ NOW = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigi
 class Part:
     def __init__(self, connections: Connections, hub: Hub, lease: float, clock: Callable[[], float] | None) -> None:
         self._connections = connections
+        self._leasing = connections
         self._hub = hub
         self._writer = Writer(connections, hub)
         self._lease_ms = int(lease * 1000)

@@ -42,6 +42,8 @@ class PostgresStore(Accepting, Claiming, Commanding, Reading, Registry, Upkeep):
         pool = Connections(url, connections, behind_pooler=not hints)
         self._following = Connections(url, 1, behind_pooler=not hints, settings=PLANNED_ONCE)
         super().__init__(pool, Hub(self._following, with_hints=hints), lease, clock)
+        # Of its own, so that no crowd of other questions can cost a worker its lease.
+        self._leasing = Connections(url, 1, behind_pooler=not hints)
         self._writer.keeps_outbox = keeps_outbox
 
     async def open(self) -> None:
@@ -75,6 +77,7 @@ class PostgresStore(Accepting, Claiming, Commanding, Reading, Registry, Upkeep):
         await self._writer.close()
         await self._hub.close()
         await self._following.close()
+        await self._leasing.close()
         await self._connections.close()
 
     # Writing and watching logs
