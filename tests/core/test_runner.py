@@ -10,15 +10,17 @@ from unittest.mock import ANY
 import pytest
 
 from tests.contracts.stores import Place
-from tests.contracts.turns import BOUND, claimed, seized, started, types, whole_log, write
+from tests.contracts.turns import BOUND, claimed, followed, seized, started, types, whole_log, write
 from tests.core.desk import Desk, Gate, open_desk, settle
 from turnwire.core.cancellation import WORKER_LOST
 from turnwire.core.contracts import Store
+from turnwire.core.emit import emit
 from turnwire.core.errors import (
     AgentError,
     AgentNotFoundError,
     SessionBusyError,
     ShuttingDownError,
+    TurnEndedError,
 )
 from turnwire.core.events import (
     CitationEvent,
@@ -402,6 +404,32 @@ async def test_a_turn_that_was_taken_over_is_left_to_its_new_owner(
         ]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "was taken over by another worker" in caplog.text
+
+
+async def test_a_turn_that_was_let_go_is_not_written_to_any_more(store: Store) -> None:
+    """Nobody has claimed it since, so that nothing but the worker itself is in the way of what its agent still says."""
+    gate, refusal = Gate(), asyncio.get_running_loop().create_future()
+
+    async def agent(turn: Turn) -> Said:
+        yield "mine"
+        try:
+            await gate.wait()
+        finally:
+            try:
+                emit(StatusEvent("one more thing"))
+            except TurnEndedError as error:
+                refusal.set_result(error)
+
+    async with open_desk(store, agent) as desk:
+        turn = await desk.start()
+        await gate.reached()
+        await followed(store, turn.id, count=3)
+        desk.runner._worker.running[turn.id].abandon()
+        async with asyncio.timeout(BOUND):
+            assert isinstance(await refusal, TurnEndedError)
+        await settle()
+        assert types(await whole_log(store, turn.id)) == ["session", "message", "token"]
+        assert (await store.find_turn("ann", turn.id)).phase == "running"
 
 
 # Stopping
