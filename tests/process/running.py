@@ -3,9 +3,11 @@
 import asyncio
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,6 +120,8 @@ async def start(*arguments: str | Path, cwd: Path | None = None, **settings: str
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        # Whoever runs the tests in the background may ignore it, and programs inherit that.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
