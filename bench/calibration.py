@@ -11,13 +11,13 @@ from statistics import median
 from bench import measure
 from bench.simulation import Costs
 from bench.speaking import claimed, speak_all
-from turnwire.core.logged import LoggedEvent, now_ms
+from turnwire.core.codec import LoggedEvent, now_ms
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
-from turnwire.stores.postgres.connections import BY_KEY, PLANNED_ONCE, Connection, Connections
-from turnwire.stores.postgres.following import READ
-from turnwire.stores.postgres.groups import Append, write_group
+from turnwire.stores.postgres.connections import BY_KEY, PLANNED_ONCE, Connections, DatabaseConnection
+from turnwire.stores.postgres.notifications import READ
 from turnwire.stores.postgres.rows import events_from
+from turnwire.stores.postgres.writer import GroupedAppend, write_group
 
 _TOKEN = b'{"type":"token","content":"twelve chars"}'
 _SHAPES = ((1, 1), (8, 1), (64, 1), (200, 1), (64, 16), (200, 16))
@@ -93,17 +93,17 @@ class _Bench:
             for connection in (patient, hasty, following, listening):
                 connection.terminate()
 
-    async def commit(self, connection: Connection, turns: int, each: int) -> None:
-        group: list[Append] = []
+    async def commit(self, connection: DatabaseConnection, turns: int, each: int) -> None:
+        group: list[GroupedAppend] = []
         for turn_id in self.turns[:turns]:
             first = self.positions[turn_id] + 1
             events = [LoggedEvent(first + n, 1, now_ms(), _TOKEN) for n in range(each)]
-            group.append(Append(turn_id, 1, events, lambda *_: None))
+            group.append(GroupedAppend(turn_id, 1, events, lambda *_: None))
             self.positions[turn_id] += each
         written = await write_group(connection, group, keeps_outbox=False)
         assert len(written) == turns, "a commit that was to be measured was refused"
 
-    async def look(self, connection: Connection, turns: int) -> None:
+    async def look(self, connection: DatabaseConnection, turns: int) -> None:
         """For the last event of each turn."""
         asked = self.turns[:turns]
         after = [self.positions[turn_id] - 1 for turn_id in asked]
@@ -118,7 +118,7 @@ class _Spent:
         self.clock, self.ours, self.theirs = median(clock) * 1e6, ours * 1e6, theirs * 1e6
 
 
-async def _spent(connection: Connection, call: Callable[[], Awaitable[None]], repeats: int) -> _Spent:
+async def _spent(connection: DatabaseConnection, call: Callable[[], Awaitable[None]], repeats: int) -> _Spent:
     pid = await connection.fetchval("SELECT pg_backend_pid()")
     clock: list[float] = []
     ours, theirs = time.process_time(), measure.cpu_seconds(pid)
@@ -129,7 +129,7 @@ async def _spent(connection: Connection, call: Callable[[], Awaitable[None]], re
     return _Spent(clock, (time.process_time() - ours) / repeats, (measure.cpu_seconds(pid) - theirs) / repeats)
 
 
-async def _notify(connection: Connection) -> None:
+async def _notify(connection: DatabaseConnection) -> None:
     await connection.execute("SELECT pg_notify('turnwire-bench', $1)", "+" + "x" * 4000)
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from turnwire.retrieval.documents.files import find_files
-from turnwire.retrieval.documents.reading import parse
+from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.syncing import sync_root
+from turnwire.retrieval.index.sync import sync_root
 from turnwire.retrieval.index.terms import TOKENIZER, content_terms, match_query
-from turnwire.retrieval.index.writing import NewDocument
+from turnwire.retrieval.index.writer import NewDocument
 
 Row = tuple[str, str]
 

@@ -1,5 +1,6 @@
 """A log as an answer from documents leaves it: mostly tokens, and one of nearly everything else."""
 
+from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.events import (
     CitationEvent,
     DoneEvent,
@@ -17,7 +18,6 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.logged import LoggedEvent, log_event
 
 SESSION, TURN = "01a1e2fd-d68f-7000-8bed-33d61f785931", "01a1e2fd-d68f-7001-bd56-42fac868601b"
 QUOTE = "The log of a turn is written before anything of it is sent, so that a reader can come back to it."

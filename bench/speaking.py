@@ -6,13 +6,12 @@ import time
 from bench import measure
 from bench.results import Sample
 from bench.running import SERVER_CORE, BenchError
+from turnwire.core.budget import Limits
+from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Admission, NewTurn, Store
 from turnwire.core.ids import new_id
-from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog, opening_events
-from turnwire.core.logged import now_ms
-from turnwire.core.sessions import new_session
-from turnwire.core.turns import TurnRecord
+from turnwire.core.turns import TurnRecord, new_session
 
 TURNS = 200
 _TOKEN = "twelve chars"

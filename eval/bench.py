@@ -9,16 +9,16 @@ from pathlib import Path
 
 from eval.collection import Collection, Document, Question
 from eval.measures import holds_answer, mean, ndcg, percentile, recall
-from turnwire.core.encoding import clean_text
-from turnwire.retrieval.collecting import collect_evidence
-from turnwire.retrieval.documents.parsed import Parsed
-from turnwire.retrieval.documents.plain import paragraphs
-from turnwire.retrieval.documents.reading import format_of, parse
+from turnwire.core.codec import clean_text
+from turnwire.retrieval.collection import collect_evidence
+from turnwire.retrieval.documents.document import Parsed
+from turnwire.retrieval.documents.formats import paragraphs
+from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.embedding.minilm import MiniLM
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.meaning import VectorIndex
-from turnwire.retrieval.index.writing import NewDocument
-from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.vectors import VectorIndex
+from turnwire.retrieval.index.writer import NewDocument
 from turnwire.retrieval.synthesis import stream_synthesis
 
 _ROOT = "collection"

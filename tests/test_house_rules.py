@@ -19,14 +19,14 @@ import turnwire
 from tests.contracts.stores import STORES
 from tests.contracts.wires import WIRES
 from turnwire import assembly
+from turnwire.app import Turnwire
 from turnwire.cli import app as commands
 from turnwire.core import errors, metrics
+from turnwire.core.budget import Limits
 from turnwire.core.contracts import Control
 from turnwire.core.events import Event, EventBase
-from turnwire.core.limits import Limits
-from turnwire.server import Turnwire
-from turnwire.server.readings import process_readings, server_readings
-from turnwire.server.routes.api import build_api
+from turnwire.server.api.app import build_api
+from turnwire.server.api.operations import process_readings, server_readings
 from turnwire.settings import Settings
 
 ROOT = Path(__file__).parents[1]

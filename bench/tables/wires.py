@@ -10,8 +10,8 @@ from bench.results import Column, Table
 from bench.running import SERVER_CORE
 from bench.sources import TOKENS
 from turnwire.assembly import SOCKET_WIRES, WIRES
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Wire
-from turnwire.core.logged import LoggedEvent
 
 PASSES = 20
 

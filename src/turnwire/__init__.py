@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from turnwire.agents.chat_completions import ChatCompletionsAgent
+    from turnwire.app import Turnwire
     from turnwire.core.approvals import WaitForApproval
     from turnwire.core.contracts import Agent, Store, Wire
     from turnwire.core.emit import emit
     from turnwire.core.errors import AgentError, ToolError, TurnwireError
     from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
-    from turnwire.server import Turnwire
     from turnwire.settings import Settings
     from turnwire.tools import tool
 
@@ -55,7 +55,7 @@ _HOMES = {
     "Turn": "core.turns",
     "TurnRecord": "core.turns",
     "TurnState": "core.turns",
-    "Turnwire": "server",
+    "Turnwire": "app",
     "TurnwireError": "core.errors",
     "WaitForApproval": "core.approvals",
     "Wire": "core.contracts",

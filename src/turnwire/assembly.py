@@ -12,39 +12,38 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from turnwire.agents.function import FunctionAgent
 from turnwire.agents.generator import GeneratorAgent
-from turnwire.agents.recognising import is_adapter, kind_of
-from turnwire.core.compaction import TrimmedHistory
-from turnwire.core.contracts import Agent, Historian, OnCrash, Store, Wire, resumes, takes_attachments
+from turnwire.agents.sdk_detection import is_adapter, kind_of
+from turnwire.core.budget import Limits
+from turnwire.core.contracts import Agent, HistorySource, OnCrash, Store, Wire, resumes, takes_attachments
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
-from turnwire.core.limits import Limits
+from turnwire.core.history import TrimmedHistory
 from turnwire.core.runner import TurnRunner
 from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SummarisedHistory
-from turnwire.reporting.endings import turn_lines
-from turnwire.reporting.reports import Reports
+from turnwire.reporting.reports import Reports, turn_lines
 from turnwire.settings import AgentSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
 from turnwire.stores.sqlite.schema import DATABASE_NAME
-from turnwire.wires.ag_ui.wire import AgUi
-from turnwire.wires.ai_sdk.wire import AiSdk
-from turnwire.wires.openai_chat import OpenAIChat
-from turnwire.wires.openai_responses import OpenAIResponses
-from turnwire.wires.sse_chat import SseChat
-from turnwire.wires.three_phase_text import ThreePhaseText
-from turnwire.wires.websocket import WebSocket
+from turnwire.wires.ag_ui.encoder import AgUi
+from turnwire.wires.ai_sdk.encoder import AiSdk
+from turnwire.wires.openai.chat_encoder import OpenAIChat
+from turnwire.wires.openai.responses_encoder import OpenAIResponses
+from turnwire.wires.sse_chat.encoder import SseChat
+from turnwire.wires.three_phase_text.encoder import ThreePhaseText
+from turnwire.wires.websocket.encoder import WebSocket
 
 if TYPE_CHECKING:
     # Extensions and retrieval take a while to load; who brings an agent of their own need not wait for them.
     from turnwire.extensions.kernel import Kernel
-    from turnwire.reporting.tracing import Tracing
+    from turnwire.reporting.opentelemetry import Tracing
     from turnwire.reporting.webhooks import Webhooks
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
-    from turnwire.retrieval.librarian import Librarian
-    from turnwire.stores.postgres.importing import PostgresImport
-    from turnwire.stores.sqlite.exporting import SqliteExport
+    from turnwire.retrieval.indexer import DocumentIndexer
+    from turnwire.stores.postgres.transfer import PostgresImport
+    from turnwire.stores.sqlite.transfer import SqliteExport
     from turnwire.tools import Tool, Toolset
 
 LIBRARY_FILE = "documents.db"
@@ -101,10 +100,10 @@ def _build_postgres(settings: Settings) -> Store:
 def build_move(folder: Path, url: str) -> "tuple[SqliteExport, PostgresImport]":
     """Where to move from and to. Raises StoreUnusableError."""
     try:
-        from turnwire.stores.postgres.importing import PostgresImport
+        from turnwire.stores.postgres.transfer import PostgresImport
     except ImportError as error:
         raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
-    from turnwire.stores.sqlite.exporting import SqliteExport
+    from turnwire.stores.sqlite.transfer import SqliteExport
 
     if not (folder / DATABASE_NAME).exists():
         raise StoreUnusableError(str(folder), "there are no logs in it; name the folder of the server with --data")
@@ -138,7 +137,7 @@ def build_tracing(store: Store, worker: str, settings: Settings, provider: Any =
     if provider is None and not told:
         return None
     try:
-        from turnwire.reporting.tracing import Tracing, otlp_provider
+        from turnwire.reporting.opentelemetry import Tracing, otlp_provider
     except ImportError as error:
         if provider is None and settings.telemetry_url is None:
             return None  # The variables may be meant for the agents alone.
@@ -155,7 +154,7 @@ def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) 
     return TurnRunner(store, agents, limits, build_historian(store, settings))
 
 
-def build_historian(store: Store, settings: Settings) -> Historian:
+def build_historian(store: Store, settings: Settings) -> HistorySource:
     """Who makes the history of a turn. Raises ModelUnusableError."""
     if settings.compaction == "trim":
         return TrimmedHistory(store, settings.history_turns, settings.history_tokens)
@@ -167,8 +166,8 @@ def build_historian(store: Store, settings: Settings) -> Historian:
 
 def build_kernel(store: Store, runner: TurnRunner, folders: Sequence[Path], settings: Settings) -> "Kernel":
     """What runs the extensions in these folders, and those that are installed."""
+    from turnwire.extensions.calls import KernelLimits
     from turnwire.extensions.kernel import Kernel
-    from turnwire.extensions.limits import KernelLimits
 
     given = KernelLimits.__struct_fields__
     limits = KernelLimits(**{name: getattr(settings, name) for name in given if name in Settings.model_fields})
@@ -224,23 +223,23 @@ def _has_minilm() -> bool:
 
 def build_retrieval(
     folder: Path, docs: Sequence[Path], settings: Settings, *, watch: bool = False
-) -> "tuple[Librarian, RetrievalAgent]":
+) -> "tuple[DocumentIndexer, RetrievalAgent]":
     """The keeper of a library in this folder, and the agent that answers from it."""
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.index.library import Library
-    from turnwire.retrieval.index.meaning import VectorIndex
-    from turnwire.retrieval.librarian import Librarian, UploadLimits
+    from turnwire.retrieval.index.vectors import VectorIndex
+    from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
 
     library = Library(folder / LIBRARY_FILE)
     embedder = build_embedder(settings)
     meaning = None if embedder is None else VectorIndex(library, embedder)
     limits = UploadLimits(settings.max_document_bytes, settings.max_uploads, settings.document_timeout)
-    librarian = Librarian(library, docs, own_documentation(), limits=limits, meaning=meaning, watch=watch)
+    librarian = DocumentIndexer(library, docs, own_documentation(), limits=limits, meaning=meaning, watch=watch)
     agent = RetrievalAgent(librarian.searcher, build_model(settings), librarian.notices)
     return librarian, agent
 
 
-def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[Librarian, Agent]":
+def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[DocumentIndexer, Agent]":
     """The keeper of a vault's notes, in a library of their own below this folder, and the agent that answers from them.
 
     A vault that is no longer served is no longer read: the next one has another library. Raises ModelUnusableError.
@@ -316,7 +315,7 @@ def build_agents(settings: Settings, taken: Container[str] = ()) -> dict[str, Ag
     servers: dict[str, Toolset] = {}
 
     def build_agent(wanted: AgentSettings) -> Agent:
-        from turnwire.agents.configured import build_configured
+        from turnwire.agents.from_settings import build_configured
 
         return build_configured(wanted, settings, [*map(load_tool, wanted.tools)], servers)
 

@@ -13,6 +13,7 @@ from tests.core.desk import Desk, Gate
 from tests.scripted_model import ScriptedModel, calls, model_server, says, truncates
 from tests.serving import within
 from turnwire.agents.chat_completions import ChatCompletionsAgent
+from turnwire.core.budget import Limits
 from turnwire.core.errors import AgentError, ModelError, ModelUnusableError, ToolError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -24,7 +25,6 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.follow import follow
-from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import Message, ToolRequest, TurnRecord
 from turnwire.stores.memory import MemoryStore

@@ -2,10 +2,10 @@
 
 from tests.core.desk import Desk
 from turnwire.assembly import as_agent
+from turnwire.core.budget import Limits
 from turnwire.core.contracts import Agent
 from turnwire.core.emit import emit
 from turnwire.core.events import Event, ResponseEvent, StatusEvent, TokenEvent
-from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import Turn
 from turnwire.stores.memory import MemoryStore

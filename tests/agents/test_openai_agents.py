@@ -39,6 +39,7 @@ from tests.core.desk import Desk, Gate
 from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, silent, thinks
 from tests.scripted_wires import chat_usage
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
+from turnwire.core.budget import Limits
 from turnwire.core.emit import emit
 from turnwire.core.events import (
     ErrorEvent,
@@ -53,7 +54,6 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import Turn
 from turnwire.stores.memory import MemoryStore

@@ -23,6 +23,7 @@ from tests.contracts.test_agent import check_calls_have_results, only, outcome, 
 from tests.contracts.test_agent_approvals import asked, results
 from tests.core.desk import Desk
 from turnwire.agents.openai_agents import OpenAIAgentsAgent, function_tools
+from turnwire.core.budget import Limits
 from turnwire.core.contracts import Store
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -32,7 +33,6 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool

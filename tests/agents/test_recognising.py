@@ -10,7 +10,7 @@ import pytest
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.agents.function import FunctionAgent
 from turnwire.agents.generator import GeneratorAgent
-from turnwire.agents.recognising import KINDS, kind_of
+from turnwire.agents.sdk_detection import KINDS, kind_of
 from turnwire.assembly import as_agent, load_agent
 from turnwire.core.turns import Turn
 

@@ -15,7 +15,7 @@ from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.core.contracts import OnCrash
 from turnwire.core.events import ApprovalRequestEvent, RestartEvent, TokenEvent, ToolCallEvent
-from turnwire.core.restarting import OUTCOME_UNKNOWN
+from turnwire.core.recovery import OUTCOME_UNKNOWN
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore
 from turnwire.tools import tool

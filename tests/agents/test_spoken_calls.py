@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwire.agents.spoken_calls import SpokenCalls
+from turnwire.agents.text_tool_calls import TextToolCalls
 
 TOOLS = ("weather", "search")
 CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
@@ -18,7 +18,7 @@ OSLO = [("weather", {"city": "Oslo"})]
 
 def read(pieces: Sequence[str], tools: Sequence[str] = TOOLS) -> tuple[str, list[tuple[str, Any]]]:
     """What is shown of a reply, and the calls that it has."""
-    spoken = SpokenCalls(tools)
+    spoken = TextToolCalls(tools)
     shown = "".join(map(spoken.feed, pieces))
     rest, wishes = spoken.end()
     return shown + rest, [(wish.tool, json.loads(wish.arguments)) for wish in wishes]
@@ -76,7 +76,7 @@ def test_everything_else_is_text(reply: str) -> None:
 
 
 def test_nothing_is_held_back_when_there_are_no_tools() -> None:
-    spoken = SpokenCalls(())
+    spoken = TextToolCalls(())
     assert spoken.feed(CALL) == CALL
 
 
@@ -92,7 +92,7 @@ def test_nothing_is_held_back_when_there_are_no_tools() -> None:
     ids=lambda pieces: pieces[0][:10],
 )
 def test_text_passes_as_soon_as_it_cannot_be_a_call(pieces: list[str]) -> None:
-    spoken = SpokenCalls(TOOLS)
+    spoken = TextToolCalls(TOOLS)
     shown = "".join(map(spoken.feed, pieces))
     assert "".join(pieces).startswith(shown)
     assert shown.strip() == "".join(pieces).strip()

@@ -13,7 +13,7 @@ from tests.serving import quick_settings
 from turnwire import Turn, Turnwire
 from turnwire.cli import app
 from turnwire.core.follow import follow
-from turnwire.server.requests import MessageBody
+from turnwire.server.messages import MessageBody
 
 COMMANDS = (
     *("serve", "chat", "ask", "index", "compare", "turns", "tail", "inspect", "top", "backup", "move"),

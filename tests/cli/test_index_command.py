@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 from tests.retrieval.paper import opened, pdf, word
 from turnwire.assembly import LIBRARY_FILE
 from turnwire.cli import app
-from turnwire.retrieval.index import syncing
+from turnwire.retrieval.index import sync
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +56,8 @@ def test_a_folder_is_read_and_counted(data: Path, docs: Path) -> None:
 def test_a_second_run_reads_only_what_has_changed(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call(data, docs)
     parsed: list[str] = []
-    parse = syncing.parse
-    monkeypatch.setattr(syncing, "parse", lambda name, content: (parsed.append(name), parse(name, content))[1])
+    parse = sync.parse
+    monkeypatch.setattr(sync, "parse", lambda name, content: (parsed.append(name), parse(name, content))[1])
     assert f"{docs}: 0 new, 0 changed, 3 unchanged, 0 gone" in call(data, docs).stdout
     assert parsed == []
     (docs / "green.md").write_text("# Green\n\nStill a tea.")
@@ -148,17 +148,17 @@ def test_a_document_over_the_limit_is_named(data: Path, docs: Path, monkeypatch:
 
 
 def test_who_stops_it_keeps_what_was_read(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parse = syncing.parse
-    monkeypatch.setattr(syncing, "_BATCH_DOCUMENTS", 1)
+    parse = sync.parse
+    monkeypatch.setattr(sync, "_BATCH_DOCUMENTS", 1)
 
     def interrupted(name: str, content: bytes) -> object:
         if name == "white.docx":
             raise KeyboardInterrupt
         return parse(name, content)
 
-    monkeypatch.setattr(syncing, "parse", interrupted)
+    monkeypatch.setattr(sync, "parse", interrupted)
     stopped = call(data, docs)
     assert "Stopped. What was read stays; the rest is read the next time." in stopped.stdout
-    monkeypatch.setattr(syncing, "parse", parse)
+    monkeypatch.setattr(sync, "parse", parse)
     assert names(data) == ["green.md"]
     assert "2 new, 0 changed, 1 unchanged" in call(data).stdout

@@ -25,9 +25,9 @@ from tests.process.running import served
 from tests.server.conftest import Serve
 from tests.server.cutting import cutting
 from tests.serving import Puppet, Served, within
+from turnwire.core.codec import LoggedEvent, log_event, now_ms
 from turnwire.core.events import DoneEvent, Event, Hit, RestartEvent, Usage
-from turnwire.core.fold import TurnFold
-from turnwire.core.logged import LoggedEvent, log_event, now_ms
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import Turn
 
 pytestmark = pytest.mark.timeout(300)

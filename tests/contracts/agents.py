@@ -33,8 +33,8 @@ from typing import Any, Literal
 from tests.core.desk import Desk
 from tests.scripted_model import ScriptedModel
 from turnwire.assembly import as_agent
+from turnwire.core.budget import Limits
 from turnwire.core.contracts import Agent, Store
-from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRunner
 from turnwire.stores.memory import MemoryStore
 

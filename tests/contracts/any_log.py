@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -34,7 +35,6 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.logged import LoggedEvent, log_event
 
 HOSTILE = [
     "",

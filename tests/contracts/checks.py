@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.contracts.stores import Place
 from tests.contracts.turns import append, claimed, done, positions, seized, texts, whole_log, write
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
 from turnwire.core.events import TokenEvent
-from turnwire.core.logged import LoggedEvent
 
 
 async def refused(error: type[Exception], write: Any) -> None:

@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from tests.postgres_server import execute, kill_backends, run_aside, shared_databases
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import LogReader, Store
-from turnwire.core.logged import LoggedEvent
-from turnwire.stores.memory import MemoryStore, World
+from turnwire.stores.memory import MemoryStore, MemoryTables
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore
 
@@ -44,7 +44,7 @@ class Place(Protocol):
 
 class MemoryPlace:
     def __init__(self, folder: Path) -> None:
-        self.world = World()
+        self.world = MemoryTables()
 
     async def open(self, **options: Any) -> Store:
         return MemoryStore(self.world, **options)

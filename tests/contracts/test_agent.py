@@ -33,6 +33,7 @@ from tests.scripted_model import (
     truncates,
 )
 from tests.scripted_wires import Ending
+from turnwire.core.budget import Limits
 from turnwire.core.emit import emit
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import (
@@ -50,7 +51,6 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.follow import follow
-from turnwire.core.limits import Limits
 from turnwire.core.turns import TurnRecord
 from turnwire.tools import progress
 

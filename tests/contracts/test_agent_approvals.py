@@ -13,6 +13,7 @@ from tests.contracts.test_agent import case, check_calls_have_results, check_his
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk
 from tests.scripted_model import ScriptedModel, calls, model_server, says
+from turnwire.core.budget import Limits
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -22,7 +23,6 @@ from turnwire.core.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.limits import Limits
 from turnwire.core.turns import TurnRecord
 from turnwire.tools import progress, tool
 

@@ -6,10 +6,10 @@ from tests.contracts.turns import append, claimed, done, whole_log
 from tests.contracts.wires import WIRES
 from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent, Event, RestartEvent, TokenEvent
 from turnwire.server.errors import HttpError
-from turnwire.server.streams.lookahead import place_of_frame
+from turnwire.server.streams.resume import place_of_frame
 from turnwire.stores.memory import MemoryStore
-from turnwire.wires.ag_ui.wire import AgUi
-from turnwire.wires.openai_responses import OpenAIResponses
+from turnwire.wires.ag_ui.encoder import AgUi
+from turnwire.wires.openai.responses_encoder import OpenAIResponses
 
 LOST = "worker_lost"
 ASKING = [ApprovalRequestEvent("c1", "pay", {}), ApprovalResponseEvent("c1", True)]

@@ -6,16 +6,16 @@ import pytest
 
 from tests.contracts import checks
 from tests.contracts.stores import Place
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Refusal, Settle, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
-from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
-from turnwire.stores.guards import Head
 from turnwire.stores.memory import MemoryStore
-from turnwire.stores.postgres import groups
-from turnwire.stores.postgres.appending import Writer as PostgresWriter
-from turnwire.stores.postgres.groups import Append as PostgresAppend
-from turnwire.stores.sqlite.writer import Append, Work, Writer
+from turnwire.stores.postgres import writer
+from turnwire.stores.postgres.writer import GroupedAppend as PostgresAppend
+from turnwire.stores.postgres.writer import PostgresWriter as PostgresWriter
+from turnwire.stores.rules import Head
+from turnwire.stores.sqlite.writer import PendingAppend, SqliteWriter, Work
 
 Check = Callable[[Store], Awaitable[None]]
 GUARDED_BY: dict[type[Refusal], Check] = {
@@ -35,8 +35,8 @@ def take_out(guard: type[Refusal], monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Head, "refusal", blind)
     guards = {
-        FencedError: (groups.FENCE, "true"),
-        PositionError: (groups.PLACE, "true"),
+        FencedError: (writer.FENCE, "true"),
+        PositionError: (writer.PLACE, "true"),
         # A turn that has ended has no head; so its head is left.
         TurnEndedError: (
             "DELETE FROM turnwire.head USING i",
@@ -44,7 +44,7 @@ def take_out(guard: type[Refusal], monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     }
     for name in ("PLAIN", "CHANGING"):
-        monkeypatch.setattr(groups, name, getattr(groups, name).replace(*guards[guard]))
+        monkeypatch.setattr(writer, name, getattr(writer, name).replace(*guards[guard]))
 
 
 @pytest.mark.parametrize("guard", GUARDED_BY, ids=lambda guard: guard.__name__)
@@ -75,8 +75,8 @@ def tell_before_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
         settle(len(events), None)
         append(store, turn_id, epoch, events, lambda count, error: None, ending)
 
-    def hasty_submit(writer: Writer, group: Sequence[Work]) -> None:
-        if all(isinstance(work, Append) for work in group):
+    def hasty_submit(writer: SqliteWriter, group: Sequence[Work]) -> None:
+        if all(isinstance(work, PendingAppend) for work in group):
             writer._committed(group, None)
             writer._commit(group)
         else:
@@ -91,7 +91,7 @@ def tell_before_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = PostgresWriter._commit
     monkeypatch.setattr(PostgresWriter, "_commit", hasty_commit)
     monkeypatch.setattr(MemoryStore, "append", hasty_append)
-    monkeypatch.setattr(Writer, "submit", hasty_submit)
+    monkeypatch.setattr(SqliteWriter, "submit", hasty_submit)
 
 
 async def test_a_store_that_tells_before_it_commits_fails_the_check(

@@ -16,12 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.contracts.stores import STORES, Place
 from tests.contracts.turns import BOUND, append, done, positions, started, types, whole_log
+from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.contracts import Store
 from turnwire.core.errors import EventsGoneError, FencedError, PositionError, TurnEndedError
 from turnwire.core.events import TokenEvent
 from turnwire.core.follow import Follower
 from turnwire.core.ids import new_id
-from turnwire.core.logged import LoggedEvent, log_event
 from turnwire.core.turns import TurnRecord
 
 T = TypeVar("T")

@@ -24,6 +24,7 @@ from tests.contracts.turns import (
     whole_log,
     write,
 )
+from turnwire.core.codec import LoggedEvent, log_event, now_ms
 from turnwire.core.contracts import Admission, Store
 from turnwire.core.errors import (
     EventsGoneError,
@@ -36,8 +37,7 @@ from turnwire.core.errors import (
     TurnNotFoundError,
 )
 from turnwire.core.events import MessageEvent, SessionEvent, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
-from turnwire.core.fold import TurnFold
-from turnwire.core.logged import LoggedEvent, log_event, now_ms
+from turnwire.core.state import TurnFold
 
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
 FAR_FUTURE = 2**45

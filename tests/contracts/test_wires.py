@@ -8,11 +8,10 @@ from tests.contracts.wires import WIRES
 from tests.core.samples import FULL
 from tests.wires.sse import parse
 from turnwire.assembly import SOCKET_WIRES
+from turnwire.core.codec import LoggedEvent, decode_event, log_event
 from turnwire.core.contracts import Gap, Reconnect, Reset, Wire
-from turnwire.core.encoding import decode_event
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import RestartEvent
-from turnwire.core.logged import LoggedEvent, log_event
 from turnwire.core.turns import TurnState
 
 LOG = [log_event(event, position, 1) for position, event in enumerate(FULL, 1)]

@@ -15,12 +15,12 @@ from tests.contracts.wires import WIRES
 from tests.wires.sse import parse, parse_carelessly
 from turnwire.assembly import SOCKET_WIRES
 from turnwire.assembly import WIRES as OFFERED
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Wire
 from turnwire.core.events import Event, Outcome, RestartEvent
-from turnwire.core.logged import LoggedEvent
-from turnwire.server.streams.lookahead import encoder_at, place_of, place_of_frame, settled_encoder, void_of
+from turnwire.server.streams.resume import encoder_at, place_of, place_of_frame, settled_encoder, void_of
 from turnwire.stores.memory import MemoryStore
-from turnwire.wires.openai_responses import OpenAIResponses
+from turnwire.wires.openai.responses_encoder import OpenAIResponses
 
 EXAMPLES = settings(max_examples=60)
 HAS_NO_CURSOR = [name for name, reader in READERS.items() if reader.cursor is None]

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from turnwire.core.budget import Limits
+from turnwire.core.codec import LoggedEvent, log_event, now_ms
 from turnwire.core.contracts import Accepted, Admission, LogReader, NewTurn, Store
 from turnwire.core.events import DoneEvent, Event, Outcome, TokenEvent
-from turnwire.core.fold import TurnFold
 from turnwire.core.follow import follow
 from turnwire.core.ids import new_id
-from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog, opening_events
-from turnwire.core.logged import LoggedEvent, log_event, now_ms
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 
 # No test waits longer than this for anything.

@@ -1,13 +1,13 @@
 """Every wire there is."""
 
 from turnwire.core.contracts import Wire
-from turnwire.wires.ag_ui.wire import AgUi
-from turnwire.wires.ai_sdk.wire import AiSdk
-from turnwire.wires.openai_chat import OpenAIChat
-from turnwire.wires.openai_responses import OpenAIResponses
-from turnwire.wires.sse_chat import SseChat
-from turnwire.wires.three_phase_text import ThreePhaseText
-from turnwire.wires.websocket import WebSocket
+from turnwire.wires.ag_ui.encoder import AgUi
+from turnwire.wires.ai_sdk.encoder import AiSdk
+from turnwire.wires.openai.chat_encoder import OpenAIChat
+from turnwire.wires.openai.responses_encoder import OpenAIResponses
+from turnwire.wires.sse_chat.encoder import SseChat
+from turnwire.wires.three_phase_text.encoder import ThreePhaseText
+from turnwire.wires.websocket.encoder import WebSocket
 
 WIRES: dict[str, Wire] = {
     "ag_ui": AgUi(),

@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.contracts.turns import BOUND, followed, new_session_id
 from turnwire.agents.generator import Answer, GeneratorAgent
+from turnwire.core.budget import Limits
 from turnwire.core.contracts import Store
 from turnwire.core.events import DoneEvent, Event
-from turnwire.core.limits import Limits
 from turnwire.core.runner import TurnRequest, TurnRunner
 from turnwire.core.turns import TurnRecord
 

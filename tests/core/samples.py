@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
+from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -29,8 +30,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.fold import TurnFold
-from turnwire.core.logged import LoggedEvent, log_event
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnState
 
 # Characters that have broken a framing, a decoder or a line splitter somewhere, among ordinary ones.

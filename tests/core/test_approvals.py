@@ -10,17 +10,12 @@ import pytest
 from tests.contracts.stores import Place
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk, Gate, open_desk, settle
-from turnwire.core import execution, logged
-from turnwire.core import waits as waits_module
+from turnwire.core import codec, execution
+from turnwire.core import suspension as waits_module
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
-from turnwire.core.errors import (
-    ApprovalConflictError,
-    ApprovalNotFoundError,
-    EventRefusedError,
-    TurnNotWaitingError,
-)
+from turnwire.core.errors import ApprovalConflictError, ApprovalNotFoundError, EventRefusedError, TurnNotWaitingError
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -380,6 +375,6 @@ async def test_an_agent_cannot_write_requests_or_decisions_itself(store: Store, 
 
 def _pass_time(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
     """All that tells the time of an event is so much later from now on."""
-    real: Callable[[], int] = logged.now_ms
-    for module in (execution, logged, waits_module):
+    real: Callable[[], int] = codec.now_ms
+    for module in (execution, codec, waits_module):
         monkeypatch.setattr(module, "now_ms", lambda: real() + seconds * 1000)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.desk import Desk, open_desk
-from turnwire.core.compaction import LEFT_OUT, Exchange, clip, estimate, exchanges, size, trim
 from turnwire.core.contracts import Store
 from turnwire.core.events import Event, StatusEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.history import LEFT_OUT, Exchange, clip, estimate, exchanges, size, trim
 from turnwire.core.turns import Message, Step, ToolRequest, Turn, TurnState
 
 Said = AsyncIterator[Event | str]

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.core.samples import texts
-from turnwire.core.encoding import ascii_json, clean_text, decode_event, encode_event, encode_token
+from turnwire.core.codec import ascii_json, clean_text, decode_event, encode_event, encode_token, log_event
 from turnwire.core.errors import EventRefusedError
 from turnwire.core.events import (
     CitationEvent,
@@ -26,7 +26,6 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.logged import log_event
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | texts,

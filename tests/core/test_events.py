@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.core.samples import FULL
-from turnwire.core.encoding import decode_event, encode_event
+from turnwire.core.codec import decode_event, encode_event
 from turnwire.core.events import Event, ResponseEvent, TokenEvent, UsageEvent
 
 EVENTS: tuple[type[Any], ...] = get_args(Event)

@@ -7,11 +7,11 @@ import pytest
 
 from tests.contracts.turns import BOUND, append, claimed, followed, positions, seized
 from turnwire.core import follow as follow_module
+from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.contracts import Wake
 from turnwire.core.errors import EventsGoneError, LogRewoundError, StoreError, TurnNotFoundError
 from turnwire.core.events import DoneEvent, TokenEvent
 from turnwire.core.follow import Follower, follow
-from turnwire.core.logged import LoggedEvent, log_event
 from turnwire.stores.memory import MemoryStore
 
 LENGTH = 9

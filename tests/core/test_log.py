@@ -10,8 +10,9 @@ from hypothesis import given
 from tests.contracts.turns import BOUND, positions, types
 from tests.core.desk import settle as let_all_run
 from tests.core.samples import texts
+from turnwire.core.budget import Limits
+from turnwire.core.codec import LoggedEvent, encode_event
 from turnwire.core.contracts import Refusal, Settle
-from turnwire.core.encoding import encode_event
 from turnwire.core.errors import (
     EventRefusedError,
     EventTooLargeError,
@@ -20,9 +21,7 @@ from turnwire.core.errors import (
     TurnEndedError,
 )
 from turnwire.core.events import CustomEvent, ErrorEvent, ResponseEvent, StatusEvent, TokenEvent
-from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog, opening_events
-from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnRecord, TurnState
 
 RECORD = TurnRecord(id="t1", session_id="s1", principal="ann", agent="echo", message="hello", epoch=1, last_position=2)

@@ -12,6 +12,7 @@ from tests.core.desk import Desk, Gate, settle
 from tests.core.test_approvals import answer_of, asked_for, waits
 from turnwire.assembly import as_agent
 from turnwire.core.approvals import WaitForApproval
+from turnwire.core.budget import Limits
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
 from turnwire.core.errors import TurnEndedError
@@ -28,8 +29,7 @@ from turnwire.core.events import (
     ToolProgressEvent,
     ToolResultEvent,
 )
-from turnwire.core.limits import Limits
-from turnwire.core.restarting import MOVING_ON, OUTCOME_UNKNOWN
+from turnwire.core.recovery import MOVING_ON, OUTCOME_UNKNOWN
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import Message, ToolRequest, Turn, TurnRecord
 

@@ -15,13 +15,7 @@ from tests.core.desk import Desk, Gate, open_desk, settle
 from turnwire.core.cancellation import WORKER_LOST
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
-from turnwire.core.errors import (
-    AgentError,
-    AgentNotFoundError,
-    SessionBusyError,
-    ShuttingDownError,
-    TurnEndedError,
-)
+from turnwire.core.errors import AgentError, AgentNotFoundError, SessionBusyError, ShuttingDownError, TurnEndedError
 from turnwire.core.events import (
     CitationEvent,
     CustomEvent,

@@ -17,8 +17,8 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.sessions import title_from, transcript
-from turnwire.core.turns import Message, ToolRequest
+from turnwire.core.history import transcript
+from turnwire.core.turns import Message, ToolRequest, title_from
 
 CUT_SHORT: list[Outcome] = ["cancelled", "failed", "interrupted"]
 CALL = ToolCallEvent("c1", "find", {"q": "x"})

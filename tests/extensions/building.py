@@ -10,9 +10,9 @@ import yaml
 
 from tests.serving import quick_settings, within
 from turnwire import Turnwire
-from turnwire.extensions.hosted import Hosted
+from turnwire.extensions.calls import KernelLimits
+from turnwire.extensions.host import ExtensionHost
 from turnwire.extensions.kernel import Kernel
-from turnwire.extensions.limits import KernelLimits
 
 BASE = """
 import asyncio
@@ -97,7 +97,7 @@ class Running:
         self.kernel = kernel
         self.router = kernel.router
 
-    def __getitem__(self, id: str) -> Hosted:
+    def __getitem__(self, id: str) -> ExtensionHost:
         return self.kernel.extensions[id]
 
     def extension(self, id: str) -> Any:

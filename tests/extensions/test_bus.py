@@ -15,7 +15,7 @@ import pytest
 from tests.extensions.building import QUICK
 from tests.serving import PATIENCE, until, within
 from turnwire.core.errors import ShuttingDownError, StoreError, StoreUnusableError
-from turnwire.extensions.bus import EventBus
+from turnwire.extensions.events import EventBus
 from turnwire.extensions.journal import Journal
 
 

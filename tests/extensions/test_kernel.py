@@ -22,11 +22,10 @@ from turnwire.core.events import (
     TokenEvent,
 )
 from turnwire.core.follow import follow
-from turnwire.extensions.asking import Enriched
-from turnwire.extensions.channels import Channel
+from turnwire.extensions.channels import Channel, TurnListener
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
 from turnwire.extensions.detection import detect
-from turnwire.extensions.following import Listener
+from turnwire.extensions.router import EnrichedMessage
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore
 
@@ -219,7 +218,7 @@ async def test_a_request_for_approval_reaches_a_person_on_every_channel(cls: Any
     turn = await ended(store, TokenEvent("One moment. "), asked)
     channel = Channel("chat", extension, detect(cls).provides, streams=True, timeout=QUICK.channel_timeout)
     showing = channel.show("ann")
-    await within(Listener(showing.chunk, showing.step, showing.ask).hear(store, turn.id))
+    await within(TurnListener(showing.chunk, showing.step, showing.ask).hear(store, turn.id))
     told_of = {"tool": "delete_all", "args": {"path": "/"}, "reason": "dangerous", "position": 4}
     expected = ApprovalAsk(turn_id=turn.id, call_id="c1", **told_of)
     assert extension.calls == [told or expected]
@@ -235,7 +234,7 @@ async def test_what_was_decided_before_anybody_could_be_asked_is_only_told(tmp_p
     async def step(step: StreamStep) -> None:
         steps.append(step.name)
 
-    await within(Listener(on_step=step, on_ask=channel.show("ann").ask).hear(store, turn.id))
+    await within(TurnListener(on_step=step, on_ask=channel.show("ann").ask).hear(store, turn.id))
     assert extension.calls == []
     assert steps == ["Denied: delete_all"]
 
@@ -258,7 +257,7 @@ async def test_pieces_and_steps_are_told_in_the_order_they_happened() -> None:
 
     work = (TokenEvent("a"), TokenEvent("b"), StatusEvent("first"), TokenEvent("c"), StatusEvent("second"))
     turn = await ended(store, *work)
-    await within(Listener(chunk, step).hear(store, turn.id))
+    await within(TurnListener(chunk, step).hear(store, turn.id))
     assert told == ["ab", "first", "c", "second"]
 
 
@@ -272,7 +271,7 @@ async def test_after_a_restart_of_the_turn_pieces_go_on_where_it_does() -> None:
         steps.append(step.name)
 
     turn = await ended(store, TokenEvent("kept "), TokenEvent("void"), RestartEvent(3, "lost"), TokenEvent("new"))
-    state = await within(Listener(chunk, step).hear(store, turn.id))
+    state = await within(TurnListener(chunk, step).hear(store, turn.id))
     assert state.text == "kept new"
     assert "".join(pieces) == "kept new"
     assert steps == ["Starting again"]
@@ -290,7 +289,7 @@ async def test_who_can_take_back_what_was_told_does_and_who_cannot_goes_on() -> 
         told.append(f"only {text!r}")
         return True
 
-    hearing = asyncio.create_task(Listener(chunk, on_restart=restart).hear(store, record.id))
+    hearing = asyncio.create_task(TurnListener(chunk, on_restart=restart).hear(store, record.id))
     await append(store, record.id, 1, 3, TokenEvent("kept "), TokenEvent("void"))
     await until(lambda: told == ["kept void"])
     rest = [RestartEvent(3, "lost"), TokenEvent("new"), done(record)]
@@ -309,7 +308,7 @@ def test_an_agent_that_is_told_what_extensions_know_is_what_it_says_of_itself() 
 
         def answer(self, turn: Turn) -> Any: ...
 
-    told, silent = Enriched(Declared()), Enriched(saying())
+    told, silent = EnrichedMessage(Declared()), EnrichedMessage(saying())
     assert (takes_attachments(told), resumes(told), repeats(told, "find"), repeats(told, "pay")) == (
         True, True, True, False,
     )  # fmt: skip

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from tests.extensions.building import BASE, PLAIN, QUICK, running, write_extension
 from tests.serving import saying, until
 from turnwire.extensions.contract import Health
+from turnwire.extensions.loader import start_order
 from turnwire.extensions.manifest import Manifest
-from turnwire.extensions.ordering import start_order
 
 ECHO = saying("hello")
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from turnwire.extensions.configuring import Overrides
+from turnwire.extensions.host import Overrides
 from turnwire.extensions.manifest import Manifest, ManifestError, read_manifest
 
 SMALLEST = {"id": "kv", "name": "KV", "version": "1.0", "api": "1", "entrypoint": "main:Main"}

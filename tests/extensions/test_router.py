@@ -335,7 +335,7 @@ async def test_a_long_silence_begins_a_new_session(tmp_path: Path, monkeypatch: 
         return "yes"
 
     clock = [1_000_000]
-    monkeypatch.setattr("turnwire.extensions.deliveries.now_ms", lambda: clock[0])
+    monkeypatch.setattr("turnwire.extensions.delivery.now_ms", lambda: clock[0])
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", answer, limits=replace(QUICK, session_timeout=60)) as kernel:
         for minutes in (0, 0.9, 0.9, 1.1, 0.5):

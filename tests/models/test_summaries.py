@@ -13,9 +13,9 @@ from tests.scripted_model import Request, ScriptedModel, fails, hangs, says, sil
 from tests.scripted_wires import Answer
 from tests.serving import Served, error_of, quick_settings, serving, within
 from turnwire import Turn, Turnwire
-from turnwire.core.compaction import LEFT_OUT, estimate, size
 from turnwire.core.errors import ModelUnusableError
 from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent
+from turnwire.core.history import LEFT_OUT, estimate, size
 from turnwire.core.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SUMMARISING, SummarisedHistory

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.contracts.any_log import logs
+from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -24,12 +25,9 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.logged import LoggedEvent, log_event
-from turnwire.reporting.drawing import page, svg
-from turnwire.reporting.retracing import timeline_of
-from turnwire.reporting.scale import Scale
-from turnwire.reporting.terminal import Picture
-from turnwire.reporting.timeline import Timeline, timeline_json
+from turnwire.reporting.svg_timeline import page, svg
+from turnwire.reporting.terminal_timeline import Picture
+from turnwire.reporting.timeline import Scale, Timeline, timeline_json, timeline_of
 
 HOUR = 3_600_000
 BEGAN = 1_700_000_000_000

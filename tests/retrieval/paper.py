@@ -10,10 +10,10 @@ from pathlib import Path
 import pypdf
 from docx import Document as WordDocument
 
-from turnwire.retrieval.documents.parsed import Parsed
-from turnwire.retrieval.documents.reading import format_of, parse
+from turnwire.retrieval.documents.document import Parsed
+from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.writing import NewDocument
+from turnwire.retrieval.index.writer import NewDocument
 
 ROOT = "/documents"
 

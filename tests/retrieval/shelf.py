@@ -13,16 +13,16 @@ from msgspec import Struct, field
 from tests.scripted_model import Failure, ScriptedModel, calls, says
 from tests.scripted_wires import Answer
 from tests.serving import PATIENCE
-from turnwire.core.encoding import ascii_json
+from turnwire.core.codec import ascii_json
 from turnwire.core.events import CitationEvent, Event, Hit, ResponseEvent, SearchEvent, StatusEvent, TokenEvent
 from turnwire.models.openai_client import OpenAIModel
-from turnwire.retrieval.collecting import collect_evidence
-from turnwire.retrieval.documents.reading import parse
+from turnwire.retrieval.collection import collect_evidence
+from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.evidence import Evidence, RetrievalResult
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.records import Passage
-from turnwire.retrieval.index.writing import NewDocument
-from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.writer import NewDocument
 from turnwire.retrieval.synthesis import stream_synthesis
 
 KEY = "sk-very-secret-0123456789"

@@ -43,9 +43,9 @@ from turnwire.core.errors import AgentError
 from turnwire.core.events import ReasoningEvent, ReviewEvent, SearchEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.core.turns import Message
 from turnwire.models.openai_client import OpenAIModel
-from turnwire.retrieval.collecting import collect_evidence
+from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.index.searcher import Searcher
 
 TOOLS = ["search_documents", "read_passage", "list_documents"]
 

@@ -8,11 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import pdf
-from turnwire.retrieval.documents.chunks import LONGEST, Chunk, cut
-from turnwire.retrieval.documents.markdown import parse_markdown
-from turnwire.retrieval.documents.parsed import Block, Parsed
-from turnwire.retrieval.documents.plain import parse_plain
-from turnwire.retrieval.documents.reading import parse
+from turnwire.retrieval.documents.document import LONGEST, Block, Chunk, Parsed, cut
+from turnwire.retrieval.documents.formats import parse_markdown, parse_plain
+from turnwire.retrieval.documents.parser import parse
 
 WHOLE = 6_000
 

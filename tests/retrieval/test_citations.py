@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.retrieval.shelf import evidence
-from turnwire.core.encoding import clean_text
+from turnwire.core.codec import clean_text
 from turnwire.core.events import CitationEvent
 from turnwire.retrieval.citations import MarkerStream, best_quote, citation_coverage, without_markers
 

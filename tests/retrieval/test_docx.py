@@ -9,9 +9,9 @@ import pytest
 
 from tests.retrieval.paper import block_texts, with_part, word
 from turnwire.core.errors import UnreadableDocumentError
-from turnwire.retrieval.documents import docx
-from turnwire.retrieval.documents.docx import parse_docx
-from turnwire.retrieval.documents.reading import parse
+from turnwire.retrieval.documents import formats
+from turnwire.retrieval.documents.formats import parse_docx
+from turnwire.retrieval.documents.parser import parse
 
 TEA = word(
     "# Tea", "It is hot.", "", "## Green", "From\nChina.", title="About tea", rows=(("Tea", "Time"), ("Oolong", "3"))
@@ -63,7 +63,7 @@ def test_a_document_of_which_bytes_are_lost_is_read_or_refused_but_nothing_else(
 def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = with_part(TEA, "word/document.xml", bytes(3_000_000))
     assert len(bomb) < 100_000
-    monkeypatch.setattr(docx, "_MOST_UNPACKED", 2_000_000)
+    monkeypatch.setattr(formats, "_MOST_UNPACKED", 2_000_000)
     with pytest.raises(UnreadableDocumentError, match="unpacks to more than 200 MB"):
         parse_docx(bomb)
     assert parse_docx(TEA).blocks
@@ -81,4 +81,4 @@ def test_an_entity_is_not_unfolded() -> None:
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docx", None)
     with pytest.raises(UnreadableDocumentError, match=r"pip install 'turnwire\[office\]'"):
-        docx.parse_docx(TEA)
+        formats.parse_docx(TEA)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnwire.retrieval.embedding.wordpiece import WordPiece, read_vocabulary
+from turnwire.retrieval.embedding.minilm import WordPiece, read_vocabulary
 
 # Written down from the `tokenizers` library with the model's own tokenizer.json.
 SPELT = {

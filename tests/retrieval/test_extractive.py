@@ -8,8 +8,8 @@ from tests.retrieval.shelf import GREEN, assert_exact, collect, evidence, put, s
 from turnwire.retrieval.citations import without_markers
 from turnwire.retrieval.extractive import pick_sentences, shown
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.matching import Matcher
-from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.sentences import Matcher
 
 
 def picked(question: str, *texts: str, count: int = 3) -> list[str]:

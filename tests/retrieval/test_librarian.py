@@ -15,14 +15,14 @@ from tests.retrieval.paper import note, opened, pdf
 from tests.retrieval.test_meaning import Toy
 from tests.serving import PATIENCE, until, within
 from turnwire.core.errors import EmbedderError, StoreUnusableError, TooManyDocumentsError, UnreadableDocumentError
-from turnwire.retrieval import librarian as librarian_module
+from turnwire.retrieval import indexer as librarian_module
 from turnwire.retrieval.documents import files
-from turnwire.retrieval.documents.parsed import Parsed
-from turnwire.retrieval.documents.reading import parse
-from turnwire.retrieval.index import syncing
+from turnwire.retrieval.documents.document import Parsed
+from turnwire.retrieval.documents.parser import parse
+from turnwire.retrieval.index import sync
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.meaning import VectorIndex
-from turnwire.retrieval.librarian import Librarian, UploadLimits
+from turnwire.retrieval.index.vectors import VectorIndex
+from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +68,10 @@ def own(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def keeping(
     path: Path, *roots: Path, own: tuple[Path, ...] = (), meaning: Toy | None = None, watch: bool = False, **limits: Any
-) -> AsyncIterator[Librarian]:
+) -> AsyncIterator[DocumentIndexer]:
     library = Library(path)
     vectors = None if meaning is None else VectorIndex(library, meaning)
-    librarian = Librarian(library, roots, own, limits=UploadLimits(**limits), meaning=vectors, watch=watch)
+    librarian = DocumentIndexer(library, roots, own, limits=UploadLimits(**limits), meaning=vectors, watch=watch)
     await librarian.open()
     try:
         yield librarian
@@ -79,11 +79,11 @@ async def keeping(
         await within(librarian.close())
 
 
-async def read(librarian: Librarian) -> None:
+async def read(librarian: DocumentIndexer) -> None:
     await until(lambda: not librarian.is_reading)
 
 
-async def names(librarian: Librarian, owner: str | None = None) -> list[str]:
+async def names(librarian: DocumentIndexer, owner: str | None = None) -> list[str]:
     documents = await asyncio.to_thread(librarian.library.documents, owner=owner)
     return [document.name for document in documents]
 
@@ -106,7 +106,7 @@ class Gate:
         self.open = threading.Event()
         self._name = name
         self._read = files.read_file
-        monkeypatch.setattr("turnwire.retrieval.index.syncing.read_file", self)
+        monkeypatch.setattr("turnwire.retrieval.index.sync.read_file", self)
 
     def __call__(self, path: Path, *rest: Any) -> bytes:
         if path.name == self._name:
@@ -179,7 +179,7 @@ async def test_a_file_that_cannot_be_opened_as_a_library_is_refused(path: Path) 
 # What a question is told
 
 
-async def told(librarian: Librarian) -> list[str]:
+async def told(librarian: DocumentIndexer) -> list[str]:
     return [notice async for notice in librarian.notices()]
 
 
@@ -219,7 +219,7 @@ async def test_a_question_to_a_library_with_documents_waits_for_nothing(
 async def test_once_there_are_some_documents_a_question_waits_a_moment_for_the_rest(
     path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syncing, "_BATCH_DOCUMENTS", 1)
+    monkeypatch.setattr(sync, "_BATCH_DOCUMENTS", 1)
     monkeypatch.setattr(librarian_module, "_MOMENT", 0.01)
     held = gate("white.md")
     async with keeping(path, docs) as librarian:
@@ -333,7 +333,7 @@ async def test_a_file_may_be_watched_too(path: Path, docs: Path) -> None:
         assert await names(librarian) == ["green.md"]
 
 
-async def _until_found(librarian: Librarian, query: str) -> None:
+async def _until_found(librarian: DocumentIndexer, query: str) -> None:
     while not await asyncio.to_thread(librarian.library.search, query):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 

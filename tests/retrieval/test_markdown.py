@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import block_texts
-from turnwire.retrieval.documents.markdown import parse_markdown
+from turnwire.retrieval.documents.formats import parse_markdown
 
 
 def test_the_text_is_kept_as_it_stands_and_cut_at_its_blocks() -> None:

@@ -13,11 +13,11 @@ from blockbuster import blockbuster_ctx
 from tests.retrieval.paper import note, opened, rows
 from tests.serving import within
 from turnwire.core.errors import EmbedderError
-from turnwire.retrieval.index import meaning as meaning_module
+from turnwire.retrieval.index import vectors as meaning_module
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.meaning import VectorIndex
 from turnwire.retrieval.index.records import Passage
-from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.vectors import VectorIndex
 
 if TYPE_CHECKING:
     from turnwire.retrieval.embedding.contract import Vector

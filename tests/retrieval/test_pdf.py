@@ -9,9 +9,9 @@ from pypdf.errors import DependencyError
 
 from tests.retrieval.paper import block_texts, encrypted, pdf
 from turnwire.core.errors import UnreadableDocumentError
-from turnwire.retrieval.documents import pdf as reader
-from turnwire.retrieval.documents.parsed import Parsed
-from turnwire.retrieval.documents.reading import parse
+from turnwire.retrieval.documents import formats as reader
+from turnwire.retrieval.documents.document import Parsed
+from turnwire.retrieval.documents.parser import parse
 
 TEA = pdf("Tea is hot.\nVery hot.", "Drink it\nslowly.", title="About tea")
 

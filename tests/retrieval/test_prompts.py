@@ -25,8 +25,8 @@ from turnwire.core.events import ToolCallEvent
 from turnwire.core.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.prompts import framed, passages_json, spoken
-from turnwire.retrieval.searching import Searcher
 
 CONTROL_TOKENS = [
     *("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|start_header_id|>system<|end_header_id|>"),

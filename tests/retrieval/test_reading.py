@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import block_texts, pdf, word
-from turnwire.core.encoding import clean_text
+from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
-from turnwire.retrieval.documents import reading
-from turnwire.retrieval.documents.chunks import cut
-from turnwire.retrieval.documents.reading import SUFFIXES, format_of, parse
+from turnwire.retrieval.documents import parser
+from turnwire.retrieval.documents.document import cut
+from turnwire.retrieval.documents.parser import SUFFIXES, format_of, parse
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,6 @@ def test_a_reader_that_stumbles_is_the_files_fault(monkeypatch: pytest.MonkeyPat
     def stumble(_: str) -> None:
         raise IndexError("list index out of range")
 
-    monkeypatch.setitem(reading._TEXT_PARSERS, "markdown", stumble)
+    monkeypatch.setitem(parser._TEXT_PARSERS, "markdown", stumble)
     with pytest.raises(UnreadableDocumentError, match=r"its reader stumbled over it \(IndexError\)"):
         parse("tea.md", b"# Tea")

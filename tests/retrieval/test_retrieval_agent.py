@@ -49,7 +49,7 @@ from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.agent import RetrievalAgent
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.synthesis import BREAK, NOT_FOUND
 from turnwire.stores.memory import MemoryStore
 

@@ -12,10 +12,10 @@ from turnwire.core.events import ReviewEvent, UsageEvent
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.evidence import EvidenceBook
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.matching import Matcher
+from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.prompts import REVIEW_SCHEMA
 from turnwire.retrieval.review import Judgement, judge_by_coverage, other_queries
-from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.sentences import Matcher
 
 FORM = "The model's review was not of the form asked for. Searching goes on without it."
 

@@ -11,7 +11,7 @@ from tests.retrieval.paper import pdf, with_part, word
 from tests.serving import until, within
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents import sandbox
-from turnwire.retrieval.documents.reading import parse
+from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.documents.sandbox import parse_apart
 
 # The same reader with other bounds: what is allowed in earnest would take long to use up.

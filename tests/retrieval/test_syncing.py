@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 
 from tests.retrieval.paper import opened, pdf, word
-from turnwire.retrieval.index import syncing
+from turnwire.retrieval.index import sync as sync_module
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.syncing import SyncProgress, sync_root
+from turnwire.retrieval.index.sync import SyncProgress, sync_root
 
 MOST = 100_000
 
@@ -36,13 +36,13 @@ def root(tmp_path: Path) -> Path:
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were really read into text."""
     names: list[str] = []
-    parse = syncing.parse
+    parse = sync_module.parse
 
     def counting(name: str, content: bytes) -> object:
         names.append(name)
         return parse(name, content)
 
-    monkeypatch.setattr(syncing, "parse", counting)
+    monkeypatch.setattr(sync_module, "parse", counting)
     return names
 
 
@@ -133,9 +133,9 @@ def test_one_that_cannot_be_read_is_reported_and_the_rest_goes_on(library: Libra
 
 
 def test_a_reader_that_stumbles_stops_nothing(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from turnwire.retrieval.documents import reading
+    from turnwire.retrieval.documents import parser
 
-    monkeypatch.setitem(reading._TEXT_PARSERS, "markdown", lambda text: [][1])
+    monkeypatch.setitem(parser._TEXT_PARSERS, "markdown", lambda text: [][1])
     progress = sync(library, root)
     assert progress.problems == [("a.md", "its reader stumbled over it (IndexError)")]
     assert listed(library) == EVERY[1:]
@@ -197,7 +197,7 @@ def test_progress_is_told_after_every_file(library: Library, root: Path) -> None
 def test_who_stops_in_the_middle_keeps_what_was_written(
     library: Library, root: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syncing, "_BATCH_DOCUMENTS", 2)
+    monkeypatch.setattr(sync_module, "_BATCH_DOCUMENTS", 2)
 
     def stop(progress: SyncProgress) -> None:
         if progress.done == 3:
@@ -225,7 +225,7 @@ def test_who_stops_in_the_middle_loses_nothing_that_was_there(library: Library, 
 
 
 def test_much_is_written_in_several_transactions(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syncing, "_BATCH_PASSAGES", 10)
+    monkeypatch.setattr(sync_module, "_BATCH_PASSAGES", 10)
     sizes: list[int] = []
     put = library.put
     monkeypatch.setattr(library, "put", lambda documents: (sizes.append(len(documents)), put(documents)))

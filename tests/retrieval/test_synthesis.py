@@ -46,8 +46,8 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval import synthesis
 from turnwire.retrieval.evidence import RetrievalResult
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.matching import Matcher
-from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.sentences import Matcher
 from turnwire.retrieval.synthesis import BREAK, NOT_FOUND, stream_synthesis
 
 QUOTES = "Green tea is brewed at eighty degrees for two minutes. [1]"

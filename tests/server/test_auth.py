@@ -9,8 +9,8 @@ import pytest
 
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import Client, Puppet, Served, error_of
+from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Scope
-from turnwire.core.logged import now_ms
 
 PUBLIC = ("/", "/healthz", "/readyz", "/docs", "/openapi.json", "/v1/me")
 ALL: tuple[Scope, ...] = ("read", "write", "approve")

@@ -14,7 +14,7 @@ from tests.server.texting import ask, phases
 from tests.serving import PATIENCE, Puppet, Served, quick_settings, saying, serving
 from turnwire import Turnwire
 from turnwire.assembly import own_documentation
-from turnwire.retrieval import librarian
+from turnwire.retrieval import indexer
 from turnwire.retrieval.synthesis import NOT_FOUND
 
 OWN = own_documentation()
@@ -36,13 +36,13 @@ async def test_the_first_question_waits_for_the_rest_of_a_few_documents(
     serve_documents: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, last = OWN
-    go_on, read = threading.Event(), librarian.sync_root
+    go_on, read = threading.Event(), indexer.sync_root
 
     def sync(library: Any, root: Path, **how: Any) -> Any:
         assert root == first or go_on.wait(PATIENCE)
         return read(library, root, **how)
 
-    monkeypatch.setattr(librarian, "sync_root", sync)
+    monkeypatch.setattr(indexer, "sync_root", sync)
     async with serve_documents([], settled=False) as server, asyncio.timeout(PATIENCE):
         while await held(server) == (0, 0):
             pass
@@ -102,7 +102,7 @@ async def test_the_library_of_a_server_that_keeps_nothing_goes_with_it(
 ) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    monkeypatch.setattr("turnwire.server.turnwire.gettempdir", lambda: str(scratch))
+    monkeypatch.setattr("turnwire.app.gettempdir", lambda: str(scratch))
     async with serve_documents() as server:
         await answer(server, GREEN)
         (folder,) = scratch.iterdir()

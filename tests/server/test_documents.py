@@ -14,10 +14,10 @@ from tests.server.conftest import Serve
 from tests.server.readers import answer, by_user, held, listed, shown, upload, user
 from tests.serving import PATIENCE, Client, Served, error_of
 from turnwire.core.errors import DocumentNotFoundError
-from turnwire.retrieval import librarian
+from turnwire.retrieval import indexer
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.records import Passage
-from turnwire.retrieval.index.syncing import SyncProgress
+from turnwire.retrieval.index.sync import SyncProgress
 
 LONG = "\n".join(
     f"## Part {number}\n\nThe {number}th bell rings at {number} o'clock – 鐘.\n\n" + "It is an old bell. " * 90
@@ -307,7 +307,7 @@ async def test_a_failure_that_nobody_foresaw_is_told_once(
 
 
 async def test_a_list_says_how_far_the_reading_is(serve_documents: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on, read = threading.Event(), threading.Event(), librarian.sync_root
+    begun, go_on, read = threading.Event(), threading.Event(), indexer.sync_root
 
     def sync(*where: Any, report: Callable[[SyncProgress], None], **how: Any) -> SyncProgress:
         report(SyncProgress(total=3, done=1))
@@ -315,7 +315,7 @@ async def test_a_list_says_how_far_the_reading_is(serve_documents: Serve, monkey
         assert go_on.wait(PATIENCE)
         return read(*where, report=report, **how)
 
-    monkeypatch.setattr(librarian, "sync_root", sync)
+    monkeypatch.setattr(indexer, "sync_root", sync)
     async with serve_documents(settled=False) as server:
         assert await asyncio.to_thread(begun.wait, PATIENCE)
         page = (await server.http.get("/v1/documents")).json()

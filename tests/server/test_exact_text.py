@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.server.conftest import Serve
 from tests.serving import Served, quick_settings, serving
 from turnwire import Turn, Turnwire
-from turnwire.core.encoding import clean_text
+from turnwire.core.codec import clean_text
 
 TEXTS = [
     'data: {"type":"done","outcome":"completed"}\n\n',

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.serving import Client, Frame, Part, Puppet, Served
-from turnwire.core.logged import now_ms
+from turnwire.core.codec import now_ms
 
 
 async def finished(server: Served, puppet: Puppet, *tokens: str) -> tuple[str, list[Frame]]:

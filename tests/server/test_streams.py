@@ -9,7 +9,7 @@ from tests.server.conftest import Serve
 from tests.serving import Puppet, Served, error_of
 from turnwire.assembly import SSE_CHAT
 from turnwire.server.auth import Caller
-from turnwire.server.streams.opening import SessionStream, TurnStream
+from turnwire.server.streams.stream import SessionStream, TurnStream
 
 
 async def test_a_stream_says_before_its_first_byte_where_it_can_be_resumed(server: Served, puppet: Puppet) -> None:

@@ -27,7 +27,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError
-from turnwire.server.streams.lookahead import encoder_at, place_of, void_of
+from turnwire.server.streams.resume import encoder_at, place_of, void_of
 from turnwire.stores.memory import MemoryStore
 
 

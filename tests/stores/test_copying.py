@@ -8,9 +8,9 @@ import pytest
 
 from tests.contracts.stores import SqlitePlace
 from tests.contracts.turns import ended
-from turnwire.stores.sqlite import copying
-from turnwire.stores.sqlite.copying import copy_folder
+from turnwire.stores.sqlite import transfer
 from turnwire.stores.sqlite.schema import DATABASE_NAME
+from turnwire.stores.sqlite.transfer import copy_folder
 
 
 def titles(folder: Path) -> list[str | None]:
@@ -21,7 +21,7 @@ def titles(folder: Path) -> list[str | None]:
 async def test_commits_during_the_copy_neither_get_into_it_nor_make_it_begin_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "_PAGES", 1)
+    monkeypatch.setattr(transfer, "_PAGES", 1)
     data, place = tmp_path / "data", SqlitePlace(tmp_path / "data")
     store = await place.open()
     for _ in range(3):

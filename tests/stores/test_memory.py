@@ -4,8 +4,8 @@ import pytest
 
 from tests.contracts.turns import ended, positions, whole_log
 from turnwire.core.errors import EventsGoneError
+from turnwire.stores import memory as memory
 from turnwire.stores.memory import MemoryStore
-from turnwire.stores.memory import store as memory
 
 
 async def test_only_the_newest_logs_are_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,15 @@ import pytest
 
 from tests.contracts.stores import PostgresPlace, SqlitePlace
 from tests.contracts.turns import append, claimed, ended, started, whole_log, write
-from turnwire.core.contracts import ApiKey, Command, Parking, Store
+from turnwire.core.budget import Limits
+from turnwire.core.contracts import ApiKey, Command, Store, Suspension
 from turnwire.core.errors import StoreError, StoreUnusableError
 from turnwire.core.events import StatusEvent, TokenEvent, UsageEvent
-from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
 from turnwire.core.turns import TurnRecord
-from turnwire.stores.moving import Moved, move
-from turnwire.stores.postgres.importing import PostgresImport
-from turnwire.stores.sqlite.exporting import SqliteExport
+from turnwire.stores.postgres.transfer import PostgresImport
+from turnwire.stores.sqlite.transfer import SqliteExport
+from turnwire.stores.transfer import Moved, move
 
 
 async def fill(store: Store) -> list[TurnRecord]:
@@ -34,7 +34,7 @@ async def fill(store: Store) -> list[TurnRecord]:
     waiting = await claimed(store, "asking", options={"attachments": [{"name": "a.txt"}], "depth": 3})
     log = TurnLog(store, waiting, Limits())
     log.append(StatusEvent("may I?"))
-    await log.park(Parking(2**50, b"where I was"))
+    await log.park(Suspension(2**50, b"where I was"))
     held = await store.hold(waiting.id, "deciding")
     await append(store, waiting.id, held.epoch, 4, StatusEvent("thinking about it"))
     queued = await started(store, session_id=session.id, message="next", disconnect_grace=2.5)
@@ -103,7 +103,7 @@ async def test_a_move_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: p
     turns = [await ended(store, message=str(number)) for number in range(7)]
     expected = await contents(store, turns)
     await folder.close()
-    monkeypatch.setattr("turnwire.stores.moving._STEP", 2)
+    monkeypatch.setattr("turnwire.stores.transfer._STEP", 2)
     take, calls = PostgresImport.take_turns, 0
 
     async def break_off(self: PostgresImport, turns: Any) -> None:
@@ -130,7 +130,7 @@ async def test_what_reads_otherwise_than_it_was_is_noticed(tmp_path: Path, monke
     folder, database = SqlitePlace(tmp_path), PostgresPlace(tmp_path)
     await ended(await folder.open())
     await folder.close()
-    monkeypatch.setattr("turnwire.stores.postgres.importing.seal", _seal_most)
+    monkeypatch.setattr("turnwire.stores.postgres.transfer.seal", _seal_most)
     with pytest.raises(StoreError, match="was not moved as it is"):
         await moved(tmp_path, database.url)
     await database.close()

@@ -27,13 +27,12 @@ from tests.contracts.turns import (
     write,
 )
 from tests.stores.full_disk import check_full_disk
-from turnwire.core.budget import day_of
+from turnwire.core.budget import Limits, day_of
+from turnwire.core.codec import log_event
 from turnwire.core.contracts import ApiKey
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
 from turnwire.core.events import TokenEvent, UsageEvent
-from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
-from turnwire.core.logged import log_event
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore
 from turnwire.stores.sqlite.disk import BALLAST_BYTES, BALLAST_NAME, Ballast, is_locked
 from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS

@@ -17,7 +17,7 @@ import pytest
 from tests.serving import within
 from turnwire.core.errors import ToolError
 from turnwire.tools import FetchLimits, Tool, fetch_tool, fetch_url, run_tool
-from turnwire.tools.addresses import is_public
+from turnwire.tools.fetch import is_public
 
 CERTIFICATE = Path(__file__).parent / "self_signed.pem"
 PUBLIC = "93.184.216.34"

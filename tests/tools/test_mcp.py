@@ -110,7 +110,7 @@ async def test_a_long_result_is_cut(mcp_server: McpServer, model_server: Scripte
 async def test_a_message_that_is_far_too_long_is_not_even_read(
     mcp_server: McpServer, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnwire.tools.mcp.programs.MESSAGE_BYTES", 50_000)
+    monkeypatch.setattr("turnwire.tools.mcp.transports.MESSAGE_BYTES", 50_000)
     monkeypatch.setattr("turnwire.tools.mcp.transports.MESSAGE_BYTES", 50_000)
     model_server.plan(calls(("shout", {"times": 500_000})), calls(("shout", {"times": 3})), says("Loud."))
     async with open_agent(model_server, mcp_server) as desk:
@@ -244,7 +244,7 @@ async def test_close_ends_the_program_and_what_it_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     # Asked politely first, which these do not hear.
-    monkeypatch.setattr("turnwire.tools.mcp.programs.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("turnwire.tools.mcp.transports.PATIENCE_SECONDS", 0.1)
     pids = tmp_path / "pids"
     run = f"{sys.executable} {SCRIPT}" if when == "connected" else "true"
     script = f"trap '' TERM; sleep 1000 & echo $$ $! > {pids}; {run}; wait"

@@ -8,8 +8,7 @@ from inline_snapshot import snapshot
 from pydantic import BaseModel, Field
 
 from turnwire.tools import Tool, read_arguments, tool
-from turnwire.tools.arguments import BadArgumentsError
-from turnwire.tools.declaring import as_tool
+from turnwire.tools.declaration import BadArgumentsError, as_tool
 
 
 class Place(BaseModel):

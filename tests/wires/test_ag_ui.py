@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.core.samples import FULL, logged, texts
 from tests.wires.ag_ui_rules import Rules, check, frames_of
 from tests.wires.sse import parse, parse_carelessly
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Gap, Reconnect, Reset
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
@@ -36,9 +37,8 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
-from turnwire.wires.ag_ui.wire import AgUi
+from turnwire.wires.ag_ui.encoder import AgUi
 
 WIRE = AgUi()
 OLD = AgUi(version=0)

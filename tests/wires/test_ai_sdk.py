@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.core.samples import FULL, logged, texts
 from tests.wires.sse import parse, parse_carelessly
 from tests.wires.ui_message import UIMessage
-from turnwire.core.encoding import clean_text
+from turnwire.core.codec import LoggedEvent, clean_text
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -35,9 +35,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.logged import LoggedEvent
-from turnwire.wires.ai_sdk.answer import AnswerText
-from turnwire.wires.ai_sdk.wire import AiSdk
+from turnwire.wires.ai_sdk.encoder import AiSdk, AnswerText
 
 VERSIONS = (5, 6, 7)
 

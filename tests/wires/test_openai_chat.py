@@ -10,8 +10,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.core.samples import FULL, folded, logged, texts
 from tests.wires.sse import parse, parse_carelessly
+from turnwire.core.codec import clean_text
 from turnwire.core.contracts import Gap, Reconnect, Reset
-from turnwire.core.encoding import clean_text
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -31,7 +31,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.turns import TurnState
-from turnwire.wires.openai_chat import OpenAIChat, completion, parse_call_id
+from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, parse_call_id
 
 WIRE = OpenAIChat()
 WITH_USAGE = OpenAIChat(include_usage=True)

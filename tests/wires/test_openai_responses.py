@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 
 from tests.core.samples import FULL, OPENING, logged, texts
 from tests.wires.sse import parse, parse_carelessly
+from turnwire.core.codec import LoggedEvent, clean_text
 from turnwire.core.contracts import Gap, Reconnect, Reset
-from turnwire.core.encoding import clean_text
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -33,11 +33,17 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.fold import TurnFold
-from turnwire.core.logged import LoggedEvent
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnState
-from turnwire.wires.openai_responses import ECHOED, OpenAIResponses, parse_response_id, response_id
-from turnwire.wires.openai_responses.retelling import retold
+from turnwire.wires.openai.frames import (
+    ECHOED,
+    parse_response_id,
+    response_id,
+)
+from turnwire.wires.openai.responses_encoder import (
+    OpenAIResponses,
+)
+from turnwire.wires.openai.resume import retold
 
 WIRE = OpenAIResponses()
 # What the Open Responses specification requires of the object.

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.samples import FULL, logged, texts
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Gap, Reconnect, Reset
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
@@ -30,9 +31,8 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
-from turnwire.wires.three_phase_text import ThreePhaseText
+from turnwire.wires.three_phase_text.encoder import ThreePhaseText
 
 WIRE = ThreePhaseText()
 SILENT = ("session", "message", "token", "citation", "usage", "response", "error", "done", "restart")

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
+from turnwire.core.codec import log_event
 from turnwire.core.contracts import Gap, Reconnect, Reset
 from turnwire.core.events import DoneEvent, RestartEvent, TokenEvent, ToolProgressEvent
-from turnwire.core.logged import log_event
 from turnwire.core.turns import TurnState
-from turnwire.wires.websocket import WebSocket, message
+from turnwire.wires.websocket.encoder import WebSocket, message
 
 WIRE = WebSocket("t1")
 

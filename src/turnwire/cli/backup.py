@@ -11,7 +11,7 @@ import typer
 from turnwire.cli.options import Data, fail
 
 if TYPE_CHECKING:
-    from turnwire.stores.sqlite.copying import Progress
+    from turnwire.stores.sqlite.transfer import Progress
 
 
 def backup(
@@ -23,7 +23,7 @@ def backup(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         fail(f"{target} is there already; name a folder that is not, so that nothing is overwritten")
     from turnwire.core.errors import StoreUnusableError
-    from turnwire.stores.sqlite.copying import copy_folder
+    from turnwire.stores.sqlite.transfer import copy_folder
 
     began_empty = target.exists()
     try:

@@ -16,7 +16,7 @@ from turnwire.cli.options import Data, Key, Url
 
 if TYPE_CHECKING:
     from turnwire.channels.console.hosts import Host
-    from turnwire.cli.hosting import Wanted
+    from turnwire.cli.hosts import Wanted
 
 _PATIENCE_SECONDS = 0.5
 COMPLETED, FAILED, USAGE, INTERRUPTED, CANCELLED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
@@ -93,7 +93,7 @@ def _wanted(
     embedded: bool,
     extensions: list[Path] | None = None,
 ) -> "Wanted":
-    from turnwire.cli.hosting import Wanted
+    from turnwire.cli.hosts import Wanted
 
     wanted = Wanted(data, url, key, tuple(agents or ()), tuple(docs or ()), embedded, tuple(extensions or ()))
     if url is not None and wanted.must_be_embedded:
@@ -158,11 +158,10 @@ def _cancel_when_told() -> None:
 async def _chat(wanted: "Wanted", session_id: str | None, plain: bool) -> int:
     from rich.text import Text
 
-    from turnwire.channels.console.chatting import Chat
-    from turnwire.channels.console.plain import PlainView
-    from turnwire.channels.console.rendering import LiveView
+    from turnwire.channels.console.chat import Chat
     from turnwire.channels.console.screen import terminal_console, the_screen
-    from turnwire.cli import hosting
+    from turnwire.channels.console.view import LiveView, PlainView
+    from turnwire.cli import hosts
 
     # The one that extensions of this process speak to as well.
     screen = the_screen()
@@ -170,7 +169,7 @@ async def _chat(wanted: "Wanted", session_id: str | None, plain: bool) -> int:
     if is_plain:
         screen.console = terminal_console(plain=True)
     screen.claim(wanted)
-    async with hosting.opened(wanted, screen) as host:
+    async with hosts.opened(wanted, screen) as host:
         screen.say(
             Text.assemble(("Turnwire", "bold"), f" · answers come from {await _about(host)}"),
             Text("/help for commands, Ctrl-D to leave", "dim"),
@@ -196,10 +195,9 @@ async def _ask(wanted: "Wanted", question: str, session_id: str | None, *, plain
 
     from turnwire.channels.console.conversation import Conversation
     from turnwire.channels.console.keyboard import Keyboard
-    from turnwire.channels.console.plain import JsonView, PlainView
-    from turnwire.channels.console.rendering import LiveView
     from turnwire.channels.console.screen import Screen, terminal_console
-    from turnwire.cli import hosting
+    from turnwire.channels.console.view import JsonView, LiveView, PlainView
+    from turnwire.cli import hosts
 
     console = terminal_console()
     is_live = not (plain or json) and sys.stdout.isatty() and not console.is_dumb_terminal
@@ -207,7 +205,7 @@ async def _ask(wanted: "Wanted", question: str, session_id: str | None, *, plain
     view = LiveView(screen) if is_live else PlainView(sys.stdout, sys.stderr, share_a_terminal=sys.stdout.isatty())
     view = JsonView(sys.stdout, sys.stderr) if json else view
     keyboard = Keyboard(collects=False) if sys.stdin.isatty() and sys.stderr.isatty() else None
-    async with hosting.opened(wanted, screen) as host:
+    async with hosts.opened(wanted, screen) as host:
         if not json:
             view.line(f"answered by {await _about(host)}")
         conversation = Conversation(host, view, keyboard)

@@ -157,13 +157,13 @@ def _model() -> Verdict:
 
 
 def _server(data: Path) -> Verdict:
-    from turnwire.cli import running
+    from turnwire.cli import client
     from turnwire.stores.sqlite.disk import is_locked
 
     if not data.exists() or not is_locked(data):
         return "ok", "none is using the folder"
     try:
-        status = running.call(data, "GET", "/readyz")
+        status = client.call(data, "GET", "/readyz")
     except typer.Exit:
         return "bad", "one is using the folder but does not answer; look at its output, or stop it"
     return "ok", f"running, {status['running_turns']} turn(s) under way"

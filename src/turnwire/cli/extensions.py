@@ -9,7 +9,7 @@ import typer
 from turnwire.cli.options import fail
 
 if TYPE_CHECKING:
-    from turnwire.extensions.hosted import Hosted
+    from turnwire.extensions.host import ExtensionHost
 
 app = typer.Typer(help="List, check and begin extensions.", no_args_is_help=True)
 
@@ -75,11 +75,11 @@ def new(
     )
 
 
-def _arranged(folders: list[Path], *, imports: bool = False) -> "list[Hosted]":
+def _arranged(folders: list[Path], *, imports: bool = False) -> "list[ExtensionHost]":
     import logging
 
+    from turnwire.extensions.calls import KernelLimits
     from turnwire.extensions.discovery import discover
-    from turnwire.extensions.limits import KernelLimits
     from turnwire.extensions.loader import Loader
 
     logger, loader = logging.getLogger("turnwire.extensions"), Loader(KernelLimits())
@@ -95,7 +95,7 @@ def _arranged(folders: list[Path], *, imports: bool = False) -> "list[Hosted]":
     return list(loader.hosted.values())
 
 
-def _show(hosted: "Hosted") -> None:
+def _show(hosted: "ExtensionHost") -> None:
     mark, colour = _MARKS.get(hosted.state, ("·", "blue"))
     version = hosted.found.manifest.version if hosted.found.manifest else "?"
     typer.echo(f"{typer.style(mark, fg=colour)} {hosted.id} {version}  {hosted.found.source}  {hosted.state}")
@@ -103,7 +103,7 @@ def _show(hosted: "Hosted") -> None:
         typer.echo(f"    {line}")
 
 
-def _details(hosted: "Hosted") -> Iterable[str]:
+def _details(hosted: "ExtensionHost") -> Iterable[str]:
     if hosted.found.manifest and hosted.found.manifest.description:
         yield hosted.found.manifest.description
     if hosted.message:

@@ -10,7 +10,7 @@ from turnwire.cli.options import Data, fail
 
 if TYPE_CHECKING:
     from turnwire.retrieval.index.library import Library
-    from turnwire.retrieval.index.syncing import SyncProgress
+    from turnwire.retrieval.index.sync import SyncProgress
     from turnwire.settings import Settings
 
 
@@ -77,7 +77,7 @@ async def _go_on(library: "Library", settings: "Settings", roots: list[Path], *,
 
 
 def _sync(library: "Library", root: Path, most_bytes: int, *, is_watching: bool = False) -> None:
-    from turnwire.retrieval.index.syncing import sync_root
+    from turnwire.retrieval.index.sync import sync_root
 
     with _bar(f"Reading {root}") as (bar, task):
 
@@ -97,7 +97,7 @@ def _sync(library: "Library", root: Path, most_bytes: int, *, is_watching: bool 
 
 async def _embed(library: "Library", settings: "Settings") -> None:
     from turnwire.assembly import build_embedder
-    from turnwire.retrieval.index.meaning import VectorIndex
+    from turnwire.retrieval.index.vectors import VectorIndex
 
     embedder = build_embedder(settings)
     if embedder is None:
@@ -111,7 +111,7 @@ async def _embed(library: "Library", settings: "Settings") -> None:
 
 
 async def _watch(library: "Library", roots: list[Path], settings: "Settings", *, embed: bool) -> None:
-    from turnwire.retrieval.watching import changed_roots
+    from turnwire.retrieval.indexer import changed_roots
 
     typer.echo("Watching for changes. Stop: Ctrl+C")
     async for changed in changed_roots(roots):

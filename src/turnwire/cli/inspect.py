@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from turnwire.cli.asking import Asked
+from turnwire.cli.client import JsonServer
 from turnwire.cli.options import Data, Key, Url, fail
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Show a turn's timeline: phases, tools, tokens and pauses. It may still be under way."""
-    line = _ask(Asked(url, key), turn) if url is not None else _read(data, turn)
+    line = _ask(JsonServer(url, key), turn) if url is not None else _read(data, turn)
     if html is not None or svg is not None:
-        from turnwire.reporting import drawing
+        from turnwire.reporting import svg_timeline
 
-        for path, draw in ((html, drawing.page), (svg, drawing.svg)):
+        for path, draw in ((html, svg_timeline.page), (svg, svg_timeline.svg)):
             if path is not None:
                 _write(path, draw(line))
     if as_json:
@@ -46,7 +46,7 @@ def inspect(
 def _show(line: "Timeline") -> None:
     from rich.console import Console
 
-    from turnwire.reporting.terminal import Picture
+    from turnwire.reporting.terminal_timeline import Picture
 
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     Console(highlight=False, width=width).print(Picture(line))
@@ -63,9 +63,9 @@ def _write(path: Path, text: str) -> None:
 def _read(data: Path, turn: str | None) -> "Timeline":
     import asyncio
 
+    from turnwire.core.codec import LoggedEvent, now_ms
     from turnwire.core.errors import EventsGoneError, StoreUnusableError, TurnNotFoundError
-    from turnwire.core.logged import LoggedEvent, now_ms
-    from turnwire.reporting.retracing import timeline_of
+    from turnwire.reporting.timeline import timeline_of
     from turnwire.stores.sqlite import SqliteArchive
 
     async def read_all(archive: SqliteArchive, turn_id: str) -> list[LoggedEvent]:
@@ -92,11 +92,11 @@ def _read(data: Path, turn: str | None) -> "Timeline":
         archive.close()
 
 
-def _ask(server: Asked, turn: str | None) -> "Timeline":
+def _ask(server: JsonServer, turn: str | None) -> "Timeline":
     import msgspec
 
-    from turnwire.core.logged import LoggedEvent, now_ms
-    from turnwire.reporting.retracing import timeline_of
+    from turnwire.core.codec import LoggedEvent, now_ms
+    from turnwire.reporting.timeline import timeline_of
 
     if turn is None:
         fail("name the turn that is to be read from the server")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from turnwire.cli import running
+from turnwire.cli import client
 from turnwire.cli.options import Data, fail
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def create(
     expires = None if days is None else int((datetime.now(UTC) + timedelta(days=days)).timestamp() * 1000)
 
     async def directly(ring: "KeyRing") -> dict[str, Any]:
-        from turnwire.server.answers import key_json
+        from turnwire.server.payloads import key_json
 
         key, text = await ring.create(principal, scopes, expires)  # pyright: ignore[reportArgumentType]
         return {**key_json(key), "key": text}
@@ -61,7 +61,7 @@ def list_keys(data: Data) -> None:
     """List the keys; their secrets are kept nowhere."""
 
     async def directly(ring: "KeyRing") -> dict[str, Any]:
-        from turnwire.server.answers import key_json
+        from turnwire.server.payloads import key_json
 
         return {"keys": [key_json(key) for key in ring.all()]}
 
@@ -75,7 +75,7 @@ def revoke(key_id: Annotated[str, typer.Argument(help="The id that `keys list` s
     """Revoke a key. Its open streams are broken off."""
 
     async def directly(ring: "KeyRing") -> dict[str, Any]:
-        from turnwire.server.answers import key_json
+        from turnwire.server.payloads import key_json
 
         return key_json(await ring.revoke(key_id))
 
@@ -94,7 +94,7 @@ def _through_server_or(
     from turnwire.stores.sqlite.disk import is_locked
 
     if is_locked(data):
-        return running.call(data, method, path, body)
+        return client.call(data, method, path, body)
     try:
         return asyncio.run(_on_store(data, directly))
     except TurnwireError as error:

@@ -34,7 +34,7 @@ async def _move(data: Path, url: str) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from turnwire.assembly import build_move
-    from turnwire.stores.moving import move as move_all
+    from turnwire.stores.transfer import move as move_all
 
     source, target = build_move(data, url)
     await source.open()

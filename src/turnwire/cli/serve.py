@@ -1,6 +1,8 @@
 """`turnwire serve`."""
 
 import asyncio
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -8,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnwire.cli.building import TO_POSTGRES, begin_logging, build, read_given
 from turnwire.cli.options import (
+    TO_POSTGRES,
     Agents,
     Config,
     DatabaseUrl,
@@ -19,11 +21,14 @@ from turnwire.cli.options import (
     LogLevel,
     Vault,
     Watch,
+    begin_logging,
+    build,
     fail,
+    read_given,
 )
 
 if TYPE_CHECKING:
-    from turnwire.cli.supervised import Line
+    from turnwire.cli.supervisor import Line
 
 # What ends after the turns: extensions, agents that close something, connections to the database.
 _WINDING_UP_SECONDS = 30.0
@@ -49,7 +54,7 @@ def serve(
     log_level: LogLevel = "warning",
 ) -> None:
     """Run agents and serve their turns. With none, answers come from documents: yours, or Turnwire's own."""
-    from turnwire.cli.supervised import Line
+    from turnwire.cli.supervisor import Line
 
     settings = read_given(config, data=data, database_url=database_url, host=host, port=port, vault=vault)
     begin_logging(settings, log_level)
@@ -94,9 +99,8 @@ def _how_to_make_a_key(settings: Any) -> str:
 
 
 def _serve_alone(turnwire: Any) -> None:
-    from turnwire.cli import running
-    from turnwire.cli.listening import WebServer, listen, url_of
-    from turnwire.cli.welcome import show, welcome
+    from turnwire.cli import client
+    from turnwire.cli.web_server import WebServer, listen, url_of
 
     settings = turnwire.settings
     listening = listen(settings.host, settings.port)
@@ -104,18 +108,17 @@ def _serve_alone(turnwire: Any) -> None:
     url = url_of(settings.host, listening)
 
     def started() -> None:
-        running.announce(settings.data, url, turnwire.control_token)
+        client.announce(settings.data, url, turnwire.control_token)
         show(welcome(turnwire, url))
 
-    server = WebServer(turnwire, started, lambda: running.withdraw(settings.data))
+    server = WebServer(turnwire, started, lambda: client.withdraw(settings.data))
     server.run(sockets=[listening])
     if not server.started:
         sys.exit(1)
 
 
 def _serve_with_others(turnwire: Any, line: "Line") -> None:
-    from turnwire.cli.listening import WebServer, url_of
-    from turnwire.cli.welcome import welcome
+    from turnwire.cli.web_server import WebServer, url_of
 
     settings = turnwire.settings
     settings.port = line.listening.getsockname()[1]
@@ -131,24 +134,23 @@ def _serve_with_others(turnwire: Any, line: "Line") -> None:
 
 
 def _supervise(settings: Any, workers: int) -> int:
-    from turnwire.cli import running
-    from turnwire.cli.listening import listen, url_of
-    from turnwire.cli.supervising import Supervisor
-    from turnwire.cli.welcome import show
+    from turnwire.cli import client
+    from turnwire.cli.supervisor import Supervisor
+    from turnwire.cli.web_server import listen, url_of
     from turnwire.server.auth import new_control_token
 
     listening = listen(settings.host, settings.port)
     url, token = url_of(settings.host, listening), new_control_token()
 
     def announce(lines: Sequence[str]) -> None:
-        running.announce(settings.data, url, token)
+        client.announce(settings.data, url, token)
         show([*lines, f"[dim]In {workers} processes; `kill -HUP` replaces them one by one.[/]\n"])
 
     patience = settings.drain_delay + settings.shutdown_grace + _WINDING_UP_SECONDS
     try:
         return asyncio.run(Supervisor(listening, workers, token, patience, announce).run())
     finally:
-        running.withdraw(settings.data)
+        client.withdraw(settings.data)
 
 
 def _is_loopback(host: str) -> bool:
@@ -187,3 +189,62 @@ async def _has_keys_in_database(settings: Any) -> bool:
             await store.close()
     except StoreError as error:
         fail(str(error))
+
+
+# What a server says when it is there. Lines of markup, so that one process can say it for another.
+
+
+def welcome(turnwire: Any, url: str) -> list[str]:
+    from rich.markup import escape
+
+    names = ", ".join(turnwire.agents)
+    lines = [f"\n[bold]Turnwire[/] is listening on [bold cyan]{url}[/]   agents: {escape(names)}\n"]
+    if turnwire.librarian is not None:
+        lines.append(f"[dim]Answers come from[/] {escape(_sources(turnwire))}")
+    for hosted in turnwire.kernel.extensions.values() if turnwire.kernel is not None else ():
+        # That the channels of our own run which nobody has set up is no news.
+        is_news = hosted.is_up and (hosted.found.source != "bundled" or hosted.manifest.secrets)
+        if is_news or hosted.state == "failed":
+            told = "".join(f": {part}" for part in (hosted.message, hosted.hint) if part)
+            lines.append(f"[dim]Extension[/] {hosted.id} [dim]{hosted.state}[/]{escape(told)}")
+    # As it was called, if it is not on the PATH.
+    program = "turnwire" if shutil.which("turnwire") else os.path.relpath(sys.argv[0])
+    data = turnwire.settings.data
+    in_database = turnwire.settings.database_url is not None
+    if turnwire.librarian is not None:
+        message = """{"message": "What happens when the process is killed?"}"""
+        route = "/v1/rag/sessions/hello/messages/stream"
+    else:
+        message, route = """{"message": "Hello"}""", "/chat/stream"
+    commands = {
+        "Ask, and watch, in a browser:": f"{url}/",
+        "Talk to it from another terminal:": f"{program} chat {f'--url {url}' if in_database else f'--data {data}'}",
+        "Or ask with curl, and watch the answer being made:": (
+            f"curl -N {url}{route} -H 'Content-Type: application/json' -d '{message}'"
+        ),
+        "Break it off at any moment and go on after the last id you saw:": (
+            f"curl -N '{url}/v1/turns/TURN_ID/events?after=12'"
+        ),
+    }
+    if not in_database:
+        commands["Watch the newest turn from another terminal:"] = f"{program} tail --data {data}"
+    for what, command in commands.items():
+        lines += [f"[dim]{what}[/]", f"  {escape(command)}"]
+    return [*lines, f"[dim]All routes:[/] {url}/docs   [dim]Stop: Ctrl+C[/]\n"]
+
+
+def show(lines: Sequence[str]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for line in lines:
+        # Unwrapped, so that it can be copied as it stands.
+        console.print(line, soft_wrap=True)
+
+
+def _sources(turnwire: Any) -> str:
+    roots = [root.path for root in turnwire.librarian.roots if not root.is_own]
+    if not roots:
+        return "Turnwire's own documentation; give it yours with --docs PATH"
+    model = turnwire.settings.model
+    return f"{', '.join(map(str, roots))}, {f'written by {model}' if model else 'quoted (no model is configured)'}"

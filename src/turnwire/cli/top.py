@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnwire.cli.asking import Asked, asked_server
+from turnwire.cli.client import JsonServer, asked_server
 from turnwire.cli.options import Data, Key, Url, fail
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ class Rates:
         return rates
 
 
-def _look(server: Asked | None, data: Path) -> Told:
+def _look(server: JsonServer | None, data: Path) -> Told:
     """What there is: from the server, or, if there is none, from what it left in the folder."""
     if server is not None:
         return {"source": server.url, **server.get("/v1/workers")}
+    from turnwire.core.codec import time_text
     from turnwire.core.errors import StoreUnusableError
-    from turnwire.reporting.times import time_text
     from turnwire.stores.sqlite import SqliteArchive
 
     try:

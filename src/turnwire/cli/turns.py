@@ -12,7 +12,7 @@ import typer
 from turnwire.cli.options import Data, fail
 
 if TYPE_CHECKING:
-    from turnwire.core.logged import LoggedEvent
+    from turnwire.core.codec import LoggedEvent
     from turnwire.stores.sqlite import SqliteArchive
 
 _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from turnwire.cli.building import TO_POSTGRES, begin_logging, build, read_given
 from turnwire.cli.options import (
+    TO_POSTGRES,
     Agents,
     Config,
     DatabaseUrl,
@@ -19,7 +19,10 @@ from turnwire.cli.options import (
     LogLevel,
     Vault,
     Watch,
+    begin_logging,
+    build,
     fail,
+    read_given,
 )
 
 

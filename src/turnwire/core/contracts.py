@@ -10,11 +10,10 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.errors import StoreError, TurnEndedError
 from turnwire.core.events import Event
-from turnwire.core.logged import LoggedEvent
-from turnwire.core.sessions import Session
-from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
+from turnwire.core.turns import Message, Session, Turn, TurnRecord, TurnState
 
 logger = logging.getLogger("turnwire.runner")
 
@@ -61,7 +60,7 @@ def repeats(agent: object, tool: str) -> bool:
         return False
 
 
-class Historian(Protocol):
+class HistorySource(Protocol):
     """Makes the conversation that an agent is given with a turn: no longer than it may be, and one that every
     model provider accepts. It never changes a log.
     """
@@ -110,7 +109,7 @@ class Admission(Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
 
 
-class Parking(Struct, frozen=True):
+class Suspension(Struct, frozen=True):
     """A turn is to wait for a person, until then; `checkpoint` is what its agent goes on with."""
 
     until: int
@@ -241,7 +240,7 @@ class TurnStore(LogReader, Protocol):
         events: Sequence[LoggedEvent],
         settle: Settle,
         ending: TurnState | None = None,
-        parking: Parking | None = None,
+        parking: Suspension | None = None,
         *,
         release: bool = False,
     ) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -79,3 +80,23 @@ def set_running_turn(log: TurnLog, note: Callable[[Event], None] | None = None) 
     `note` is told of each event before it is written, and may raise to refuse it.
     """
     _running.set(_Running(log, asyncio.get_running_loop(), note))
+
+
+# Which turn the code that runs now belongs to, for those who write about it: the server's log, say.
+
+
+class TurnContext(NamedTuple):
+    turn_id: str
+    session_id: str
+
+
+_place: ContextVar[TurnContext | None] = ContextVar("turnwire_place", default=None)
+
+
+def enter_turn(turn_id: str, session_id: str) -> None:
+    """From here on, in this task and all that it starts."""
+    _place.set(TurnContext(turn_id, session_id))
+
+
+def current_turn() -> TurnContext | None:
+    return _place.get()

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 import msgspec
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.budget import Limits, UsageMeter
 from turnwire.core.cancellation import HANDED_BACK, SHUTDOWN, WORKER_LOST, Stop
-from turnwire.core.context import enter_turn
-from turnwire.core.contracts import Agent, Historian, Parking, Refusal, Store, resumes, takes_attachments
-from turnwire.core.emit import set_running_turn
-from turnwire.core.encoding import encode_event
+from turnwire.core.codec import encode_event, now_ms
+from turnwire.core.contracts import Agent, HistorySource, Refusal, Store, Suspension, resumes, takes_attachments
+from turnwire.core.emit import enter_turn, set_running_turn
 from turnwire.core.errors import (
     AgentError,
     AgentNotFoundError,
@@ -32,11 +32,8 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
-from turnwire.core.logged import now_ms
-from turnwire.core.metering import Meter
-from turnwire.core.restarting import calls_under_way, may_go_on, progress, set_aside
+from turnwire.core.recovery import calls_under_way, may_go_on, progress, set_aside
 from turnwire.core.turns import Message, Turn, TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
@@ -54,8 +51,8 @@ class Execution:
         record: TurnRecord,
         limits: Limits,
         on_finished: Callable[["Execution"], None],
-        historian: Historian,
-        meter: Meter,
+        historian: HistorySource,
+        meter: UsageMeter,
     ) -> None:
         self.turn_id = record.id
         self.session_id = record.session_id
@@ -200,7 +197,7 @@ class Execution:
             log.append(asked)
         until = now_ms() + int(self._limits.approval_timeout * 1000)
         try:
-            await log.park(Parking(until, waits.checkpoint))
+            await log.park(Suspension(until, waits.checkpoint))
         except asyncio.CancelledError:
             # It is handed over, and who has seen the turn wait must not see it end because the process does.
             await _see_through(asyncio.create_task(log.flush()))

@@ -9,8 +9,8 @@ writer changes, the log is asked whether it still has what was read of it.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
+from turnwire.core.codec import LAST_BODY, LoggedEvent
 from turnwire.core.contracts import LogReader
-from turnwire.core.logged import LAST_BODY, LoggedEvent
 
 PAGE = 1_000
 

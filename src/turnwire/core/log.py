@@ -10,8 +10,9 @@ from collections.abc import Callable
 from time import time_ns
 
 from turnwire.core import metrics
-from turnwire.core.contracts import Parking, Refusal, TurnStore
-from turnwire.core.encoding import encode_token, json_string
+from turnwire.core.budget import Limits
+from turnwire.core.codec import TOKEN_BODY, LoggedEvent, encode_token, json_string, log_event
+from turnwire.core.contracts import Refusal, Suspension, TurnStore
 from turnwire.core.errors import EventTooLargeError, FencedError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
     DoneEvent,
@@ -23,9 +24,7 @@ from turnwire.core.events import (
     SessionEvent,
     TokenEvent,
 )
-from turnwire.core.fold import TurnFold
-from turnwire.core.limits import Limits
-from turnwire.core.logged import TOKEN_BODY, LoggedEvent, log_event
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 
 _SHORT_MS = 5
@@ -154,7 +153,7 @@ class TurnLog:
         self._hand_over()
         await self._all_settled()
 
-    async def park(self, parking: Parking) -> None:
+    async def park(self, parking: Suspension) -> None:
         """Hands over what was written last, and from that step on the turn waits. Raises StoreError."""
         await self._hand_over_with(parking, release=False)
 
@@ -162,7 +161,7 @@ class TurnLog:
         """Hands over what was written last, and from that step on the turn is queued. Raises StoreError."""
         await self._hand_over_with(None, release=True)
 
-    async def _hand_over_with(self, parking: Parking | None, *, release: bool) -> None:
+    async def _hand_over_with(self, parking: Suspension | None, *, release: bool) -> None:
         self._count_short_pauses()
         if self._failure is None:
             events, self._gathered = self._gathered, []

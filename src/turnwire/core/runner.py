@@ -13,23 +13,21 @@ from typing import Any
 from msgspec import Struct, field
 
 from turnwire.core import metrics
-from turnwire.core.attendance import Attendance
-from turnwire.core.budget import Spending
+from turnwire.core.budget import Limits, Spending
 from turnwire.core.cancellation import cancelled
-from turnwire.core.compaction import TrimmedHistory
+from turnwire.core.codec import clean_text, now_ms
 from turnwire.core.contracts import (
     Accepted,
     Admission,
     Agent,
     Budget,
     Command,
-    Historian,
+    HistorySource,
     NewTurn,
     OnBusy,
     Store,
     takes_attachments,
 )
-from turnwire.core.encoding import clean_text
 from turnwire.core.errors import (
     AgentNotFoundError,
     AttachmentsNotTakenError,
@@ -38,14 +36,13 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnTakenError,
 )
+from turnwire.core.history import TrimmedHistory
 from turnwire.core.ids import new_id
-from turnwire.core.limits import Limits
 from turnwire.core.log import opening_events
-from turnwire.core.logged import now_ms
-from turnwire.core.sessions import new_session
-from turnwire.core.turns import TurnRecord
-from turnwire.core.waits import Waits
-from turnwire.core.working import TurnWorker
+from turnwire.core.presence import Presence
+from turnwire.core.suspension import PendingApprovals
+from turnwire.core.turns import TurnRecord, new_session
+from turnwire.core.worker import TurnWorker
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
@@ -78,18 +75,18 @@ class TurnRunner:
         store: Store,
         agents: Mapping[str, Agent],
         limits: Limits | None = None,
-        historian: Historian | None = None,
+        historian: HistorySource | None = None,
     ) -> None:
         self._store = store
         self._agents = agents
         self._limits = limits = limits or Limits()
         self._historian = historian or TrimmedHistory(store, limits.history_turns, limits.history_tokens)
         self._spending = Spending(store, limits.max_tokens_per_day)
-        self._waits = Waits(store, limits, lambda: self._worker.id)
+        self._waits = PendingApprovals(store, limits, lambda: self._worker.id)
         self._worker = TurnWorker(
             store, agents, limits, self._historian, self._spending, self._has_ended, self._waits.deny_overdue
         )
-        self._attendance = Attendance(store, lambda: self._worker.id, self._leave)
+        self._attendance = Presence(store, lambda: self._worker.id, self._leave)
         self._draining = False
         self.on_ended: list[Callable[[str], None]] = []
         """Called with the id of each turn that this process has ended, after that is committed: a hint, no promise."""

@@ -9,7 +9,9 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from turnwire.core.approvals import Resumption
+from turnwire.core.codec import now_ms
 from turnwire.core.events import CitationEvent, ErrorEvent, Outcome, Usage
+from turnwire.core.ids import new_id
 
 Phase = Literal["queued", "running", "waiting", "ended"]
 """A turn that waits does so for a person, and nobody runs it."""
@@ -114,3 +116,32 @@ class TurnState(Struct, kw_only=True, omit_defaults=True):
     usage: Usage | None = None
     error: ErrorEvent | None = None
     timings: dict[str, float] = field(default_factory=dict[str, float])
+
+
+# Sessions.
+
+
+_TITLE_LENGTH = 60
+
+
+class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    principal: str
+    created_at: int
+    updated_at: int
+    external_id: str | None = None
+    title: str | None = None
+    turn_count: int = 0
+
+
+def new_session(principal: str, external_id: str | None = None, title: str | None = None) -> Session:
+    now = now_ms()
+    return Session(
+        id=new_id(), principal=principal, external_id=external_id, title=title, created_at=now, updated_at=now
+    )
+
+
+def title_from(message: str) -> str:
+    """What a session is called until somebody names it: the start of its first message, on one line."""
+    line = " ".join(message.split())
+    return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…"

@@ -8,16 +8,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from turnwire.extensions.bus import EventBus
 from turnwire.extensions.contract import OnChunk, OnToolCall, Subscriber, Topic
-from turnwire.extensions.hosted import Hosted
+from turnwire.extensions.events import EventBus
+from turnwire.extensions.host import ExtensionHost
 from turnwire.extensions.router import MessageRouter
 
 
 class Context:
     def __init__(
         self,
-        hosted: Hosted,
+        hosted: ExtensionHost,
         router: MessageRouter,
         bus: EventBus,
         folder: Path,

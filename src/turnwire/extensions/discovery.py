@@ -22,7 +22,7 @@ PRIVATE_PACKAGE = "turnwire_ext"
 Source = Literal["folder", "pip", "bundled", "given"]
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class FoundExtension(Struct, frozen=True, kw_only=True):
     """An extension that is there, with its manifest, or with what is wrong with it."""
 
     id: str
@@ -40,9 +40,9 @@ def user_folder() -> Path:
     return Path(base) / "turnwire" / "extensions"
 
 
-def discover(folders: Sequence[Path]) -> list[Found]:
+def discover(folders: Sequence[Path]) -> list[FoundExtension]:
     """All there are, one of each id: a folder's before an installed one before a bundled one."""
-    chosen: dict[str, Found] = {}
+    chosen: dict[str, FoundExtension] = {}
     for found in (*_in_folders([*folders, user_folder()]), *_installed(), *_bundled()):
         winner = chosen.setdefault(found.id, found)
         if winner is not found and winner.folder != found.folder:
@@ -50,7 +50,7 @@ def discover(folders: Sequence[Path]) -> list[Found]:
     return list(chosen.values())
 
 
-def _in_folders(folders: Iterable[Path]) -> Iterable[Found]:
+def _in_folders(folders: Iterable[Path]) -> Iterable[FoundExtension]:
     for folder in folders:
         if (folder / FILE_NAME).is_file():
             yield _read(folder.resolve().name, "folder", f"{PRIVATE_PACKAGE}.{folder.resolve().name}", folder.resolve())
@@ -62,12 +62,12 @@ def _in_folders(folders: Iterable[Path]) -> Iterable[Found]:
             logger.warning("there is no folder %s to look for extensions in", folder)
 
 
-def _installed() -> Iterable[Found]:
+def _installed() -> Iterable[FoundExtension]:
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
         try:
             yield _read(point.name, "pip", point.value, _package_folder(point))
         except ManifestError as error:
-            yield Found(id=point.name, source="pip", package=point.value, problem=str(error))
+            yield FoundExtension(id=point.name, source="pip", package=point.value, problem=str(error))
 
 
 def _package_folder(point: EntryPoint) -> Path:
@@ -83,21 +83,23 @@ def _package_folder(point: EntryPoint) -> Path:
     return Path(places[0])
 
 
-def _bundled() -> Iterable[Found]:
+def _bundled() -> Iterable[FoundExtension]:
     channels = Path(__file__).parents[1] / "channels"
     for path in sorted(channels.iterdir()) if channels.is_dir() else ():
         if (path / FILE_NAME).is_file():
             yield _read(path.name, "bundled", f"turnwire.channels.{path.name}", path)
 
 
-def _read(expected_id: str, source: Source, package: str, folder: Path) -> Found:
+def _read(expected_id: str, source: Source, package: str, folder: Path) -> FoundExtension:
     manifest, problem = None, ""
     try:
         manifest = read_manifest(folder / FILE_NAME, expected_id)
     except ManifestError as error:
         problem = str(error)
-    return Found(id=expected_id, source=source, package=package, folder=folder, manifest=manifest, problem=problem)
+    return FoundExtension(
+        id=expected_id, source=source, package=package, folder=folder, manifest=manifest, problem=problem
+    )
 
 
-def _place(found: Found) -> str:
+def _place(found: FoundExtension) -> str:
     return {"pip": f"the package {found.package}", "bundled": "Turnwire"}.get(found.source, str(found.folder))

@@ -14,19 +14,17 @@ from typing import Any
 
 from turnwire.core.contracts import Agent, Store
 from turnwire.core.runner import TurnRunner
-from turnwire.extensions.asking import Enriched
-from turnwire.extensions.bounded import reason
-from turnwire.extensions.bus import EventBus
+from turnwire.extensions.calls import KernelLimits, reason
 from turnwire.extensions.channels import Channel
 from turnwire.extensions.context import Context
-from turnwire.extensions.deliveries import Deliveries
-from turnwire.extensions.discovery import Found, discover
-from turnwire.extensions.hosted import Hosted
+from turnwire.extensions.delivery import DeliveryRecords
+from turnwire.extensions.discovery import FoundExtension, discover
+from turnwire.extensions.events import EventBus
+from turnwire.extensions.host import ExtensionHost
 from turnwire.extensions.journal import Journal
-from turnwire.extensions.limits import KernelLimits
 from turnwire.extensions.loader import Loader
 from turnwire.extensions.manifest import Manifest
-from turnwire.extensions.router import MessageRouter
+from turnwire.extensions.router import EnrichedMessage, MessageRouter
 from turnwire.tools import Tool
 
 OfferTools = Callable[[Sequence[Tool]], None]
@@ -52,17 +50,17 @@ class Kernel:
         self._environment = environment
         self._limits = limits or KernelLimits()
         self._finds_installed = finds_installed
-        self._given: list[Hosted] = []
+        self._given: list[ExtensionHost] = []
         self._journal = Journal(data if keeps else None)
         self.bus = EventBus(self._journal, self._limits)
-        deliveries = Deliveries(self._journal, self._limits.session_timeout)
+        deliveries = DeliveryRecords(self._journal, self._limits.session_timeout)
         self.router = MessageRouter(store, runner, deliveries, self.bus, self._limits)
         self.loader = Loader(self._limits, environment)
         self.tools: dict[str, Tool] = {}
         """What the extensions' tools are called."""
 
     @property
-    def extensions(self) -> Mapping[str, Hosted]:
+    def extensions(self) -> Mapping[str, ExtensionHost]:
         """In the order they start, those that failed among them."""
         return self.loader.hosted
 
@@ -70,7 +68,9 @@ class Kernel:
         """Adds an extension that is an object already, before `load`; `fields` are those of its manifest."""
         given = {"name": id, "version": "0", "api": "1", "entrypoint": "main:Given", **fields}
         manifest = Manifest.model_validate({"id": id, **given})
-        self._given.append(Hosted(Found(id=id, source="given", package="", manifest=manifest), extension))
+        self._given.append(
+            ExtensionHost(FoundExtension(id=id, source="given", package="", manifest=manifest), extension)
+        )
 
     async def load(self, agents: dict[str, Agent], as_agent: Callable[[Any], Agent], offer_tools: OfferTools) -> None:
         """Imports and initializes all there are. Their agents join `agents`, which learn what extensions know.
@@ -90,7 +90,7 @@ class Kernel:
         if self.tools:
             offer_tools(list(self.tools.values()))
         if self.router.asker.providers:
-            agents.update({name: Enriched(agent) for name, agent in agents.items()})
+            agents.update({name: EnrichedMessage(agent) for name, agent in agents.items()})
 
     async def start(self) -> None:
         """Starts them, and takes up what an earlier process has not brought to their channels."""
@@ -113,7 +113,7 @@ class Kernel:
         self.loader.arrange(discover(self._folders) if self._finds_installed else [], self._given)
         self.loader.import_all()
 
-    def _context(self, hosted: Hosted) -> Context:
+    def _context(self, hosted: ExtensionHost) -> Context:
         # Before it is started: a channel may bring a message while it starts.
         if "channel" in hosted.provides:
             self.router.channels[hosted.id] = Channel(
@@ -125,7 +125,7 @@ class Kernel:
             )
         return Context(hosted, self.router, self.bus, self._data / hosted.id, self._environment)
 
-    def _take_in(self, hosted: Hosted, agents: dict[str, Agent], as_agent: Callable[[Any], Agent]) -> None:
+    def _take_in(self, hosted: ExtensionHost, agents: dict[str, Agent], as_agent: Callable[[Any], Agent]) -> None:
         extension: Any = hosted.extension
         if "context" in hosted.provides:
             self.router.asker.providers[hosted.id] = extension

@@ -7,37 +7,172 @@ by the next process.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from turnwire.core.contracts import Store
-from turnwire.core.encoding import clean_text
-from turnwire.core.errors import NotFoundError, ShuttingDownError, TurnwireError
+from turnwire.core.codec import clean_text
+from turnwire.core.contracts import Accepted, Agent, OnCrash, Store, repeats, resumes, takes_attachments
+from turnwire.core.errors import (
+    AgentError,
+    NotFoundError,
+    SessionExistsError,
+    SessionNotFoundError,
+    ShuttingDownError,
+    TurnwireError,
+)
+from turnwire.core.events import Event
 from turnwire.core.ids import new_id
-from turnwire.core.runner import TurnRunner
-from turnwire.extensions.asking import Asker
-from turnwire.extensions.bounded import Background, call
-from turnwire.extensions.bus import EventBus
-from turnwire.extensions.carrying import Carrier, Errand, Lane
-from turnwire.extensions.channels import Channel
-from turnwire.extensions.contract import OnChunk, OnToolCall, StreamStep
-from turnwire.extensions.deliveries import Deliveries, Delivery
-from turnwire.extensions.following import Listener
-from turnwire.extensions.invoking import Invoker
-from turnwire.extensions.limits import KernelLimits
-from turnwire.extensions.texts import error_text, final_text
+from turnwire.core.runner import TurnRequest, TurnRunner
+from turnwire.core.turns import Turn, TurnState
+from turnwire.extensions.calls import Background, KernelLimits, call, reason
+from turnwire.extensions.channels import Channel, TurnListener, error_text, final_text
+from turnwire.extensions.contract import ContextProvider, OnChunk, OnToolCall, StreamStep
+from turnwire.extensions.delivery import Delivery, DeliveryQueue, DeliveryRecords, PendingDelivery, UserQueue
+from turnwire.extensions.events import EventBus
+
+# Asks an agent in the name of somebody: finds their session, adds what extensions know, starts the turn.
+
 
 logger = logging.getLogger("turnwire.extensions")
+
+CONTEXT = "context"
+
+
+class TurnStarter:
+    def __init__(self, store: Store, runner: TurnRunner, timeout: float) -> None:
+        self._store = store
+        self._runner = runner
+        self._timeout = timeout
+        self.providers: dict[str, ContextProvider] = {}
+        """By the ids of their extensions."""
+
+    async def ask(
+        self,
+        text: str,
+        *,
+        principal: str,
+        session: str,
+        agent_id: str | None,
+        channel: str,
+        key: str | None = None,
+    ) -> Accepted:
+        """Starts a turn, or joins the one that this key has started. Raises what `TurnRunner.start` raises."""
+        context = await self._context(text, agent_id)
+        while True:
+            session_id = await self._session_id(principal, session)
+            request = TurnRequest(
+                principal=principal,
+                message=text,
+                session_id=session_id,
+                session_external_id=session if session_id is None else None,
+                agent=agent_id,
+                channel=channel,
+                idempotency_key=key,
+                options={CONTEXT: context} if context else {},
+            )
+            try:
+                return await self._runner.start(request)
+            except SessionExistsError:
+                continue  # Somebody has made it meanwhile.
+
+    async def _session_id(self, principal: str, session: str) -> str | None:
+        try:
+            return (await self._store.find_session(principal, session)).id
+        except SessionNotFoundError:
+            return None
+
+    async def _context(self, prompt: str, agent_id: str | None) -> str:
+        """What the extensions know about it. One that fails or is slow is done without."""
+        found = await asyncio.gather(
+            *(self._ask_provider(name, one, prompt, agent_id) for name, one in self.providers.items())
+        )
+        return "\n\n".join(filter(None, found))
+
+    async def _ask_provider(self, name: str, provider: ContextProvider, prompt: str, agent_id: str | None) -> str:
+        try:
+            found: Any = await call(self._timeout, provider.get_context, prompt, agent_id)
+        except Exception as error:
+            logger.warning("get_context of %r failed: %s; the agent is asked without it", name, reason(error))
+            return ""
+        return found.strip() if isinstance(found, str) else ""
+
+
+class EnrichedMessage:
+    """An agent that reads, before the message, what extensions know about it. The log keeps the user's own words."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.takes_attachments = takes_attachments(agent)
+        self.on_crash: OnCrash = "resume" if resumes(agent) else "close"
+
+    def repeats(self, tool: str) -> bool:
+        return repeats(self.agent, tool)
+
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        if context := turn.options.get(CONTEXT):
+            turn = replace(turn, message=f"{context}\n\n{turn.message}")
+        return self.agent.answer(turn)
+
+
+# Asks an agent on an extension's own behalf, in a session of its own, and waits for the answer.
+
+
+_OWN = "self"
+
+
+class Invoker:
+    def __init__(
+        self, store: Store, runner: TurnRunner, asker: TurnStarter, deliveries: DeliveryRecords, background: Background
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._asker = asker
+        self._deliveries = deliveries
+        self._background = background
+
+    async def invoke(self, prompt: str, agent_id: str | None, owner: str, listener: TurnListener) -> str:
+        session = await self._deliveries.conversation(owner, _OWN)
+        starting = self._background.run(
+            self._asker.ask(
+                prompt.strip(), principal=f"extension:{owner}", session=session, agent_id=agent_id, channel=owner
+            )
+        )
+        try:
+            state = await listener.hear(self._store, (await asyncio.shield(starting)).record.id)
+        except BaseException as error:
+            # Nobody else waits for this answer.
+            self._background.run(self._abandon(starting))
+            if isinstance(error, TurnwireError) and not isinstance(error, AgentError):
+                raise AgentError(str(error), code=error.code) from error
+            raise
+        return _completed(state)
+
+    async def _abandon(self, starting: asyncio.Task[Accepted]) -> None:
+        # It may have been accepted in the very moment that its caller left.
+        with suppress(TurnwireError):
+            await self._runner.cancel((await starting).record.id)
+
+
+def _completed(state: TurnState) -> str:
+    if state.outcome == "completed":
+        return state.text
+    if state.outcome == "cancelled":
+        raise AgentError("The answer was stopped before it was complete.", code="cancelled")
+    if state.error is None:
+        raise AgentError("The answer was not completed.")
+    raise AgentError(state.error.error, code=state.error.code, retryable=state.error.retryable)
+
 
 T = TypeVar("T")
 
 
 class MessageRouter:
     def __init__(
-        self, store: Store, runner: TurnRunner, deliveries: Deliveries, bus: EventBus, limits: KernelLimits
+        self, store: Store, runner: TurnRunner, deliveries: DeliveryRecords, bus: EventBus, limits: KernelLimits
     ) -> None:
         self._store = store
         self._runner = runner
@@ -46,8 +181,8 @@ class MessageRouter:
         self._limits = limits
         self._background = Background()
         self.channels: dict[str, Channel] = {}
-        self.asker = Asker(store, runner, limits.extension_timeout)
-        self._carrier = Carrier(store, self.channels, deliveries, bus, limits)
+        self.asker = TurnStarter(store, runner, limits.extension_timeout)
+        self._carrier = DeliveryQueue(store, self.channels, deliveries, bus, limits)
         self._invoker = Invoker(store, runner, self.asker, deliveries, self._background)
 
     async def handle_user_message(
@@ -80,7 +215,7 @@ class MessageRouter:
 
     async def invoke_agent(self, prompt: str, agent_id: str | None = None, *, owner: str = "kernel") -> str:
         """Asks the agent on an extension's own behalf, in a session of its own. Raises AgentError."""
-        return await self._invoker.invoke(prompt, agent_id, owner, Listener())
+        return await self._invoker.invoke(prompt, agent_id, owner, TurnListener())
 
     async def invoke_agent_streamed(
         self,
@@ -103,7 +238,7 @@ class MessageRouter:
             if on_tool_call is not None and step.kind == "tool" and step.phase == "started":
                 await call(self._limits.channel_timeout, on_tool_call, step.name)
 
-        return await self._invoker.invoke(prompt, agent_id, owner, Listener(chunk, step))
+        return await self._invoker.invoke(prompt, agent_id, owner, TurnListener(chunk, step))
 
     async def cancel(self, channel_id: str, user_id: str) -> bool:
         """Stops what is answered for this user and what waits behind it. It takes no lock, so nothing is in its way."""
@@ -150,7 +285,7 @@ class MessageRouter:
 
     async def _take(
         self, key: str, channel_id: str, user_id: str, principal: str, agent_id: str | None, text: str
-    ) -> Errand | str:
+    ) -> PendingDelivery | str:
         """The errand of a message, or the answer of one that has had its answer."""
         async with self._carrier.taking(channel_id, user_id) as lane:
             delivery, is_new = await self._deliveries.take(
@@ -163,9 +298,9 @@ class MessageRouter:
                 return await self._past_answer(delivery)
             return self._underway(delivery) or await self._begin(lane, delivery, is_resumed=True)
 
-    async def _begin(self, lane: Lane, delivery: Delivery, *, is_resumed: bool = False) -> Errand:
+    async def _begin(self, lane: UserQueue, delivery: Delivery, *, is_resumed: bool = False) -> PendingDelivery:
         """Starts the turn, unless it was started before, and puts its answer on the way."""
-        errand = Errand(delivery, is_resumed=is_resumed)
+        errand = PendingDelivery(delivery, is_resumed=is_resumed)
         lane.errands.append(errand)
         try:
             if delivery.turn_id is None:
@@ -182,7 +317,7 @@ class MessageRouter:
         self._carrier.carry(errand)
         return errand
 
-    async def _start(self, errand: Errand) -> None:
+    async def _start(self, errand: PendingDelivery) -> None:
         delivery = errand.delivery
         accepted = await self.asker.ask(
             delivery.text,
@@ -197,7 +332,7 @@ class MessageRouter:
         if errand.is_cancelled:
             await self._runner.cancel(accepted.record.id)
 
-    def _underway(self, delivery: Delivery) -> Errand | None:
+    def _underway(self, delivery: Delivery) -> PendingDelivery | None:
         errands = self._carrier.errands(delivery.channel_id, delivery.user_id)
         return next((errand for errand in errands if errand.delivery.key == delivery.key), None)
 

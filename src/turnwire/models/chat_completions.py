@@ -13,9 +13,9 @@ from msgspec import Struct
 from turnwire.core.events import ReasoningEvent, UsageEvent
 from turnwire.core.ids import new_id
 from turnwire.core.turns import Message
-from turnwire.models import spelling
+from turnwire.models import tool_schema
 from turnwire.models.contract import Piece, ToolSpec, ToolWish
-from turnwire.models.failures import unfinished
+from turnwire.models.errors import unfinished
 
 # The last two are how Hugging Face's server says "stop".
 _WHOLE = frozenset({"stop", "tool_calls", "function_call", "eos_token", "stop_sequence"})
@@ -28,7 +28,7 @@ def chat_request(
     tools: Sequence[ToolSpec],
     schema: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    system = [{"role": "system", "content": spelling.text(instructions)}] if instructions else []
+    system = [{"role": "system", "content": tool_schema.text(instructions)}] if instructions else []
     request: dict[str, Any] = {
         "model": model,
         "messages": [*system, *map(_message, messages)],
@@ -36,20 +36,24 @@ def chat_request(
         "stream_options": {"include_usage": True},
     }
     if tools:
-        request["tools"] = [{"type": "function", "function": spelling.function(tool)} for tool in tools]
+        request["tools"] = [{"type": "function", "function": tool_schema.function(tool)} for tool in tools]
     if schema is not None:
-        request["response_format"] = {"type": "json_schema", "json_schema": spelling.json_schema(schema)}
+        request["response_format"] = {"type": "json_schema", "json_schema": tool_schema.json_schema(schema)}
     return request
 
 
 def _message(message: Message) -> dict[str, Any]:
-    content = spelling.text(message.content)
+    content = tool_schema.text(message.content)
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.call_id or "", "content": content}
     if not message.tool_calls:
         return {"role": message.role, "content": content}
     calls = [
-        {"id": call.call_id, "type": "function", "function": {"name": call.tool, "arguments": spelling.arguments(call)}}
+        {
+            "id": call.call_id,
+            "type": "function",
+            "function": {"name": call.tool, "arguments": tool_schema.arguments(call)},
+        }
         for call in message.tool_calls
     ]
     # Some servers refuse an empty text beside tool calls; all of them take null.
@@ -80,24 +84,24 @@ class _Choice(Struct):
     finish_reason: str | None = None
 
 
-class _InputDetails(Struct):
+class _ChatInputDetails(Struct):
     cached_tokens: int | None = None
 
 
-class _OutputDetails(Struct):
+class _ChatOutputDetails(Struct):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct):
+class _ChatUsage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _InputDetails | None = None
-    completion_tokens_details: _OutputDetails | None = None
+    prompt_tokens_details: _ChatInputDetails | None = None
+    completion_tokens_details: _ChatOutputDetails | None = None
 
 
 class _Chunk(Struct):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: _ChatUsage | None = None
 
 
 class _OpenCall(Struct):
@@ -116,7 +120,7 @@ class ChatReader:
         self.finished = False
         self._model = model
         self._calls: list[_OpenCall] = []
-        self._usage: _Usage | None = None
+        self._usage: _ChatUsage | None = None
         self._reason: str | None = None
 
     def read(self, plain: object) -> Iterator[Piece]:
@@ -168,7 +172,7 @@ class ChatReader:
         return self._calls[-1]
 
 
-def _usage_event(model: str, usage: _Usage) -> UsageEvent:
+def _usage_event(model: str, usage: _ChatUsage) -> UsageEvent:
     given, written = usage.prompt_tokens_details, usage.completion_tokens_details
     return UsageEvent(
         model=model,

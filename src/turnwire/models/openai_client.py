@@ -14,11 +14,11 @@ from turnwire.core.errors import ModelUnusableError
 from turnwire.core.turns import Message
 from turnwire.models.chat_completions import ChatReader, chat_request
 from turnwire.models.contract import Piece, ToolSpec
-from turnwire.models.failures import explain
+from turnwire.models.errors import explain
 from turnwire.models.responses import ResponsesReader, responses_request
 
 
-class _Reader(Protocol):
+class _StreamReader(Protocol):
     """What both APIs' readers do: pieces from chunks, and at the end either the last of them or an error."""
 
     finished: bool
@@ -55,7 +55,7 @@ class OpenAIModel:
         self._failures = (openai.OpenAIError, ValueError)
         self._path = "/chat/completions" if api == "chat" else "/responses"
         self._request = chat_request if api == "chat" else responses_request
-        self._reader: Callable[[str], _Reader] = ChatReader if api == "chat" else ResponsesReader
+        self._reader: Callable[[str], _StreamReader] = ChatReader if api == "chat" else ResponsesReader
         self._chunks = openai.AsyncStream[object]
 
     async def stream(

@@ -13,9 +13,9 @@ from turnwire.core.errors import ModelError
 from turnwire.core.events import ReasoningEvent, UsageEvent
 from turnwire.core.ids import new_id
 from turnwire.core.turns import Message
-from turnwire.models import spelling
+from turnwire.models import tool_schema
 from turnwire.models.contract import Piece, ToolSpec, ToolWish
-from turnwire.models.failures import reported, unfinished
+from turnwire.models.errors import reported, unfinished
 
 
 def responses_request(
@@ -32,24 +32,24 @@ def responses_request(
         "store": False,
     }
     if instructions:
-        request["instructions"] = spelling.text(instructions)
+        request["instructions"] = tool_schema.text(instructions)
     if tools:
         # Here, unlike in Chat Completions, a tool is strict unless it says that it is not.
-        request["tools"] = [{"type": "function", **spelling.function(tool), "strict": False} for tool in tools]
+        request["tools"] = [{"type": "function", **tool_schema.function(tool), "strict": False} for tool in tools]
     if schema is not None:
-        request["text"] = {"format": {"type": "json_schema", **spelling.json_schema(schema)}}
+        request["text"] = {"format": {"type": "json_schema", **tool_schema.json_schema(schema)}}
     return request
 
 
 def _items(message: Message) -> Iterator[dict[str, Any]]:
-    content = spelling.text(message.content)
+    content = tool_schema.text(message.content)
     if message.role == "tool":
         yield {"type": "function_call_output", "call_id": message.call_id or "", "output": content}
         return
     if content or not message.tool_calls:
         yield {"type": "message", "role": message.role, "content": content}
     for call in message.tool_calls:
-        wish = {"call_id": call.call_id, "name": call.tool, "arguments": spelling.arguments(call)}
+        wish = {"call_id": call.call_id, "name": call.tool, "arguments": tool_schema.arguments(call)}
         yield {"type": "function_call", **wish}
 
 
@@ -68,19 +68,19 @@ class _ItemEvent(Struct):
     item: _Item
 
 
-class _InputDetails(Struct):
+class _ResponseInputDetails(Struct):
     cached_tokens: int | None = None
 
 
-class _OutputDetails(Struct):
+class _ResponseOutputDetails(Struct):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct):
+class _ResponseUsage(Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
+    input_tokens_details: _ResponseInputDetails | None = None
+    output_tokens_details: _ResponseOutputDetails | None = None
 
 
 class _Trouble(Struct):
@@ -94,7 +94,7 @@ class _Incomplete(Struct):
 
 
 class _Response(Struct):
-    usage: _Usage | None = None
+    usage: _ResponseUsage | None = None
     error: _Trouble | None = None
     incomplete_details: _Incomplete | None = None
 
@@ -114,7 +114,7 @@ class ResponsesReader:
         self.finished = False
         self._model = model
         self._wishes: list[ToolWish] = []
-        self._usage: _Usage | None = None
+        self._usage: _ResponseUsage | None = None
         self._reason: str | None = None
 
     def read(self, plain: object) -> Iterator[Piece]:
@@ -156,7 +156,7 @@ def _given_up(trouble: _Trouble) -> ModelError:
     return reported(trouble.code, trouble.type, trouble.message or "")
 
 
-def _usage_event(model: str, usage: _Usage) -> UsageEvent:
+def _usage_event(model: str, usage: _ResponseUsage) -> UsageEvent:
     given, written = usage.input_tokens_details, usage.output_tokens_details
     return UsageEvent(
         model=model,

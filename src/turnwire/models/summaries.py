@@ -13,11 +13,11 @@ from weakref import WeakValueDictionary
 
 from msgspec import json
 
-from turnwire.core.compaction import LEFT_OUT, Exchange, arguments, clip, estimate, exchanges, fit, size, trim
 from turnwire.core.contracts import TurnStore
 from turnwire.core.emit import emit
 from turnwire.core.errors import ModelError
 from turnwire.core.events import StatusEvent, UsageEvent
+from turnwire.core.history import LEFT_OUT, Exchange, arguments, clip, estimate, exchanges, fit, size, trim
 from turnwire.core.turns import Message, TurnRecord, TurnState
 from turnwire.models.contract import Model
 

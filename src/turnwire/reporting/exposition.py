@@ -13,7 +13,7 @@ from turnwire.core.metrics import ALL, Counter, Histogram
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Reading(Struct, frozen=True):
+class MetricReading(Struct, frozen=True):
     """A number as it is now, read when somebody asks for it."""
 
     name: str
@@ -23,7 +23,7 @@ class Reading(Struct, frozen=True):
     kind: str = "gauge"
 
 
-def render(readings: Iterable[Reading]) -> str:
+def render(readings: Iterable[MetricReading]) -> str:
     """All that this process counts, and these readings. Those of one name stand together."""
     lines: list[str] = []
     last = ""

@@ -13,7 +13,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from turnwire.core.context import current_turn
+from turnwire.core.emit import current_turn
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field, to_builtins
 
+from turnwire.core.codec import TOKEN_BODY, LoggedEvent
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -29,8 +30,7 @@ from turnwire.core.events import (
     Usage,
     UsageEvent,
 )
-from turnwire.core.fold import add_usage
-from turnwire.core.logged import TOKEN_BODY, LoggedEvent
+from turnwire.core.state import add_usage
 
 Attributes = dict[str, Any]
 Path = tuple[str, ...]
@@ -39,7 +39,7 @@ Path = tuple[str, ...]
 _PROVIDER = {"gen_ai.provider.name": "turnwire"}
 
 
-class Mark(Struct):
+class SpanEvent(Struct):
     name: str
     at: int
     attributes: Attributes
@@ -55,7 +55,7 @@ class Span(Struct, eq=False):
     parent: "Span | None" = None
     ended_at: int = 0
     error: str | None = None
-    marks: list[Mark] = field(default_factory=list[Mark])
+    marks: list[SpanEvent] = field(default_factory=list[SpanEvent])
 
 
 def spans_of(events: Iterable[LoggedEvent], *, content: bool = False) -> list[Span]:
@@ -195,7 +195,7 @@ class _Tracing:
         self._resumed_at[path] = at
 
     def _mark(self, name: str, at: int, about: Attributes) -> None:
-        self._root.marks.append(Mark(name, at, about))
+        self._root.marks.append(SpanEvent(name, at, about))
 
     def _end(self, event: DoneEvent) -> None:
         about = self._root.attributes

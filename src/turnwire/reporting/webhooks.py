@@ -21,11 +21,10 @@ import msgspec
 from msgspec import Struct
 
 from turnwire.core import metrics
+from turnwire.core.codec import now_ms, time_text
 from turnwire.core.contracts import Notice, Store
 from turnwire.core.errors import NotFoundError, StoreError
-from turnwire.core.logged import now_ms
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.reporting.times import time_text
 
 logger = logging.getLogger("turnwire.webhooks")
 

@@ -1,9 +1,8 @@
 """Answers with proof: documents, their index, and what is found, judged and quoted from it.
 
 `documents` reads files into passages, `index` keeps and searches them, `embedding` compares by meaning.
-On top of that, one step of a turn each: `collecting` finds evidence (by the `agent_loop` of a model, or by
-itself), `review` judges it, `synthesis` writes the answer from it. `agent` puts them together, `librarian`
-keeps the documents up to date.
+Each step of a turn has a module: `collection` finds evidence (with a model's tool calls, or without a model), `review`
+judges it, `synthesis` writes the answer from it. `agent` puts them together; `indexer` keeps the index up to date.
 """
 
 from importlib import import_module
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from turnwire.retrieval.agent import RetrievalAgent
-    from turnwire.retrieval.collecting import collect_evidence
+    from turnwire.retrieval.collection import collect_evidence
     from turnwire.retrieval.evidence import Evidence, RetrievalResult
     from turnwire.retrieval.index.library import Library
-    from turnwire.retrieval.searching import Searcher
+    from turnwire.retrieval.index.searcher import Searcher
     from turnwire.retrieval.synthesis import stream_synthesis
 
 __all__ = [
@@ -33,8 +32,8 @@ _HOMES = {
     "Library": "index.library",
     "RetrievalAgent": "agent",
     "RetrievalResult": "evidence",
-    "Searcher": "searching",
-    "collect_evidence": "collecting",
+    "Searcher": "index.searcher",
+    "collect_evidence": "collection",
     "stream_synthesis": "synthesis",
 }
 

@@ -8,12 +8,11 @@ from turnwire.core.errors import ModelError
 from turnwire.core.events import Event, ResponseEvent, StatusEvent
 from turnwire.core.turns import Turn
 from turnwire.models.contract import Model
-from turnwire.retrieval.agent_loop import AgentLoop
 from turnwire.retrieval.citations import MarkerStream
-from turnwire.retrieval.collecting import LIMIT, Collecting, collect_evidence, match_question
-from turnwire.retrieval.gathering import Gathering
+from turnwire.retrieval.collection import LIMIT, AgentLoop, Collecting, collect_evidence, match_question
+from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, ANSWER_DIRECTLY
-from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.search import Gathering
 from turnwire.retrieval.synthesis import NO_ANSWER, explain, removed_markers, stream_fallback, stream_synthesis
 
 Notices = Callable[[], AsyncIterator[str]]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from turnwire.core.encoding import clean_text
+from turnwire.core.codec import clean_text
 from turnwire.core.events import CitationEvent
 from turnwire.retrieval.evidence import Evidence, cite
 from turnwire.retrieval.index.terms import STOP_WORDS, stem, words

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from turnwire.core.events import CitationEvent, Hit
 from turnwire.retrieval.index.records import Passage
-from turnwire.retrieval.matching import Matcher
+from turnwire.retrieval.sentences import Matcher
 
 _RANK_CONSTANT = 60
 _SNIPPET = 300

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from turnwire.retrieval.citations import MARKER
-from turnwire.retrieval.definitions import asks_what, defines
 from turnwire.retrieval.evidence import Evidence
 from turnwire.retrieval.index.terms import stems, words
-from turnwire.retrieval.matching import Matcher
-from turnwire.retrieval.sentences import sentence_spans
+from turnwire.retrieval.sentences import Matcher, asks_what, defines, sentence_spans
 
 _PRIOR = 0.5
 _SAME = 0.7

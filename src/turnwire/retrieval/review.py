@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from msgspec import Struct, structs
 
-from turnwire.core.encoding import clean_text
+from turnwire.core.codec import clean_text
 from turnwire.core.errors import ModelError
 from turnwire.core.events import UsageEvent
 from turnwire.core.turns import Message
 from turnwire.models.contract import Model
 from turnwire.retrieval.evidence import Evidence
 from turnwire.retrieval.index.terms import STOP_WORDS, words
-from turnwire.retrieval.matching import Matcher
 from turnwire.retrieval.prompts import REVIEW_INSTRUCTIONS, REVIEW_SCHEMA, passages_json
+from turnwire.retrieval.sentences import Matcher
 
 ENOUGH = 0.5
 # Only English words that merely ask are known and left out; elsewhere they count, and are seldom in the answer.
@@ -89,7 +89,7 @@ def _longest_phrase(question: str) -> str:
     return " ".join(longest) if len(longest) < len(list(words(question))) else ""
 
 
-class _Reply(Struct):
+class _ReviewReply(Struct):
     sufficient: bool
     keep: list[int] = []
     missing: list[str] = []
@@ -125,7 +125,7 @@ def _checked(text: str, matcher: Matcher, evidence: Sequence[Evidence]) -> Judge
     # Small models wrap JSON in prose or in a fence.
     start, end = text.find("{"), text.rfind("}")
     try:
-        reply = msgspec.json.decode(text[start : end + 1].encode("utf-8", "replace"), type=_Reply)
+        reply = msgspec.json.decode(text[start : end + 1].encode("utf-8", "replace"), type=_ReviewReply)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise ModelError("The model's review was not of the form asked for.", "bad_answer") from error
     there = [one.index for one in evidence]

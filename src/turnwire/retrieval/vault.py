@@ -22,14 +22,14 @@ from turnwire.core.events import CitationEvent, Event, StatusEvent
 from turnwire.core.turns import Turn
 from turnwire.retrieval.agent import Notices
 from turnwire.retrieval.citations import MarkerStream
-from turnwire.retrieval.documents.chunks import cut
-from turnwire.retrieval.documents.reading import parse
+from turnwire.retrieval.documents.document import cut
+from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.evidence import Evidence, EvidenceBook
-from turnwire.retrieval.gathering import LONGEST_QUERY, reading_index
 from turnwire.retrieval.index.records import Document, Passage
-from turnwire.retrieval.index.writing import document_id
+from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.index.writer import document_id
 from turnwire.retrieval.prompts import spoken
-from turnwire.retrieval.searching import Searcher
+from turnwire.retrieval.search import LONGEST_QUERY, reading_index
 from turnwire.retrieval.synthesis import removed_markers
 from turnwire.tools.vault import Vault
 

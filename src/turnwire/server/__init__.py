@@ -1,5 +1,1 @@
-"""The HTTP server: `Turnwire` is the whole of it, as a library or behind `turnwire serve`."""
-
-from turnwire.server.turnwire import Turnwire
-
-__all__ = ["Turnwire"]
+"""The HTTP toolkit: routing, authentication, errors, pages and streams. It knows no client protocol."""

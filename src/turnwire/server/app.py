@@ -9,19 +9,19 @@ import logging
 from contextlib import suppress
 from typing import Any
 
+from turnwire.app import Turnwire
 from turnwire.core.errors import TurnwireError
+from turnwire.server.api.app import build_api
 from turnwire.server.errors import HttpError, http_error, internal_error
+from turnwire.server.exchange import OpenStream
 from turnwire.server.guard import Guard, Headers, header_map
-from turnwire.server.openai_errors import in_dialect
+from turnwire.server.messages import path_of
 from turnwire.server.pages import read_pages, send_page
-from turnwire.server.requests import path_of
-from turnwire.server.responses import respond, respond_json
-from turnwire.server.routes.api import build_api
-from turnwire.server.routes.exchange import OpenStream
-from turnwire.server.routes.sockets import OpenSocket, open_socket
-from turnwire.server.routes.table import RouteTable
+from turnwire.server.payloads import respond, respond_json
+from turnwire.server.router import RouteTable
+from turnwire.server.sockets import OpenSocket, open_socket
 from turnwire.server.streams.connection import Receive, Send
-from turnwire.server.turnwire import Turnwire
+from turnwire.wires.openai.messages import in_dialect
 
 logger = logging.getLogger("turnwire.server")
 

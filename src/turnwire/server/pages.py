@@ -16,7 +16,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from turnwire.server.guard import Headers
-from turnwire.server.responses import respond
+from turnwire.server.payloads import respond
 from turnwire.server.streams.connection import Send
 
 FOLDER = Path(__file__).parent / "page"

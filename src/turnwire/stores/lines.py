@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 
-from turnwire.core.logged import LoggedEvent
+from turnwire.core.codec import LoggedEvent
 
 
 def to_lines(events: Sequence[LoggedEvent]) -> bytes:

@@ -3,12 +3,10 @@
 `McpServer` brings those of an MCP server.
 """
 
-from turnwire.tools.arguments import read_arguments
-from turnwire.tools.declaring import Tool, tool
-from turnwire.tools.fetching import FetchLimits, fetch_tool, fetch_url
+from turnwire.tools.declaration import Tool, Toolset, open_toolsets, read_arguments, tool
+from turnwire.tools.fetch import FetchLimits, fetch_tool, fetch_url
+from turnwire.tools.invocation import ToolOutcome, progress, run_tool, running_call
 from turnwire.tools.mcp import McpServer
-from turnwire.tools.running import ToolOutcome, progress, run_tool, running_call
-from turnwire.tools.toolset import Toolset, open_toolsets
 
 __all__ = [
     "FetchLimits",

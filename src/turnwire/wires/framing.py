@@ -4,7 +4,7 @@ Lines end with LF alone, a frame has one `data` line, and `data` is a line of AS
 client's line splitter can find a border where there is none.
 """
 
-from turnwire.core.encoding import ascii_json
+from turnwire.core.codec import ascii_json
 
 COMMENT_HEARTBEAT = b": hb\n\n"
 DONE = b"data: [DONE]\n\n"

@@ -8,8 +8,8 @@ import pyte
 from pyte import modes
 from rich.console import Console, RenderableType
 
-from turnwire.channels.console.rendering import LiveView
 from turnwire.channels.console.screen import Screen
+from turnwire.channels.console.view import LiveView
 
 SIZES = ((80, 24), (40, 15), (200, 50))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwire.channels.console.blocks import Blocks
+from turnwire.channels.console.markdown import Blocks
 
 PIECES = (
     "word", "two words", "#", "# ", "## Title", "\n", "\n\n", "\n\n\n", "- ", "- item", "1. one", "  ", "    ", "> ",

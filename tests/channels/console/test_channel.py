@@ -19,8 +19,8 @@ from rich.console import Console
 from tests.channels.console.emulator import Terminal
 from tests.extensions.building import running, write_extension
 from tests.serving import Puppet, saying, until, within
+from turnwire.channels.console.channel import ConsoleChannel
 from turnwire.channels.console.keyboard import Keyboard
-from turnwire.channels.console.main import ConsoleChannel
 from turnwire.channels.console.screen import Screen
 from turnwire.core.events import HandoffEvent, StatusEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent
 from turnwire.extensions.contract import ApprovalAsk, StreamStep

@@ -10,9 +10,9 @@ import pytest
 from tests.channels.console.emulator import Terminal
 from tests.serving import PATIENCE, until, within
 from turnwire.channels.console.conversation import Conversation, Left
+from turnwire.channels.console.hosts import Patience, RemoteHost, Server
 from turnwire.channels.console.keyboard import Keyboard
-from turnwire.channels.console.remote import Patience, RemoteHost, Server
-from turnwire.core.encoding import encode_event
+from turnwire.core.codec import encode_event
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,

@@ -3,7 +3,7 @@
 import io
 import json
 
-from turnwire.channels.console.plain import JsonView, PlainView
+from turnwire.channels.console.view import JsonView, PlainView
 
 
 def test_the_answer_is_what_the_agent_wrote_to_the_letter() -> None:

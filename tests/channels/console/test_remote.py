@@ -11,8 +11,7 @@ import pytest
 
 from tests.serving import PATIENCE, Puppet, listen, quick_settings, saying, serving, until, within
 from turnwire import Turnwire
-from turnwire.channels.console.hosts import Found, Heard, HostError, Lost, Noted
-from turnwire.channels.console.remote import Patience, RemoteHost, Server
+from turnwire.channels.console.hosts import FoundTurn, Heard, HostError, Lost, Noted, Patience, RemoteHost, Server
 from turnwire.core.events import TokenEvent
 
 QUICK = Patience(seconds=2, pause=0.05, silence=1)
@@ -111,7 +110,7 @@ async def test_a_connection_that_breaks_again_and_again_doubles_and_loses_nothin
         told = await heard(host)
         assert text_of(told) == "".join(words)
         assert sum(isinstance(one, Lost) for one in told) >= 3
-        assert sum(isinstance(one, Found) for one in told) >= 3
+        assert sum(isinstance(one, FoundTurn) for one in told) >= 3
         assert await server.written() == (1, 1)
 
 
@@ -144,7 +143,7 @@ async def test_a_stream_that_the_server_ends_is_gone_on_with_and_nobody_is_troub
         part.end()
         told = await within(hearing)
         assert text_of(told) == "One two."
-        assert not any(isinstance(one, Lost | Found) for one in told)
+        assert not any(isinstance(one, Lost | FoundTurn) for one in told)
 
 
 async def test_a_turn_is_stopped_where_it_runs(tmp_path: Path) -> None:
@@ -247,7 +246,7 @@ async def test_a_server_that_sends_away_and_is_gone_is_told_as_lost() -> None:
         return STREAM + TOKEN + DONE if len(tries) > 3 else b"HTTP/1.1 503 Busy\r\n\r\n"
 
     async with scripted(answer) as url, host_of(url) as host:
-        assert [type(one) for one in await heard(host)] == [Heard, Lost, Found, Heard, Heard]
+        assert [type(one) for one in await heard(host)] == [Heard, Lost, FoundTurn, Heard, Heard]
 
 
 async def test_a_decision_is_posted() -> None:

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from tests.channels.console.emulator import SIZES, Terminal, printed
 from tests.channels.console.test_blocks import markdown
-from turnwire.channels.console.rendering import whole_answer
-from turnwire.channels.console.view import Source
+from turnwire.channels.console.view import Source, whole_answer
 
 ANSWER = """# What was found
 

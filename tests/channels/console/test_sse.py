@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from turnwire.channels.console.sse import Frame, frames
+from turnwire.channels.console.hosts import Frame, frames
 
 STREAM = (
     b": stream open\n\n"

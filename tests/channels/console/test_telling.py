@@ -7,8 +7,8 @@ import pytest
 
 from tests.channels.console.emulator import Terminal
 from tests.core.samples import FULL
-from turnwire.channels.console.plain import PlainView
-from turnwire.channels.console.telling import TurnTeller
+from turnwire.channels.console.conversation import TurnTeller
+from turnwire.channels.console.view import PlainView
 from turnwire.core.events import (
     ApprovalRequestEvent,
     CitationEvent,

@@ -8,7 +8,7 @@ from blockbuster import blockbuster_ctx
 
 from tests.channels.telegram.bot_api import BotApi
 from tests.channels.telegram.world import SPEED, World
-from turnwire.channels.telegram.clock import Clock
+from turnwire.channels.telegram.rate_limits import Clock
 
 
 @pytest.fixture

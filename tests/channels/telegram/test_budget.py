@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from turnwire.channels.telegram.budget import Budgets
-from turnwire.channels.telegram.clock import Clock
+from turnwire.channels.telegram.rate_limits import Budgets, Clock
 
 
 class Driven(Clock):

@@ -9,8 +9,7 @@ import pytest
 from tests.channels.telegram.bot_api import TOKEN, BotApi
 from tests.channels.telegram.world import ADA, World
 from turnwire.channels.telegram import client
-from turnwire.channels.telegram.clock import Clock
-from turnwire.channels.telegram.failures import (
+from turnwire.channels.telegram.client import (
     BadRequestError,
     FloodError,
     ForbiddenError,
@@ -19,6 +18,7 @@ from turnwire.channels.telegram.failures import (
     UncertainError,
     UnreachableError,
 )
+from turnwire.channels.telegram.rate_limits import Clock
 
 
 async def failure(api: BotApi, method: str, token: str = TOKEN, url: str | None = None, **params: Any) -> TelegramError:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.channels.telegram.agents import TEXT, TOKENS, paced
 from tests.channels.telegram.world import ADA, BOB, GROUP, World
-from turnwire.channels.telegram.updates import Asked, Bot, read_update
+from turnwire.channels.telegram.updates import Bot, IncomingMessage, read_update
 
 
 async def test_only_who_calls_the_bot_is_answered(world: World) -> None:
@@ -117,7 +117,7 @@ BOT = Bot(4242, "TurnBot")
 def test_who_means_the_bot(message: dict, expected: bool) -> None:
     plain = {"message_id": 10, "chat": {"id": GROUP}, "from": {"id": ADA, "first_name": "Ada"}, **message}
     asked = read_update({"update_id": 1, "message": plain}, BOT)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, IncomingMessage)
     assert asked.is_for_bot is expected
     assert "TurnBot" not in asked.text or not expected
 
@@ -125,11 +125,11 @@ def test_who_means_the_bot(message: dict, expected: bool) -> None:
 def test_other_bots_and_odd_updates_are_passed_over() -> None:
     bots = {"message_id": 1, "chat": {"id": GROUP}, "from": {"id": 9, "is_bot": True}, "text": "@TurnBot"}
     for update in ({"message": bots}, {"message": {"text": 5}}, {"poll": {}}, {"callback_query": {"id": 7}}):
-        assert not isinstance(read_update({"update_id": 1, **update}, BOT), Asked)
+        assert not isinstance(read_update({"update_id": 1, **update}, BOT), IncomingMessage)
 
 
 def test_a_thread_of_replies_is_not_a_topic() -> None:
     plain = {"message_id": 10, "chat": {"id": GROUP}, "from": {"id": ADA}, "text": "/new", "message_thread_id": 3}
     asked = read_update({"update_id": 1, "message": plain}, BOT)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, IncomingMessage)
     assert asked.address.user_id == str(GROUP)

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.channels.telegram.bot_api import check_entities, units, utf16
-from turnwire.channels.telegram.formatted import Formatted
-from turnwire.channels.telegram.markdown import render
+from turnwire.channels.telegram.markdown import Formatted, render
 
 
 def looks(markdown: str) -> list[tuple[str, str]]:

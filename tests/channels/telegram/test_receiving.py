@@ -10,8 +10,8 @@ import pytest
 from tests.channels.telegram.agents import Gated
 from tests.channels.telegram.bot_api import TOKEN
 from tests.channels.telegram.world import ADA, World
-from turnwire.channels.telegram.clock import Clock
-from turnwire.channels.telegram.receiving import Reception
+from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.channels.telegram.updates import UpdateReceiver
 
 SECRET = "a-Secret_42"
 
@@ -126,7 +126,7 @@ class Standing(Clock):
 
 def test_a_silence_of_minutes_is_told_of_where_it_means_something() -> None:
     clock = Standing()
-    reception = Reception(clock)
+    reception = UpdateReceiver(clock)
     clock.time = 100
     reception.heard()
     clock.time = 240

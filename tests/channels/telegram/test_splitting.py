@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.channels.telegram.bot_api import check_entities, units
-from turnwire.channels.telegram.formatted import Entity, Formatted
-from turnwire.channels.telegram.markdown import render
-from turnwire.channels.telegram.splitting import messages, split
+from turnwire.channels.telegram.markdown import Entity, Formatted, messages, render, split
 
 TEXTS = st.text(st.sampled_from("ab .!?\n\n\n🎉é漢\u200d\u0301👩‍💻"), max_size=400)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.channels.telegram.bot_api import PATIENCE, TOKEN, BotApi
 from turnwire.channels.telegram.channel import TelegramChannel
-from turnwire.channels.telegram.clock import Clock
+from turnwire.channels.telegram.rate_limits import Clock
 from turnwire.core.errors import TurnEndedError
 from turnwire.extensions.contract import ApprovalAsk, StreamStep, Subscriber, Topic
 

@@ -24,12 +24,12 @@ from tests.contracts.turns import (
 )
 from tests.stores.postgres.conftest import Processes
 from tests.stores.postgres.proxy import Fault, Proxy, proxied
+from turnwire.core.budget import Limits
+from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.errors import FencedError, PositionError, StoreError, StoreFullError
 from turnwire.core.events import StatusEvent, TokenEvent
 from turnwire.core.ids import new_id
-from turnwire.core.limits import Limits
 from turnwire.core.log import TurnLog
-from turnwire.core.logged import LoggedEvent, log_event
 from turnwire.core.turns import TurnState
 from turnwire.stores.postgres import PostgresStore
 

@@ -22,13 +22,13 @@ from tests.contracts.turns import (
 )
 from tests.stores.postgres.conftest import Processes
 from tests.stores.postgres.proxy import proxied
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import RUNNABLE, Command
 from turnwire.core.errors import LogRewoundError
 from turnwire.core.events import TokenEvent
 from turnwire.core.follow import Follower
-from turnwire.core.logged import LoggedEvent
-from turnwire.stores.postgres import PostgresStore, following
-from turnwire.stores.postgres.hints import payloads
+from turnwire.stores.postgres import PostgresStore, notifications
+from turnwire.stores.postgres.notifications import payloads
 
 NEVER = 1_000.0
 
@@ -82,7 +82,7 @@ async def listening(store: PostgresStore) -> None:
 async def test_with_hints_no_look_is_needed(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "SAFETY_SECONDS", NEVER)
+    monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
     await listening(other)
     record = await claimed(store, "worker")
     reader = Reader(other, record.id)
@@ -99,7 +99,7 @@ async def test_followers_of_many_turns_are_served_by_one_query(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once they have caught up, what is new is read for all of them, and none of them reads for itself."""
-    monkeypatch.setattr(following, "SAFETY_SECONDS", NEVER)
+    monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
     await listening(other)
     records = [await claimed(store, principal=f"p{number % 4}") for number in range(40)]
     readers = [Reader(other, record.id) for record in records]
@@ -127,7 +127,7 @@ async def test_followers_of_many_turns_are_served_by_one_query(
 async def test_hints_tell_of_sessions_work_and_commands(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "SAFETY_SECONDS", NEVER)
+    monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
     await listening(other)
     await other.renew("theirs")
     session_id = await new_session_id(store)
@@ -144,7 +144,7 @@ async def test_a_lost_hint_costs_a_moment_and_nothing_else(
     processes: Processes, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection that listens is silently dead: nobody has closed it, and nothing comes through."""
-    monkeypatch.setattr(following, "SAFETY_SECONDS", 0.3)
+    monkeypatch.setattr(notifications, "SAFETY_SECONDS", 0.3)
     async with proxied(shared_databases().server.folder) as proxy:
         proxy.break_at(b"LISTEN", "go silent")
         direct, processes.url = processes.url, proxy.url(processes.database)

@@ -12,12 +12,12 @@ from tests.postgres_server import execute, run_aside
 from tests.stores.postgres.conftest import Processes
 from turnwire.assembly import build_store
 from turnwire.core.budget import DAY_MS, day_of
+from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Admission
 from turnwire.core.errors import SessionBusyError, StoreAwayError, StoreUnusableError, TurnTakenError
 from turnwire.core.events import TokenEvent
-from turnwire.core.logged import now_ms
 from turnwire.settings import Settings
-from turnwire.stores.postgres import PostgresStore, claiming
+from turnwire.stores.postgres import PostgresStore, claims
 from turnwire.stores.postgres import store as store_module
 from turnwire.stores.postgres.schema import MIGRATIONS, partition_name
 
@@ -139,7 +139,7 @@ async def test_what_another_process_is_about_to_claim_is_left_to_it(
     record = await (started(store) if taking == "claim_next" else claimed(store, "dead"))
     await store.retire("dead")
     other = await asyncpg.connect(processes.url)
-    query = {"claim_next": claiming.CLAIM_NEXT, "take_over": claiming.TAKE_OVER}[taking]
+    query = {"claim_next": claims.CLAIM_NEXT, "take_over": claims.TAKE_OVER}[taking]
     async with asyncio.timeout(BOUND / 2):
         async with other.transaction():
             assert [row["id"] for row in await other.fetch(query, None, "one", "an attempt", 10)] == [record.id]

@@ -22,13 +22,12 @@ from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_json
 
 from turnwire.agents.langgraph.approvals import ToResume, resume, waiting
-from turnwire.agents.langgraph.failing import explain
-from turnwire.agents.langgraph.listening import Listener
+from turnwire.agents.langgraph.errors import explain
+from turnwire.agents.langgraph.events import EventRelay, GraphListener, Pause, Written
 from turnwire.agents.langgraph.messages import Heard, Path, fields_of, langchain_messages, read_text, unanswered
-from turnwire.agents.langgraph.telling import Pause, Teller, Written
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.turns import Turn
-from turnwire.tools.running import plain
+from turnwire.tools.invocation import plain
 
 _MODES = ["messages", "updates", "custom"]
 
@@ -67,8 +66,8 @@ class LangGraphAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         queue: asyncio.Queue[Heard | Written | None] = asyncio.Queue()
         is_graph = isinstance(self._runnable, Pregel)
-        teller = Teller(turn.id, queue.put_nowait)
-        listener = Listener(teller, tells_text=is_graph, answer_nodes=self._answer_nodes)
+        teller = EventRelay(turn.id, queue.put_nowait)
+        listener = GraphListener(teller, tells_text=is_graph, answer_nodes=self._answer_nodes)
         config = self._run_config(turn, listener, Pause(teller))
         reading = self._read_graph(turn, config, listener) if is_graph else self._read_runnable(turn, config)
         running = asyncio.create_task(_pour(reading, queue.put_nowait))
@@ -97,7 +96,7 @@ class LangGraphAgent:
         configurable = {**self._config.get("configurable", {}), "thread_id": turn.session_id}
         return {**self._config, "callbacks": [*listening, *handlers], "configurable": configurable}
 
-    async def _read_graph(self, turn: Turn, config: RunnableConfig, listener: Listener) -> AsyncGenerator[Heard]:
+    async def _read_graph(self, turn: Turn, config: RunnableConfig, listener: GraphListener) -> AsyncGenerator[Heard]:
         graph = cast("Pregel[Any, Any, Any, Any]", self._runnable)
         last: object = None
         interrupted: dict[str, Path] | None = None

@@ -13,18 +13,17 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Interrupt, StateSnapshot
 from msgspec import Struct
 
-from turnwire.agents.langgraph.calls import Past
-from turnwire.agents.langgraph.listening import Listener
+from turnwire.agents.langgraph.events import EarlierCalls, GraphListener
 from turnwire.agents.langgraph.messages import Path, fields_of
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolResultEvent
-from turnwire.tools.running import plain
+from turnwire.tools.invocation import plain
 
 ToResume = Callable[[Decision, Any], Any]
 
 
-class _Asked(Struct, frozen=True):
+class _InterruptRequest(Struct, frozen=True):
     """One interrupt: what it wants to be answered with, and under which ids a person was asked.
 
     `own_ids` are calls that no tool will tell the end of.
@@ -36,13 +35,13 @@ class _Asked(Struct, frozen=True):
     own_ids: list[str]
 
 
-class _Checkpoint(Struct, frozen=True):
-    asked: list[_Asked]
-    past: Past
+class _GraphCheckpoint(Struct, frozen=True):
+    asked: list[_InterruptRequest]
+    past: EarlierCalls
 
 
 async def waiting(
-    graph: Any, config: RunnableConfig, listener: Listener, interrupted: dict[str, Path]
+    graph: Any, config: RunnableConfig, listener: GraphListener, interrupted: dict[str, Path]
 ) -> WaitForApproval:
     """What a graph waits for that has been interrupted: ids, and where. Raises AgentError if nobody can answer it."""
     if not graph.checkpointer:
@@ -51,16 +50,16 @@ async def waiting(
         )
     if not interrupted:
         raise AgentError("the graph has stopped at a breakpoint, where there is nothing to decide; use interrupt()")
-    asked: list[_Asked] = []
+    asked: list[_InterruptRequest] = []
     requests: list[ApprovalRequestEvent] = []
     for interrupt, node in _pending(await graph.aget_state(config, subgraphs=True)):
         wants, calls = _read(interrupt, node, interrupted.get(interrupt.id, ()), listener)
         requests += [request for request, _ in calls]
         own_ids = [request.call_id for request, is_own in calls if is_own]
-        asked.append(_Asked(interrupt.id, wants, [request.call_id for request, _ in calls], own_ids))
+        asked.append(_InterruptRequest(interrupt.id, wants, [request.call_id for request, _ in calls], own_ids))
     listener.pause()
     past = listener.calls.past({request.call_id for request in requests})
-    return WaitForApproval(requests, msgspec.json.encode(_Checkpoint(asked, past)))
+    return WaitForApproval(requests, msgspec.json.encode(_GraphCheckpoint(asked, past)))
 
 
 def _pending(state: StateSnapshot) -> Iterator[tuple[Interrupt[Any], str]]:
@@ -73,7 +72,7 @@ def _pending(state: StateSnapshot) -> Iterator[tuple[Interrupt[Any], str]]:
 
 
 def _read(
-    interrupt: Interrupt[Any], node: str, path: Path, listener: Listener
+    interrupt: Interrupt[Any], node: str, path: Path, listener: GraphListener
 ) -> tuple[Literal["decisions", "decision", "value"], list[tuple[ApprovalRequestEvent, bool]]]:
     """What it wants, and what a person is asked; each with whether no tool will tell its end."""
     value = fields_of(interrupt.value)
@@ -103,10 +102,10 @@ def _read(
 
 
 async def resume(
-    graph: Any, config: RunnableConfig, listener: Listener, resumption: Resumption, to_resume: ToResume | None
+    graph: Any, config: RunnableConfig, listener: GraphListener, resumption: Resumption, to_resume: ToResume | None
 ) -> tuple[Command[Any], list[Event]]:
     """What the graph is given to go on, and what is told first. Raises AgentError if the thread is not there."""
-    left = msgspec.json.decode(resumption.checkpoint, type=_Checkpoint)
+    left = msgspec.json.decode(resumption.checkpoint, type=_GraphCheckpoint)
     decisions = {decision.call_id: decision for decision in resumption.decisions}
     state = await graph.aget_state(config)
     pending = {interrupt.id: interrupt.value for interrupt in state.interrupts}
@@ -127,7 +126,7 @@ async def resume(
     return Command(resume=answers), told
 
 
-def _answer(asked: _Asked, decisions: list[Decision], value: Any, to_resume: ToResume | None) -> Any:
+def _answer(asked: _InterruptRequest, decisions: list[Decision], value: Any, to_resume: ToResume | None) -> Any:
     match asked.wants:
         case "decisions":
             return {"decisions": [_in_langchains_words(decision) for decision in decisions]}

@@ -9,7 +9,7 @@ from langgraph.types import Command
 
 from turnwire.core.events import Event, ReasoningEvent, TokenEvent, UsageEvent
 from turnwire.core.turns import Message
-from turnwire.models.failures import unfinished
+from turnwire.models.errors import unfinished
 
 Heard = Event | str
 Path = tuple[str, ...]

@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool, ToolException
 from langgraph.types import interrupt
 
 from turnwire.tools import Tool, run_tool
-from turnwire.tools.declaring import Function, as_tool
+from turnwire.tools.declaration import Function, as_tool
 
 
 def langchain_tools(tools: Iterable[Tool | Function]) -> list[BaseTool]:

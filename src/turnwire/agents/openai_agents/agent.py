@@ -9,14 +9,13 @@ from agents import Agent, RunConfig, RunHooks, RunResultStreaming, Session, TRes
 from pydantic_core import to_json
 
 from turnwire.agents.openai_agents.approvals import resume, waiting
-from turnwire.agents.openai_agents.failures import explained
-from turnwire.agents.openai_agents.hooks import read_item
+from turnwire.agents.openai_agents.errors import explained
+from turnwire.agents.openai_agents.events import EventQueue, Run, read_item
 from turnwire.agents.openai_agents.runner import install_runner, start_run
-from turnwire.agents.openai_agents.runs import Outbox, Run
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import Event
 from turnwire.core.turns import Message, Turn
-from turnwire.models import spelling
+from turnwire.models import tool_schema
 
 _CLEAN_UP_SECONDS = 3.0
 
@@ -51,7 +50,7 @@ class OpenAIAgentsAgent:
         self._runner = install_runner()
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        run = Run(Outbox())
+        run = Run(EventQueue())
         result = await self._start(turn, run)
         reading = asyncio.create_task(_read(result, run))
         try:
@@ -116,13 +115,13 @@ def input_items(history: Sequence[Message]) -> list[TResponseInputItem]:
 
 
 def _items(message: Message) -> list[TResponseInputItem]:
-    content = spelling.text(message.content)
+    content = tool_schema.text(message.content)
     if message.role == "tool":
         return [{"type": "function_call_output", "call_id": message.call_id or "", "output": content}]
     items: list[TResponseInputItem] = []
     if content or not message.tool_calls:
         items.append({"role": message.role, "content": content})
     for call in message.tool_calls:
-        wish = {"call_id": call.call_id, "name": call.tool, "arguments": spelling.arguments(call)}
+        wish = {"call_id": call.call_id, "name": call.tool, "arguments": tool_schema.arguments(call)}
         items.append({"type": "function_call", **wish})  # pyright: ignore[reportArgumentType]
     return items

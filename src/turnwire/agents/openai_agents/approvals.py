@@ -11,14 +11,14 @@ from agents import Agent, RunResultStreaming, RunState, UserError
 from agents.items import ToolApprovalItem
 from msgspec import Struct
 
-from turnwire.agents.openai_agents.runs import Outbox, Path
+from turnwire.agents.openai_agents.events import EventQueue, Path
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent
-from turnwire.tools.arguments import read_arguments
+from turnwire.tools.declaration import read_arguments
 
 
-class _Checkpoint(Struct, frozen=True):
+class _AgentsCheckpoint(Struct, frozen=True):
     """`began` are the tools that are not done: the agents in which somebody is asked. `paths` is where that is."""
 
     state: dict[str, Any]
@@ -26,17 +26,17 @@ class _Checkpoint(Struct, frozen=True):
     paths: dict[str, Path]
 
 
-def waiting(result: RunResultStreaming, outbox: Outbox) -> WaitForApproval:
+def waiting(result: RunResultStreaming, outbox: EventQueue) -> WaitForApproval:
     """What a run that was interrupted waits for."""
     requests = [_request(item, outbox, result.last_agent) for item in result.interruptions]
     if len({asked.call_id for asked in requests}) < len(requests):
         raise AgentError("two calls that need approval have the same id, so that nobody could decide about one of them")
     state = result.to_state().to_json(context_serializer=lambda context: {})
-    left = _Checkpoint(state, outbox.began(), {asked.call_id: asked.agent_path for asked in requests})
+    left = _AgentsCheckpoint(state, outbox.began(), {asked.call_id: asked.agent_path for asked in requests})
     return WaitForApproval(requests, msgspec.json.encode(left))
 
 
-def _request(item: ToolApprovalItem, outbox: Outbox, active: Agent[Any]) -> ApprovalRequestEvent:
+def _request(item: ToolApprovalItem, outbox: EventQueue, active: Agent[Any]) -> ApprovalRequestEvent:
     call_id = item.call_id or ""
     # Of a run that the application reads itself nothing is known here but who asks.
     path = outbox.path_of(call_id, (item.agent.name,) if item.agent is not active else ())
@@ -44,9 +44,11 @@ def _request(item: ToolApprovalItem, outbox: Outbox, active: Agent[Any]) -> Appr
     return ApprovalRequestEvent(call_id, item.name or "tool", args, agent_path=path)
 
 
-async def resume(agent: Agent[Any], resumption: Resumption, context: Any, outbox: Outbox) -> RunState[Any, Agent[Any]]:
+async def resume(
+    agent: Agent[Any], resumption: Resumption, context: Any, outbox: EventQueue
+) -> RunState[Any, Agent[Any]]:
     """The run's state with everything decided in it. Tells of what was denied. Raises AgentError."""
-    left = msgspec.json.decode(resumption.checkpoint, type=_Checkpoint)
+    left = msgspec.json.decode(resumption.checkpoint, type=_AgentsCheckpoint)
     try:
         state = await RunState.from_json(agent, left.state, context_deserializer=lambda kept: context)
     except UserError as error:

@@ -14,10 +14,9 @@ from agents import Agent, RunConfig, RunResultStreaming
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tool_context import ToolContext
 
-from turnwire.agents.openai_agents.failures import explained
-from turnwire.agents.openai_agents.hooks import Hooks, error_formatter, read_item
-from turnwire.agents.openai_agents.models import WatchedModel
-from turnwire.agents.openai_agents.runs import Run, told_of
+from turnwire.agents.openai_agents.errors import explained
+from turnwire.agents.openai_agents.events import Hooks, Run, error_formatter, read_item, told_of
+from turnwire.agents.openai_agents.model import WatchedModel
 
 _running: ContextVar[Run | None] = ContextVar("turnwire_openai_agents_run", default=None)
 

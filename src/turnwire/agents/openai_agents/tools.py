@@ -12,7 +12,7 @@ from agents.tool_context import ToolContext
 
 from turnwire.agents.openai_agents.runner import running_run
 from turnwire.tools import Tool, read_arguments, run_tool
-from turnwire.tools.declaring import Function, as_tool
+from turnwire.tools.declaration import Function, as_tool
 
 
 def function_tools(tools: Iterable[Tool | Function]) -> list[SdkTool]:

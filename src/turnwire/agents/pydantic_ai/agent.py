@@ -7,8 +7,8 @@ from pydantic_ai import DeferredToolRequests, PartDeltaEvent, TextPartDelta
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
 
 from turnwire.agents.pydantic_ai.approvals import resumed, waiting
-from turnwire.agents.pydantic_ai.failing import explain
-from turnwire.agents.pydantic_ai.listening import Listener
+from turnwire.agents.pydantic_ai.errors import explain
+from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.agents.pydantic_ai.messages import sdk_messages
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
@@ -32,7 +32,7 @@ class PydanticAIAgent:
             self._options["output_type"] = _or_requests(given)
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        listener = Listener()
+        listener = RunListener()
         options: dict[str, Any] = {
             "message_history": sdk_messages(turn.history),
             "conversation_id": turn.session_id,

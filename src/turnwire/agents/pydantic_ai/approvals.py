@@ -10,10 +10,10 @@ from pydantic_ai.run import AgentRunResult
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent
-from turnwire.tools.running import plain
+from turnwire.tools.invocation import plain
 
 
-class _Checkpoint(BaseModel):
+class _PydanticCheckpoint(BaseModel):
     """The conversation as the SDK knows it, and what it has cost: the run's limits count on from there."""
 
     messages: list[Any]
@@ -27,7 +27,7 @@ def waiting(result: AgentRunResult[Any]) -> WaitForApproval:
         tools = ", ".join(sorted({call.tool_name for call in requests.calls}))
         raise AgentError(f"the agent waits for tools that are run elsewhere ({tools}), which Turnwire cannot do")
     messages = ModelMessagesTypeAdapter.dump_python(result.all_messages(), mode="json")
-    left = _Checkpoint(messages=messages, usage=result.usage)
+    left = _PydanticCheckpoint(messages=messages, usage=result.usage)
     asked = [_request(call, requests.metadata.get(call.tool_call_id, {})) for call in requests.approvals]
     return WaitForApproval(asked, left.model_dump_json().encode())
 
@@ -40,7 +40,7 @@ def _request(call: sdk.ToolCallPart, metadata: dict[str, Any]) -> ApprovalReques
 
 def resumed(resumption: Resumption) -> dict[str, Any]:
     """The options of a run that goes on where the last one ended."""
-    left = _Checkpoint.model_validate_json(resumption.checkpoint)
+    left = _PydanticCheckpoint.model_validate_json(resumption.checkpoint)
     return {
         "message_history": ModelMessagesTypeAdapter.validate_python(left.messages),
         "usage": left.usage,

@@ -11,7 +11,7 @@ from pydantic_ai import Tool as SdkTool
 from pydantic_ai.exceptions import ApprovalRequired, ToolFailed
 
 from turnwire.tools import Tool, run_tool
-from turnwire.tools.declaring import Function, as_tool
+from turnwire.tools.declaration import Function, as_tool
 
 
 def pydantic_tools(tools: Iterable[Tool | Function]) -> list[SdkTool[Any]]:

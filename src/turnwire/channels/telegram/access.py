@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from turnwire.channels.telegram.clock import Clock
 from turnwire.channels.telegram.config import TelegramConfig
+from turnwire.channels.telegram.rate_limits import Clock
 from turnwire.channels.telegram.records import Records
 
 # Without letters and digits that are mistaken for each other.

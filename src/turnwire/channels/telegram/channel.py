@@ -8,19 +8,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from turnwire.channels.telegram.access import Access
-from turnwire.channels.telegram.addresses import Address
-from turnwire.channels.telegram.answering import Answering
-from turnwire.channels.telegram.budget import Budgets
-from turnwire.channels.telegram.client import BotApi
-from turnwire.channels.telegram.clock import Clock
+from turnwire.channels.telegram.answers import AnswerDeliveries, Answering
+from turnwire.channels.telegram.client import BotApi, TelegramError
 from turnwire.channels.telegram.config import TelegramConfig
-from turnwire.channels.telegram.delivery import Deliveries
-from turnwire.channels.telegram.desk import Desk, NewestIds
-from turnwire.channels.telegram.failures import TelegramError
-from turnwire.channels.telegram.front import Front
-from turnwire.channels.telegram.receiving import Polling, Reception, Webhook, listen
+from turnwire.channels.telegram.dispatcher import UpdateDispatcher
+from turnwire.channels.telegram.posts import Address, NewestIds, Sender
+from turnwire.channels.telegram.rate_limits import Budgets, Clock
 from turnwire.channels.telegram.records import Records
-from turnwire.channels.telegram.updates import ALLOWED_UPDATES, Bot
+from turnwire.channels.telegram.updates import ALLOWED_UPDATES, Bot, Polling, UpdateReceiver, Webhook, listen
 from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, Health, StreamStep
 
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
@@ -149,12 +144,12 @@ class _Open:
         self._clock = clock
         self._api = api
         self._records = Records(folder / "telegram.db")
-        desk = Desk(self._api, Budgets(clock), self._records, NewestIds(), clock, context.logger)
-        self._deliveries = Deliveries(desk)
-        self._reception = Reception(clock)
+        desk = Sender(self._api, Budgets(clock), self._records, NewestIds(), clock, context.logger)
+        self._deliveries = AnswerDeliveries(desk)
+        self._reception = UpdateReceiver(clock)
         self.access = Access(config, self._records, clock, context.logger)
         self.answering = Answering(context, desk, self._deliveries, config)
-        self.front = Front(context, desk, self.access, self.answering)
+        self.front = UpdateDispatcher(context, desk, self.access, self.answering)
 
     async def start(self) -> None:
         await self.access.open()

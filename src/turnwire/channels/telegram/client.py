@@ -7,29 +7,83 @@ open, and its own errors, which hold the request, are never let out.
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import msgspec
 
-from turnwire.channels.telegram.clock import Clock
-from turnwire.channels.telegram.failures import (
-    BadRequestError,
-    ConflictError,
-    FloodError,
-    ForbiddenError,
-    TelegramError,
-    TokenError,
-    UncertainError,
-    UnreachableError,
-)
+from turnwire.channels.telegram.rate_limits import Clock
 
 if TYPE_CHECKING:
     import httpx
 
+# How a call of the Bot API can fail, by what is to be done about it.
+
+
+BadRequestKind = Literal["not_modified", "no_message", "entities", "too_long", "no_thread", "no_chat", "other"]
+
+# As the server words them; the first that is found counts.
+_KINDS: tuple[tuple[str, BadRequestKind], ...] = (
+    ("message is not modified", "not_modified"),
+    ("message to edit not found", "no_message"),
+    ("message can't be edited", "no_message"),
+    ("message_id_invalid", "no_message"),
+    ("message identifier is not specified", "no_message"),
+    ("message to delete not found", "no_message"),
+    ("message can't be deleted", "no_message"),
+    ("can't parse entities", "entities"),
+    ("entity", "entities"),
+    ("message is too long", "too_long"),
+    ("message_too_long", "too_long"),
+    ("message thread not found", "no_thread"),
+    ("chat not found", "no_chat"),
+    ("group chat was upgraded", "no_chat"),
+)
+
+
+class TelegramError(Exception):
+    def __init__(self, description: str) -> None:
+        super().__init__(description)
+        self.description = description
+
+
+class FloodError(TelegramError):
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"too many calls; the next one in {retry_after:g} s")
+        self.retry_after = retry_after
+
+
+class BadRequestError(TelegramError):
+    def __init__(self, description: str) -> None:
+        super().__init__(description)
+        self.kind = _kind(description.casefold())
+
+
+def _kind(description: str) -> BadRequestKind:
+    for words, kind in _KINDS:
+        if words in description:
+            return kind
+    return "other"
+
+
+class ForbiddenError(TelegramError): ...
+
+
+class TokenError(TelegramError): ...
+
+
+class ConflictError(TelegramError): ...
+
+
+class UnreachableError(TelegramError): ...
+
+
+class UncertainError(TelegramError): ...
+
+
 _TIMEOUT_SECONDS = 20.0
 
 
-class _Reply(msgspec.Struct):
+class _ApiReply(msgspec.Struct):
     ok: bool
     result: Any = None
     description: str = ""
@@ -85,14 +139,14 @@ class BotApi:
 
     def _read(self, method: str, response: "httpx.Response") -> Any:
         try:
-            reply = msgspec.json.decode(response.content, type=_Reply)
+            reply = msgspec.json.decode(response.content, type=_ApiReply)
         except msgspec.MsgspecError:
-            reply = _Reply(ok=False, description=f"HTTP {response.status_code}", error_code=response.status_code)
+            reply = _ApiReply(ok=False, description=f"HTTP {response.status_code}", error_code=response.status_code)
         if reply.ok and response.status_code == 200:
             return reply.result
         raise self._failure(method, reply, response.status_code)
 
-    def _failure(self, method: str, reply: _Reply, status: int) -> TelegramError:
+    def _failure(self, method: str, reply: _ApiReply, status: int) -> TelegramError:
         code = reply.error_code or status
         description = f"{method}: {reply.description.replace(self._token, '<token>')}"
         match code:

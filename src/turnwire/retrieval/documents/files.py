@@ -7,14 +7,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from turnwire.core.encoding import clean_text
+from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
-from turnwire.retrieval.documents.reading import format_of
+from turnwire.retrieval.documents.parser import format_of
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "venv"})
 
 
-class Found(Struct, frozen=True):
+class FoundFile(Struct, frozen=True):
     """A file below a root; `name` is its path from there, as text that can be shown."""
 
     name: str
@@ -22,10 +22,10 @@ class Found(Struct, frozen=True):
     problem: str | None = None
 
 
-def find_files(root: Path) -> Iterator[Found]:
+def find_files(root: Path) -> Iterator[FoundFile]:
     """Every file of a known format, in a stable order; a link out of the root is named as a problem."""
     if not root.is_dir():
-        yield Found(shown(root.name), root)
+        yield FoundFile(shown(root.name), root)
         return
     closed: list[OSError] = []
     for folder, folders, files in os.walk(root, onerror=closed.append):
@@ -35,14 +35,14 @@ def find_files(root: Path) -> Iterator[Found]:
         for path in (Path(folder, name) for name in (*links, *documents)):
             name = shown(path.relative_to(root).as_posix())
             if not path.is_symlink():
-                yield Found(name, path)
+                yield FoundFile(name, path)
             # Not `Path.resolve`: that raises for a link to itself.
             elif not Path(os.path.realpath(path)).is_relative_to(root):
-                yield Found(name, path, "it is a link to outside of the folder")
+                yield FoundFile(name, path, "it is a link to outside of the folder")
             # A link inside the folder leads to what is found anyway.
     for error in closed:
         path = Path(error.filename)
-        yield Found(shown(path.relative_to(root).as_posix()), path, error.strerror)
+        yield FoundFile(shown(path.relative_to(root).as_posix()), path, error.strerror)
 
 
 def shown(name: str) -> str:

@@ -3,8 +3,8 @@
 import re
 from html.parser import HTMLParser
 
-from turnwire.core.encoding import clean_text
-from turnwire.retrieval.documents.parsed import Block, Parsed
+from turnwire.core.codec import clean_text
+from turnwire.retrieval.documents.document import Block, Parsed
 
 _IGNORED = frozenset(
     {"aside", "button", "footer", "form", "head", "header", "nav", "noscript", "script", "select", "style", "svg"}
@@ -53,7 +53,7 @@ class _Piece:
         return joined.strip("\n") if self.whole else _SPACE.sub(" ", joined).strip()
 
 
-class _Reader(HTMLParser):
+class _DocumentReader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.pieces: list[_Piece] = [_Piece(0, False, False)]
@@ -113,7 +113,7 @@ class _Reader(HTMLParser):
 
 
 def parse_html(source: str) -> Parsed:
-    reader = _Reader()
+    reader = _DocumentReader()
     reader.feed(source)
     reader.close()
     pieces = [piece for piece in reader.pieces if piece.text.strip()]

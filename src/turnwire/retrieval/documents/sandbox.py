@@ -10,7 +10,7 @@ from pathlib import PurePath
 import msgspec
 
 from turnwire.core.errors import UnreadableDocumentError
-from turnwire.retrieval.documents.parsed import Parsed
+from turnwire.retrieval.documents.document import Parsed
 
 _MOST_MEMORY = 2 * 1024**3
 _MOST_CHARACTERS = 50_000_000
@@ -53,7 +53,7 @@ def _main(suffix: str, seconds: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     except ImportError:
         pass  # Windows has no such limits; the time-out above still holds.
-    from turnwire.retrieval.documents.reading import parse
+    from turnwire.retrieval.documents.parser import parse
 
     try:
         answer: Parsed | str = parse(f"document{suffix}", sys.stdin.buffer.read())

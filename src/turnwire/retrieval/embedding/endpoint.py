@@ -79,7 +79,7 @@ class EndpointEmbedder:
         import numpy as np
 
         try:
-            rows = {row.index: row.embedding for row in json.decode(content, type=_Answer).data}
+            rows = {row.index: row.embedding for row in json.decode(content, type=_EmbeddingResponse).data}
             vectors = np.array([rows.pop(index) for index in range(count)], dtype=np.float32)
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         except (DecodeError, KeyError, ValueError) as error:
@@ -94,5 +94,5 @@ class _Row(Struct):
     embedding: list[float]
 
 
-class _Answer(Struct):
+class _EmbeddingResponse(Struct):
     data: list[_Row]

@@ -11,7 +11,7 @@ from turnwire.core.errors import DocumentNotFoundError, StoreUnusableError
 from turnwire.retrieval.index.database import IndexFile
 from turnwire.retrieval.index.records import HEADING_MARK, Document, Passage
 from turnwire.retrieval.index.terms import content_terms, match_query, segment
-from turnwire.retrieval.index.writing import (
+from turnwire.retrieval.index.writer import (
     DOCUMENT_COLUMNS,
     NewDocument,
     delete_document,

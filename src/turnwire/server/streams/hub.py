@@ -15,9 +15,9 @@ from turnwire.core.errors import ShuttingDownError, TooManyStreamsError
 from turnwire.core.turns import TurnRecord
 from turnwire.server.auth import Caller
 from turnwire.server.streams.connection import Connection, QuietConnection, Send
-from turnwire.server.streams.lookahead import Void
 from turnwire.server.streams.pump import TurnPump, TurnReader
 from turnwire.server.streams.replay import StateReader, TurnReplay
+from turnwire.server.streams.resume import Void
 from turnwire.settings import Settings
 
 _NEAR = 256

@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable, Sequence
 
 from turnwire.core import metrics
+from turnwire.core.codec import TOKEN_BODY, LoggedEvent, now_ms
 from turnwire.core.contracts import Wire
 from turnwire.core.errors import RestartedError
 from turnwire.core.follow import Follower
-from turnwire.core.logged import TOKEN_BODY, LoggedEvent, now_ms
 from turnwire.core.turns import TurnRecord
 from turnwire.server.streams.connection import Connection
-from turnwire.server.streams.lookahead import Void, settled_encoder
 from turnwire.server.streams.replay import Replay, StateReader
+from turnwire.server.streams.resume import Void, settled_encoder
 
 logger = logging.getLogger("turnwire.streams")
 

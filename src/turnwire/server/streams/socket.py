@@ -7,12 +7,28 @@ long is closed with a code that it can come back from.
 """
 
 import asyncio
+import logging
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from contextlib import ExitStack, aclosing
 from typing import Any
 
+from msgspec import Struct
+
+from turnwire.app import Turnwire
 from turnwire.core.contracts import Control, Wire
+from turnwire.core.errors import TurnwireError
+from turnwire.core.runner import TurnRunner
+from turnwire.core.turns import TurnRecord
+from turnwire.server.auth import Caller
+from turnwire.server.errors import HttpError, http_error, internal_error
+from turnwire.server.exchange import Request
 from turnwire.server.streams.connection import Connection, Receive, Send
+from turnwire.server.streams.hub import StreamHub
+from turnwire.server.streams.pump import TurnReader
+from turnwire.server.streams.replay import TurnReplay
+from turnwire.server.streams.resume import ResumePoint
 
 _FULL_BYTES = 64 * 1024
 _ROOM_BYTES = 16 * 1024
@@ -228,3 +244,147 @@ async def _cannot_send(message: dict[str, Any]) -> None:
 def lines(body: bytes) -> Iterable[str]:
     """The messages of a wire that ends each with a line feed."""
     return body.decode("ascii").splitlines()
+
+
+# The turns that one socket follows, each from its own place and until its own end.
+
+
+class _Followed(Struct, eq=False):
+    turn_id: str
+    connection: SocketReader
+    reader: TurnReader | TurnReplay | None
+    room: ExitStack
+
+
+class Followings:
+    """By names of the caller's choice. Each counts as a stream of its principal's."""
+
+    def __init__(self, hub: StreamHub, runner: TurnRunner, socket: Socket) -> None:
+        self._hub = hub
+        self._runner = runner
+        self._socket = socket
+        self._followed: dict[str, _Followed] = {}
+
+    def room(self) -> ExitStack:
+        """A place for one more, to be handed to `begin`. Raises TooManyStreamsError, ShuttingDownError."""
+        with ExitStack() as stack:
+            stack.enter_context(self._hub.room(self._socket.principal))
+            return stack.pop_all()
+
+    def turn_of(self, name: str) -> str | None:
+        followed = self._followed.get(name)
+        return followed.turn_id if followed else None
+
+    def begin(
+        self,
+        name: str,
+        record: TurnRecord,
+        place: ResumePoint,
+        wire: Wire,
+        room: ExitStack,
+        *,
+        phrase: Callable[[bytes], Iterable[str]],
+        ended: Callable[[bool], None],
+        first: Control | None = None,
+    ) -> None:
+        """Has a turn written to the socket. Whoever was followed under the name is left.
+
+        `phrase` makes messages of the wire's bytes; `ended` is told whether it was the turn's end that ended it.
+        """
+        self.leave(name, by_client=False)
+
+        def end(whole: bool) -> None:
+            if self._followed.get(name) is followed:
+                self.leave(name, by_client=False)
+                ended(whole)
+
+        connection = SocketReader(self._socket, wire, phrase, end)
+        followed = self._followed[name] = _Followed(record.id, connection, None, room)
+        self._runner.reader_joined(record)
+        if first is not None:
+            connection.tell(first)
+        connection.write(place.rest, last=place.is_end)
+        if not place.is_end:
+            followed.reader = self._hub.attach(record, place.position, connection, place.void)
+
+    def leave(self, name: str, *, by_client: bool) -> None:
+        followed = self._followed.pop(name, None)
+        if followed is None:
+            return
+        followed.connection.close()
+        if followed.reader is not None:
+            followed.reader.close()
+        followed.room.close()
+        self._runner.reader_left(followed.turn_id, by_client=by_client)
+
+    def leave_all(self, *, by_client: bool) -> None:
+        for name in tuple(self._followed):
+            self.leave(name, by_client=by_client)
+
+
+# What all sockets have in common: a client's messages are taken one by one, and each is answered or refused.
+
+
+logger = logging.getLogger("turnwire.server")
+
+_MOST_AT_ONCE = 8
+
+
+class SocketTalk(ABC):
+    """One client on one socket. `acceptance` is the ASGI message that accepts it; `wire` says what is no turn's."""
+
+    def __init__(
+        self, turnwire: Turnwire, scope: Request, caller: Caller, acceptance: dict[str, Any], wire: Wire
+    ) -> None:
+        self.turnwire = turnwire
+        self.caller = caller
+        self._wire = wire
+        self._acceptance = acceptance
+        self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def take(self, said: str | bytes) -> None:
+        """A message of the client's."""
+
+    @abstractmethod
+    def refuse(self, told_id: Any, error: HttpError) -> None:
+        """Says that a message was not done; `told_id` is the client's name for it."""
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        settings, streams = self.turnwire.settings, self.turnwire.streams
+        self.socket = socket = Socket(send, self._wire, self.caller.principal, self.caller.key_id)
+        self.followings = Followings(streams, self.turnwire.runner, socket)
+        pace = Pace(settings.max_socket_rate)
+        streams.welcome(socket)
+        try:
+            await send(self._acceptance)
+            async with aclosing(socket.messages(receive, settings.max_body_bytes)) as messages:
+                async for said in messages:
+                    await pace.wait()
+                    await self.take(said)
+        finally:
+            self.followings.leave_all(by_client=not socket.was_closed)
+            streams.disconnect(socket)
+
+    async def answer(self, told_id: Any, answering: Coroutine[Any, Any, None]) -> None:
+        try:
+            await answering
+        except TurnwireError as error:
+            self.refuse(told_id, http_error(error))
+        except HttpError as error:
+            self.refuse(told_id, error)
+        except Exception:
+            logger.exception("a message on a socket could not be answered")
+            self.refuse(told_id, internal_error())
+
+    async def answer_later(self, told_id: Any, answering: Coroutine[Any, Any, None]) -> None:
+        """Answers while the next messages are taken. What was begun is done, also if the client leaves."""
+        await self._at_once.acquire()
+        self.soon(told_id, answering).add_done_callback(lambda _: self._at_once.release())
+
+    def soon(self, told_id: Any, answering: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self.answer(told_id, answering))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -16,8 +16,62 @@ from urllib.parse import urlsplit
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from turnwire.core.errors import StoreAwayError, TurnwireError
-from turnwire.stores.postgres.failures import Refused, explained, is_passing, reason
+from turnwire.core.errors import StoreAwayError, StoreError, StoreFullError, StoreUnusableError, TurnwireError
+
+# What may go wrong with a database, in the driver's words, and what it means in ours.
+
+
+# Lost connections, a server that starts or stops, deadlocks, no connection free, a standby, an internal error.
+_PASSING = ("08", "25", "40", "53", "55", "57", "58", "XX")
+DiskFull = asyncpg.DiskFullError
+DriverError = asyncpg.PostgresError, asyncpg.InterfaceError
+LockNotAvailable = asyncpg.LockNotAvailableError
+NoPartition = asyncpg.CheckViolationError
+Refused = asyncpg.PostgresError
+"""The server has answered, and its answer is no."""
+Unwritable = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
+"""It is what was to be written that is wrong, and trying again would not change it."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same question may well be answered a little later."""
+    if isinstance(error, asyncpg.DiskFullError | asyncpg.DataError | asyncpg.UnsupportedClientFeatureError):
+        return False
+    if isinstance(error, asyncpg.PostgresError):
+        state: str = getattr(error, "sqlstate", None) or ""
+        return state[:2] in _PASSING or isinstance(error, asyncpg.InvalidCachedStatementError)
+    # The driver has more than one way to say that a connection broke while it was used.
+    return isinstance(error, OSError | TimeoutError | EOFError | asyncpg.InterfaceError | asyncpg.InternalClientError)
+
+
+def explained(error: Exception) -> TurnwireError | Exception:
+    """The error in our words, if it is the database's."""
+    if isinstance(error, asyncpg.DiskFullError):
+        return StoreFullError()
+    if isinstance(error, DriverError):
+        return StoreError(f"the database refused: {reason(error)}")
+    return error
+
+
+def reason(error: BaseException) -> str:
+    """What is wrong, without a detail that might quote what somebody said."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def unusable(place: str, error: BaseException) -> StoreUnusableError:
+    match error:
+        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
+            why = f"{reason(error)}; check the user and the password in the database's URL"
+        case asyncpg.InvalidCatalogNameError():
+            why = f"{reason(error)}; make it with `createdb`, or name another in the database's URL"
+        case asyncpg.InsufficientPrivilegeError():
+            why = f"{reason(error)}; the user must own the schema `turnwire`, or may make it in this database"
+        case _ if is_passing(error):
+            why = f"it cannot be reached ({reason(error)}); check that PostgreSQL runs there and the URL is right"
+        case _:
+            why = reason(error)
+    return StoreUnusableError(place, why)
+
 
 logger = logging.getLogger("turnwire.stores.postgres")
 
@@ -29,7 +83,7 @@ _COMMAND_SECONDS = 10.0
 _PAUSES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """What is used of the driver's connections, which has no types of its own. A row is a tuple and a mapping."""
 
     async def fetch(self, query: str, *values: object) -> list[Row]: ...
@@ -58,9 +112,9 @@ class Connections:
         self._behind_pooler = behind_pooler
         self._settings = {**_SETTINGS, **(settings or {})}
         self._free = asyncio.Semaphore(size)
-        self._idle: list[Connection] = []
+        self._idle: list[DatabaseConnection] = []
 
-    async def connect(self, **settings: str) -> Connection:
+    async def connect(self, **settings: str) -> DatabaseConnection:
         """A new connection, which is the caller's to close. Raises what `is_passing` knows, or StoreUnusableError."""
         if self._behind_pooler:
             options: dict[str, Any] = {"statement_cache_size": 0}
@@ -68,13 +122,15 @@ class Connections:
             # A standby may be behind. What is planned and compiled anew for each of many small queries costs too much.
             options = {"target_session_attrs": "read-write", "server_settings": self._settings | settings}
         driver: Any = asyncpg
-        connection: Connection = await driver.connect(
+        connection: DatabaseConnection = await driver.connect(
             self._url, timeout=_CONNECT_SECONDS, command_timeout=_COMMAND_SECONDS, **options
         )
         _keep_alive(connection)
         return connection
 
-    async def run(self, call: Callable[[Connection, bool], Awaitable[T]], patience: float = PATIENCE_SECONDS) -> T:
+    async def run(
+        self, call: Callable[[DatabaseConnection, bool], Awaitable[T]], patience: float = PATIENCE_SECONDS
+    ) -> T:
         """The answer of `call`, which is told whether it has been tried before.
 
         Raises StoreAwayError when the patience is over, and what `call` raises.
@@ -97,7 +153,7 @@ class Connections:
             await pause(tries)
             tries += 1
 
-    async def _try(self, call: Callable[[Connection, bool], Awaitable[T]], again: bool) -> T:
+    async def _try(self, call: Callable[[DatabaseConnection, bool], Awaitable[T]], again: bool) -> T:
         async with self._free:
             connection = self._take_idle() or await self.connect()
             try:
@@ -112,17 +168,17 @@ class Connections:
             self._give_back(connection)
             return answer
 
-    def _take_idle(self) -> Connection | None:
+    def _take_idle(self) -> DatabaseConnection | None:
         while self._idle:
             if not (connection := self._idle.pop()).is_closed():
                 return connection
         return None
 
-    def held(self, connection: Connection) -> AbstractAsyncContextManager[object]:
+    def held(self, connection: DatabaseConnection) -> AbstractAsyncContextManager[object]:
         """While it lasts, a pooler does not change the connection: not even between the two messages of a query."""
         return connection.transaction() if self._behind_pooler else nullcontext()
 
-    def _give_back(self, connection: Connection) -> None:
+    def _give_back(self, connection: DatabaseConnection) -> None:
         if self.is_closed or connection.is_closed() or connection.is_in_transaction():
             connection.terminate()
         else:
@@ -158,7 +214,7 @@ async def pause(tries: int) -> None:
     await asyncio.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)] * random.uniform(0.7, 1.3))
 
 
-async def hang_up(connection: Connection) -> None:
+async def hang_up(connection: DatabaseConnection) -> None:
     with suppress(Exception):
         await connection.close(timeout=1)
     connection.terminate()
@@ -174,7 +230,7 @@ def describe(url: str) -> str:
     return f"the PostgreSQL database {parts.path.lstrip('/') or '(default)'} at {host}"
 
 
-def _keep_alive(connection: Connection) -> None:
+def _keep_alive(connection: DatabaseConnection) -> None:
     """Has the system notice when nobody is at the other end any more."""
     driver: Any = connection
     sock: Any = driver._transport.get_extra_info("socket")

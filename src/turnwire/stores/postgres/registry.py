@@ -4,9 +4,9 @@ from typing import Any
 
 from turnwire.core.contracts import KEYS, ApiKey, Notice
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError, TurnNotFoundError
-from turnwire.core.sessions import Session, new_session
-from turnwire.stores.postgres.connections import Connection, Row
-from turnwire.stores.postgres.parts import Part, lock_principal
+from turnwire.core.turns import Session, new_session
+from turnwire.stores.postgres.connections import DatabaseConnection, Row
+from turnwire.stores.postgres.parts import StorePart, lock_principal
 from turnwire.stores.postgres.rows import RECORD, TURN, comparable, folded, record_from
 
 _SESSION = """
@@ -16,11 +16,11 @@ _SESSION = """
 _KEY = "id, digest, principal, scopes, created_at, expires_at, revoked_at"
 
 
-class Registry(Part):
+class PostgresRegistry(StorePart):
     async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
         session = new_session(principal, external_id, title)
 
-        async def call(connection: Connection, again: bool) -> tuple[Session, bool]:
+        async def call(connection: DatabaseConnection, again: bool) -> tuple[Session, bool]:
             async with connection.transaction():
                 await lock_principal(connection, principal)
                 known = await _find(connection, principal, session.id if external_id is None else external_id)
@@ -60,7 +60,7 @@ class Registry(Part):
         return [_session_from(row) for row in rows]
 
     async def rename_session(self, principal: str, session_id: str, title: str) -> Session:
-        async def call(connection: Connection, again: bool) -> Session:
+        async def call(connection: DatabaseConnection, again: bool) -> Session:
             async with connection.transaction():
                 await lock_principal(connection, principal)
                 session = await _find(connection, principal, session_id)
@@ -73,7 +73,7 @@ class Registry(Part):
         return await self._run(call)
 
     async def delete_session(self, principal: str, session_id: str) -> None:
-        async def call(connection: Connection, again: bool) -> str | None:
+        async def call(connection: DatabaseConnection, again: bool) -> str | None:
             async with connection.transaction():
                 await lock_principal(connection, principal)
                 session = await _find(connection, principal, session_id)
@@ -92,7 +92,7 @@ class Registry(Part):
             self._hub.happened(deleted)
 
     async def delete_turn(self, principal: str, turn_id: str) -> None:
-        async def call(connection: Connection, again: bool) -> None:
+        async def call(connection: DatabaseConnection, again: bool) -> None:
             async with connection.transaction():
                 await lock_principal(connection, principal)
                 query = f"SELECT {RECORD} FROM {TURN} WHERE t.principal = $1 AND (t.id = $2 OR t.external_id = $2)"
@@ -160,7 +160,7 @@ class Registry(Part):
         return _key_from(row)
 
 
-async def _find(connection: Connection, principal: str, session_id: str) -> Session | None:
+async def _find(connection: DatabaseConnection, principal: str, session_id: str) -> Session | None:
     query = (
         f"SELECT {_SESSION} FROM turnwire.session s WHERE s.principal = $1 AND (s.id = $2 OR s.external_id = $2)"
         " ORDER BY s.external_id = $2 DESC NULLS LAST LIMIT 1"
@@ -169,7 +169,7 @@ async def _find(connection: Connection, principal: str, session_id: str) -> Sess
     return _session_from(row) if row else None
 
 
-async def insert_session(connection: Connection, session: Session) -> None:
+async def insert_session(connection: DatabaseConnection, session: Session) -> None:
     await connection.execute(
         "INSERT INTO turnwire.session (id, principal, external_id, title, folded_title, created_at, updated_at)"
         " VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -183,7 +183,7 @@ async def insert_session(connection: Connection, session: Session) -> None:
     )
 
 
-async def _erase_turns(connection: Connection, where: str, value: str) -> None:
+async def _erase_turns(connection: DatabaseConnection, where: str, value: str) -> None:
     numbers: list[int] = []
     days: list[int] = []
     for number, day in await connection.fetch(f"DELETE FROM turnwire.turn WHERE {where} RETURNING number, day", value):

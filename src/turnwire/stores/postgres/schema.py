@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from turnwire.core.budget import DAY_MS
 from turnwire.core.errors import StoreUnusableError
-from turnwire.stores.postgres.connections import Connection
+from turnwire.stores.postgres.connections import DatabaseConnection
 
 # Advisory locks share one space with whatever else uses the database, so they are numbers nobody else has.
 MIGRATION_LOCK = 0x7475726E_00000001
@@ -155,7 +155,7 @@ MIGRATIONS = (
 )
 
 
-async def migrate(connection: Connection, place: str) -> None:
+async def migrate(connection: DatabaseConnection, place: str) -> None:
     """Brings the database up to date; of many that start at once, one does it. Raises StoreUnusableError."""
     async with connection.transaction():
         await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
@@ -178,7 +178,7 @@ async def migrate(connection: Connection, place: str) -> None:
             await connection.execute(f"{script}; UPDATE turnwire.schema_version SET version = {number}")
 
 
-async def ensure_partition(connection: Connection, *days: int) -> None:
+async def ensure_partition(connection: DatabaseConnection, *days: int) -> None:
     """Makes the partitions of these days where they are missing."""
     missing = [day for day in days if not await _exists(connection, day)]
     if not missing:
@@ -194,7 +194,7 @@ async def ensure_partition(connection: Connection, *days: int) -> None:
             )
 
 
-async def _exists(connection: Connection, day: int) -> bool:
+async def _exists(connection: DatabaseConnection, day: int) -> bool:
     return await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", partition_name(day))
 
 
@@ -202,7 +202,7 @@ def partition_name(day: int) -> str:
     return f"turnwire.event_{datetime.fromtimestamp(day * DAY_MS / 1000, UTC):%Y%m%d}"
 
 
-async def drop_partitions(connection: Connection, before: int) -> int:
+async def drop_partitions(connection: DatabaseConnection, before: int) -> int:
     """Drops the partitions of earlier days that no turn needs any more. Returns how many."""
     query = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'turnwire.event'::regclass"
     dropped = 0

@@ -4,25 +4,23 @@ import time
 from collections.abc import Callable, Sequence
 
 from turnwire.core.budget import day_of
-from turnwire.core.contracts import Parking, Settle, Wake
+from turnwire.core.codec import LoggedEvent, now_ms
+from turnwire.core.contracts import Settle, Suspension, Wake
 from turnwire.core.errors import StoreUnusableError
-from turnwire.core.logged import LoggedEvent, now_ms
 from turnwire.core.turns import TurnState
-from turnwire.stores.postgres.accepting import Accepting
-from turnwire.stores.postgres.claiming import Claiming
-from turnwire.stores.postgres.commands import Commanding
-from turnwire.stores.postgres.connections import PLANNED_ONCE, Connections, hang_up, pause
-from turnwire.stores.postgres.failures import is_passing, unusable
-from turnwire.stores.postgres.following import Hub
-from turnwire.stores.postgres.reading import Reading
-from turnwire.stores.postgres.registry import Registry
+from turnwire.stores.postgres.admission import TurnAdmission
+from turnwire.stores.postgres.claims import TurnClaims, TurnCommands
+from turnwire.stores.postgres.connections import PLANNED_ONCE, Connections, hang_up, is_passing, pause, unusable
+from turnwire.stores.postgres.maintenance import LogMaintenance
+from turnwire.stores.postgres.notifications import CommitNotifier
+from turnwire.stores.postgres.queries import TurnQueries
+from turnwire.stores.postgres.registry import PostgresRegistry
 from turnwire.stores.postgres.schema import ensure_partition, migrate
-from turnwire.stores.postgres.upkeep import Upkeep
 
 _OPEN_SECONDS = 3.0
 
 
-class PostgresStore(Accepting, Claiming, Commanding, Reading, Registry, Upkeep):
+class PostgresStore(TurnAdmission, TurnClaims, TurnCommands, TurnQueries, PostgresRegistry, LogMaintenance):
     """`hints` is False behind a pooler that gives every transaction another connection: then readers are told of what
     other processes commit by looking, a little later. `clock` is for tests; leases are by the server's own.
     """
@@ -41,7 +39,7 @@ class PostgresStore(Accepting, Claiming, Commanding, Reading, Registry, Upkeep):
     ) -> None:
         pool = Connections(url, connections, behind_pooler=not hints)
         self._following = Connections(url, 1, behind_pooler=not hints, settings=PLANNED_ONCE)
-        super().__init__(pool, Hub(self._following, with_hints=hints), lease, clock)
+        super().__init__(pool, CommitNotifier(self._following, with_hints=hints), lease, clock)
         # Of its own, so that no crowd of other questions can cost a worker its lease.
         self._leasing = Connections(url, 1, behind_pooler=not hints)
         self._writer.keeps_outbox = keeps_outbox
@@ -92,7 +90,7 @@ class PostgresStore(Accepting, Claiming, Commanding, Reading, Registry, Upkeep):
         events: Sequence[LoggedEvent],
         settle: Settle,
         ending: TurnState | None = None,
-        parking: Parking | None = None,
+        parking: Suspension | None = None,
         *,
         release: bool = False,
     ) -> None:

@@ -5,7 +5,7 @@ events go to an append-only journal (`writer`, `live`); a log that has ended is 
 compressed row. `schema` has the tables, `disk` the lock and the reserve for a full disk.
 """
 
-from turnwire.stores.sqlite.archive import SqliteArchive
 from turnwire.stores.sqlite.store import SqliteStore
+from turnwire.stores.sqlite.transfer import SqliteArchive
 
 __all__ = ["SqliteArchive", "SqliteStore"]

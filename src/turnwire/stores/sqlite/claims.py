@@ -6,20 +6,83 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Command, Worker
 from turnwire.core.errors import TurnEndedError, TurnNotFoundError, TurnNotWaitingError
-from turnwire.core.logged import now_ms
-from turnwire.core.turns import Phase, TurnRecord
-from turnwire.stores.guards import Leases, Watchers, check_free
-from turnwire.stores.lineup import Lineup
-from turnwire.stores.sqlite import reading
-from turnwire.stores.sqlite.live import LiveTurn
-from turnwire.stores.sqlite.queries import Queries
+from turnwire.core.turns import Phase, TurnRecord, TurnState
+from turnwire.stores.rules import Leases, ReadyQueue, Watchers, check_free
+from turnwire.stores.sqlite import queries
+from turnwire.stores.sqlite.live_turn import LiveTurn
+from turnwire.stores.sqlite.registry import SqliteRegistry
+
+# What is asked about turns; for those of this process, memory knows it best.
+
+
+class Queries(SqliteRegistry):
+    _live: dict[str, LiveTurn]
+
+    async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
+        live = self._live.get(turn_id)
+        if live is None or live.record.principal != principal:
+            record = await self._read(lambda connection: queries.find_turn(connection, turn_id, principal))
+            return self._fresh(record)
+        return live.current()
+
+    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
+        query = (
+            f"SELECT {queries.TURN_COLUMNS} FROM turn WHERE principal = ? AND (? IS NULL OR session_id = ?)"
+            " ORDER BY number DESC LIMIT ?"
+        )
+        values = (principal, session_id, session_id, limit)
+        rows = await self._read(lambda connection: connection.execute(query, values).fetchall())
+        return [self._fresh(queries.turn_from(row)) for row in reversed(rows)]
+
+    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
+        query = (
+            f"SELECT {queries.TURN_COLUMNS} FROM turn WHERE session_id = ?"
+            # Ids grow with time, so the place of one that was deleted is known all the same.
+            " AND number > coalesce((SELECT number FROM turn WHERE id = ?),"
+            " (SELECT max(number) FROM turn WHERE session_id = ? AND id < ?), 0) ORDER BY number LIMIT 1"
+        )
+        values = (session_id, after_turn_id, session_id, after_turn_id)
+        row = await self._read(lambda connection: connection.execute(query, values).fetchone())
+        return self._fresh(queries.turn_from(row)) if row else None
+
+    def _fresh(self, record: TurnRecord) -> TurnRecord:
+        live = self._live.get(record.id)
+        return live.current() if live else record
+
+    async def history(self, turn_id: str, limit: int) -> list[TurnState]:
+        query = """
+            WITH RECURSIVE chain (id, parent, state, depth, found) AS (
+                SELECT id, parent_turn_id, NULL, 0, 0 FROM turn WHERE id = ?
+                UNION ALL
+                SELECT turn.id, turn.parent_turn_id, turn.state, depth + 1, found + (turn.state IS NOT NULL)
+                FROM chain JOIN turn ON turn.id = chain.parent WHERE found < ?
+            )
+            SELECT state FROM chain WHERE state IS NOT NULL ORDER BY depth DESC
+        """
+        if (live := self._live.get(turn_id)) and live.record.parent_turn_id is None:
+            return []
+        rows = await self._read(lambda connection: connection.execute(query, (turn_id, limit)).fetchall())
+        return [state for row in rows if (state := queries.state_from(row[0]))]
+
+    async def turn_state(self, turn_id: str) -> TurnState | None:
+        query = "SELECT state FROM turn WHERE id = ?"
+        row = await self._read(lambda connection: connection.execute(query, (turn_id,)).fetchone())
+        if row is None:
+            raise TurnNotFoundError(turn_id)
+        return queries.state_from(row[0])
+
+    async def tokens_used(self, principal: str, day: int) -> int:
+        query = "SELECT tokens FROM spending WHERE principal = ? AND day = ?"
+        row = await self._read(lambda connection: connection.execute(query, (principal, day)).fetchone())
+        return row[0] if row else 0
 
 
 class Claims(Queries):
     _leases: Leases
-    _lineup: Lineup
+    _lineup: ReadyQueue
     _watchers: Watchers
 
     async def claim(self, turn_id: str, worker: str) -> TurnRecord:
@@ -49,7 +112,7 @@ class Claims(Queries):
     async def _find_live(self, turn_id: str) -> LiveTurn:
         live = self._live.get(turn_id)
         if live is None:
-            await self._read(lambda connection: reading.find_turn(connection, turn_id))
+            await self._read(lambda connection: queries.find_turn(connection, turn_id))
             raise TurnEndedError(turn_id)
         return live
 
@@ -69,7 +132,7 @@ class Claims(Queries):
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         live = self._live.get(turn_id)
         if live is None or live.record.phase != "waiting" or live.head.ended:
-            await self._read(lambda connection: reading.find_turn(connection, turn_id))
+            await self._read(lambda connection: queries.find_turn(connection, turn_id))
             raise TurnNotWaitingError(turn_id)
         epoch = live.head.claim(worker)
         live.record = replace(live.record, epoch=epoch)

@@ -7,13 +7,20 @@ from typing import Any, TypeVar
 
 from turnwire.core.contracts import ApiKey, Notice
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError
-from turnwire.core.sessions import Session, new_session
-from turnwire.stores.sqlite.reading import KEY_COLUMNS, SESSION_COLUMNS, TURN_COLUMNS, key_from, session_from, turn_from
+from turnwire.core.turns import Session, new_session
+from turnwire.stores.sqlite.queries import (
+    KEY_COLUMNS,
+    SESSION_COLUMNS,
+    TURN_COLUMNS,
+    key_from,
+    session_from,
+    turn_from,
+)
 
 T = TypeVar("T")
 
 
-class Registry(ABC):
+class SqliteRegistry(ABC):
     @abstractmethod
     async def _read(self, run: Callable[[sqlite3.Connection], T]) -> T: ...
 

@@ -14,24 +14,19 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from turnwire.core import metrics
-from turnwire.core.contracts import RUNNABLE, Accepted, Admission, Command, NewTurn, Parking, Settle, Wake
-from turnwire.core.errors import (
-    StoreError,
-    StoreFullError,
-    StoreUnusableError,
-    TurnEndedError,
-)
-from turnwire.core.logged import LoggedEvent
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import RUNNABLE, Accepted, Admission, Command, NewTurn, Settle, Suspension, Wake
+from turnwire.core.errors import StoreError, StoreFullError, StoreUnusableError, TurnEndedError
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.guards import Gatherers, Head, Leases, Watchers, lasting, read_known
-from turnwire.stores.lineup import Lineup
-from turnwire.stores.sqlite import accepting, reading, upkeep
+from turnwire.stores.rules import CommitHooks, Head, Leases, ReadyQueue, Watchers, lasting, read_known
+from turnwire.stores.sqlite import maintenance, queries
+from turnwire.stores.sqlite.admission import accept
 from turnwire.stores.sqlite.claims import Claims
 from turnwire.stores.sqlite.disk import Ballast, FolderLock
-from turnwire.stores.sqlite.live import LiveTurn
-from turnwire.stores.sqlite.readers import Readers
+from turnwire.stores.sqlite.live_turn import LiveTurn
+from turnwire.stores.sqlite.queries import Readers
 from turnwire.stores.sqlite.schema import DATABASE_NAME, explain, open_writer
-from turnwire.stores.sqlite.writer import Append, Call, Work, Writer
+from turnwire.stores.sqlite.writer import Call, PendingAppend, SqliteWriter, Work
 
 T = TypeVar("T")
 
@@ -54,8 +49,8 @@ class SqliteStore(Claims):
         self._leases = Leases(lease, clock)
         self._watchers = Watchers()
         self._live: dict[str, LiveTurn] = {}
-        self._lineup = Lineup()
-        self._gatherers = Gatherers()
+        self._lineup = ReadyQueue()
+        self._gatherers = CommitHooks()
         self._waiting: list[Work] = []
         self._is_writing = False
         self._next_row = 1
@@ -72,7 +67,7 @@ class SqliteStore(Claims):
         try:
             connection = open_writer(path)
             try:
-                self._live, self._next_row = upkeep.load_unsealed(connection)
+                self._live, self._next_row = maintenance.load_unsealed(connection)
             except sqlite3.Error as error:
                 connection.close()
                 raise StoreUnusableError(str(path), explain(error)) from error
@@ -84,7 +79,7 @@ class SqliteStore(Claims):
         self._ballast = Ballast(self._folder)
         self._loop = asyncio.get_running_loop()
         self._connection = connection
-        self._writer = Writer(connection, self._ballast, self._committed)
+        self._writer = SqliteWriter(connection, self._ballast, self._committed)
         self._writer.keeps_outbox = self._keeps_outbox
         self._writer.is_full = not self._ballast.restore()
         self._readers = Readers(path)
@@ -107,7 +102,7 @@ class SqliteStore(Claims):
         row = self._take_row()
         self._accepting.add(row)
         try:
-            accepted, number = await self._write(lambda connection: accepting.accept(connection, new, admission, row))
+            accepted, number = await self._write(lambda connection: accept(connection, new, admission, row))
             if accepted.created:
                 head = Head(accepted.record.id, accepted.record.epoch, accepted.record.last_position)
                 live = self._live[accepted.record.id] = LiveTurn(number, accepted.record, head, row)
@@ -137,7 +132,7 @@ class SqliteStore(Claims):
         events: Sequence[LoggedEvent],
         settle: Settle,
         ending: TurnState | None = None,
-        parking: Parking | None = None,
+        parking: Suspension | None = None,
         *,
         release: bool = False,
     ) -> None:
@@ -154,7 +149,7 @@ class SqliteStore(Claims):
         live.head.position = events[-1].position
         append = live.open_append
         if append is None or append.settle is not settle:
-            append = live.open_append = Append(live, settle)
+            append = live.open_append = PendingAppend(live, settle)
             append.row = self._take_row()
             self._hand_over_soon(append)
         append.events.extend(events)
@@ -192,13 +187,13 @@ class SqliteStore(Claims):
             self._is_writing = False
             return
         for work in group:
-            if isinstance(work, Append):
+            if isinstance(work, PendingAppend):
                 work.turn.open_append = None
         self._writer.submit(group)
 
     def _committed(self, group: Sequence[Work], error: StoreError | None) -> None:
         self._is_writing = False
-        events = sum([len(work.events) for work in group if isinstance(work, Append)])
+        events = sum([len(work.events) for work in group if isinstance(work, PendingAppend)])
         metrics.note_commit(events, self._writer.commit_seconds)
         if error is not None:
             group = [*group, *self._waiting]
@@ -212,7 +207,7 @@ class SqliteStore(Claims):
         if has_more and not must_make_way:
             self._hand_over()
         for work in group:
-            if isinstance(work, Append):
+            if isinstance(work, PendingAppend):
                 self._publish(work)
             elif work.told.cancelled():
                 pass
@@ -225,13 +220,13 @@ class SqliteStore(Claims):
 
     def _make_way(self) -> None:
         """The disk is full: what room the reserve has left is for endings, so that nothing else is written."""
-        crowding = {work.turn for work in self._waiting if isinstance(work, Append) and work.ending is None}
-        refused = [work for work in self._waiting if isinstance(work, Append) and work.turn in crowding]
+        crowding = {work.turn for work in self._waiting if isinstance(work, PendingAppend) and work.ending is None}
+        refused = [work for work in self._waiting if isinstance(work, PendingAppend) and work.turn in crowding]
         self._waiting = [work for work in self._waiting if work not in refused]
         self._hand_over()
         self._take_back(refused, StoreFullError())
 
-    def _publish(self, append: Append) -> None:
+    def _publish(self, append: PendingAppend) -> None:
         live, events, ending = append.turn, append.events, append.ending
         live.remember(append.row, events)
         if ending is not None:
@@ -257,12 +252,12 @@ class SqliteStore(Claims):
     def _take_back(self, group: Sequence[Work], error: StoreError) -> None:
         """Nothing of the group was committed, so nothing of it has happened."""
         for work in group:
-            if isinstance(work, Append):
+            if isinstance(work, PendingAppend):
                 work.turn.open_append = None
                 work.turn.head.position = work.turn.committed
                 work.turn.head.ended = False
         for work in group:
-            if isinstance(work, Append):
+            if isinstance(work, PendingAppend):
                 work.settle(len(work.events), error)
             elif not work.told.cancelled():
                 work.told.set_exception(error)
@@ -289,17 +284,17 @@ class SqliteStore(Claims):
             if recent is not None:
                 return recent
             rows = live.rows_after(after, limit)
-            events = await self._read(lambda connection: reading.read_rows(connection, rows, after))
+            events = await self._read(lambda connection: queries.read_rows(connection, rows, after))
             if events is not None:
                 return events[:limit]
-        return await self._read(lambda connection: reading.read_turn(connection, turn_id, after, limit))
+        return await self._read(lambda connection: queries.read_turn(connection, turn_id, after, limit))
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         return self._watchers.add(key, wake)
 
     async def delete_turn(self, principal: str, turn_id: str) -> None:
         self._erase_soon()
-        record = await self._write(lambda connection: upkeep.delete_turn(connection, principal, turn_id))
+        record = await self._write(lambda connection: maintenance.delete_turn(connection, principal, turn_id))
         self._live.pop(record.id, None)
         for live in self._live.values():
             if live.record.parent_turn_id == record.id:
@@ -313,13 +308,13 @@ class SqliteStore(Claims):
     async def maintain(self, *, expire_before: int) -> None:
         """In small steps, so that no commit waits long for it."""
         for live in [live for live in self._live.values() if live.record.phase == "ended"]:
-            await self._write(lambda connection, live=live: upkeep.seal_turn(connection, live))
+            await self._write(lambda connection, live=live: maintenance.seal_turn(connection, live))
             self._live.pop(live.record.id, None)
         needed = [live.first_row for live in self._live.values()]
         first_needed = min([*needed, *self._accepting, self._next_row])
-        while await self._write(lambda connection: upkeep.trim_journal(connection, first_needed)):
+        while await self._write(lambda connection: maintenance.trim_journal(connection, first_needed)):
             pass
-        while await self._write(lambda connection: upkeep.expire(connection, expire_before)):
+        while await self._write(lambda connection: maintenance.expire(connection, expire_before)):
             pass
 
     def _erase_soon(self) -> None:

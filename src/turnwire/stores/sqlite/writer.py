@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turnwire.core.contracts import Parking, Settle
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import Settle, Suspension
 from turnwire.core.errors import StoreError, StoreFullError
-from turnwire.core.logged import LoggedEvent
 from turnwire.core.turns import TurnState
 from turnwire.stores.lines import to_lines
 from turnwire.stores.sqlite.disk import Ballast
-from turnwire.stores.sqlite.live import LiveTurn
+from turnwire.stores.sqlite.live_turn import LiveTurn
 
 logger = logging.getLogger("turnwire.stores.sqlite")
 
 
-class Append:
+class PendingAppend:
     """What one turn adds to the journal in one commit."""
 
     __slots__ = ("ending", "events", "parking", "release", "row", "settle", "turn")
@@ -34,7 +34,7 @@ class Append:
         self.settle = settle
         self.events: list[LoggedEvent] = []
         self.ending: TurnState | None = None
-        self.parking: Parking | None = None
+        self.parking: Suspension | None = None
         self.release = False
         self.row = 0
 
@@ -51,11 +51,11 @@ class Call:
         self.error: BaseException | None = None
 
 
-Work = Append | Call
+Work = PendingAppend | Call
 Committed = Callable[[Sequence[Work], StoreError | None], None]
 
 
-class Writer:
+class SqliteWriter:
     def __init__(self, connection: sqlite3.Connection, ballast: Ballast, committed: Committed) -> None:
         self.is_full = False
         self.must_erase = False
@@ -115,7 +115,7 @@ class Writer:
         try:
             rows: list[tuple[int, int, int, bytes]] = []
             for work in group:
-                if isinstance(work, Append):
+                if isinstance(work, PendingAppend):
                     rows.append((work.row, work.turn.number, work.events[-1].position, to_lines(work.events)))
                     if work.ending is not None:
                         work.turn.write_ending(connection, work.events[-1], work.ending, keeps_outbox=self.keeps_outbox)

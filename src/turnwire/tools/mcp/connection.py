@@ -17,7 +17,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pydantic import ValidationError
 
 from turnwire.core.errors import AgentError, ToolError
-from turnwire.tools.mcp.offered import MOST_TOOLS
+from turnwire.tools.mcp.server import MOST_TOOLS
 from turnwire.tools.mcp.transports import Transport, watched
 
 logger = logging.getLogger("turnwire.tools.mcp")
@@ -28,7 +28,7 @@ _CLOSE_SECONDS = 15.0
 _MESSAGE_CHARACTERS = 2_000
 
 
-class Connection:
+class McpConnection:
     """Begins to connect at once. `patience` is how long the server may take to answer and to tell its tools."""
 
     def __init__(self, server: str, transport: Transport, patience: float) -> None:

@@ -1,23 +1,84 @@
 """`McpServer`: the tools of an MCP server, for an agent that is given it among its tools."""
 
+import json
+import logging
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import mcp_types as types
+from msgspec import Struct
+
 from turnwire.core.errors import AgentError, ToolError, TurnwireError
-from turnwire.tools.arguments import GivenArguments
-from turnwire.tools.declaring import NAME, Tool
-from turnwire.tools.running import progress as tell_progress
+from turnwire.tools.declaration import NAME, GivenArguments, Tool
+from turnwire.tools.invocation import progress as tell_progress
 
 if TYPE_CHECKING:
-    from turnwire.tools.mcp.connection import Connection
-    from turnwire.tools.mcp.offered import Offered
+    from turnwire.tools.mcp.connection import McpConnection
     from turnwire.tools.mcp.transports import Transport
+
+# What a server offers, as far as a model can be offered it. Nothing in it is believed: a server may be anybody's.
+
+
+logger = logging.getLogger("turnwire.tools.mcp")
+
+MOST_TOOLS = 128
+"""More than this, model providers refuse."""
+_DESCRIPTION_CHARACTERS = 8_000
+_SCHEMA_CHARACTERS = 64_000
+_NAME_CHARACTERS = 64
+
+
+class Offered(Struct, frozen=True):
+    """One tool: its name at the server, and what a model is told of it."""
+
+    name: str
+    called: str
+    description: str
+    parameters: dict[str, Any]
+
+
+def offer(server: str, listed: Sequence[types.Tool], wanted: Collection[str] | None, prefix: str) -> list[Offered]:
+    """Those that are wanted, under names that model providers take. What is left out is told in the log."""
+    found: dict[str, Offered] = {}
+    for tool in _chosen(server, listed, wanted):
+        called = _fitting(prefix + tool.name)
+        parameters: dict[str, Any] = {"properties": {}, **tool.input_schema, "type": "object"}
+        if not called:
+            _leave_out(server, tool.name, "models cannot call it by such a name")
+        elif called in found:
+            _leave_out(server, tool.name, f"another one is called {called!r} already")
+        elif len(json.dumps(parameters)) > _SCHEMA_CHARACTERS:
+            _leave_out(server, tool.name, "what it takes is longer than a model should read")
+        elif len(found) == MOST_TOOLS:
+            logger.warning("the MCP server %r offers more than %d tools; choose some with `tools`", server, MOST_TOOLS)
+            break
+        else:
+            description = (tool.description or tool.title or "")[:_DESCRIPTION_CHARACTERS]
+            found[called] = Offered(tool.name, called, description, parameters)
+    return list(found.values())
+
+
+def _chosen(server: str, listed: Sequence[types.Tool], wanted: Collection[str] | None) -> Iterator[types.Tool]:
+    if wanted is not None and (missing := set(wanted) - {tool.name for tool in listed}):
+        logger.warning("the MCP server %r has no tool %s", server, ", ".join(map(repr, sorted(missing))))
+    return (tool for tool in listed if wanted is None or tool.name in wanted)
+
+
+def _fitting(name: str) -> str:
+    """The name with `_` for what must not be in it; empty if nothing of it would be left."""
+    fitting = re.sub("[^a-zA-Z0-9_-]", "_", name)[:_NAME_CHARACTERS]
+    return fitting if NAME.fullmatch(fitting) and fitting.strip("_") else ""
+
+
+def _leave_out(server: str, tool: str, why: str) -> None:
+    logger.warning("the tool %r of the MCP server %r is left out: %s", tool[:80], server, why)
+
 
 _MOST_PROGRESS_OF_A_CALL = 500
 _PROGRESS_CHARACTERS = 1_000
@@ -72,13 +133,12 @@ class McpServer:
             if command is None
             else transports.over_stdio(name, command, args, env or {}, cwd)
         )
-        self._connections: list[Connection] = []
+        self._connections: list[McpConnection] = []
         self._listed: Sequence[object] = ()
         self._tools: list[Tool] = []
 
     async def open(self) -> Sequence[Tool]:
         """Raises AgentError `mcp_unavailable`."""
-        from turnwire.tools.mcp.offered import offer
 
         connection = await self._connected()
         if connection.tools is not self._listed:
@@ -93,13 +153,13 @@ class McpServer:
         for connection in connections:
             await connection.close()
 
-    async def _connected(self) -> "Connection":
-        from turnwire.tools.mcp.connection import Connection
+    async def _connected(self) -> "McpConnection":
+        from turnwire.tools.mcp.connection import McpConnection
 
         if not self._connections or self._connections[-1].is_over:
             # Those that are over may still be winding down; closing waits for them.
             self._connections = [one for one in self._connections if not one.task.done()]
-            self._connections.append(Connection(self.name, self._transport, self._connect_timeout))
+            self._connections.append(McpConnection(self.name, self._transport, self._connect_timeout))
         connection = self._connections[-1]
         await connection.ready()
         return connection
@@ -120,7 +180,6 @@ class McpServer:
         )
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> Any:
-        from turnwire.tools.mcp.results import value_of
 
         try:
             connection = await self._connected()
@@ -171,3 +230,46 @@ def _checked_headers(name: str, headers: Mapping[str, str]) -> dict[str, str]:
         if not (_HEADER.fullmatch(header) and value.isascii() and value.isprintable()):
             raise ValueError(f"the header {header!r} of the MCP server {name!r} has characters that it cannot have")
     return checked
+
+
+# What a server's tool gave, as a tool of ours gives it: a value, or a `ToolError`.
+
+
+def value_of(result: types.CallToolResult) -> Any:
+    """Raises ToolError if the server says that the tool failed."""
+    text = "\n".join(map(_told, result.content))
+    if result.is_error:
+        raise ToolError(text or "the tool failed and did not say why")
+    structured = result.structured_content
+    if structured is not None and (not result.content or _says_the_same(result.content, structured)):
+        return structured
+    return text
+
+
+def _says_the_same(content: Sequence[types.ContentBlock], structured: Any) -> bool:
+    """Servers repeat structured content as text, for clients that know no better."""
+    if len(content) != 1 or not isinstance(content[0], types.TextContent):
+        return False
+    try:
+        return json.loads(content[0].text) == structured
+    except (ValueError, RecursionError):
+        return False
+
+
+def _told(part: types.ContentBlock) -> str:
+    match part:
+        case types.TextContent():
+            return part.text
+        case types.ImageContent() | types.AudioContent():
+            return f"[{part.type}, {part.mime_type}, {_size(part.data)}, not shown]"
+        case types.ResourceLink():
+            return f"[resource {part.uri}{f': {part.description}' if part.description else ''}]"
+        case types.EmbeddedResource():
+            inside = part.resource
+            if isinstance(inside, types.TextResourceContents):
+                return inside.text
+            return f"[resource {inside.uri}, {_size(inside.blob)}, not shown]"
+
+
+def _size(base64: str) -> str:
+    return f"{len(base64) * 3 // 4:,} bytes"

@@ -7,9 +7,9 @@ nothing on a network. An agent that has them should have no tool that does: a no
 import asyncio
 from typing import Any, Protocol
 
-from turnwire.core.encoding import clean_text
-from turnwire.tools.declaring import Tool, tool
-from turnwire.tools.framing import framed
+from turnwire.core.codec import clean_text
+from turnwire.tools.declaration import Tool, tool
+from turnwire.tools.untrusted_text import framed
 from turnwire.tools.vault.folder import Vault
 
 _MOST_FOUND = 20

@@ -4,10 +4,14 @@ Whatever is open when a run ends is closed before it does, wherever the log was 
 but the start of another run.
 """
 
-from typing import Any, assert_never
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, assert_never
 
 from msgspec import Raw
 
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import Control, Encoder
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -32,15 +36,117 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.logged import LoggedEvent
-from turnwire.wires.ag_ui.activities import Activities
-from turnwire.wires.ag_ui.calls import Calls, call_events, result_event, result_text, unanswered
-from turnwire.wires.ag_ui.crew import Crew
-from turnwire.wires.ag_ui.ending import Spent, run_ended, run_interrupted
-from turnwire.wires.ag_ui.frames import Told, custom, known, numbered, own_name, told
-from turnwire.wires.ag_ui.interrupts import Questions, interrupt_id
-from turnwire.wires.ag_ui.runs import Runs
-from turnwire.wires.ag_ui.voices import Path, Voices
+from turnwire.wires.ag_ui.frames import (
+    Activities,
+    OpenMessages,
+    Path,
+    Questions,
+    RunToolCalls,
+    RunUsage,
+    Told,
+    call_events,
+    custom,
+    interrupt_id,
+    known,
+    numbered,
+    own_name,
+    result_event,
+    result_text,
+    run_ended,
+    run_interrupted,
+    told,
+    unanswered,
+)
+
+# Which sub-agents are at work. A log does not say when one has finished, so they all do when the run ends.
+
+
+class SubAgents:
+    """`ids` are for the whole turn: who was suspended with a run goes on with the next one."""
+
+    def __init__(self) -> None:
+        self._ids: dict[Path, str] = {}
+        self._at_work: list[Path] = []
+
+    def id_of(self, path: Path) -> str | None:
+        """None for the turn's own agent."""
+        return self._ids.get(path)
+
+    def begin(self, path: Path, turn_id: str, position: int) -> Told:
+        """Those on the path that have not begun in this run, outermost first."""
+        begun: Told = []
+        for depth, name in enumerate(path, 1):
+            here = path[:depth]
+            if here in self._at_work:
+                continue
+            own = self._ids.setdefault(here, f"{turn_id}:agent-{position}-{depth}")
+            self._at_work.append(here)
+            parent = self._ids.get(here[:-1])
+            begun.append(told("SUBAGENT_STARTED", subagentRunId=own, name=name, parentSubagentRunId=parent))
+        return begun
+
+    def ended(self, asked: Mapping[Path, Sequence[str]] | None = None) -> Told:
+        """How all of them end, innermost first. `asked` are the interrupts that each waits for."""
+        return [self._end(path, (asked or {}).get(path)) for path in reversed(self._at_work)]
+
+    def forget(self) -> None:
+        self._at_work.clear()
+
+    def _end(self, path: Path, waits_for: Sequence[str] | None) -> bytes:
+        outcome = {"type": "suspended", "interruptIds": list(waits_for)} if waits_for else None
+        return told("SUBAGENT_FINISHED", subagentRunId=self._ids[path], outcome=outcome)
+
+
+# The runs of a turn: one, and another for each time that it was gone on with after it had waited for a person.
+
+
+_VERSION = "1.0"
+
+
+class RunSequence:
+    """`run_ids` are the client's names of them, in order; where there is none, a run is named after the first."""
+
+    def __init__(self, thread_id: str, run_ids: tuple[str, ...], version: int) -> None:
+        self._thread_id = thread_id
+        self._run_ids = run_ids
+        self._version = version
+        self._turn_id = ""
+        self._number = 1
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {"threadId": self._thread_id, "runId": self._run_id(self._number)}
+
+    def begin(self, session_id: str, turn_id: str, agent: str) -> Told:
+        self._thread_id = self._thread_id or session_id
+        self._turn_id = turn_id
+        return self._started(agent)
+
+    def next(self, agent: str) -> Told:
+        self._number += 1
+        return self._started(agent)
+
+    def _started(self, agent: str) -> Told:
+        """The start of a run, and of its first step: the agent whose turn it is."""
+        begun = told(
+            "RUN_STARTED",
+            **self.names,
+            parentRunId=self._run_id(self._number - 1) if self._number > 1 else None,
+            protocolVersion=_VERSION if self._version else None,
+        )
+        return [begun, told("STEP_STARTED", stepName=agent)]
+
+    def _run_id(self, number: int) -> str:
+        given = self._run_ids[number - 1] if number <= len(self._run_ids) else ""
+        if given or number == 1:
+            return given or self._turn_id
+        return later_run_id(self._run_id(1), number)
+
+
+def later_run_id(first: str, number: int) -> str:
+    """What a run is called that the client has no name for."""
+    return f"{first}:{number}"
+
 
 _TOKEN_BODY = b'{"type":"token","content":'
 _TOKEN_START = len(_TOKEN_BODY)
@@ -53,16 +159,16 @@ class RunEncoder:
     takes_heartbeat = True
 
     def __init__(self, thread_id: str, run_ids: tuple[str, ...], version: int) -> None:
-        self._runs = Runs(thread_id, run_ids, version)
+        self._runs = RunSequence(thread_id, run_ids, version)
         self._version = version
         self._turn_id = ""
         self._agent = ""
         self._said = 0
-        self._voices = Voices()
-        self._calls = Calls()
-        self._crew = Crew()
+        self._voices = OpenMessages()
+        self._calls = RunToolCalls()
+        self._crew = SubAgents()
         self._activities = Activities()
-        self._spent = Spent()
+        self._spent = RunUsage()
         self._parents: dict[Path, str] = {}
         self._questions = Questions()
         self._error: ErrorEvent | None = None
@@ -155,7 +261,7 @@ class RunEncoder:
         """The end of the run that has waited, and the start of the next one."""
         ended, decided = self._interrupted(), self._questions.decided
         self._forget()
-        self._questions, self._spent = Questions(), Spent()
+        self._questions, self._spent = Questions(), RunUsage()
         return ended + self._runs.next(self._agent) + decided
 
     def _end(self, done: DoneEvent, position: int) -> Told:
@@ -249,3 +355,45 @@ class RunEncoder:
         """The event as the log has it."""
         begun = self._attend(logged.agent_path, logged.position)
         return [*begun, custom(name, Raw(logged.body), self._crew.id_of(logged.agent_path))]
+
+
+# The wire itself: whose names a run goes by, and which version of the client it is written for.
+
+
+VERSIONS = (0, 1)
+_NAME = re.compile(r"[A-Za-z0-9._:@-]{0,160}")
+
+
+class AgUi:
+    name = "ag_ui"
+    media_type = "text/event-stream"
+    keeps_state = True
+    heartbeat = b": keep-alive\n\n"
+    opening = b": stream-open\n\n"
+
+    def __init__(self, thread_id: str = "", run_ids: Sequence[str] = (), version: int = 1) -> None:
+        """`run_ids` are the client's names of a turn's runs, in order; an empty one is left to us.
+
+        Raises ValueError.
+        """
+        if not all(_NAME.fullmatch(name) for name in (thread_id, *run_ids)):
+            raise ValueError("thread_id, run_id: at most 160 letters, digits and . _ : @ -")
+        if version not in VERSIONS:
+            raise ValueError("version: 0 or 1")
+        self.thread_id = thread_id
+        self.run_ids = tuple(run_ids)
+        self.version = version
+        self.key = f"ag_ui?version={version}&thread_id={thread_id}&run_ids={','.join(self.run_ids)}"
+
+    @classmethod
+    def of_query(cls, query: Mapping[str, str]) -> Self:
+        """Raises ValueError."""
+        version = {"0": 0, "1": 1}.get(query.get("version", "1"), -1)
+        run_id = query.get("run_id")
+        return cls(query.get("thread_id", ""), (run_id,) if run_id else (), version)
+
+    def encoder(self) -> Encoder:
+        return RunEncoder(self.thread_id, self.run_ids, self.version)
+
+    def control(self, control: Control) -> None:
+        """The protocol has no words for it: the connection is broken, and the client comes back for the rest."""

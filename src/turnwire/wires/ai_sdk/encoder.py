@@ -5,8 +5,11 @@ a new one. Clients look at the last step to see whether they have to send someth
 calls that have ended, or they ask again without end.
 """
 
-from typing import Any, assert_never, cast
+from collections.abc import Mapping
+from typing import Any, Self, assert_never, cast
 
+from turnwire.core.codec import LoggedEvent, decode_event
+from turnwire.core.contracts import Control, Encoder
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -31,12 +34,20 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.core.fold import TurnFold
-from turnwire.core.logged import LoggedEvent
-from turnwire.wires.ai_sdk.asides import Asides
-from turnwire.wires.ai_sdk.calls import Calls
-from turnwire.wires.ai_sdk.chunks import FINISH_STEP, START_STEP, chunk, event_part, known, source_chunk
-from turnwire.wires.ai_sdk.ending import finish, last_words, metadata_chunk
+from turnwire.core.state import TurnFold
+from turnwire.wires.ai_sdk.frames import (
+    FINISH_STEP,
+    START_STEP,
+    ChatToolCalls,
+    SubAgentTexts,
+    chunk,
+    event_part,
+    finish,
+    known,
+    last_words,
+    metadata_chunk,
+    source_chunk,
+)
 
 _TOKEN_BODY = b'{"type":"token","content":'
 # A turn waits until everything is decided that it has asked about; anything else means that it has gone on.
@@ -50,8 +61,8 @@ class ChatEncoder:
 
     def __init__(self, version: int) -> None:
         self._fold = TurnFold()
-        self._calls = Calls(version)
-        self._asides = Asides()
+        self._calls = ChatToolCalls(version)
+        self._asides = SubAgentTexts()
         self._start = b""
         self._text = b""
         self._reasoning = b""
@@ -205,3 +216,75 @@ def _custom_part(event: CustomEvent) -> bytes:
     told: Any = event.data
     own_id = cast("dict[str, Any]", told).get("id") if isinstance(told, dict) else None
     return chunk(f"data-{name}", {**known(id=own_id if isinstance(own_id, str) else None), "data": event.data})
+
+
+# The wire itself: which version of the client it writes for, and what stands around the chunks.
+
+
+VERSIONS = (5, 6, 7)
+
+
+class AiSdk:
+    name = "ai_sdk"
+    media_type = "text/event-stream"
+    keeps_state = True
+    heartbeat = b": keep-alive\n\n"
+    opening = b": stream-open\n\n"
+
+    def __init__(self, sdk_version: int = 6) -> None:
+        """Raises ValueError."""
+        if sdk_version not in VERSIONS:
+            raise ValueError("sdk_version: 5, 6 or 7")
+        self.sdk_version = sdk_version
+        self.key = f"ai_sdk?sdk_version={sdk_version}"
+
+    @classmethod
+    def of_query(cls, query: Mapping[str, str], default: int = 6) -> Self:
+        """Raises ValueError."""
+        told = query.get("sdk_version", str(default))
+        return cls(int(told) if told.isascii() and told.isdecimal() and len(told) == 1 else 0)
+
+    def encoder(self) -> Encoder:
+        return ChatEncoder(self.sdk_version)
+
+    def control(self, control: Control) -> None:
+        """The protocol has no words for it: the connection is broken, and the client comes back for a replay."""
+
+
+# The answer's text and nothing else, as the SDK's `TextStreamChatTransport` reads it.
+
+
+_ANSWER_TOKEN_BODY = b'{"type":"token"'
+_RESTART_BODY = b'{"type":"restart"'
+
+
+class AnswerText:
+    name = key = "answer_text"
+    media_type = "text/plain; charset=utf-8"
+    keeps_state = True
+    heartbeat = b""
+    opening = b""
+
+    def encoder(self) -> Encoder:
+        return _AnswerEncoder()
+
+    def control(self, control: Control) -> None:
+        """There are no words for it."""
+
+
+class _AnswerEncoder:
+    takes_heartbeat = False
+
+    def frame(self, logged: LoggedEvent) -> bytes:
+        if logged.body.startswith(_RESTART_BODY):
+            restart = decode_event(logged.body)
+            assert isinstance(restart, RestartEvent)
+            raise RestartedError(restart.from_position)
+        if not logged.body.startswith(_ANSWER_TOKEN_BODY):
+            return b""
+        event = decode_event(logged.body)
+        assert isinstance(event, TokenEvent)
+        return b"" if event.agent_path else event.content.encode()
+
+    def pause(self) -> bytes:
+        return b""

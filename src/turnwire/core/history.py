@@ -1,0 +1,167 @@
+"""A session, and the conversation that its turns add up to.
+
+The transcript is made for a model provider: every tool call has a result and every message an
+answer, whatever happened to the turn. What is added to make it so is never written to a log.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from turnwire.core.contracts import TurnStore
+from turnwire.core.emit import emit
+from turnwire.core.events import StatusEvent
+from turnwire.core.turns import Message, Step, ToolRequest, TurnRecord, TurnState
+
+_NOTES = {
+    "cancelled": "[The user stopped this answer before it was complete.]",
+    "failed": "[This answer failed before it was complete.]",
+    "interrupted": "[The server stopped before this answer was complete.]",
+}
+
+
+def transcript(states: Iterable[TurnState]) -> tuple[Message, ...]:
+    return tuple(message for state in states for message in _turn_messages(state))
+
+
+def _turn_messages(state: TurnState) -> Iterable[Message]:
+    yield Message("user", state.message)
+    told = 0
+    for calls in _call_groups(state):
+        text, told = state.text[told : calls[0].answer_offset], calls[0].answer_offset
+        requests = tuple(ToolRequest(step.id, step.name, step.args or {}) for step in calls)
+        yield Message("assistant", text, tool_calls=requests)
+        for step in calls:
+            yield Message("tool", result_text(step), call_id=step.id)
+    rest = state.text[told:]
+    note = _NOTES.get(state.outcome or "")
+    if note:
+        rest = f"{rest}\n\n{note}" if rest else note
+    if rest or told == 0:
+        yield Message("assistant", rest)
+
+
+def _call_groups(state: TurnState) -> Iterable[list[Step]]:
+    """Tool calls of the turn's own agent with no text between them were one request of the model's."""
+    group: list[Step] = []
+    for step in state.steps:
+        if step.kind != "tool" or step.agent_path:
+            continue
+        if group and step.answer_offset != group[0].answer_offset:
+            yield group
+            group = []
+        group.append(step)
+    if group:
+        yield group
+
+
+def result_text(step: Step) -> str:
+    if step.state in ("running", "waiting"):
+        return '{"error":"cancelled"}'
+    if isinstance(step.result, str):
+        return step.result
+    return msgspec.json.encode(step.result).decode()
+
+
+# How a conversation that has grown too long is made to fit: at the borders of its turns, never inside one.
+
+
+Exchange = tuple[Message, ...]
+"""What one turn adds to a conversation: a message, tool calls with their results, an answer."""
+
+LEFT_OUT = "This conversation has grown long: its earliest messages are no longer given to the agent."
+
+_CHARACTERS_A_TOKEN = 4
+_MESSAGE_TOKENS = 4  # What a provider adds around each message.
+_SHORTENED = " … [shortened]"
+# Scripts in which a character is about a token: Chinese, Japanese, Korean, and their full-width forms.
+_DENSE = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+
+
+def estimate(text: str) -> int:
+    """About how many tokens a text is."""
+    dense = 0 if text.isascii() else len(_DENSE.findall(text))
+    return dense + -(-(len(text) - dense) // _CHARACTERS_A_TOKEN)
+
+
+def size(messages: Iterable[Message]) -> int:
+    """About how many tokens some messages are together."""
+    return sum(
+        _MESSAGE_TOKENS
+        + estimate(message.content)
+        + sum(estimate(call.tool) + estimate(arguments(call.args)) for call in message.tool_calls)
+        for message in messages
+    )
+
+
+def arguments(args: object) -> str:
+    return msgspec.json.encode(args).decode()
+
+
+def exchanges(states: Iterable[TurnState]) -> list[Exchange]:
+    return [transcript([state]) for state in states]
+
+
+def trim(turns: Sequence[Exchange], limit: int) -> list[Exchange]:
+    """The newest turns that fit into the limit together, whole. A limit of 0 is none.
+
+    The newest one stays in any case: if it is too long by itself, its tool results are shortened, no more than needed.
+    """
+    if not limit:
+        return list(turns)
+    left, start = limit, len(turns)
+    while start > 0 and (tokens := size(turns[start - 1])) <= left:
+        left, start = left - tokens, start - 1
+    if start == len(turns) and turns:
+        return [fit(turns[-1], limit, lambda message: message.role == "tool")]
+    return list(turns[start:])
+
+
+def fit(messages: Exchange, limit: int, may_shorten: Callable[[Message], bool]) -> Exchange:
+    """The messages, those of them that may be shortened cut to one length, the largest that fits into the limit."""
+    if size(messages) <= limit:
+        return messages
+    low, high = 0, max((len(message.content) for message in messages), default=0)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if size(_cut(messages, middle, may_shorten)) <= limit else (low, middle - 1)
+    return _cut(messages, low, may_shorten)
+
+
+def _cut(messages: Exchange, length: int, may_shorten: Callable[[Message], bool]) -> Exchange:
+    return tuple(
+        replace(message, content=clip(message.content, length)) if may_shorten(message) else message
+        for message in messages
+    )
+
+
+def clip(text: str, length: int) -> str:
+    """The start of a text, marked as such where that makes it shorter."""
+    return text if len(text) <= length + len(_SHORTENED) else text[:length] + _SHORTENED
+
+
+class TrimmedHistory:
+    """Leaves out the oldest turns of a conversation that is too long."""
+
+    def __init__(self, store: TurnStore, turns: int, tokens: int) -> None:
+        self._store = store
+        self._turns = turns
+        self._tokens = tokens
+
+    async def recall(self, record: TurnRecord) -> tuple[Message, ...]:
+        if not self._turns:
+            return ()
+        # Two more than are given: whether some are left out, and whether that was so in the turn before.
+        known = exchanges(await self._store.history(record.id, self._turns + 2))
+        kept = self._window(known)
+        if len(kept) < len(known) and len(self._window(known[:-1])) == len(known) - 1:
+            emit(StatusEvent(LEFT_OUT))
+        return tuple(message for turn in kept for message in turn)
+
+    def _window(self, turns: Sequence[Exchange]) -> list[Exchange]:
+        return trim(turns[-self._turns :], self._tokens)
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,333 @@
+"""Reading a log: event by event, into a `TurnState`."""
+
+from bisect import bisect_right
+from operator import itemgetter
+from typing import Any, Literal, assert_never
+
+from msgspec import to_builtins
+
+from turnwire.core.approvals import Decision
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.events import (
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+    CitationEvent,
+    CustomEvent,
+    DoneEvent,
+    ErrorEvent,
+    HandoffEvent,
+    MessageEvent,
+    ReasoningEvent,
+    ResponseEvent,
+    RestartEvent,
+    ReviewEvent,
+    SearchEvent,
+    SessionEvent,
+    StatusEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    Usage,
+    UsageEvent,
+)
+from turnwire.core.turns import Step, TurnState
+
+OPENING = 2
+"""The position of the last event that a log is opened with."""
+
+
+class TurnFold:
+    """Folds a log, event by event, into a `TurnState`."""
+
+    def __init__(self) -> None:
+        self._state = TurnState()
+        self._pieces: list[str] = []
+        self._position = 0
+        self._began_at = 0
+        # Where the answer stood at each event that is not a piece of it: (position, pieces, code points).
+        # The pieces in between have consecutive positions, so nothing needs to be kept for each of them.
+        self._marks: list[tuple[int, int, int]] = [(0, 0, 0)]
+        self._citation_positions: list[int] = []
+        # What was changed at which position, and what it was before, for a restart to take back.
+        self._changes: list[tuple[int, Step | TurnState, str, Any]] = []
+        # Requests and decisions, and what they come to.
+        self._approvals: list[tuple[int, ApprovalRequestEvent | ApprovalResponseEvent]] = []
+        self._asked: dict[str, ApprovalRequestEvent] = {}
+        self._decided: dict[str, ApprovalResponseEvent] = {}
+        self._parked_for: list[str] = []
+        # Where the steps of the turn's own agent have ended, and where each of its calls has, by where it began.
+        self._borders: list[int] = [OPENING]
+        self._ended_at: dict[int, int] = {}
+        self._restarts: list[int] = []
+        self._waiting_since = 0
+        self.waited_ms = 0
+        """How long the turn has waited for people."""
+        self.steps_taken = 0
+        """Tool calls and searches, also those that a restart has made void."""
+
+    def add(self, logged: LoggedEvent) -> None:
+        event = logged.event
+        if isinstance(event, TokenEvent) and not event.agent_path:
+            self.add_token(event.content, logged.position, logged.at)
+        else:
+            self._position = logged.position
+            self._fold(logged)
+            self._mark_answer(logged.position)
+
+    def add_token(self, content: str, position: int, at: int) -> None:
+        """A piece of the answer; nearly every event is one."""
+        if not self._pieces:
+            self._time("first_event_ms", at)
+            self._time("first_token_ms", at)
+        self._pieces.append(content)
+        self._position = position
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(self._pieces)
+
+    @property
+    def undecided(self) -> list[ApprovalRequestEvent]:
+        """What a person has yet to decide."""
+        return [asked for call_id, asked in self._asked.items() if call_id not in self._decided]
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What was decided about the calls that the turn was last parked for, and that have not ended since."""
+        open_ids = {step.id for step in self._state.steps if step.kind == "tool" and step.state == "running"}
+        decided = (self.decision(call_id) for call_id in self._parked_for if call_id in open_ids)
+        return tuple(decision for decision in decided if decision)
+
+    def decision(self, call_id: str) -> Decision | None:
+        told = self._decided.get(call_id)
+        if told is None:
+            return None
+        asked = self._asked[call_id]
+        return Decision(
+            call_id=call_id,
+            tool=asked.tool,
+            args=asked.args,
+            approved=told.approved,
+            reason=told.reason,
+            by=told.by,
+            is_repeat=self._is_repeat(call_id),
+        )
+
+    def has_call(self, call_id: str) -> bool:
+        return self._find("tool", call_id) is not None
+
+    @property
+    def own_calls(self) -> list[Step]:
+        """The tool calls of the turn's own agent, in order."""
+        return [step for step in self._state.steps if step.kind == "tool" and not step.agent_path]
+
+    def end_of(self, call: Step) -> int | None:
+        """The position of a call's result."""
+        return self._ended_at.get(call.position)
+
+    @property
+    def border(self) -> int:
+        """The position of the last thing that must not be done again: a call, its result, a person's decision."""
+        return self._borders[-1]
+
+    @property
+    def restarts(self) -> int:
+        return len(self._restarts)
+
+    def elapsed(self, at: int) -> int:
+        """Milliseconds since the turn was asked for."""
+        return at - self._began_at
+
+    def state(self) -> TurnState:
+        self._state.text = self.text
+        self._state.position = self._position
+        return self._state
+
+    def _fold(self, logged: LoggedEvent) -> None:
+        state, event = self._state, logged.event
+        match event:
+            case SessionEvent():
+                state.session_id, state.turn_id, state.agent = event.session_id, event.turn_id, event.agent
+            case MessageEvent():
+                state.message = event.content
+                self._began_at = logged.at
+            case StatusEvent():
+                self._change(logged, state, status=event.text)
+            case HandoffEvent():
+                self._step(logged, "handoff", f"handoff-{logged.position}", event.agent).state = "succeeded"
+            case SearchEvent():
+                self._search(logged, event)
+            case ReviewEvent():
+                step = self._step(logged, "review", event.step_id, event.verdict)
+                step.state, step.result = "succeeded", to_builtins(event)
+            case ToolCallEvent():
+                self._step(logged, "tool", event.call_id, event.tool, event.args)
+                self._use(event.tool)
+                self._pass_border(logged)
+            case ToolProgressEvent():
+                if step := self._find("tool", event.call_id):
+                    self._change(logged, step, progress=event.text if event.text is not None else step.progress)
+            case ToolResultEvent():
+                step = self._find("tool", event.call_id)
+                step = step or self._step(logged, "tool", event.call_id, event.tool, {})
+                outcome = "succeeded" if event.success else "failed"
+                self._change(logged, step, state=outcome, result=event.result, ms=event.ms)
+                self._use(event.tool)
+                self._ended_at[step.position] = logged.position
+                self._pass_border(logged)
+            case CitationEvent():
+                state.citations.append(event)
+                self._citation_positions.append(logged.position)
+            case ApprovalRequestEvent():
+                step = self._find("tool", event.call_id)
+                step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
+                self._change(logged, step, state="waiting", reason=event.reason)
+                self._approvals.append((logged.position, event))
+                self._ask(event)
+                self._waiting_since = logged.at
+            case ApprovalResponseEvent():
+                if event.call_id in self._asked:
+                    self._approvals.append((logged.position, event))
+                    self._decided[event.call_id] = event
+                    self._pass_border(logged)
+                    self.waited_ms += logged.at - self._waiting_since
+                    self._waiting_since = logged.at
+                if step := self._find("tool", event.call_id):
+                    self._change(logged, step, state="running")
+            case RestartEvent():
+                self._rewind(event.from_position)
+                self._restarts.append(logged.position)
+            case UsageEvent():
+                state.usage = add_usage(state.usage, event)
+            case ResponseEvent():
+                self._change(logged, state, mode=event.mode)
+                state.timings.update(event.timings or {})
+            case ErrorEvent():
+                self._change(logged, state, error=event)
+            case DoneEvent():
+                state.outcome, state.reason = event.outcome, event.reason
+                self._time("total_ms", logged.at)
+            case TokenEvent() | ReasoningEvent() | CustomEvent():
+                pass
+            case _:
+                assert_never(event)
+        if "first_event_ms" not in state.timings and logged.position > 2:
+            self._time("first_event_ms", logged.at)
+
+    def _time(self, name: str, at: int) -> None:
+        self._state.timings.setdefault(name, self.elapsed(at))
+
+    def _mark_answer(self, position: int) -> None:
+        _, pieces, length = self._marks[-1]
+        length += sum(map(len, self._pieces[pieces:]))
+        self._marks.append((position, len(self._pieces), length))
+
+    def _use(self, tool: str) -> None:
+        if tool not in self._state.tools_used:
+            self._state.tools_used.append(tool)
+
+    def _find(self, kind: str, step_id: str) -> Step | None:
+        return next((s for s in reversed(self._state.steps) if s.id == step_id and s.kind == kind), None)
+
+    def _step(
+        self,
+        logged: LoggedEvent,
+        kind: Literal["tool", "search", "review", "handoff"],
+        step_id: str,
+        name: str,
+        args: Any = None,
+    ) -> Step:
+        _, pieces, length = self._marks[-1]
+        step = Step(
+            kind=kind,
+            id=step_id,
+            name=name,
+            position=logged.position,
+            answer_offset=length + sum(map(len, self._pieces[pieces:])),
+            args=args,
+            agent_path=logged.agent_path,
+        )
+        self._state.steps.append(step)
+        self.steps_taken += kind in ("tool", "search")
+        return step
+
+    def _pass_border(self, logged: LoggedEvent) -> None:
+        if not logged.agent_path:
+            self._borders.append(logged.position)
+
+    def _is_repeat(self, call_id: str) -> bool:
+        """Whether the request was for a call that was under way when the turn was restarted."""
+        call = self._find("tool", call_id)
+        asked_at = max(at for at, event in self._approvals if event is self._asked[call_id])
+        return call is not None and any(call.position < restart < asked_at for restart in self._restarts)
+
+    def _ask(self, event: ApprovalRequestEvent) -> None:
+        if any(call_id in self._decided for call_id in self._parked_for):
+            # It is parked again: what it was parked for before was decided as a whole.
+            self._parked_for = []
+        self._decided.pop(event.call_id, None)
+        self._asked[event.call_id] = event
+        self._parked_for.append(event.call_id)
+
+    def _search(self, logged: LoggedEvent, event: SearchEvent) -> None:
+        step = self._find("search", event.step_id)
+        step = step or self._step(logged, "search", event.step_id, event.tool, {"query": event.query})
+        self._use(event.tool)
+        if event.phase != "started":
+            if event.hits:
+                self._time("first_evidence_ms", logged.at)
+            outcome = "succeeded" if event.phase == "finished" else "failed"
+            self._change(logged, step, state=outcome, result=to_builtins(event.hits), ms=event.ms)
+
+    def _change(self, logged: LoggedEvent, target: Step | TurnState, **fields: Any) -> None:
+        for name, value in fields.items():
+            self._changes.append((logged.position, target, name, getattr(target, name)))
+            setattr(target, name, value)
+
+    def _rewind(self, position: int) -> None:
+        """Forgets what came after a position. What was spent stays spent."""
+        mark = bisect_right(self._marks, position, key=itemgetter(0)) - 1
+        marked, pieces, _ = self._marks[mark]
+        del self._marks[mark + 1 :]
+        del self._pieces[pieces + position - marked :]
+        while self._changes and self._changes[-1][0] > position:
+            _, target, name, before = self._changes.pop()
+            setattr(target, name, before)
+        self._state.steps = [step for step in self._state.steps if step.position <= position]
+        self._rewind_approvals(position)
+        self._borders = [border for border in self._borders if border <= position] or [OPENING]
+        self._ended_at = {began: end for began, end in self._ended_at.items() if end <= position}
+        kept = bisect_right(self._citation_positions, position)
+        del self._state.citations[kept:], self._citation_positions[kept:]
+        self._state.tools_used = []
+        for step in self._state.steps:
+            if step.kind in ("tool", "search"):
+                self._use(step.name)
+
+    def _rewind_approvals(self, position: int) -> None:
+        self._approvals = [(at, event) for at, event in self._approvals if at <= position]
+        self._asked, self._decided, self._parked_for = {}, {}, []
+        for _, event in self._approvals:
+            if isinstance(event, ApprovalRequestEvent):
+                self._ask(event)
+            else:
+                self._decided[event.call_id] = event
+
+
+def add_usage(total: Usage | None, event: UsageEvent) -> Usage:
+    """What nobody has told stays untold: absent is not zero."""
+    total = total or Usage()
+    return Usage(
+        input_tokens=_add(total.input_tokens, event.input_tokens),
+        output_tokens=_add(total.output_tokens, event.output_tokens),
+        cached_input_tokens=_add(total.cached_input_tokens, event.cached_input_tokens),
+        reasoning_tokens=_add(total.reasoning_tokens, event.reasoning_tokens),
+    )
+
+
+def _add(total: int | None, more: int | None) -> int | None:
+    if total is None or more is None:
+        return more if total is None else total
+    return total + more

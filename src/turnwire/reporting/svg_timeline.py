@@ -1,0 +1,206 @@
+"""A turn's timeline as a picture (SVG), and as a page around it (HTML). Both stand alone: nothing runs in them, and
+nothing is fetched.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from html import escape
+from itertools import pairwise
+
+from turnwire.reporting.timeline import Bar, Scale, Timeline, rate, spent_by_phase, time_words
+
+WIDTH = 1000
+_LABEL = 210
+_RIGHT = 96
+_ROW = 26
+_TOP = 96
+_SLICES = 160
+_CHART = WIDTH - _LABEL - _RIGHT
+
+_STYLE = """
+.ground{fill:#fff}.text{fill:#1c2330}.faint{fill:#667085}.grid{stroke:#e4e7ec}.rule{stroke:#cbd2dc}
+.queued{fill:#98a2b3}.thinking{fill:#7ba7e0}.tools,.tool{fill:#e0a63a}.answering,.tokens{fill:#3f9d6b}
+.waiting,.wait{fill:#a472c8}.search{fill:#2fa3b5}.review{fill:#5b7fd1}.failed{fill:#d64545}.void{fill:#c4cad4}
+.silence{fill:#d64545;fill-opacity:.13}.rate{fill:#3f9d6b;fill-opacity:.3;stroke:#3f9d6b;stroke-width:1.2}
+text{font:12px system-ui,'Segoe UI',Helvetica,Arial,sans-serif}.big{font-size:16px;font-weight:600}
+.small{font-size:11px}.right{text-anchor:end}.middle{text-anchor:middle}
+@media(prefers-color-scheme:dark){.ground{fill:#12161d}.text{fill:#e6e9ef}.faint{fill:#98a2b3}.grid{stroke:#262d38}
+.rule{stroke:#3a4352}.void{fill:#4a5361}}
+"""
+_PAGE_STYLE = """
+:root{color-scheme:light dark}body{margin:2rem auto;max-width:1000px;padding:0 1rem;
+font:15px/1.5 system-ui,'Segoe UI',Helvetica,Arial,sans-serif;background:light-dark(#fff,#12161d);
+color:light-dark(#1c2330,#e6e9ef)}svg{width:100%;height:auto}table{border-collapse:collapse;width:100%;margin:1rem 0}
+th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid light-dark(#e4e7ec,#262d38)}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}th{font-weight:600;color:#667085}h2{font-size:1rem;
+margin-top:2rem}
+"""
+
+
+def svg(line: Timeline) -> str:
+    """The picture as a document of its own."""
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{_Picture(line).draw()}\n'
+
+
+def page(line: Timeline) -> str:
+    """The picture, and its numbers in tables."""
+    steps = [
+        (f"{' › '.join([*bar.agent_path, bar.name])}", bar.kind, bar.state, time_words(bar.began), time_words(bar.ms))
+        for bar in line.bars
+    ]
+    silences = [(time_words(one.began), time_words(one.ms)) for one in line.silences]
+    marks = [(time_words(mark.at), mark.text) for mark in line.marks]
+    return "".join(
+        (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width,initial-scale=1">',
+            f"<title>Turn {escape(line.turn_id)}</title><style>{_PAGE_STYLE}</style></head><body>\n",
+            _Picture(line).draw(),
+            _table("Steps", ("step", "kind", "state", "began after", "took"), steps),
+            _table("Pauses of a second or more", ("began after", "lasted"), silences),
+            _table("Also", ("after", "what"), marks),
+            "\n</body></html>\n",
+        )
+    )
+
+
+def _table(title: str, head: Iterable[str], rows: list[tuple[str, ...]]) -> str:
+    if not rows:
+        return ""
+    top = "".join(f"<th>{escape(one)}</th>" for one in head)
+    body = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<h2>{escape(title)}</h2>\n<table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table>\n"
+
+
+class _Picture:
+    def __init__(self, line: Timeline) -> None:
+        self._line = line
+        self._scale = Scale(line)
+        self._parts: list[str] = []
+        self._y = _TOP
+
+    def draw(self) -> str:
+        line = self._line
+        rows = 1 + len(line.bars) + (2 if line.tokens.count else 0)
+        height = _TOP + rows * _ROW + 54
+        self._add(f'<rect class="ground" width="{WIDTH}" height="{height}" rx="8"/>')
+        self._head()
+        self._silences(_TOP - 6, rows * _ROW + 8)
+        self._axis(_TOP - 6, rows * _ROW + 8)
+        self._phases()
+        for bar in line.bars:
+            self._bar(bar)
+        if line.tokens.count:
+            self._rate()
+        self._legend(height - 22)
+        title = f"Turn {line.turn_id}: {line.outcome or 'under way'}, {time_words(line.length)}"
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            f'role="img"><title>{escape(title)}</title><style>{_STYLE}</style>\n' + "\n".join(self._parts) + "\n</svg>"
+        )
+
+    def _add(self, part: str) -> None:
+        self._parts.append(part)
+
+    def _text(self, x: float, y: float, words: str, kind: str = "text") -> None:
+        self._add(f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(words)}</text>')
+
+    def _x(self, ms: float) -> float:
+        return _LABEL + self._scale(ms) * _CHART
+
+    def _head(self) -> None:
+        line = self._line
+        why = f" ({line.error or line.reason})" if line.error or line.reason else ""
+        self._text(20, 30, f"{line.agent}: {line.outcome or 'under way'}{why}, {time_words(line.length)}", "text big")
+        when = datetime.fromtimestamp(line.accepted_at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        self._text(20, 50, f"turn {line.turn_id} · {when} · {line.events} events", "faint")
+        told = [
+            f"{name} {time_words(ms)}"
+            for name, ms in (("first event", line.first_event), ("first token", line.first_token))
+            if ms is not None
+        ]
+        if line.tokens.count:
+            speed = f" at {line.tokens.per_second:.0f} a second" if line.tokens.per_second else ""
+            told.append(f"{line.tokens.count} pieces of answer{speed}")
+        self._text(20, 68, " · ".join(told), "faint")
+
+    def _axis(self, top: float, height: float) -> None:
+        free = 0.0
+        for at in self._scale.ticks(9):
+            x = self._x(at)
+            self._add(f'<line class="grid" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{top + height}"/>')
+            if x >= free:
+                self._text(x, top - 4, time_words(at), "faint small middle")
+                free = x + 56
+        for one in self._scale.breaks:
+            x = self._x((one.began + one.ended) / 2)
+            self._text(x, top - 4, f"⋯ {time_words(one.ms)} ⋯", "faint small middle")
+
+    def _row(self, label: str, words: str) -> float:
+        y = self._y
+        self._y += _ROW
+        label = label if len(label) <= 30 else label[:29] + "…"
+        self._text(_LABEL - 10, y + 17, label, "text right")
+        self._text(WIDTH - _RIGHT + 10, y + 17, words, "faint")
+        return y
+
+    def _box(self, begin: int, end: int, y: float, kind: str, title: str, height: float = 14) -> None:
+        x = self._x(begin)
+        width = max(self._x(end) - x, 2.5)
+        self._add(
+            f'<rect class="{kind}" x="{x:.1f}" y="{y + (_ROW - height) / 2:.1f}" width="{width:.1f}" '
+            f'height="{height}" rx="2"><title>{escape(title)}</title></rect>'
+        )
+
+    def _phases(self) -> None:
+        y = self._row("phases", time_words(self._line.length))
+        for phase in self._line.phases:
+            self._box(phase.began, phase.ended, y, phase.name, f"{phase.name}, {time_words(phase.ms)}", 18)
+
+    def _bar(self, bar: Bar) -> None:
+        name = " › ".join([*bar.agent_path, bar.name])
+        y = self._row(name, "" if bar.kind == "review" else time_words(bar.ms))
+        kind = bar.state if bar.state in ("failed", "void") else bar.kind
+        title = f"{name}: {bar.state}, {time_words(bar.ms)}"
+        if bar.kind == "review":
+            x, middle = self._x(bar.began), y + _ROW / 2
+            points = f"{x - 6:.1f},{middle} {x:.1f},{middle - 6} {x + 6:.1f},{middle} {x:.1f},{middle + 6}"
+            self._add(f'<polygon class="{kind}" points="{points}"><title>{escape(title)}</title></polygon>')
+        else:
+            self._box(bar.began, bar.ended, y, kind, title)
+
+    def _rate(self) -> None:
+        line = self._line
+        speed = line.tokens.per_second
+        y = self._row("pieces a second", f"{speed:.0f}/s" if speed else f"{line.tokens.count}")
+        self._y += _ROW
+        borders = [self._scale.moment(one / _SLICES) for one in range(_SLICES + 1)]
+        borders[-1] += 1
+        rates = [rate(line.tokens.times, begin, end) for begin, end in pairwise(borders)]
+        bottom, most = y + 2 * _ROW - 6, max(rates) or 1
+        points = [f"M{_LABEL},{bottom}"]
+        for number, one in enumerate(rates):
+            level = bottom - one / most * (2 * _ROW - 12)
+            points.append(f"L{_LABEL + number * _CHART / _SLICES:.1f},{level:.1f}")
+            points.append(f"L{_LABEL + (number + 1) * _CHART / _SLICES:.1f},{level:.1f}")
+        self._add(f'<path class="rate" d="{"".join(points)}L{_LABEL + _CHART},{bottom}Z"/>')
+
+    def _silences(self, top: float, height: float) -> None:
+        for one in self._line.silences:
+            x = self._x(one.began)
+            width = max(self._x(one.ended) - x, 2)
+            title = escape(f"nothing for {time_words(one.ms)}")
+            self._add(
+                f'<rect class="silence" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{height}">'
+                f"<title>{title}</title></rect>"
+            )
+
+    def _legend(self, y: float) -> None:
+        entries = [(name, f"{name} {time_words(ms)}") for name, ms in spent_by_phase(self._line).items()]
+        if self._line.silences:
+            entries.append(("silence", f"pauses of 1 s or more: {len(self._line.silences)}"))
+        x = 20.0
+        for kind, words in entries:
+            self._add(f'<rect class="{kind}" x="{x:.1f}" y="{y - 10}" width="12" height="12" rx="2"/>')
+            self._text(x + 18, y, words, "faint")
+            x += 34 + 6.6 * len(words)

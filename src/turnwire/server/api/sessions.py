@@ -1,0 +1,86 @@
+"""Sessions: made, listed, searched, named, exported, erased; and turns started in them."""
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from turnwire.core.history import transcript
+from turnwire.server.api.dependencies import Json, PathId, Reading, Server, Writing
+from turnwire.server.messages import MessageBody, SessionBody, TitleBody
+from turnwire.server.payloads import session_json, snapshot_json, turn_json
+
+router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
+
+
+@router.post("", summary="Make a session")
+async def create(server: Server, caller: Writing, body: SessionBody | None = None) -> Response:
+    body = body or SessionBody()
+    session, made = await server.store.ensure_session(caller.principal, body.id, body.title)
+    return JSONResponse(session_json(session), 201 if made else 200)
+
+
+@router.get("", summary="List your sessions, newest activity first")
+async def index(
+    server: Server,
+    caller: Reading,
+    search: Annotated[str | None, Query(max_length=200, description="In titles, messages and answers.")] = None,
+    before: Annotated[str | None, Query(max_length=128, description="The last id of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Json:
+    found = await server.store.list_sessions(caller.principal, search=search, before=before, limit=limit + 1)
+    page = found[:limit]
+    return {
+        "sessions": [session_json(session) for session in page],
+        "next": page[-1].id if len(found) > limit else None,
+    }
+
+
+@router.get("/{id}", summary="A session and its turns")
+async def show(server: Server, caller: Reading, id: PathId, limit: Annotated[int, Query(ge=1, le=500)] = 100) -> Json:
+    session = await server.store.find_session(caller.principal, id)
+    turns = await server.store.list_turns(caller.principal, session_id=session.id, limit=limit)
+    return {**session_json(session), "turns": [turn_json(turn) for turn in turns]}
+
+
+@router.patch("/{id}", summary="Name a session")
+async def rename(server: Server, caller: Writing, id: PathId, body: TitleBody) -> Json:
+    return session_json(await server.store.rename_session(caller.principal, id, body.title))
+
+
+@router.delete("/{id}", status_code=204, summary="Erase a session, its turns and their logs")
+async def delete(server: Server, caller: Writing, id: PathId) -> None:
+    session = await server.store.find_session(caller.principal, id)
+    await server.runner.cancel_session(session.id)
+    await server.store.delete_session(caller.principal, session.id)
+
+
+@router.get("/{id}/export", summary="The whole conversation")
+async def export(server: Server, caller: Reading, id: PathId) -> Json:
+    session = await server.store.find_session(caller.principal, id)
+    turns = await server.store.list_turns(caller.principal, session_id=session.id, limit=100_000)
+    states = [await server.state(turn) for turn in turns]
+    return {
+        **session_json(session),
+        "turns": [snapshot_json(turn, state) for turn, state in zip(turns, states, strict=True)],
+        "transcript": msgspec.to_builtins(transcript(states)),
+    }
+
+
+@router.post("/{id}/turns", status_code=202, summary="Start a turn; follow it with GET /v1/turns/{id}/events")
+async def start(
+    server: Server,
+    caller: Writing,
+    id: PathId,
+    body: MessageBody,
+    request: Request,
+    response: Response,
+    idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+) -> Json:
+    session = await server.store.find_session(caller.principal, id)
+    body = body.model_copy(update={"session_id": session.id})
+    key = (idempotency_key or "").strip() or None
+    accepted = await server.start(caller.principal, body, key)
+    response.headers["Location"] = f"{request.scope.get('root_path', '')}/v1/turns/{accepted.record.id}/events"
+    return {**turn_json(accepted.record), "created": accepted.created}

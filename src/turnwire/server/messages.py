@@ -1,0 +1,288 @@
+"""What clients send: bodies, ids and positions, checked before anything is started or written."""
+
+import base64
+import binascii
+import hashlib
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
+
+from turnwire.core.codec import clean_text
+from turnwire.core.contracts import OnBusy, Scope
+from turnwire.core.errors import BadCursorError
+from turnwire.server.errors import HttpError, invalid_body
+
+# Files that come with a message, and the fields that look as if they brought some.
+
+
+MOST_ATTACHMENTS = 20
+_MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}$"
+
+
+class Attachment(BaseModel):
+    """A file: its bytes in base64 as `data`, or the `url` they are at."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    media_type: Annotated[str, StringConstraints(pattern=_MEDIA_TYPE)] = Field(description="Such as `image/png`.")
+    name: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
+    data: str | None = Field(None, description="The file, in base64.")
+    url: Annotated[str, StringConstraints(max_length=2_048)] | None = Field(
+        None, description="Where the file is. Turnwire does not fetch it."
+    )
+
+    @field_validator("data")
+    @classmethod
+    def _is_base64(cls, data: str | None) -> str | None:
+        try:
+            decoded = base64.b64decode(data or "", validate=True)
+        except (binascii.Error, ValueError):
+            raise ValueError("this is not base64") from None
+        if data is not None and not decoded:
+            raise ValueError("there is nothing in it")
+        return data
+
+    @field_validator("url")
+    @classmethod
+    def _is_web_address(cls, url: str | None) -> str | None:
+        try:
+            usable = url is None or (urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname))
+        except ValueError:
+            usable = False
+        if not usable:
+            raise ValueError("this is not an http or https address; send the file itself as `data`")
+        return url
+
+    @model_validator(mode="after")
+    def _is_one_file(self) -> "Attachment":
+        if (self.data is None) == (self.url is None):
+            raise ValueError("give either `data` or `url`")
+        return self
+
+
+def _refuse(value: Any) -> None:
+    if value:  # Some clients always send an empty list; there is nothing in it to be lost.
+        raise ValueError("this field is not known here, and what is in it would be lost; send files as `attachments`")
+
+
+Misnamed = SkipJsonSchema[Annotated[Any, AfterValidator(_refuse)]]
+"""A field that other servers take files in. Unknown fields are ignored; these must not be, silently."""
+
+
+def check_is_text(message: Any) -> Any:
+    """Content parts, as other servers take them, in place of the text."""
+    if isinstance(message, list):
+        raise ValueError("a list of content parts is not taken; send the text as a string, and files as `attachments`")
+    return message
+
+
+_ID = r"^[A-Za-z0-9._:@-]{1,128}$"
+_CURSOR = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
+_LAST_MS = 253_402_300_799_999  # The year 9999 ends then, and with it what a date can say.
+ClientId = Annotated[str, StringConstraints(pattern=_ID)]
+Title = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+
+
+class Grace(BaseModel):
+    grace: float = Field(ge=0, le=86_400, description="Seconds without a reader after which the turn is cancelled.")
+
+
+class MessageBody(BaseModel):
+    """A message to an agent."""
+
+    model_config = ConfigDict(title="Message")
+
+    message: str = Field(min_length=1, description="What to answer.")
+    session_id: ClientId | None = Field(None, description="The session to go on with; without it a new one begins.")
+    agent: str | None = Field(None, description="Who answers; the first configured agent by default.")
+    turn_id: ClientId | None = Field(None, description="An id of your own; the same one again joins the same turn.")
+    parent_turn_id: ClientId | Literal[""] | None = Field(
+        None,
+        description="The turn to go on after; by default the session's last one. An empty one is none: begin anew.",
+    )
+    on_busy: OnBusy = Field("enqueue", description="What to do if the session is answering already.")
+    on_disconnect: Literal["continue", "cancel"] | Grace = Field(
+        "continue", description="What happens to the turn when its readers leave."
+    )
+    review: bool | None = Field(None, description="Whether evidence is reviewed, for agents that do.")
+    answer: Literal["synthesis", "direct"] | None = Field(None, description="How the answer is made, likewise.")
+    attachments: list[Attachment] = Field(
+        [], max_length=MOST_ATTACHMENTS, description="Files, for agents that take them; for others they are a 422."
+    )
+    attachment: Misnamed = None
+    image: Misnamed = None
+    images: Misnamed = None
+    image_url: Misnamed = None
+    image_urls: Misnamed = None
+    file: Misnamed = None
+    files: Misnamed = None
+
+    _is_text = field_validator("message", mode="before")(check_is_text)
+
+    @field_validator("message")
+    @classmethod
+    def _has_text(cls, message: str) -> str:
+        if not clean_text(message).strip():
+            raise ValueError("there is no text in it")
+        return message
+
+    @property
+    def disconnect_grace(self) -> float | None:
+        if isinstance(self.on_disconnect, Grace):
+            return self.on_disconnect.grace
+        return 0 if self.on_disconnect == "cancel" else None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        chosen = {name: value for name in ("review", "answer") if (value := getattr(self, name)) is not None}
+        if self.attachments:
+            chosen["attachments"] = [one.model_dump(exclude_none=True) for one in self.attachments]
+        return chosen
+
+    def fingerprint(self) -> str:
+        """Equal for equal requests: what a repeated key is checked against."""
+        told = [self.session_id, self.message, self.agent, self.on_busy, self.disconnect_grace, self.options]
+        if self.parent_turn_id is not None:
+            told.append(self.parent_turn_id)
+        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+
+
+class RagMessageBody(MessageBody):
+    """A message on the `/v1/rag` routes, which have their session in the path and know two fields by older names."""
+
+    model_config = ConfigDict(title="RagMessage")
+
+    message: str = Field(
+        min_length=1, validation_alias=AliasChoices("message", "prompt"), description="What to answer; or `prompt`."
+    )
+    review: bool | None = Field(
+        None,
+        validation_alias=AliasChoices("review", "review_enabled"),
+        description="Whether evidence is reviewed, for agents that do; or `review_enabled`.",
+    )
+
+
+class SessionBody(BaseModel):
+    """A new session; with an `id` of your own it is made only once."""
+
+    id: ClientId | None = None
+    title: Title | None = None
+
+
+class TitleBody(BaseModel):
+    title: Title
+
+
+class ApprovalBody(BaseModel):
+    """A person's decision about a tool call. With `args` it holds only for exactly these."""
+
+    model_config = ConfigDict(title="Approval")
+
+    approved: StrictBool = Field(description="Whether the tool may run.")
+    reason: Annotated[str, StringConstraints(max_length=2_000)] | None = Field(None, description="The agent is told.")
+    args: dict[str, Any] | None = Field(None, description="The arguments that the person saw.")
+
+
+class LoginBody(BaseModel):
+    """An API key, for a cookie in its place."""
+
+    model_config = ConfigDict(title="Login")
+
+    key: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+
+
+class KeyBody(BaseModel):
+    """A new API key."""
+
+    principal: ClientId
+    scopes: list[Scope] = Field(["read", "write", "approve"], min_length=1)
+    expires_at: int | None = Field(None, ge=0, le=_LAST_MS, description="Unix time in milliseconds.")
+
+
+def parse_message(body: bytes, model: type[MessageBody] = MessageBody) -> MessageBody:
+    """Raises HttpError 400 or 422."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            raise HttpError(400, "invalid_json", f"the body is not JSON: {first['msg']}") from None
+        raise invalid_body(error) from None
+
+
+def path_of(scope: dict[str, Any]) -> str:
+    """The path below the place where the app is mounted."""
+    path, root = scope["path"], scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+def query_of(scope: dict[str, Any]) -> dict[str, str]:
+    """Raises HttpError 400."""
+    try:
+        return dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=50))
+    except ValueError:
+        raise HttpError(400, "invalid_request", "the query has more than 50 fields") from None
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """The last position a client has, and the epoch it saw there if it knows."""
+
+    position: int = 0
+    epoch: int | None = None
+
+
+def parse_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> Cursor:
+    """`Last-Event-ID` before `after`: a browser that reconnects keeps the URL and adds the header."""
+    for field, text in (
+        ("Last-Event-ID", headers.get(b"last-event-id", b"").decode("latin-1")),
+        ("after", query.get("after", "")),
+    ):
+        if text:
+            found = _CURSOR.fullmatch(text)
+            if found is None:
+                raise BadCursorError(field)
+            return Cursor(int(found[1]), int(found[2]) if found[2] else None)
+    return Cursor()
+
+
+def parse_offset(query: dict[str, str]) -> int | None:
+    """How many bytes of a text stream a client has. Raises HttpError 422."""
+    text = query.get("offset")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+        raise HttpError(422, "invalid_request", "offset: not a number of bytes")
+    return int(text)
+
+
+def parse_session_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> tuple[str, int] | None:
+    """`<turn_id>:<position>`, the id of a session's stream."""
+    text = headers.get(b"last-event-id", b"").decode("latin-1") or query.get("after", "")
+    if not text:
+        return None
+    turn_id, _, position = text.rpartition(":")
+    if not re.fullmatch(_ID, turn_id) or not position.isdecimal() or len(position) > 15:
+        raise BadCursorError("Last-Event-ID" if b"last-event-id" in headers else "after")
+    return turn_id, int(position)
+
+
+def check_id(text: str) -> str:
+    """An id in a path. What cannot be an id is not found."""
+    if not re.fullmatch(_ID, text):
+        raise HttpError(404, "not_found", "nothing has this id")
+    return text

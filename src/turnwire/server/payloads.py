@@ -1,0 +1,143 @@
+"""What the JSON routes answer: turns, states and sessions in the words of the API."""
+
+from typing import Any
+
+import msgspec
+
+from turnwire.core.codec import LoggedEvent, time_text
+from turnwire.core.contracts import ApiKey, Budget
+from turnwire.core.turns import Session, TurnRecord, TurnState
+from turnwire.server.errors import HttpError
+from turnwire.server.guard import Headers
+from turnwire.server.streams.connection import Send
+
+
+def answer_status(state: TurnState) -> int:
+    """202 for a turn that has no answer yet because it waits for a person."""
+    return 200 if state.outcome is not None else 202
+
+
+def answer_of(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
+    """The answer of an ended turn, and what is left for the next one if there is a limit.
+
+    Of a turn that waits, `approvals` are what it waits for.
+    """
+    told = {
+        "session_id": state.session_id,
+        "turn_id": state.turn_id,
+        "content": state.text,
+        "citations": msgspec.to_builtins(state.citations),
+        "mode": state.mode,
+        "tools_used": state.tools_used,
+        "usage": msgspec.to_builtins(state.usage),
+        "timings": state.timings,
+        "outcome": state.outcome,
+    }
+    if state.outcome is None:
+        waiting = [step for step in state.steps if step.state == "waiting"]
+        told["approvals"] = [
+            {"call_id": step.id, "tool": step.name, "args": step.args, "reason": step.reason} for step in waiting
+        ]
+    if budget is not None:
+        told["budget"] = {"tokens_left": budget.left, "resets_at": time_text(budget.resets_at)}
+    return told
+
+
+def budget_json(budget: Budget) -> dict[str, Any]:
+    has_limit = budget.limit > 0
+    return {
+        "limit": budget.limit if has_limit else None,
+        "used": budget.used,
+        "left": budget.left if has_limit else None,
+        "resets_at": time_text(budget.resets_at),
+    }
+
+
+def turn_error(state: TurnState, code: str | None = None) -> HttpError | None:
+    """A turn that failed, or whose process was lost, is a 500 that still says which turn it was.
+
+    Where all of them have one `code`, the turn's own is the `cause`.
+    """
+    if state.outcome not in ("failed", "interrupted"):
+        return None
+    told = state.error
+    cause = told.code if told else "turn_failed"
+    which: dict[str, Any] = {"turn_id": state.turn_id, "session_id": state.session_id, "outcome": state.outcome}
+    if code is not None:
+        which["cause"] = cause
+    return HttpError(500, code or cause, told.error if told else "the turn did not complete", **which)
+
+
+def chat_error(state: TurnState) -> HttpError | None:
+    """The same on the routes of text streams."""
+    return turn_error(state, "chat_failed")
+
+
+def turn_json(record: TurnRecord) -> dict[str, Any]:
+    return {
+        "turn_id": record.id,
+        "session_id": record.session_id,
+        "external_id": record.external_id,
+        "parent_turn_id": record.parent_turn_id or None,
+        "agent": record.agent,
+        "message": record.message,
+        "phase": record.phase,
+        "outcome": record.outcome,
+        "last_position": record.last_position,
+        "created_at": time_text(record.created_at),
+        "started_at": time_text(record.started_at),
+        "ended_at": time_text(record.ended_at),
+    }
+
+
+def snapshot_json(record: TurnRecord, state: TurnState) -> dict[str, Any]:
+    """A turn and its state, cut at one position: going on with `after=position` misses and repeats nothing."""
+    return {**turn_json(record), "position": state.position, "state": msgspec.to_builtins(state)}
+
+
+def session_json(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "external_id": session.external_id,
+        "title": session.title,
+        "turn_count": session.turn_count,
+        "created_at": time_text(session.created_at),
+        "updated_at": time_text(session.updated_at),
+    }
+
+
+def key_json(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "principal": key.principal,
+        "scopes": list(key.scopes),
+        "created_at": time_text(key.created_at),
+        "expires_at": time_text(key.expires_at),
+        "revoked_at": time_text(key.revoked_at),
+    }
+
+
+def logged_json(logged: LoggedEvent) -> bytes:
+    return b'{"position":%d,"epoch":%d,"at":%d,"event":%b}' % (
+        logged.position,
+        logged.epoch,
+        logged.at,
+        logged.body,
+    )
+
+
+# Answers that are sent in one piece, by the endpoints that are not FastAPI's.
+
+
+async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def respond_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    await respond(send, status, body, json_headers(body, headers))
+
+
+def json_headers(body: bytes, headers: Headers) -> Headers:
+    length = str(len(body)).encode()
+    return [*headers, (b"content-type", b"application/json"), (b"content-length", length)]

@@ -1,0 +1,158 @@
+"""Accepting a turn: all checks and the beginning of its log, in one transaction.
+
+Whoever accepts for a principal holds that principal's lock, so limits are exact, a key is used once, and within a
+session the numbers of turns are in the order of their commits.
+"""
+
+import asyncio
+import json
+
+from msgspec.structs import replace
+
+from turnwire.core.budget import day_of
+from turnwire.core.contracts import RUNNABLE, Accepted, Admission, NewTurn
+from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, SessionNotFoundError
+from turnwire.core.turns import TurnRecord, title_from
+from turnwire.stores.lines import to_lines
+from turnwire.stores.postgres.connections import DatabaseConnection, NoPartition
+from turnwire.stores.postgres.parts import StorePart, lock_principal
+from turnwire.stores.postgres.registry import insert_session
+from turnwire.stores.postgres.rows import RECORD, TURN, folded, record_from
+from turnwire.stores.postgres.schema import ensure_partition
+from turnwire.stores.rules import check_admission, lasting
+
+_INSERT = """
+    WITH new AS (
+        INSERT INTO turnwire.turn (id, day, session_id, principal, agent, message, folded_message, channel, external_id,
+            parent_turn_id, idempotency_key, fingerprint, options, attachments, disconnect_grace, created_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) RETURNING number
+    ), begun AS (
+        INSERT INTO turnwire.head (id, number, day, session_id, principal, phase, epoch, last_position)
+        SELECT $1, number, $2, $3, $4, 'queued', $17, $18 FROM new
+    ), opened AS (
+        INSERT INTO turnwire.event (day, turn, last_position, first_position, epoch, body)
+        SELECT $2, number, $18, 1, $17, $19 FROM new
+    )
+    UPDATE turnwire.session SET updated_at = $16, title = coalesce(title, $20),
+        folded_title = coalesce(folded_title, $21) WHERE id = $3
+    RETURNING (SELECT number FROM new)
+"""
+_SUPERSEDE = """
+    INSERT INTO turnwire.command (turn_id, kind, reason)
+    SELECT id, 'cancel', 'superseded' FROM turnwire.head WHERE session_id = $1 AND id <> $2 FOR KEY SHARE
+    ON CONFLICT DO NOTHING
+"""
+
+
+class TurnAdmission(StorePart):
+    async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
+        # The caller may be cancelled; whoever waits for turns must hear of this one all the same.
+        return await asyncio.shield(self._create(new, admission))
+
+    async def _create(self, new: NewTurn, admission: Admission) -> Accepted:
+        async def call(connection: DatabaseConnection, again: bool) -> tuple[Accepted, int, list[str]]:
+            try:
+                async with connection.transaction():
+                    return await _accept(connection, new, admission, again)
+            except NoPartition:
+                # There is no partition for this day: nobody has been here to make it.
+                await ensure_partition(connection, day_of(new.record.created_at))
+            async with connection.transaction():
+                return await _accept(connection, new, admission, again)
+
+        accepted, number, workers = await self._run(call)
+        if accepted.created:
+            self._hub.accepted(accepted.record.session_id, number)
+            for key in (RUNNABLE, *workers):
+                self._hub.happened(key)
+        return accepted
+
+
+async def _accept(
+    connection: DatabaseConnection, new: NewTurn, admission: Admission, again: bool
+) -> tuple[Accepted, int, list[str]]:
+    """The turn, its number, and the workers that have been given commands."""
+    record = new.record
+    await lock_principal(connection, record.principal)
+    repeated = await _find_repeated(connection, new, again)
+    if repeated is not None:
+        return repeated, 0, []
+    if new.session is not None:
+        query = "SELECT 1 FROM turnwire.session WHERE principal = $1 AND external_id = $2"
+        if await connection.fetchval(query, record.principal, new.session.external_id):
+            raise SessionExistsError(new.session.external_id or "")
+        await insert_session(connection, new.session)
+    query = """
+        SELECT EXISTS (SELECT 1 FROM turnwire.session WHERE id = $2 AND principal = $1),
+            (SELECT count(*) FROM turnwire.head WHERE principal = $1),
+            (SELECT count(*) FROM turnwire.head WHERE session_id = $2),
+            (SELECT id FROM turnwire.turn WHERE session_id = $2 ORDER BY number DESC LIMIT 1)
+    """
+    row = await connection.fetchrow(query, record.principal, record.session_id)
+    assert row is not None
+    is_there, unfinished, in_session, last = row
+    if not is_there:
+        raise SessionNotFoundError(record.session_id)
+    check_admission(admission, record.session_id, in_session, unfinished)
+    if record.parent_turn_id is None:
+        record = replace(record, parent_turn_id=last)
+    number = await _insert(connection, new, record)
+    workers: list[str] = []
+    if admission.on_busy == "interrupt" and in_session:
+        workers = await _supersede(connection, record.session_id, record.id)
+    return Accepted(record, created=True), number, workers
+
+
+async def _insert(connection: DatabaseConnection, new: NewTurn, record: TurnRecord) -> int:
+    attachments = record.options.get("attachments")
+    title = title_from(record.message)
+    return await connection.fetchval(
+        _INSERT,
+        record.id,
+        day_of(record.created_at),
+        record.session_id,
+        record.principal,
+        record.agent,
+        record.message,
+        folded(record.message),
+        record.channel,
+        record.external_id,
+        record.parent_turn_id,
+        new.idempotency_key,
+        new.fingerprint,
+        json.dumps(lasting(record.options)),
+        None if attachments is None else json.dumps(attachments),
+        record.disconnect_grace,
+        record.created_at,
+        record.epoch,
+        record.last_position,
+        to_lines(new.opening),
+        title,
+        folded(title),
+    )
+
+
+async def _supersede(connection: DatabaseConnection, session_id: str, turn_id: str) -> list[str]:
+    """Commands the other turns of the session to end. Returns the workers that run them."""
+    await connection.execute(_SUPERSEDE, session_id, turn_id)
+    query = "SELECT DISTINCT worker FROM turnwire.head WHERE session_id = $1 AND worker IS NOT NULL"
+    return [row[0] for row in await connection.fetch(query, session_id)]
+
+
+async def _find_repeated(connection: DatabaseConnection, new: NewTurn, again: bool) -> Accepted | None:
+    principal = new.record.principal
+    if again:
+        # The answer to the first attempt was lost. If it was committed, this is the turn that it made.
+        row = await connection.fetchrow(f"SELECT {RECORD} FROM {TURN} WHERE t.id = $1", new.record.id)
+        if row is not None:
+            return Accepted(record_from(row), created=True)
+    for column, name in (("idempotency_key", new.idempotency_key), ("external_id", new.record.external_id)):
+        if name is None:
+            continue
+        query = f"SELECT {RECORD}, t.fingerprint FROM {TURN} WHERE t.principal = $1 AND t.{column} = $2"
+        row = await connection.fetchrow(query, principal, name)
+        if row is not None:
+            if row["fingerprint"] != new.fingerprint:
+                raise IdempotencyConflictError(name)
+            return Accepted(record_from(row), created=False)
+    return None

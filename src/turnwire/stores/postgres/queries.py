@@ -1,0 +1,100 @@
+"""TurnQueries turns and their logs, live or sealed."""
+
+import math
+from typing import Any
+
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.errors import TurnNotFoundError
+from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.stores.postgres.parts import StorePart
+from turnwire.stores.postgres.rows import RECORD, TURN, UNFINISHED, comparable, read_log, record_from, state_from
+
+
+class TurnQueries(StorePart):
+    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
+        # Whoever follows a log waits for as long as the database is away, and never hears of it.
+        events = await self._run(
+            lambda connection, _: read_log(connection, turn_id, after, limit, epoch), patience=math.inf
+        )
+        if not events:
+            self._hub.waits_at(turn_id, after)
+        return events
+
+    async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
+        query = (
+            f"SELECT {RECORD} FROM {TURN} WHERE t.principal = $1 AND (t.id = $2 OR t.external_id = $2)"
+            # A name of the client's own goes before an id that happens to look the same.
+            " ORDER BY t.external_id = $2 DESC NULLS LAST LIMIT 1"
+        )
+        row = await self._run(lambda connection, _: connection.fetchrow(query, principal, comparable(turn_id)))
+        if row is None:
+            raise TurnNotFoundError(turn_id)
+        return record_from(row)
+
+    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
+        if session_id is None:
+            where, values = "t.principal = $2", (limit, principal)
+        else:
+            where, values = "t.principal = $2 AND t.session_id = $3", (limit, principal, comparable(session_id))
+        query = f"SELECT {RECORD} FROM {TURN} WHERE {where} ORDER BY t.number DESC LIMIT $1"
+        rows = await self._run(lambda connection, _: connection.fetch(query, *values))
+        return [record_from(row) for row in reversed(rows)]
+
+    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
+        query = (
+            f"SELECT {RECORD} FROM {TURN} WHERE t.session_id = $1"
+            # Ids grow with time, so the place of one that was deleted is known all the same.
+            " AND t.number > coalesce((SELECT number FROM turnwire.turn WHERE id = $2),"
+            " (SELECT max(number) FROM turnwire.turn WHERE session_id = $1 AND id < $2), 0)"
+            " ORDER BY t.number LIMIT 1"
+        )
+        row = await self._run(lambda connection, _: connection.fetchrow(query, comparable(session_id), after_turn_id))
+        return record_from(row) if row else None
+
+    async def history(self, turn_id: str, limit: int) -> list[TurnState]:
+        query = """
+            WITH RECURSIVE chain (id, parent, state, depth, found) AS (
+                SELECT id, parent_turn_id, NULL::bytea, 0, 0 FROM turnwire.turn WHERE id = $1
+                UNION ALL
+                SELECT t.id, t.parent_turn_id, t.state, depth + 1, found + (t.state IS NOT NULL)::int
+                FROM chain JOIN turnwire.turn t ON t.id = chain.parent WHERE found < $2
+            )
+            SELECT state FROM chain WHERE state IS NOT NULL ORDER BY depth DESC
+        """
+        rows = await self._run(lambda connection, _: connection.fetch(query, turn_id, limit))
+        return [state for row in rows if (state := state_from(row[0]))]
+
+    async def turn_state(self, turn_id: str) -> TurnState | None:
+        query = "SELECT state FROM turnwire.turn WHERE id = $1"
+        row = await self._run(lambda connection, _: connection.fetchrow(query, turn_id))
+        if row is None:
+            raise TurnNotFoundError(turn_id)
+        return state_from(row[0])
+
+    async def tokens_used(self, principal: str, day: int) -> int:
+        query = "SELECT tokens FROM turnwire.spending WHERE principal = $1 AND day = $2"
+        return await self._run(lambda connection, _: connection.fetchval(query, principal, day)) or 0
+
+    async def queued(self) -> list[TurnRecord]:
+        return await self._unfinished("h.phase = 'queued'")
+
+    async def unfinished(self, session_id: str) -> list[TurnRecord]:
+        return await self._unfinished("h.session_id = $1", session_id)
+
+    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        where = "h.principal = coalesce($1, h.principal)"
+        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number LIMIT $2"
+        rows = await self._run(lambda connection, _: connection.fetch(query, principal, limit))
+        return [record_from(row) for row in rows]
+
+    async def waiting(self, until: int | None = None) -> list[TurnRecord]:
+        return await self._unfinished("h.phase = 'waiting' AND h.waiting_until <= coalesce($1, h.waiting_until)", until)
+
+    async def checkpoint(self, turn_id: str) -> bytes:
+        query = "SELECT body FROM turnwire.checkpoint WHERE turn_id = $1"
+        return await self._run(lambda connection, _: connection.fetchval(query, turn_id)) or b""
+
+    async def _unfinished(self, where: str, *values: Any) -> list[TurnRecord]:
+        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number"
+        rows = await self._run(lambda connection, _: connection.fetch(query, *values))
+        return [record_from(row) for row in rows]

@@ -1,0 +1,134 @@
+"""Taking in what another store has kept."""
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+
+from turnwire.core.budget import day_of
+from turnwire.core.contracts import ApiKey
+from turnwire.core.turns import Session, TurnRecord
+from turnwire.stores.lines import seal, to_lines
+from turnwire.stores.postgres.connections import DatabaseConnection
+from turnwire.stores.postgres.rows import folded, state_from
+from turnwire.stores.postgres.schema import ensure_partition
+from turnwire.stores.postgres.store import PostgresStore
+from turnwire.stores.rules import lasting
+from turnwire.stores.transfer import MovingTurn, TokensSpent
+
+_WHOLE_LOG = 2**30
+_TURN = """
+    INSERT INTO turnwire.turn (id, day, session_id, principal, agent, message, folded_message, channel, external_id,
+        parent_turn_id, idempotency_key, fingerprint, options, attachments, disconnect_grace, created_at, first_kept,
+        sealed, outcome, worker, epoch, last_position, started_at, waiting_until, ended_at, folded_answer, state)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
+        $24, $25, $26, $27)
+    ON CONFLICT (id) DO NOTHING RETURNING number
+"""
+_HEAD = """
+    INSERT INTO turnwire.head (id, number, day, session_id, principal, phase, worker, epoch, last_position, started_at,
+        waiting_until)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+"""
+_EVENT = (
+    "INSERT INTO turnwire.event (day, turn, last_position, first_position, epoch, body) VALUES ($1, $2, $3, $4, $5, $6)"
+)
+
+
+class PostgresImport(PostgresStore):
+    async def missing_turns(self, turn_ids: Sequence[str]) -> set[str]:
+        query = "SELECT id FROM turnwire.turn WHERE id = ANY($1)"
+        rows = await self._run(lambda connection, _: connection.fetch(query, list(turn_ids)))
+        return set(turn_ids) - {row[0] for row in rows}
+
+    async def take_sessions(self, sessions: Sequence[Session]) -> None:
+        query = """
+            INSERT INTO turnwire.session (id, principal, external_id, title, folded_title, created_at, updated_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING
+        """
+
+        async def call(connection: DatabaseConnection, again: bool) -> None:
+            async with connection.transaction():
+                for one in sessions:
+                    title = None if one.title is None else folded(one.title)
+                    await connection.execute(
+                        query, one.id, one.principal, one.external_id, one.title, title, one.created_at, one.updated_at
+                    )
+
+        await self._run(call)
+
+    async def take_turns(self, turns: Sequence[MovingTurn]) -> None:
+        async def call(connection: DatabaseConnection, again: bool) -> None:
+            days = {day_of(turn.record.created_at) for turn in turns if turn.record.phase != "ended"}
+            await ensure_partition(connection, *days)
+            async with connection.transaction():
+                for turn in turns:
+                    await _take(connection, turn)
+
+        await self._run(call)
+
+    async def take_spent(self, spent: Sequence[TokensSpent]) -> None:
+        query = """
+            INSERT INTO turnwire.spending (principal, day, tokens) VALUES ($1, $2, $3)
+            ON CONFLICT (principal, day) DO UPDATE SET tokens = greatest(spending.tokens, excluded.tokens)
+        """
+        for one in spent:
+            await self._run(
+                lambda connection, _, one=one: connection.execute(query, one.principal, one.day, one.tokens)
+            )
+
+    async def take_keys(self, keys: Sequence[ApiKey]) -> None:
+        known = {key.id for key in await self.list_keys()}
+        for key in keys:
+            if key.id not in known:
+                await self.add_key(key)
+
+    async def lines_of(self, turn_id: str) -> bytes:
+        query = "SELECT first_kept FROM turnwire.turn WHERE id = $1"
+        first_kept = await self._run(lambda connection, _: connection.fetchval(query, turn_id))
+        return to_lines(await self.read(turn_id, first_kept - 1, _WHOLE_LOG))
+
+
+async def _take(connection: DatabaseConnection, turn: MovingTurn) -> None:
+    record = turn.record
+    ended = record.phase == "ended"
+    day = day_of(record.created_at)
+    state = state_from(turn.state)
+    attachments = record.options.get("attachments")
+    number: int | None = await connection.fetchval(
+        _TURN,
+        *(record.id, day, record.session_id, record.principal, record.agent, record.message, folded(record.message)),
+        *(record.channel, record.external_id, record.parent_turn_id, turn.idempotency_key, turn.fingerprint),
+        *(json.dumps(lasting(record.options)), None if attachments is None else json.dumps(attachments)),
+        *(record.disconnect_grace, record.created_at, record.first_kept, ended, record.outcome, record.worker),
+        *(record.epoch, record.last_position, record.started_at, record.waiting_until, record.ended_at),
+        *(None if state is None else folded(state.text), turn.state),
+    )
+    if number is None:
+        return  # An attempt whose answer was lost has made it.
+    if ended:
+        query = "INSERT INTO turnwire.sealed_log (turn, body) VALUES ($1, $2)"
+        await connection.execute(query, number, seal(turn.lines))
+    else:
+        await _take_unfinished(connection, turn, record, number, day)
+
+
+async def _take_unfinished(
+    connection: DatabaseConnection, turn: MovingTurn, record: TurnRecord, number: int, day: int
+) -> None:
+    await connection.execute(
+        _HEAD,
+        *(record.id, number, day, record.session_id, record.principal, record.phase, record.worker, record.epoch),
+        *(record.last_position, record.started_at, record.waiting_until),
+    )
+    position = record.first_kept
+    for epoch, group in groupby(turn.lines.split(b"\n"), key=lambda line: int(line.partition(b" ")[0])):
+        lines = list(group)
+        last = position + len(lines) - 1
+        await connection.execute(_EVENT, day, number, last, position, epoch, b"\n".join(lines))
+        position = last + 1
+    if turn.checkpoint is not None:
+        query = "INSERT INTO turnwire.checkpoint (turn_id, body) VALUES ($1, $2)"
+        await connection.execute(query, record.id, turn.checkpoint)
+    if turn.command is not None:
+        query = "INSERT INTO turnwire.command (turn_id, kind, reason) VALUES ($1, $2, $3)"
+        await connection.execute(query, record.id, turn.command.kind, turn.command.reason)

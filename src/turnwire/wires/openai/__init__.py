@@ -1,0 +1,1 @@
+"""OpenAI's Chat Completions and Responses APIs as wires."""

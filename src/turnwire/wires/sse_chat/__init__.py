@@ -1,0 +1,1 @@
+"""`sse_chat`: the log itself as server-sent events, and the routes that stream it."""

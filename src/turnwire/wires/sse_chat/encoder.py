@@ -1,0 +1,59 @@
+"""`sse_chat`: the log itself, one server-sent event an event.
+
+A client that knows only `session`, `token`, `done`, and one that knows only `tool_call`,
+`tool_result`, `response`, `error`, `done`, read the same stream and ignore the rest.
+The id is `<position>.<epoch>`, opaque to clients.
+"""
+
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import Control, Encoder, Gap, Reconnect, Reset
+from turnwire.wires.framing import COMMENT_HEARTBEAT, control_frame
+
+
+class _SseEncoder:
+    takes_heartbeat = True
+
+    def frame(self, logged: LoggedEvent) -> bytes:
+        # The path of every token: the stored line is framed as it is.
+        return b"id: %d.%d\ndata: %b\n\n" % (logged.position, logged.epoch, logged.body)
+
+    def pause(self) -> bytes:
+        return b""
+
+
+class _SessionEncoder:
+    """For a stream of several turns, where a position alone would not say which turn it is of."""
+
+    takes_heartbeat = True
+
+    def __init__(self, turn_id: str) -> None:
+        self._turn_id = turn_id.encode("ascii")
+
+    def frame(self, logged: LoggedEvent) -> bytes:
+        return b"id: %b:%d\ndata: %b\n\n" % (self._turn_id, logged.position, logged.body)
+
+    def pause(self) -> bytes:
+        return b""
+
+
+class SseChat:
+    name = key = "sse_chat"
+    media_type = "text/event-stream; charset=utf-8"
+    keeps_state = False
+    heartbeat = COMMENT_HEARTBEAT
+    opening = b": stream open\n\n"
+
+    def encoder(self) -> Encoder:
+        return _SseEncoder()
+
+    def session_encoder(self, turn_id: str) -> Encoder:
+        return _SessionEncoder(turn_id)
+
+    def control(self, control: Control) -> bytes:
+        match control:
+            case Gap(after=after, first_kept=first_kept, state=state):
+                return control_frame("gap", {"after": after, "first_kept": first_kept, "state": state})
+            case Reset():
+                return control_frame("reset", {})
+            case Reconnect(retry_ms=retry_ms):
+                return control_frame("reconnect", {"retry_ms": retry_ms}, retry_ms)

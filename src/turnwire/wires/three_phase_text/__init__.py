@@ -1,0 +1,1 @@
+"""`three_phase_text`: status lines, answer text and a JSON trailer in one plain-text body."""

@@ -1,0 +1,1 @@
+"""`websocket`: many turns of many sessions on one socket."""
