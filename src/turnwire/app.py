@@ -27,9 +27,9 @@ from turnwire.core.errors import (
     StoreError,
     TurnNotFoundError,
 )
+from turnwire.core.follow import fold_log
 from turnwire.core.ids import is_own_id
 from turnwire.core.runner import TurnRequest
-from turnwire.core.state import TurnFold
 from turnwire.core.turns import Message, TurnRecord, TurnState
 from turnwire.server.auth import Authenticate, Authenticator, KeyRing, Logins, new_control_token
 from turnwire.server.messages import MessageBody
@@ -342,12 +342,7 @@ class Turnwire:
             state = await self.store.turn_state(record.id)
             if state is not None:
                 return state
-        fold, position = TurnFold(), 0
-        while events := await self.store.read(record.id, position, 1_000):
-            for logged in events:
-                fold.add(logged)
-            position = events[-1].position
-        return fold.state()
+        return (await fold_log(self.store, record.id)).state()
 
     def _offer_tools(self, tools: "Sequence[Tool]") -> None:
         assembly.offer_tools(self.agents, tools)

@@ -15,7 +15,7 @@ from tests.contracts.wires import WIRES
 from tests.wires.sse import parse, parse_carelessly
 from turnwire.assembly import SOCKET_WIRES
 from turnwire.assembly import WIRES as OFFERED
-from turnwire.core.codec import LoggedEvent
+from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent
 from turnwire.core.contracts import Wire
 from turnwire.core.events import Event, Outcome, RestartEvent
 from turnwire.server.streams.resume import encoder_at, place_of, place_of_frame, settled_encoder, void_of
@@ -96,7 +96,9 @@ def test_what_one_who_waits_was_told_is_what_the_stream_goes_on_with(name: str, 
     encoder, whole, body = WIRES[name].encoder(), encode(WIRES[name], log), b""
     for number, logged in enumerate(log):
         body += encoder.frame(logged)
-        if logged.asks and not any(later.parks for later in log[number + 1 : number + 2]):
+        if logged.type == "approval_request" and not any(
+            later.type in SUSPENSION_EVENTS for later in log[number + 1 : number + 2]
+        ):
             assert whole.startswith(body + encoder.pause())
 
 
@@ -133,7 +135,7 @@ def test_a_stream_that_was_cut_is_seen_to_be_where_there_is_no_going_on(
     cut = data.draw(st.integers(0, len(body) - 1))
     outcome = READERS[name].read([body[:cut]]).outcome
     # A turn that has waited had an end then, and a client asks for what came of it.
-    assert outcome == "running" or (outcome == "waiting" and any(logged.asks for logged in log))
+    assert outcome == "running" or (outcome == "waiting" and any(logged.type == "approval_request" for logged in log))
     assert READERS[name].read([encode(WIRES[name], log)]) == READERS[name].read([body])
 
 

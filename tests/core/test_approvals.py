@@ -144,7 +144,7 @@ async def test_a_decision_may_come_the_moment_it_is_asked_for(store: Store) -> N
         deciding: list[asyncio.Task[None]] = []
 
         def decide(events: Any) -> None:
-            if any(logged.asks for logged in events):
+            if any(logged.type == "approval_request" for logged in events):
                 deciding.append(asyncio.create_task(desk.runner.decide(turn.id, "c1", approved=True)))
 
         store.watch(turn.id, decide)

@@ -171,7 +171,7 @@ def test_a_call_that_waits_for_a_person_ends_the_segment() -> None:
     every = WIRE.encoder()
     for event in logged([*asked, *decided]):
         every.frame(event)
-        assert bool(every.pause()) is event.asks
+        assert bool(every.pause()) is (event.type == "approval_request")
 
 
 # As one object

@@ -446,7 +446,7 @@ def test_an_encoder_pauses_only_where_the_turn_waits() -> None:
     encoder = WIRE.encoder()
     for event in logged([*ASKED, *DECIDED]):
         encoder.frame(event)
-        assert bool(encoder.pause()) is event.asks
+        assert bool(encoder.pause()) is (event.type == "approval_request")
 
 
 def test_citations_of_an_earlier_response_stay_there() -> None:

@@ -14,7 +14,6 @@ from turnwire.cli.options import Data, Key, Url, fail
 if TYPE_CHECKING:
     from turnwire.reporting.timeline import Timeline
 
-_PAGE = 1_000
 _PIPED_WIDTH = 100
 
 
@@ -65,25 +64,24 @@ def _read(data: Path, turn: str | None) -> "Timeline":
 
     from turnwire.core.codec import LoggedEvent, now_ms
     from turnwire.core.errors import EventsGoneError, StoreUnusableError, TurnNotFoundError
+    from turnwire.core.follow import read_all
     from turnwire.reporting.timeline import timeline_of
     from turnwire.stores.sqlite import SqliteArchive
-
-    async def read_all(archive: SqliteArchive, turn_id: str) -> list[LoggedEvent]:
-        events: list[LoggedEvent] = []
-        while page := await archive.read(turn_id, len(events), _PAGE):
-            events += page
-        return events
 
     try:
         archive = SqliteArchive(data)
     except StoreUnusableError as error:
         fail(str(error))
+
+    async def read_log(turn_id: str) -> list[LoggedEvent]:
+        return [logged async for page in read_all(archive, turn_id) for logged in page]
+
     try:
         newest = archive.list_turns(1) if turn is None else [archive.find_turn(turn)]
         if not newest:
             fail("there are no turns yet")
         record = newest[0]
-        return timeline_of(asyncio.run(read_all(archive, record.id)), record.started_at, now_ms())
+        return timeline_of(asyncio.run(read_log(record.id)), record.started_at, now_ms())
     except TurnNotFoundError as error:
         fail(f"{error}; `turnwire turns` lists them")
     except EventsGoneError as error:

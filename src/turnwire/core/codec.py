@@ -140,6 +140,11 @@ class LoggedEvent(Struct, eq=False, gc=False):
         return self.decoded
 
     @property
+    def type(self) -> str:
+        """Return the event's type without decoding the event: the type is always the first field of the body."""
+        return self.body[_TYPE_START : self.body.index(b'"', _TYPE_START)].decode("ascii")
+
+    @property
     def agent_path(self) -> tuple[str, ...]:
         return self.event.agent_path
 
@@ -147,16 +152,6 @@ class LoggedEvent(Struct, eq=False, gc=False):
     def is_last(self) -> bool:
         # A log ends with `done` and only with it. This is asked of every event, so it does not decode.
         return self.body.startswith(LAST_BODY)
-
-    @property
-    def asks(self) -> bool:
-        """Whether this is a request for a person's approval."""
-        return self.body.startswith(_ASKING_BODY)
-
-    @property
-    def parks(self) -> bool:
-        """Whether this can stand among the requests that a turn is parked with: between them are the calls."""
-        return self.body.startswith(_PARKING_BODIES)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LoggedEvent) and self._key() == other._key()
@@ -177,8 +172,9 @@ def log_event(event: Event, position: int, epoch: int) -> LoggedEvent:
     return LoggedEvent(position, epoch, now_ms(), body, event)
 
 
-_ASKING_BODY = b'{"type":"approval_request"'
-_PARKING_BODIES = (_ASKING_BODY, b'{"type":"tool_call"')
+_TYPE_START = len(b'{"type":"')
+SUSPENSION_EVENTS = ("approval_request", "tool_call")
+"""The event types that stand together where a turn is suspended for a person: the calls and the requests for them."""
 TOKEN_BODY = b'{"type":"token"'
 LAST_BODY = b'{"type":"done"'
 assert encode_event(DoneEvent("completed", "", ""))[1].startswith(LAST_BODY)

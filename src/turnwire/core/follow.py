@@ -9,8 +9,9 @@ writer changes, the log is asked whether it still has what was read of it.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from turnwire.core.codec import LAST_BODY, LoggedEvent
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import LogReader
+from turnwire.core.state import TurnFold
 
 PAGE = 1_000
 
@@ -79,11 +80,30 @@ class Follower:
     def _hand_over(self, events: Sequence[LoggedEvent]) -> bool:
         newest = events[-1]
         self._position, self._epoch = newest.position, newest.epoch
-        is_last = newest.body.startswith(LAST_BODY)
+        is_last = newest.is_last
         if is_last:
             self._unwatch()
         self._deliver(events, is_last)
         return is_last
+
+
+async def read_all(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerator[list[LoggedEvent]]:
+    """Yield the committed events after a position, page by page, and stop at the end of what is committed.
+
+    Raises TurnNotFoundError, EventsGoneError.
+    """
+    while events := await store.read(turn_id, after, PAGE):
+        yield events
+        after = events[-1].position
+
+
+async def fold_log(store: LogReader, turn_id: str) -> TurnFold:
+    """Fold what is committed of a log. Raises TurnNotFoundError, EventsGoneError."""
+    fold = TurnFold()
+    async for events in read_all(store, turn_id):
+        for logged in events:
+            fold.add(logged)
+    return fold
 
 
 async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerator[list[LoggedEvent]]:

@@ -24,6 +24,7 @@ from turnwire.core.events import (
     SessionEvent,
     TokenEvent,
 )
+from turnwire.core.follow import read_all
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 
@@ -70,12 +71,10 @@ class TurnLog:
 
     async def restore(self) -> None:
         """Folds what is in the log already."""
-        position = 0
-        while events := await self._store.read(self.turn_id, position, 1_000):
+        async for events in read_all(self._store, self.turn_id):
             for logged in events:
                 self.fold.add(logged)
                 logged.decoded = None  # The store may keep these events; their values were needed only here.
-            position = events[-1].position
 
     def append(self, event: Event) -> None:
         """Writes one event. Raises TurnEndedError, EventRefusedError, or why an earlier one was not committed."""

@@ -20,7 +20,7 @@ from turnwire.core.errors import (
     TurnwireError,
 )
 from turnwire.core.events import ApprovalResponseEvent
-from turnwire.core.follow import PAGE
+from turnwire.core.follow import fold_log
 from turnwire.core.log import TurnLog
 from turnwire.core.state import TurnFold
 
@@ -42,7 +42,7 @@ class PendingApprovals:
 
     async def check(self, turn_id: str, call_id: str, approved: bool, args: dict[str, Any] | None) -> None:
         """Raises ApprovalNotFoundError and ApprovalConflictError, as `decide` would."""
-        _is_repeated(await self._read(turn_id), call_id, approved, args)
+        _is_repeated(await fold_log(self._store, turn_id), call_id, approved, args)
 
     async def decide(
         self,
@@ -57,7 +57,7 @@ class PendingApprovals:
         # One at a time here, so that only another process can be in the way.
         async with self._deciding:
             for tries_left in reversed(range(_MOST_TRIES)):
-                if _is_repeated(await self._read(turn_id), call_id, approved, args):
+                if _is_repeated(await fold_log(self._store, turn_id), call_id, approved, args):
                     return
                 record = await self._store.hold(turn_id, self._worker())
                 log = TurnLog(self._store, record, self._limits)
@@ -76,19 +76,11 @@ class PendingApprovals:
         reason = f"nobody decided within {_time_words(self._limits.approval_timeout)}"
         for record in await self._store.waiting(until=now_ms()):
             try:
-                for asked in (await self._read(record.id)).undecided:
+                for asked in (await fold_log(self._store, record.id)).undecided:
                     await self.decide(record.id, asked.call_id, approved=False, reason=reason)
             except TurnwireError:
                 # It may be gone; the others, and the lease that is kept beside this, must not suffer.
                 logger.exception("the wait of turn %s could not be ended; this is tried again", record.id)
-
-    async def _read(self, turn_id: str) -> TurnFold:
-        fold, position = TurnFold(), 0
-        while events := await self._store.read(turn_id, position, PAGE):
-            for logged in events:
-                fold.add(logged)
-            position = events[-1].position
-        return fold
 
 
 def _is_repeated(fold: TurnFold, call_id: str, approved: bool, args: dict[str, Any] | None) -> bool:

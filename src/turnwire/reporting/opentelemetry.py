@@ -20,10 +20,10 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import LogReader
+from turnwire.core.follow import read_all
 from turnwire.reporting.spans import Span, spans_of
 
 _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT}
-_PAGE = 1_000
 _CLOSE_SECONDS = 2.0
 _VERSION = version("turnwire")
 _TRACES_PATH = "/v1/traces"
@@ -53,9 +53,7 @@ class Tracing:
 
     async def tell(self, turn_id: str) -> None:
         """Raises TurnNotFoundError, StoreError."""
-        events: list[LoggedEvent] = []
-        while page := await self._store.read(turn_id, events[-1].position if events else 0, _PAGE):
-            events += page
+        events = [logged async for page in read_all(self._store, turn_id) for logged in page]
         # Reading thousands of events takes a while that no stream should wait for.
         await asyncio.to_thread(self._send, turn_id, events)
 

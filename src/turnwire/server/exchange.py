@@ -117,7 +117,7 @@ async def rested(turnwire: Turnwire, caller: Caller, turn_id: str) -> Literal[Tr
     """Waits until a turn has ended, or waits for a person itself."""
     async with aclosing(follow(turnwire.store, turn_id)) as batches:
         async for events in batches:
-            if any(logged.asks for logged in events):
+            if any(logged.type == "approval_request" for logged in events):
                 # It stands in the log since the turn waits; one that was decided long ago is only passed by.
                 record = await turnwire.store.find_turn(caller.principal, turn_id)
                 if any(step.state == "waiting" for step in (await turnwire.state(record)).steps):

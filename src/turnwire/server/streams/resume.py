@@ -170,9 +170,9 @@ async def place_after_wait(store: LogReader, turn_id: str, wire: Wire) -> Resume
         for logged in events:
             said = encoder.frame(logged)
             position = logged.position
-            if paused and not logged.asks and said.startswith(paused):
+            if paused and logged.type != "approval_request" and said.startswith(paused):
                 place = ResumePoint(position, said[len(paused) :], void, logged.is_last)
-            paused = encoder.pause() if logged.asks else b""
+            paused = encoder.pause() if logged.type == "approval_request" else b""
     return place
 
 

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from turnwire.core.codec import LoggedEvent, ascii_json
+from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json
 from turnwire.core.contracts import Control, Encoder
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
@@ -82,12 +82,12 @@ class _CompletionEncoder:
 
     def frame(self, logged: LoggedEvent) -> bytes:
         before = b""
-        if self._waits and not logged.parks:
+        if self._waits and logged.type not in SUSPENSION_EVENTS:
             before = self.pause() + self._chunk({"role": "assistant", "content": ""})
             self._waits, self._calls, self._usage, self._begins = False, 0, None, self._length
         if logged.body.startswith(TOKEN_BODY):
             return before + self._token(logged)
-        self._waits = self._waits or logged.asks
+        self._waits = self._waits or logged.type == "approval_request"
         return before + self._tell(logged)
 
     def pause(self) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, assert_never
 import msgspec
 from msgspec import Raw
 
-from turnwire.core.codec import LoggedEvent, ascii_json
+from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, ascii_json
 from turnwire.core.contracts import Control
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
@@ -104,7 +104,7 @@ class ResponsesEncoder:
         return self._as_ended(ended[1]) if ended else {**self._resource, "output": self._output.items}
 
     def frame(self, logged: LoggedEvent) -> bytes:
-        if self._waits and not logged.parks:
+        if self._waits and logged.type not in SUSPENSION_EVENTS:
             self._go_on(logged.at)
         if logged.body.startswith(TOKEN_BODY):
             self._tell_token(logged)
@@ -171,7 +171,7 @@ class ResponsesEncoder:
             self._begin(logged.at)
         if isinstance(event, ToolCallEvent):
             self._name_call(event.call_id)
-        self._waits = self._waits or logged.asks
+        self._waits = self._waits or logged.type == "approval_request"
         if self._is_telling:
             self._at = logged.at
             self._tell_event(logged)

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Any
 
-from turnwire.core.codec import LoggedEvent, log_event
+from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent, log_event
 from turnwire.core.contracts import LogReader
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import (
@@ -93,7 +93,7 @@ async def settled_response(store: LogReader, turn_id: str, wire: OpenAIResponses
 
 async def _waits(store: LogReader, turn_id: str, newest: LoggedEvent) -> bool:
     # What was read may end here only because a page does; the turn waits if the log ends here too.
-    return newest.asks and not await store.read(turn_id, newest.position, 1)
+    return newest.type == "approval_request" and not await store.read(turn_id, newest.position, 1)
 
 
 async def place_of_response(store: LogReader, record: TurnRecord, wire: OpenAIResponses, count: int) -> ResumePoint:
@@ -168,10 +168,10 @@ async def _walk(store: LogReader, turn_id: str) -> list[tuple[LoggedEvent, int]]
     segment, waits = 1, False
     async with aclosing(_settled_log(store, turn_id)) as log:
         async for logged in log:
-            if waits and not logged.parks:
+            if waits and logged.type not in SUSPENSION_EVENTS:
                 segment, waits = segment + 1, False
                 walked.append((logged, segment))
-            elif logged.position == 1 or logged.body.startswith(b'{"type":"approval_response"'):
+            elif logged.position == 1 or logged.type == "approval_response":
                 walked.append((logged, segment))
-            waits = waits or logged.asks
+            waits = waits or logged.type == "approval_request"
     return walked
