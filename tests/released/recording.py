@@ -6,7 +6,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from turnwire import Settings, Turnwire
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = "UPDATE_GOLDEN"
-"""The environment variable that, when it is set, has the golden files written in place of compared."""
+"""The environment variable that has the golden files written, in place of compared, when it is set."""
+UPDATING = bool(os.environ.get(UPDATE))
 
 
 # Golden files
@@ -28,13 +29,15 @@ UPDATE = "UPDATE_GOLDEN"
 def compare(name: str, text: str) -> None:
     """Fails with a unified diff if the text is not that of the golden file."""
     path, text = GOLDEN / name, text.rstrip("\n") + "\n"
-    if os.environ.get(UPDATE):
+    if UPDATING:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="")
         return
     released = path.read_bytes().decode() if path.exists() else ""
     if released != text:
-        diff = difflib.unified_diff(released.split("\n"), text.split("\n"), f"released/{name}", f"now/{name}", "", "", 2)
+        diff = difflib.unified_diff(
+            released.split("\n"), text.split("\n"), f"released/{name}", f"now/{name}", "", "", 2
+        )
         lines = [line if len(line) < 2_000 else line[:2_000] + " …" for line in list(diff)[:400]]
         detail = "\n".join(lines)
         raise AssertionError(f"{name} has changed; if it must, run with {UPDATE}=1 and say so in CHANGELOG\n{detail}")
@@ -43,6 +46,16 @@ def compare(name: str, text: str) -> None:
 def pretty(value: Any) -> str:
     """JSON with the order of its keys kept."""
     return json.dumps(value, indent=1, ensure_ascii=True)
+
+
+async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Waits for something that nobody announces."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = holds()
+            if found if isinstance(found, bool) else await found:
+                return
+            await asyncio.sleep(0.01)
 
 
 # Values that differ from run to run
@@ -111,14 +124,17 @@ class Recorder:
     ) -> str:
         """One request with its whole answer; a stream without an end is left when `until` holds."""
         self.stage.received.clear()
-        async with asyncio.timeout(PATIENCE), self.http.stream(method, path, **request) as response:
-            try:
+        response = None
+        try:
+            async with asyncio.timeout(PATIENCE), self.http.stream(method, path, **request) as response:
                 async for chunk in response.aiter_raw():
                     self.stage.received += chunk
                     if until is not None and until(bytes(self.stage.received)):
                         break
-            except httpx.RemoteProtocolError:
-                self.stage.received += BROKEN_OFF
+        except httpx.RemoteProtocolError:
+            self.stage.received += BROKEN_OFF
+            if response is None:
+                return f"-\n\n{BROKEN_OFF.decode()}"
         self.last, self.body = response, bytes(self.stage.received)
         return self.head() + self.text()
 
@@ -139,10 +155,14 @@ class Recorder:
 
     async def phase(self, turn_id: str, *phases: str) -> dict[str, Any]:
         """The snapshot of a turn, once it is in one of these phases."""
-        async with asyncio.timeout(PATIENCE):
-            while (found := await self.json(f"/v1/turns/{turn_id}")).get("phase") not in phases:
-                await asyncio.sleep(0.01)
-            return found
+        found: dict[str, Any] = {}
+
+        async def is_there() -> bool:
+            found.update(await self.json(f"/v1/turns/{turn_id}"))
+            return found.get("phase") in phases
+
+        await until(is_there)
+        return found
 
 
 def fixed_settings(folder: Path, **settings: Any) -> Settings:
@@ -171,13 +191,12 @@ async def served(turnwire: Turnwire, stage: Stage | None = None) -> AsyncIterato
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     recorder = Recorder(f"http://127.0.0.1:{listening.getsockname()[1]}", stage or Stage())
     try:
-        async with asyncio.timeout(PATIENCE):
-            while not server.started:
-                assert not serving.done(), "the server did not start"
-                await asyncio.sleep(0.01)
+        await until(lambda: server.started or serving.done())
+        assert server.started
         yield recorder
     finally:
         await recorder.http.aclose()
+        await turnwire.close()
         server.should_exit = True
         async with asyncio.timeout(PATIENCE):
             await serving
