@@ -33,7 +33,11 @@ def plain(text: str) -> str:
     text = re.sub(r" at 0x[0-9a-f]+", "", text)
     text = re.sub(r"<(?:class|enum|function) '?([\w.]+)'?>", r"\1", text)
     text = re.sub(r"ForwardRef\('([^']+)'[^)]*\)", r"\1", text)
-    return _MODULE.sub(r"\1", text).replace("NoneType", "None")
+    text = _MODULE.sub(r"\1", text).replace("NoneType", "None")
+    # The union of all events by its name, as it may be written either way.
+    text = re.sub(r"SessionEvent \| MessageEvent(?: \| \w+Event)*", "Event", text)
+    text = re.sub(r"Union\[FunctionTool\b.*\]\]", "<tools of the SDK>]", text)
+    return re.sub(r"= _\w+", "= <private>", text)
 
 
 def signature(function: Any) -> str:
@@ -78,7 +82,7 @@ def struct_lines(struct: type[msgspec.Struct]) -> Iterator[str]:
     config = struct.__struct_config__
     if config.tag is not None:
         yield f"tag {config.tag_field}={config.tag}"
-    yield f"frozen={config.frozen} omit_defaults={config.omit_defaults} kw_only_or_positional={signature(struct)}"
+    yield f"frozen={config.frozen} omit_defaults={config.omit_defaults} signature{signature(struct)}"
     for field in msgspec.structs.fields(struct):
         if field.default is not msgspec.NODEFAULT:
             default = f" = {field.default!r}"

@@ -63,7 +63,9 @@ async def postgres_lines(url: str) -> list[str]:
         for topic, query in _QUERIES.items():
             found.append(f"=== {topic}")
             rows = await connection.fetch(query)
-            found += [" | ".join("" if cell is None else _text(cell) for cell in row.values()) for row in rows]
+            cells = [" | ".join("" if cell is None else _text(cell) for cell in row.values()) for row in rows]
+            # A partition for each day: all have one form.
+            found += dict.fromkeys(re.sub(r"_20\d{6}\b|_20\d{6}(?=_)", "_<day>", line) for line in cells)
         found.append("=== version")
         tables = await connection.fetch(
             "SELECT table_schema, table_name FROM information_schema.columns WHERE column_name = 'version'"

@@ -1,8 +1,9 @@
 """Every request that streams or answers a turn, and the record of a scene through each of them."""
 
 import asyncio
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -17,7 +18,7 @@ _MESSAGE = "Hello"
 
 @dataclass(frozen=True)
 class Ask:
-    """A request that starts a turn. One with `says` opens a WebSocket and sends that."""
+    """A request that starts a turn. One with `ends` opens a WebSocket and sends the body there."""
 
     title: str
     path: str
@@ -25,7 +26,6 @@ class Ask:
     is_stream: bool = True
     ends: tuple[str, ...] = ()
     """On a socket: what the last message has in it."""
-    headers: dict[str, str] = field(default_factory=dict)
 
 
 def asks(name: str) -> list[Ask]:
@@ -109,11 +109,8 @@ WIRES = (
 
 
 async def record_live(recorder: Recorder, scene: str) -> list[tuple[str, str]]:
-    """The scene through every request that starts a turn; the last positions are those of the first turn."""
-    found: list[tuple[str, str]] = []
-    for ask in asks(scene):
-        found.append((ask.title, await run_once(recorder, scene, ask)))
-    return found
+    """The scene through every request that starts a turn."""
+    return [(ask.title, await run_once(recorder, scene, ask)) for ask in asks(scene)]
 
 
 async def run_once(recorder: Recorder, scene: str, ask: Ask) -> str:
@@ -159,7 +156,7 @@ async def _talk(recorder: Recorder, ask: Ask) -> str:
     address = recorder.url.replace("http", "ws", 1) + ask.path
     lines: list[str] = []
     async with asyncio.timeout(PATIENCE), websockets.asyncio.client.connect(address, compression=None) as talk:
-        await talk.send(_json(ask.body))
+        await talk.send(json.dumps(ask.body))
         while True:
             said = await talk.recv()
             body = said.encode() if isinstance(said, str) else said
@@ -167,12 +164,6 @@ async def _talk(recorder: Recorder, ask: Ask) -> str:
             lines.append(visible(body))
             if any(end.encode() in body for end in ask.ends):
                 return "101\n\n" + "\n".join(lines)
-
-
-def _json(value: Any) -> str:
-    import json
-
-    return json.dumps(value)
 
 
 async def record_replay(recorder: Recorder, turn_id: str) -> list[tuple[str, str]]:
