@@ -67,6 +67,9 @@ _CHANGING: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r'("(?!model_ms)\w+_ms"): ?[\d.]+'), r"\1:<ms>"),
     (re.compile(r"\btw_[A-Za-z0-9]+_[\w-]+"), "<key>"),
     (re.compile(r"(?i)(set-cookie: [\w-]+=)[^;]+"), r"\1<cookie>"),
+    (re.compile(r"\bturnwire_\d+="), "turnwire_<port>="),
+    (re.compile(r'retry: \d+(?=\ndata: \{"type":"reconnect")'), "retry: <ms>"),
+    (re.compile(r'("address": ")[^"]*:\d+"'), r'\1<worker>"'),
     (re.compile(r"127\.0\.0\.1:\d+"), "<address>"),
 )
 _WORDED = re.compile(r'"(errorText|message|problem|error)":(\s?)"((?:[^"\\]|\\.)*)"')

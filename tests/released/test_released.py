@@ -113,7 +113,7 @@ async def test_every_method_of_every_path_has_the_released_answer(tmp_path: Path
             response = await recorder.http.request(method, re.sub(r"\{\w+\}", "x", path))
             kind = response.headers.get("content-type", "-").partition(";")[0]
             code = response.json()["error"]["code"] if response.is_error and response.content else "-"
-            allow = response.headers.get("allow", "-")
+            allow = ", ".join(sorted(response.headers.get("allow", "-").split(", ")))
             found.append(f"{method} {path} | {response.status_code} | {code} | {kind} | {allow}")
         for path in sorted(paths):
             status = await socket_status(recorder, re.sub(r"\{\w+\}", "x", path))
@@ -487,7 +487,7 @@ async def test_an_idle_stream_has_the_released_heartbeat_and_farewell(tmp_path: 
         path = f"/v1/sessions/{session['id']}/events"
         found.append(("GET /v1/sessions/{id}/events", single(await recorder.send("GET", path))))
         await recorder.http.post("/v1/turns/turn-1/cancel")
-    compare("idle.txt", re.sub(r"retry: \d+", "retry: <ms>", sections(found, texts_of("tail"))))
+    compare("idle.txt", sections(found, texts_of("tail")))
 
 
 def single(text: str) -> str:
@@ -585,7 +585,6 @@ async def test_json_routes_have_the_released_answers(tmp_path: Path) -> None:
         await add("POST", "/v1/responses", json={"model": "default", "input": "Hello", "background": True})
         await add("DELETE", "/v1/sessions/own")
     text = sections(found, ("Hello", "Again", *texts_of("every_event")))
-    text = re.sub(r'("(?:id|worker|address)": ")[\w.-]+:\d+[^"]*"', r'\1<worker>"', text)
     compare("json_routes.txt", text)
 
 
