@@ -167,8 +167,9 @@ SCENES: dict[str, list[Any]] = {
         "Kept. ",
         ToolCallEvent("call-1", "find", {"q": "x"}),
         ToolResultEvent("call-1", "find", True, "found it", 1.0),
-        "Void",
         ToolCallEvent("call-2", "find", {"q": "y"}),
+        # The last before the restart: whoever has it has all that the restart makes void.
+        "Void",
         Seen("Void"),
         RestartEvent(5, "worker_lost"),
         "Again ",
