@@ -173,9 +173,9 @@ async def test_a_journal_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> 
 CHILD = """
 import asyncio, json, os, sys
 from pathlib import Path
-from turnwire.extensions.bus import EventBus
+from turnwire.extensions.events import EventBus
 from turnwire.extensions.journal import Journal
-from turnwire.extensions.limits import KernelLimits
+from turnwire.extensions.calls import KernelLimits
 
 folder, first, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 
