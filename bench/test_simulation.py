@@ -13,7 +13,7 @@ from tests.postgres_server import PostgresServer
 from turnwire.stores.postgres import PostgresStore
 
 FACTOR = 2.0
-"""What docs/scale.md says of how well they agree."""
+"""What docs/research/scale.md says of how well they agree."""
 MANY = Cluster(workers=4, databases=2, turns=400, elsewhere=0.5, seconds=0.3)
 
 
