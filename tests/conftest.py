@@ -1,11 +1,114 @@
-"""Fixtures that every folder of tests may use."""
+"""Fixtures that every folder of tests may use, and what each test needs beside Python.
 
-from hypothesis import settings
+A test that needs a browser, Node, PostgreSQL or another process is marked `browser`, `node`, `postgres` or `process`:
+by its folder, by the fixtures it uses, by the store it runs on, or by a decorator where nothing else tells. `NEEDS` is
+all of them; `scripts/test --fast` runs the others. A test that starts a program and has no such mark fails.
+"""
+
+import asyncio
+import gc
+import os
+import ssl
+import subprocess
+from collections.abc import Iterator
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.contracts.stores import place, store
+from tests.slowest import report_slowest
 
 __all__ = ["place", "store"]
 
+HERE = Path(__file__).parent
+NEEDS = {
+    "browser": "needs Chromium",
+    "node": "needs Node and npm",
+    "postgres": "needs PostgreSQL",
+    "process": "starts other programs and waits for them",
+}
+FOLDERS = {
+    "browser": "browser",
+    "clients": "node",
+    "faults": "process",
+    "process": "process",
+    "stores/postgres": "postgres",
+}
+FIXTURES = {"browser": "browser", "node": "node", "processes": "postgres"}
+
 # A loaded machine is slow, not wrong.
-settings.register_profile("turnwire", deadline=None)
+settings.register_profile("turnwire", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("turnwire")
+
+_create_context = cache(lambda found, **options: _create_default_context(**options))
+_create_default_context = ssl.create_default_context
+
+
+def _share_context(purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH, **options: Any) -> ssl.SSLContext:
+    """Every HTTP client reads all certificates of the machine, which takes longer than most tests: here, only one."""
+    return _create_context((os.getenv("SSL_CERT_FILE"), os.getenv("SSL_CERT_DIR")), purpose=purpose, **options)
+
+
+ssl.create_default_context = _share_context
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, meaning in NEEDS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}; not part of `scripts/test --fast`")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    needs = {need for folder, need in FOLDERS.items() if item.path.is_relative_to(HERE / folder)}
+    needs |= {need for name, need in FIXTURES.items() if name in getattr(item, "fixturenames", ())}
+    for need in sorted(needs):
+        item.add_marker(need)
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of modules and tests stay until the end; the garbage collector need not look through them again.
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts what needs most first: it waits while the others compute, and no long test is left for the end."""
+    items.sort(key=lambda item: not _needs(item))
+
+
+def _needs(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(need) for need in NEEDS)
+
+
+# A test that starts a program says so
+
+_running: list[pytest.Item] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _running.append(item)
+    try:
+        return (yield)
+    finally:
+        _running.remove(item)
+
+
+def _refuse_unmarked(start: Any) -> Any:
+    @wraps(start)
+    def started(*arguments: Any, **options: Any) -> Any:
+        if _running and not _needs(_running[-1]):
+            pytest.fail(f"{_running[-1].nodeid} starts a program: mark it with @pytest.mark.process")
+        return start(*arguments, **options)
+
+    return started
+
+
+subprocess.Popen.__init__ = _refuse_unmarked(subprocess.Popen.__init__)
+asyncio.create_subprocess_exec = _refuse_unmarked(asyncio.create_subprocess_exec)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    report_slowest(terminalreporter)

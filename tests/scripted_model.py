@@ -48,7 +48,7 @@ import pytest
 
 from tests.scripted_wires import Answer, Call, Calls, Piece, Thought, Wire, chat, responses
 
-PATIENCE = 10.0
+PATIENCE = 20.0
 
 
 @dataclass(frozen=True)

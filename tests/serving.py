@@ -18,7 +18,8 @@ from turnwire import Settings, Turn, Turnwire
 from turnwire.core.events import Event
 from turnwire.core.follow import follow
 
-PATIENCE = 10.0
+# A loaded machine is slow, not wrong.
+PATIENCE = 20.0
 SEND_BUFFER_BYTES = 128 * 1024
 
 
@@ -331,9 +332,21 @@ class Served(Client):
         )
 
 
+class OnlyTheseSettings(Settings):
+    """Settings that are not looked for anywhere: not in the environment of whoever runs the tests, not in a file."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: Any, init_settings: Any, *others: Any, **named: Any
+    ) -> tuple[Any, ...]:
+        return (init_settings,)
+
+
 def quick_settings(folder: Path, **settings: Any) -> Settings:
     """Settings for tests: nothing waits long or loads a model, unless a test says otherwise."""
-    return Settings(**{"data": folder, "shutdown_grace": 0, "cancel_patience": 1, "embeddings": "off", **settings})
+    return OnlyTheseSettings(
+        **{"data": folder, "shutdown_grace": 0, "cancel_patience": 1, "embeddings": "off", **settings}
+    )
 
 
 @asynccontextmanager

@@ -100,6 +100,7 @@ async def test_each_may_have_a_model_of_its_own_and_no_key_goes_astray(
     assert {one.body["model"] for one in other.requests} == {"large"}
 
 
+@pytest.mark.process
 async def test_agents_share_the_mcp_servers_that_the_settings_name(
     tmp_path: Path, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
 from tests.scripted_model import Request, ScriptedModel, calls, model_server, says
 from tests.server.conftest import the_event_loop_is_never_blocked
 from tests.serving import PATIENCE, Client, quick_settings, saying, serving, within
@@ -137,6 +139,7 @@ async def test_a_model_searches_reads_and_cites(vault: Path, model_server: Scrip
     assert "sesame" not in json.dumps([request.body for request in model_server.requests])
 
 
+@pytest.mark.process
 async def test_what_somebody_uploads_is_found_and_cited_but_is_no_note(
     vault: Path, model_server: ScriptedModel
 ) -> None:

@@ -1,15 +1,30 @@
-"""A tab of a real browser, in the words of who uses the page. It writes down every request and every complaint."""
+"""A tab of a real browser, in the words of who uses the page. It records requests, failures and policy violations.
+
+The browser's own console messages are not read: their wording and number differ from one version to the next.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect
 
 PATIENCE_MS = 15_000
 
+# The event is a web standard; its fields do not depend on the browser.
+REPORT_VIOLATIONS = """
+addEventListener("securitypolicyviolation", event => reportViolation(event.effectiveDirective, event.blockedURI));
+"""
+
 expect.set_options(timeout=PATIENCE_MS)
+
+
+class Violation(NamedTuple):
+    """Something that the page's Content Security Policy has stopped."""
+
+    directive: str
+    blocked: str
 
 
 class Tab:
@@ -17,20 +32,25 @@ class Tab:
         self.page = page
         self.url = url
         self.requests: list[Request] = []
-        self.complaints: list[str] = []
-        """What the browser's console says is wrong: an exception, or something that the page's policy forbids."""
-        self.expected: tuple[str, ...] = ()
-        """How those complaints begin that a test provokes."""
+        self.failures: list[str] = []
+        """Exceptions that nobody caught, and what the page's scripts write to the console as an error or a warning."""
+        self.violations: list[Violation] = []
+        self.may_violate = False
+        """Whether the test shows the page something that its policy may have to stop."""
         page.on("request", lambda request: self.requests.append(request))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("pageerror", lambda error: self.failures.append(str(error)))
         page.on("console", self._listen)
         page.set_default_timeout(PATIENCE_MS)
 
+    async def watch_policy(self) -> None:
+        """Records what the policy stops on each page that is opened from now on."""
+        await self.page.expose_function("reportViolation", lambda *fields: self.violations.append(Violation(*fields)))
+        await self.page.add_init_script(REPORT_VIOLATIONS)
+
     def _listen(self, message: ConsoleMessage) -> None:
-        # An answer that is an error, or none at all, is the page's to tell; the browser always complains of it.
-        known = ("Failed to load resource", *self.expected)
-        if message.type in ("error", "warning") and not message.text.startswith(known):
-            self.complaints.append(message.text)
+        # What a script writes has arguments; what the browser itself has to say has none.
+        if message.type in ("error", "warning") and message.args:
+            self.failures.append(message.text)
 
     @property
     def strays(self) -> list[str]:
@@ -76,10 +96,12 @@ async def tab(
     own = context or await new_context(browser, **options)
     shown = Tab(await own.new_page(), url)
     try:
+        await shown.watch_policy()
         await shown.page.goto(url + path)
         yield shown
         assert not shown.strays, shown.strays
-        assert not shown.complaints, shown.complaints
+        assert not shown.failures, shown.failures
+        assert shown.may_violate or not shown.violations, shown.violations
     finally:
         if context is None:
             await own.close()

@@ -74,14 +74,14 @@ async def test_two_tabs_and_another_device_are_live_at_once(browser: Browser, se
 
 async def test_a_server_that_is_killed_and_started_again_is_come_back_to(browser: Browser, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with served(data, agents=["slow"], lease="0.5") as server, tab(browser, server.url) as page:
+    async with served(data, agents=["slow"], lease="2") as server, tab(browser, server.url) as page:
         await page.ask("100000")
         await expect(page.answer).to_contain_text("30 ")
         await server.kill()
         await expect(page.part("connection")).to_contain_text("away")
         seen = (await page.answer.inner_text()).split()
         port = str(server.port)
-        async with served(data, "--port", port, agents=["slow"], lease="0.5"):
+        async with served(data, "--port", port, agents=["slow"], lease="2"):
             await expect(page.part("connection")).not_to_contain_text("away")
             await page.ended("interrupted")
             await expect(page.part("failure")).to_be_visible()

@@ -8,7 +8,7 @@ from playwright.async_api import Browser, expect
 
 from tests.browser.conftest import Serve
 from tests.browser.driving import Tab, tab
-from tests.serving import Puppet, saying, within
+from tests.serving import Puppet, saying, until, within
 from turnwire.core.events import SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
 
 ELSEWHERE = "https://evil.example/steal"
@@ -37,12 +37,8 @@ HOSTILE = f"""
 """
 
 
-# What is cleaned is read by the browser first, in a document that is nowhere, and it complains of that.
-HARMLESS = ("Applying inline style", "Setting the document's base URI")
-
-
 async def is_harmless(page: Tab) -> None:
-    assert page.complaints == []
+    assert page.failures == []
     assert await page.page.evaluate("window.pwned") is None
     assert page.strays == []
     for forbidden in ("script:not([src])", "iframe", "object", "embed", "form#form", "base", "svg[onload]", "video"):
@@ -58,7 +54,8 @@ async def is_harmless(page: Tab) -> None:
 
 async def test_a_hostile_answer_runs_nothing_and_reaches_nobody(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, tab(browser, server.url) as page:
-        page.expected = HARMLESS
+        # What is cleaned is parsed first, in a document that is not shown. Some browsers apply the policy to that, too.
+        page.may_violate = True
         await page.ask("<img src=x onerror='window.pwned = 20'> <script>window.pwned = 21</script>")
         part = await puppet.part()
         part.say(StatusEvent(HOSTILE))
@@ -98,7 +95,8 @@ async def test_a_hostile_document_is_shown_as_it_is(browser: Browser, serve: Ser
     async with serve(docs=[folder]) as server, tab(browser, server.url) as page:
         assert server.turnwire.librarian is not None
         await within(server.turnwire.librarian.settled())
-        page.expected = HARMLESS
+        # What is cleaned is parsed first, in a document that is not shown. Some browsers apply the policy to that, too.
+        page.may_violate = True
         await page.ask("When does the ferry to Juist leave?")
         await page.ended()
         await page.answer.locator("[data-cite]").first.click()
@@ -148,6 +146,7 @@ async def test_what_the_cleaning_missed_the_policy_would_stop(browser: Browser, 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as elsewhere, serve(saying("Hello.")) as server:
         port = elsewhere.sockets[0].getsockname()[1]
         async with tab(browser, server.url) as page:
+            page.may_violate = True
             hostile = HOSTILE.replace("https://evil.example", f"http://127.0.0.1:{port}").replace("<meta ", "<x-meta ")
             await page.page.evaluate("html => document.body.insertAdjacentHTML('beforeend', html)", hostile)
             fetching = "address => fetch(address).then(() => 'fetched', () => 'refused')"
@@ -156,8 +155,9 @@ async def test_what_the_cleaning_missed_the_policy_would_stop(browser: Browser, 
             await expect(page.answer).to_have_text("Hello.")
             assert await page.page.evaluate("window.pwned") is None
             await page.page.evaluate("document.querySelector('#form').submit()")
+            # It is the policy that stops them, and not that nothing is tried. A form is sent a moment later.
+            stopped = {"connect-src", "form-action", "img-src"}
+            await until(lambda: stopped <= {one.directive for one in page.violations})
             assert (await page.page.evaluate("location.href")).startswith(server.url)
-            assert "Content Security Policy" in " ".join(page.complaints)
-            page.complaints.clear()
             page.requests.clear()  # The browser tells of those that it refused, too; none has arrived.
     assert arrived == []

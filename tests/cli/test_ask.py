@@ -12,7 +12,7 @@ from tests.channels.console.typist import REFERENCES, serving_agents, typing, wr
 from tests.process.running import COMMAND, Finished, environment, run
 from tests.serving import PATIENCE
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
 @pytest.fixture

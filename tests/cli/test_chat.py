@@ -11,7 +11,7 @@ from tests.channels.console.typist import REFERENCES, Typist, serving_agents, ty
 from tests.process.test_imports import loaded
 
 # Several processes each, on a machine that may be busy.
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 CTRL_C, CTRL_D, ENTER, ALT_ENTER = "\x03", "\x04", "\r", "\x1b\r"
 PROMPT = "/help for commands"

@@ -111,6 +111,7 @@ def test_what_is_not_json_in_the_environment_is_refused_and_not_quoted(monkeypat
         read_settings()
 
 
+@pytest.mark.process
 async def test_a_server_is_made_from_a_file_alone(tmp_path: Path, model_server: ScriptedModel) -> None:
     """In a process of its own, with the event loop that `serve` chooses."""
     data = tmp_path / "data"
@@ -134,6 +135,7 @@ async def test_a_server_is_made_from_a_file_alone(tmp_path: Path, model_server: 
         assert await server.errors == b""
 
 
+@pytest.mark.process
 async def test_serve_refuses_settings_in_words(tmp_path: Path) -> None:
     file = written(tmp_path, '[agents.a]\nmcp = ["files"]\n')
     refused = await run("serve", "--config", file, "--port", "0", "--data", tmp_path / "data")

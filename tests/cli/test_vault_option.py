@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.process.running import run, served
 from tests.vaults import vault
+
+pytestmark = pytest.mark.process
 
 __all__ = ["vault"]
 

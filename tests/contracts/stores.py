@@ -166,7 +166,13 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waited")
 
 
-@pytest.fixture(params=STORES.values(), ids=list(STORES))
+_PARAMS = [
+    pytest.param(kind, id=name, marks=[pytest.mark.postgres] if name == "postgres" else [])
+    for name, kind in STORES.items()
+]
+
+
+@pytest.fixture(params=_PARAMS)
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     place: Place = request.param(tmp_path)
     yield place

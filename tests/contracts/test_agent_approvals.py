@@ -233,7 +233,7 @@ async def test_what_it_asked_for_outlives_a_restart(
 
 async def test_a_wait_that_is_too_long_is_a_denial(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
     model_server.plan(calls(("send", BOB)), says("Then not."))
-    limits = Limits(approval_timeout=0.05, lease=0.2)
+    limits = Limits(approval_timeout=0.05, lease=2)
     async with case.desk(model_server, *post.tools, limits=limits, **post.options) as desk:
         turn = await desk.start()
         events = await desk.events(turn)

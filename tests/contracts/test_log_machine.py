@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -302,12 +303,12 @@ def machine(name: str) -> Any:
     case: Any = walk.TestCase
     # A database that is asked over a socket takes longer to walk through.
     case.settings = settings(
-        max_examples=12 if name == "postgres" else 80,
+        max_examples=12 if name == "postgres" else 50,
         stateful_step_count=50,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
-    return case
+    return pytest.mark.postgres(case) if name == "postgres" else case
 
 
 for _name in STORES:

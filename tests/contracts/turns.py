@@ -16,7 +16,7 @@ from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 
 # No test waits longer than this for anything.
-BOUND = 10.0
+BOUND = 20.0
 
 
 async def new_session_id(store: Store, principal: str = "ann") -> str:

@@ -272,8 +272,8 @@ async def test_the_turn_s_clock_stands_still_while_it_waits(store: Store, monkey
 
 
 async def test_a_wait_that_is_too_long_is_a_denial_that_says_so(place: Place) -> None:
-    store = await place.open(lease=0.2)
-    async with open_desk(store, careful, approval_timeout=0.05, lease=0.2) as desk:
+    store = await place.open(lease=2)
+    async with open_desk(store, careful, approval_timeout=0.05, lease=2) as desk:
         turn = await desk.start("c1 c2")
         answer = await answer_of(desk, turn)
         assert "c1=Denied: nobody decided within 0.05 seconds" in answer
@@ -282,14 +282,14 @@ async def test_a_wait_that_is_too_long_is_a_denial_that_says_so(place: Place) ->
 async def test_a_turn_that_is_gone_meanwhile_does_not_end_the_upkeep(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = await place.open(lease=0.2)
+    store = await place.open(lease=2)
     waiting = store.waiting
     gone = TurnRecord(id=new_id(), session_id="s", principal="ann", agent="careful", message="", waiting_until=1)
 
     async def waiting_and_gone(until: int | None = None) -> list[TurnRecord]:
         return [gone, *await waiting(until)]
 
-    async with open_desk(store, careful, approval_timeout=0.05, lease=0.2) as desk:
+    async with open_desk(store, careful, approval_timeout=0.05, lease=2) as desk:
         monkeypatch.setattr(store, "waiting", waiting_and_gone)
         assert "Denied: nobody decided" in await answer_of(desk, await desk.start("c1"))
 

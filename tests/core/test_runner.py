@@ -917,7 +917,7 @@ async def test_a_living_worker_takes_over_from_a_dead_one(place: Place) -> None:
     now = 1_000.0
     store = await place.open(lease=10, clock=lambda: now)
     orphan = await claimed(store, "slow")
-    async with open_desk(store, echo, lease=0.04) as desk:
+    async with open_desk(store, echo, lease=1) as desk:
         await settle()
         assert (await store.find_turn("ann", orphan.id)).phase == "running"
         now += 11

@@ -83,6 +83,7 @@ def test_probes_ask_what_needs_no_key_under_a_name_that_is_always_allowed() -> N
     assert "health_uri /readyz\n" in (DEPLOY / "Caddyfile").read_text()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
 def test_systemd_takes_the_units(path: Path, tmp_path: Path) -> None:
     if (verify := shutil.which("systemd-analyze")) is None:

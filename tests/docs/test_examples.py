@@ -41,7 +41,12 @@ def use_tool(request: Request) -> Answer:
     return says("Good morning, it is sunny.") if has_result else calls(("weather", {"city": "Oslo"}))
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+ANSWERING = [
+    pytest.param(example, marks=[pytest.mark.process] if example.stem == "with_mcp" else []) for example in EXAMPLES
+]
+
+
+@pytest.mark.parametrize("example", ANSWERING, ids=lambda example: example.stem)
 async def test_every_example_answers(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_server: ScriptedModel
 ) -> None:

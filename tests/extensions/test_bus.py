@@ -197,6 +197,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 async def test_a_kill_between_telling_and_hearing_loses_nothing(tmp_path: Path) -> None:
     chance = random.Random(5)
     promised: set[int] = set()

@@ -70,6 +70,7 @@ async def test_new_writes_an_extension_that_works(tmp_path: Path) -> None:
         assert await extension.receive("hi", "ann") == "hello you"  # type: ignore[attr-defined]
 
 
+@pytest.mark.process
 def test_the_test_of_a_new_extension_passes(tmp_path: Path) -> None:
     assert run(app, ["extensions", "new", "my_channel", "--in", str(tmp_path)]).exit_code == 0
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
@@ -98,6 +99,7 @@ def test_new_refuses_a_name_that_cannot_be_an_id(name: str, tmp_path: Path) -> N
     assert not [path for path in tmp_path.iterdir() if path.name != "config"]
 
 
+@pytest.mark.process
 async def test_serve_runs_the_extensions_it_is_given(tmp_path: Path) -> None:
     agent = (
         BASE

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from tests.extensions.building import LISTENER, PLAIN, QUICK, STREAMING, running, write_extension
@@ -151,6 +152,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 async def test_a_killed_process_leaves_no_user_without_an_answer(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", CHANNEL)
     arguments = ("-c", CHILD, str(tmp_path / "d"), str(tmp_path / "x"))

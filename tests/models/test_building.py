@@ -87,6 +87,7 @@ def test_the_key_is_in_no_picture_of_the_settings() -> None:
 # Imports
 
 
+@pytest.mark.process
 def test_nothing_loads_openai_before_a_model_is_built() -> None:
     program = (
         "import sys, turnwire, turnwire.assembly, turnwire.models.openai_client; turnwire.Turnwire;"
@@ -96,6 +97,7 @@ def test_nothing_loads_openai_before_a_model_is_built() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.process
 def test_the_contract_alone_loads_little() -> None:
     program = (
         "import sys, turnwire.models.contract;"

@@ -125,14 +125,30 @@ async def start(*arguments: str | Path, cwd: Path | None = None, **settings: str
     )
 
 
+class Errors:
+    """What a process says on stderr, read all the time so that it never waits for us."""
+
+    def __init__(self, pipe: asyncio.StreamReader | None) -> None:
+        assert pipe is not None
+        self.so_far = bytearray()
+        self.whole = asyncio.create_task(self._read(pipe))
+
+    async def _read(self, pipe: asyncio.StreamReader) -> bytes:
+        while chunk := await pipe.read(65_536):
+            self.so_far += chunk
+        return bytes(self.so_far)
+
+
 class Running(Client):
     """A server process and a client of it."""
 
-    def __init__(self, url: str, process: asyncio.subprocess.Process, errors: "asyncio.Task[bytes]") -> None:
+    def __init__(self, url: str, process: asyncio.subprocess.Process, errors: "Errors") -> None:
         super().__init__(url)
         self.process = process
-        self.errors = errors
+        self.errors = errors.whole
         """All that it says on stderr, once it has ended."""
+        self.log = errors.so_far
+        """What it has said on stderr until now."""
 
     async def kill(self) -> None:
         """As the kernel does when memory runs out: nobody is asked, nothing is tidied up."""
@@ -174,27 +190,22 @@ def _named(agents: Sequence[str], folder: Path) -> list[str]:
 @asynccontextmanager
 async def _started(
     arguments: Sequence[str | Path], folder: Path, settings: dict[str, str]
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, "asyncio.Task[bytes]"]]:
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, Errors]]:
     process = await start(*arguments, cwd=folder, **settings)
-    draining = asyncio.create_task(_drain(process.stderr))
+    errors = Errors(process.stderr)
     try:
-        yield process, draining
+        yield process, errors
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
-        await draining
+        await errors.whole
 
 
-async def _said(process: asyncio.subprocess.Process, words: bytes, errors: "asyncio.Task[bytes]") -> str:
+async def _said(process: asyncio.subprocess.Process, words: bytes, errors: Errors) -> str:
     assert process.stdout is not None
     async with asyncio.timeout(START_PATIENCE):
         while line := await process.stdout.readline():
             if found := re.search(words, line):
                 return found[1].decode()
-        raise AssertionError(f"it did not start: {(await errors).decode()}")
-
-
-async def _drain(pipe: asyncio.StreamReader | None) -> bytes:
-    assert pipe is not None
-    return await pipe.read()
+        raise AssertionError(f"it did not start: {(await errors.whole).decode()}")

@@ -5,9 +5,10 @@ import random
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.process.running import Running, served
-from tests.serving import Frame
+from tests.serving import PATIENCE, Frame
 
 LANES = 2
 KILLS = 10
@@ -62,7 +63,7 @@ async def kill_again_and_again(data: Path, chance: random.Random) -> list[Watche
                 asyncio.create_task(turn.ask(server, f"{cycle}-{number}", enough, chance.randrange(2, 120)))
                 for number, turn in enumerate(new)
             ]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await enough.wait()
             await server.kill()
             await asyncio.gather(*asking)
@@ -74,6 +75,8 @@ async def kill_again_and_again(data: Path, chance: random.Random) -> list[Watche
     return turns
 
 
+# It starts dozens of servers, one after the other.
+@pytest.mark.timeout(240)
 async def test_a_killed_server_takes_back_nothing(tmp_path: Path) -> None:
     lanes = [tmp_path / str(number) for number in range(LANES)]
     for lane in lanes:

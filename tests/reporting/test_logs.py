@@ -105,6 +105,7 @@ def test_no_secret_is_written_in_either_form(formatter: logging.Formatter) -> No
     assert len(handler.lines) == 9
 
 
+@pytest.mark.process
 async def test_a_server_that_logs_json_logs_nothing_else_and_no_query(tmp_path: Path) -> None:
     data = tmp_path / "data"
     starting = served(data, "--log-level", "info", agents=("slow",), log_format="json", access_log="true")

@@ -1,6 +1,5 @@
 """`[n]` in an answer: checked in any split, cited with exact offsets, taken out when it names nothing."""
 
-import time
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -225,11 +224,13 @@ def test_a_citation_quotes_the_sentence_that_the_claim_rests_on() -> None:
     assert (first.document_id, first.title, first.source_tool) == ("d1", "Document 1", "search_documents")
 
 
-@pytest.mark.parametrize("piece", [" " * 200_000 + "x", "[1" * 100_000, "`" * 100_000, "[" * 100_000, "[1, " * 50_000])
+MUCH = 400_000
+
+
+@pytest.mark.parametrize("piece", [" " * MUCH + "x", "[1" * MUCH, "`" * MUCH, "[" * MUCH, "[1, " * MUCH])
 def test_a_model_gone_mad_costs_little(piece: str) -> None:
-    began = time.perf_counter()
+    # Whoever looked at every character for every other one would not end before this test's time is over.
     read([piece, piece])
-    assert time.perf_counter() - began < 5
 
 
 @pytest.mark.parametrize("claim", ["", "Nothing alike", "water"])

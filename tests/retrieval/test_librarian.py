@@ -243,6 +243,7 @@ async def test_a_question_does_not_wait_for_ever(
 # Uploads
 
 
+@pytest.mark.process
 async def test_an_upload_is_its_owners_alone(path: Path) -> None:
     async with keeping(path) as librarian:
         document = await within(librarian.add("tea.pdf", pdf("Anna drinks oolong."), "anna"))
@@ -254,6 +255,7 @@ async def test_an_upload_is_its_owners_alone(path: Path) -> None:
         assert await names(librarian, "anna") == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
@@ -271,6 +273,7 @@ async def test_an_upload_that_cannot_be_read_is_refused_in_words(
         await within(librarian.add("tea.md", b"Tea", "anna"))
 
 
+@pytest.mark.process
 async def test_an_upload_that_takes_too_long_is_refused(path: Path) -> None:
     async with keeping(path, seconds=0.001) as librarian:
         with pytest.raises(UnreadableDocumentError, match=r"it took longer than 0\.001 seconds to read"):
@@ -341,6 +344,7 @@ async def _until_found(librarian: DocumentIndexer, query: str) -> None:
 # Vectors
 
 
+@pytest.mark.process
 async def test_vectors_are_made_when_everything_is_read_and_when_more_comes(path: Path, docs: Path) -> None:
     toy = Toy()
     async with keeping(path, docs, meaning=toy) as librarian:
@@ -350,6 +354,7 @@ async def test_vectors_are_made_when_everything_is_read_and_when_more_comes(path
     assert toy.is_closed
 
 
+@pytest.mark.process
 async def test_without_vectors_it_goes_on_by_words(
     path: Path, docs: Path, caplog: pytest.LogCaptureFixture, expects_errors: None
 ) -> None:

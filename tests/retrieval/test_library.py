@@ -367,6 +367,7 @@ with opened(Path(sys.argv[1])) as library:
 """
 
 
+@pytest.mark.process
 def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "documents.db"
     writers = [

@@ -14,6 +14,8 @@ from turnwire.retrieval.documents import sandbox
 from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.documents.sandbox import parse_apart
 
+pytestmark = pytest.mark.process
+
 # The same reader with other bounds: what is allowed in earnest would take long to use up.
 BOUND = """
 import sys

@@ -1,7 +1,5 @@
 """Where sentences begin and end, and that no text takes long to look through."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,7 +89,5 @@ def test_nothing_but_blank_space_is_outside_of_sentences(text: str) -> None:
     [".", "e.g. ", "Vs. ", "foo. bar ", ".'", "a.", "? ", "\n ", "```\na. b\n```\nC. ", "| a. b |\n", "`", "\n|"],
 )
 def test_no_text_takes_longer_than_its_length_allows(piece: str) -> None:
-    text = piece * (200_000 // len(piece))
-    begun = time.process_time()
-    sentence_starts(text)
-    assert time.process_time() - begun < 2
+    # Whoever looked at the whole text for every sentence would not end before this test's time is over.
+    sentence_starts(piece * (300_000 // len(piece)))

@@ -3,14 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import Client, Puppet, Served, error_of
+from tests.simulated_time import SimulatedTimeLoop
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Scope
+from turnwire.server.auth import KeyRing
+from turnwire.stores.memory import MemoryStore, MemoryTables
 
 PUBLIC = ("/", "/healthz", "/readyz", "/docs", "/openapi.json", "/v1/me")
 ALL: tuple[Scope, ...] = ("read", "write", "approve")
@@ -317,3 +321,28 @@ async def test_an_origin_that_is_not_allowed_is_told_so(serve: Serve) -> None:
         answer = await anna.http.get("/v1/sessions", headers={"Origin": "https://evil.example"})
         assert answer.status_code == 200
         assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_key_of_another_process_is_known_within_two_seconds_though_no_hint_arrives() -> None:
+    class Deaf(MemoryStore):
+        def watch(self, key: str, wake: Any) -> Any:
+            """Nobody is told of anything."""
+            return lambda: None
+
+    async def seen_by_another() -> tuple[bool, bool]:
+        world = MemoryTables()
+        here, there = KeyRing(MemoryStore(world)), KeyRing(Deaf(world))
+        await there.open()
+        keeping_up = asyncio.create_task(there.keep_up())
+        await asyncio.sleep(1)  # Of simulated time, as below.
+        key, _ = await here.create("anna", ALL)
+        await asyncio.sleep(2.1)
+        created = there.valid(key.id)
+        await here.revoke(key.id)
+        await asyncio.sleep(2.1)
+        revoked = there.valid(key.id)
+        keeping_up.cancel()
+        return created is not None, revoked is None
+
+    with asyncio.Runner(loop_factory=SimulatedTimeLoop) as runner:
+        assert runner.run(seen_by_another()) == (True, True)

@@ -98,6 +98,7 @@ async def test_a_list_that_cannot_be_made_is_refused(anna: Client, query: str) -
     assert error_of(await anna.http.get(f"/v1/documents?{query}"), 422)["code"] == "invalid_request"
 
 
+@pytest.mark.process
 async def test_a_page_after_what_is_not_there_for_you_is_not_found(anna: Client, bob: Client) -> None:
     secret = (await upload(anna, "diary.md", SECRET)).json()["id"]
     for after in ("nothing", "", "\x00", "ÿ", "x" * 3_000, secret):
@@ -234,6 +235,7 @@ async def test_what_the_operator_gave_is_everyones_and_nobodys_to_delete(
     assert await held(server) == before
 
 
+@pytest.mark.process
 async def test_what_was_uploaded_is_there_for_its_owner_alone(server: Served, anna: Client, bob: Client) -> None:
     before = await held(server)
     made = await upload(anna, "diary.md", SECRET)
@@ -272,6 +274,7 @@ async def test_what_was_uploaded_is_there_for_its_owner_alone(server: Served, an
     assert error_of(await anna.http.delete(path), 404)["code"] == "document_not_found"
 
 
+@pytest.mark.process
 async def test_the_same_file_of_two_people_is_two_documents(server: Served, anna: Client, bob: Client) -> None:
     ids = [(await upload(client, "diary.md", SECRET)).json()["id"] for client in (anna, bob)]
     assert len(set(ids)) == 2
@@ -331,6 +334,7 @@ async def test_a_list_says_how_far_the_reading_is(serve_documents: Serve, monkey
         assert page["embedding"] == {"done": 0, "total": 0}
 
 
+@pytest.mark.process
 async def test_passages_are_embedded_in_the_background(serve_documents: Serve) -> None:
     async with serve_documents(embeddings="minilm") as server, asyncio.timeout(PATIENCE):
         _, passages = await held(server)

@@ -29,6 +29,7 @@ async def bob(server: Served) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.mark.process
 async def test_every_route_that_takes_an_id_hides_what_is_anothers(
     server: Served, anna: Client, bob: Client, puppet: Puppet
 ) -> None:

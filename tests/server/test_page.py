@@ -151,8 +151,13 @@ async def test_a_mounted_page_finds_its_parts(puppet: Puppet, tmp_path: Path) ->
             assert {answer.status_code for answer in answers.values()} == {200}
 
 
-def test_the_sources_make_this_very_page(tmp_path: Path) -> None:
-    node = node_with(SOURCES)
+@pytest.fixture(scope="module")
+def node() -> str:
+    """The program, with what the page is built with."""
+    return node_with(SOURCES)
+
+
+def test_the_sources_make_this_very_page(node: str, tmp_path: Path) -> None:
     built = subprocess.run(
         [node, "build.mjs", "--out", str(tmp_path / "page")], cwd=SOURCES, capture_output=True, text=True, timeout=50
     )
@@ -168,7 +173,6 @@ def test_the_sources_make_this_very_page(tmp_path: Path) -> None:
     assert different == [], "build the page again: npm ci && npm run build in clients/web"
 
 
-def test_the_parts_of_the_page_pass_their_own_tests() -> None:
-    node = node_with(SOURCES)
+def test_the_parts_of_the_page_pass_their_own_tests(node: str) -> None:
     done = subprocess.run([node, "test/run.mjs"], cwd=SOURCES, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stdout

@@ -21,7 +21,10 @@ from tests.serving import Client, Served, error_of, raw_request
 from turnwire.core.contracts import Scope
 
 # A form that breaks off leaves its temporary file to the garbage collector; that is the form parser's way.
-pytestmark = pytest.mark.filterwarnings("ignore:.*SpooledTemporaryFile:pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.filterwarnings("ignore:.*SpooledTemporaryFile:pytest.PytestUnraisableExceptionWarning"),
+]
 
 NOTE = b"# Diary\n\nThe treasure is buried under the old oak.\n"
 MOST = 60_000

@@ -18,6 +18,8 @@ from turnwire.stores.postgres.transfer import PostgresImport
 from turnwire.stores.sqlite.transfer import SqliteExport
 from turnwire.stores.transfer import Moved, move
 
+pytestmark = pytest.mark.postgres
+
 
 async def fill(store: Store) -> list[TurnRecord]:
     """One turn of every kind: sealed, ended, expired, queued, waiting, running."""

@@ -163,6 +163,7 @@ async def test_there_is_nothing_to_read_where_no_store_has_been(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 async def test_a_second_writer_is_refused(store: SqliteStore, tmp_path: Path) -> None:
     assert "another turnwire server is using it" in await unusable(tmp_path)
     code = "import asyncio, sys, pathlib; from turnwire.stores.sqlite import SqliteStore; "
@@ -394,6 +395,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 async def test_another_process_reads_along_while_the_turn_is_written(store: SqliteStore, tmp_path: Path) -> None:
     record = await claimed(store)
     reader = await asyncio.create_subprocess_exec(
@@ -433,6 +435,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 async def test_a_killed_process_takes_back_nothing_it_has_told(tmp_path: Path) -> None:
     writer = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITER, str(tmp_path), stdout=subprocess.PIPE, cwd=ROOT
@@ -562,6 +565,7 @@ if _can_mount():
         assert process.returncode == 0, output.decode()
         return output.decode()
 
+    @pytest.mark.process
     async def test_a_full_disk_for_real(tmp_path: Path) -> None:
         mount = 'mount -t tmpfs -o size=16m tmpfs "$1"'
         await run_isolated(f'{mount}; exec "$2" -m tests.stores.full_disk "$1"', tmp_path)
@@ -585,6 +589,7 @@ async def main():
 asyncio.run(main())
 """
 
+    @pytest.mark.process
     async def test_a_read_only_disk_is_refused_in_clear_words(tmp_path: Path) -> None:
         (tmp_path / "open.py").write_text(OPEN)
         (tmp_path / "disk").mkdir()

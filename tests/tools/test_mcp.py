@@ -41,7 +41,7 @@ async def served(kind: str, marks: Path, **options: Any) -> AsyncIterator[McpSer
         yield McpServer("test", url=there.url, **options)
 
 
-@pytest.fixture(params=["stdio", "http-2026", "http-2025"])
+@pytest.fixture(params=[pytest.param("stdio", marks=pytest.mark.process), "http-2026", "http-2025"])
 async def mcp_server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[McpServer]:
     async with served(request.param, tmp_path, timeout=20) as server:
         yield server
@@ -177,6 +177,7 @@ async def test_turns_that_begin_together_share_one_connection(model_server: Scri
     assert [headers["mcp-method"] for headers in there.seen] == ["server/discover", "tools/list"]
 
 
+@pytest.mark.process
 async def test_a_program_that_died_is_started_again(model_server: ScriptedModel) -> None:
     async with open_agent(model_server, program()) as desk:
         ask = ("weather", {"city": "Oslo"})
@@ -190,6 +191,7 @@ async def test_a_program_that_died_is_started_again(model_server: ScriptedModel)
     assert events[-1].outcome == "completed"
 
 
+@pytest.mark.process
 async def test_a_program_that_died_between_turns_is_started_again_and_nobody_notices(
     model_server: ScriptedModel,
 ) -> None:
@@ -239,6 +241,7 @@ async def test_a_server_that_goes_away_is_told_to_the_model_until_it_comes_back(
         assert answered.result == "Sunny in Oslo"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("when", ["connecting", "connected"])
 async def test_close_ends_the_program_and_what_it_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -281,6 +284,7 @@ def is_running(pid: str) -> bool:
 # Several
 
 
+@pytest.mark.process
 async def test_two_servers_and_own_tools_work_together(model_server: ScriptedModel) -> None:
     async with web() as there:
         one, other = program("one", tools=["weather"]), McpServer("other", url=there.url, prefix="web_")
@@ -302,6 +306,7 @@ async def test_two_servers_and_own_tools_work_together(model_server: ScriptedMod
 # What goes wrong
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("server", "why"),
     [
@@ -326,6 +331,7 @@ async def test_a_turn_that_needs_a_server_which_is_not_there_fails_and_names_it(
     assert "the MCP server 'lost' is not available" in caplog.text
 
 
+@pytest.mark.process
 async def test_cancelling_is_told_as_the_protocol_says(model_server: ScriptedModel, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     seen.touch()
@@ -369,6 +375,7 @@ async def _offered(server: McpServer) -> list[str]:
 # Secrets
 
 
+@pytest.mark.process
 async def test_a_program_gets_its_variables_and_none_of_ours(
     model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -426,6 +433,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.process
 def test_it_is_loaded_when_it_is_needed_and_if_it_is_missing_it_is_said_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", NO_EXTRA], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "MCP servers need more than is installed: pip install 'turnwire[mcp]'"

@@ -14,7 +14,9 @@ from turnwire import Turnwire
 from turnwire.channels.console.hosts import FoundTurn, Heard, HostError, Lost, Noted, Patience, RemoteHost, Server
 from turnwire.core.events import TokenEvent
 
+PATIENT = Patience(seconds=PATIENCE, pause=0.05, silence=PATIENCE)
 QUICK = Patience(seconds=2, pause=0.05, silence=1)
+"""For servers that do not come back."""
 
 
 class Proxy:
@@ -65,8 +67,8 @@ async def proxied(port: int) -> AsyncIterator[tuple[Proxy, str]]:
 
 
 @asynccontextmanager
-async def host_of(url: str, key: str | None = None) -> AsyncIterator[RemoteHost]:
-    host = RemoteHost(lambda: Server(url, key, is_local=True), QUICK)
+async def host_of(url: str, key: str | None = None, patience: Patience = PATIENT) -> AsyncIterator[RemoteHost]:
+    host = RemoteHost(lambda: Server(url, key, is_local=True), patience)
     try:
         yield host
     finally:
@@ -230,7 +232,7 @@ async def test_a_server_that_does_not_come_back_is_given_up_with_what_to_do() ->
     def answer(request: bytes) -> bytes:
         return STREAM + START + TOKEN if request.startswith(b"POST") else b"HTTP/1.1 503 Busy\r\n\r\n"
 
-    async with scripted(answer) as url, host_of(url) as host:
+    async with scripted(answer) as url, host_of(url, patience=QUICK) as host:
         with pytest.raises(HostError, match=r"has not answered for \d+ seconds.*turnwire tail t1"):
             await heard(host)
 
@@ -245,7 +247,7 @@ async def test_a_server_that_sends_away_and_is_gone_is_told_as_lost() -> None:
             return STREAM + START + away
         return STREAM + TOKEN + DONE if len(tries) > 3 else b"HTTP/1.1 503 Busy\r\n\r\n"
 
-    async with scripted(answer) as url, host_of(url) as host:
+    async with scripted(answer) as url, host_of(url, patience=QUICK) as host:
         assert [type(one) for one in await heard(host)] == [Heard, Lost, FoundTurn, Heard, Heard]
 
 

@@ -2,7 +2,8 @@
 
 Over real HTTP: rates per chat and overall with penalties that grow, 4096 UTF-16 units, entities that must fit, "message
 is not modified", one poller, a webhook with its secret, drafts that expire, answers that are lost on their way back. It
-records every call, and can say what each person sees now. It shares its clock with the channel: both can be fast.
+records every call, and can say what each person sees now. It shares its clock with the channel, so that time can be
+simulated for both.
 """
 
 import asyncio
@@ -21,7 +22,8 @@ from turnwire.channels.telegram.rate_limits import Clock
 
 TOKEN = "4242:simulated-token_XYZ"
 BOT = {"id": 4242, "is_bot": True, "first_name": "Turn", "username": "TurnBot"}
-PATIENCE = 20.0
+# Of simulated time, which passes at once; a whole flood wait and more.
+PATIENCE = 3600.0
 DRAFT_SECONDS = 30.0
 
 Fault = Literal["cut", "lost", "hang", "bad gateway", "unavailable"]
@@ -83,8 +85,9 @@ def units(text: str) -> int:
 
 
 class BotApi:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, patience: float = PATIENCE) -> None:
         self.clock = clock
+        self.patience = patience
         self.rates = Rates(clock)
         self.calls: list[Call] = []
         self.toasts: list[str | None] = []
@@ -143,7 +146,7 @@ class BotApi:
         return [call for call in self.calls if call.code == 429]
 
     async def until(self, holds: Callable[[], Any]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             while not holds():
                 self._changed.clear()
                 await self._changed.wait()
@@ -491,7 +494,7 @@ def check_entities(text: str, entities: list[dict[str, Any]]) -> None:
         if one["type"] == "text_link" and not one.get("url", "").startswith(("http://", "https://", "tg://")):
             raise Refused(400, "Bad Request: can't parse entities: wrong URL")
     for one, other in itertools.combinations(entities, 2):
-        first, last = sorted((one, other), key=lambda entity: (entity["offset"], -entity["length"]))
+        first, last = sorted((one, other), key=_outermost_first)
         if last["offset"] >= first["offset"] + first["length"]:
             continue
         kinds = (first["type"], last["type"])
@@ -499,6 +502,11 @@ def check_entities(text: str, entities: list[dict[str, Any]]) -> None:
         bare = {"code", "pre"} & set(kinds)
         if not nested or kinds[0] == kinds[1] or (bare and kinds[0] != "blockquote"):
             raise Refused(400, f"Bad Request: can't parse entities: {kinds[1]} inside {kinds[0]}")
+
+
+def _outermost_first(entity: dict[str, Any]) -> tuple[int, int, bool]:
+    # Of two that cover the same stretch, Telegram takes the quotation for the outer one, whichever came first.
+    return entity["offset"], -entity["length"], entity["type"] != "blockquote"
 
 
 def _found_entities(text: str) -> list[dict[str, Any]]:

@@ -1,20 +1,38 @@
-"""A world for each test: its simulator, its clock, its folder."""
+"""A world for each test: its simulator, its folder, its time, which is simulated."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
 
 from tests.channels.telegram.bot_api import BotApi
-from tests.channels.telegram.world import SPEED, World
+from tests.channels.telegram.world import World
+from tests.simulated_time import SimulatedTimeLoop
 from turnwire.channels.telegram.rate_limits import Clock
+
+# They run a whole Turnwire, whose stores write in threads that no event loop knows of.
+IN_REAL_TIME = "test_with_turnwire.py"
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any]:
+    if item.path.name == IN_REAL_TIME:
+        return {"real": asyncio.new_event_loop}
+    return {"simulated": SimulatedTimeLoop}
+
+
+class LoopClock(Clock):
+    """The time of the event loop, simulated or not."""
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
 
 
 @pytest.fixture
-def clock(request: pytest.FixtureRequest) -> Clock:
-    """A test that measures may ask for a slower one."""
-    return Clock(getattr(request, "param", SPEED))
+def clock() -> Clock:
+    return LoopClock()
 
 
 @pytest.fixture

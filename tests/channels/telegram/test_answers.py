@@ -48,7 +48,6 @@ async def test_a_message_is_answered_in_one_message_without_leftovers(world: Wor
     assert len(world.api.made("sendMessage")) == 1
 
 
-@pytest.mark.parametrize("clock", [8.0], indirect=True)
 async def test_600_tokens_at_60_a_second_break_no_limit_and_arrive_whole(world: World) -> None:
     world.agent = paced(world.clock, TOKENS, 60)
     await world.start()

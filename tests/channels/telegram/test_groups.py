@@ -45,7 +45,6 @@ async def test_every_topic_is_a_conversation_of_its_own(world: World) -> None:
     assert {principal for _, _, principal, _ in world.kernel.asked} == {"telegram:7", "telegram:8"}
 
 
-@pytest.mark.parametrize("clock", [12.0], indirect=True)
 async def test_topics_share_the_limit_of_their_group(world: World) -> None:
     await world.start()
     for number in range(24):
@@ -55,7 +54,6 @@ async def test_topics_share_the_limit_of_their_group(world: World) -> None:
     assert world.api.too_many == []
 
 
-@pytest.mark.parametrize("clock", [12.0], indirect=True)
 async def test_answers_in_several_topics_at_once_share_the_limit_too(world: World) -> None:
     world.agent = paced(world.clock, TOKENS, 10)
     await world.start()

@@ -1,7 +1,7 @@
 """Markdown as Telegram shows it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.channels.telegram.bot_api import check_entities, units, utf16
@@ -80,6 +80,7 @@ MARKS = st.sampled_from(
 
 
 @given(st.lists(MARKS, max_size=40).map("".join))
+@example(">     code that is all there is of a quotation")
 def test_telegram_cannot_refuse_what_is_rendered(markdown: str) -> None:
     formatted = render(markdown)
     check_entities(formatted.text, formatted.plain_entities())

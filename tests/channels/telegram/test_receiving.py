@@ -23,7 +23,7 @@ def free_port() -> int:
 
 
 async def healthy(world: World, state: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(world.api.patience):
         while (await world.health())[0] != state:
             count = len(world.api.calls)
             await world.api.until(lambda count=count: len(world.api.calls) > count)

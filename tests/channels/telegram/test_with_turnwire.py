@@ -10,7 +10,7 @@ import pytest
 
 from tests.channels.telegram.bot_api import TOKEN, BotApi
 from tests.channels.telegram.world import ADA
-from tests.serving import Puppet, quick_settings, until, within
+from tests.serving import PATIENCE, Puppet, quick_settings, until, within
 from turnwire import Turnwire
 from turnwire.channels.telegram.rate_limits import Clock
 from turnwire.core.approvals import WaitForApproval
@@ -22,7 +22,7 @@ ANSWER = "An **answer** that is long enough to be shown at once. "
 
 @pytest.fixture
 async def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[BotApi]:
-    async with BotApi(Clock()) as made:
+    async with BotApi(Clock(), PATIENCE) as made:
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
         monkeypatch.setenv("TELEGRAM_BOT_TOKEN", TOKEN)
         monkeypatch.setenv("TURNWIRE_EXTENSION_CONSOLE_ENABLED", "false")

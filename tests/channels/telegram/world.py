@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.channels.telegram.bot_api import PATIENCE, TOKEN, BotApi
+from tests.channels.telegram.bot_api import TOKEN, BotApi
 from turnwire.channels.telegram.channel import TelegramChannel
 from turnwire.channels.telegram.rate_limits import Clock
 from turnwire.core.errors import TurnEndedError
@@ -15,7 +15,6 @@ from turnwire.extensions.contract import ApprovalAsk, StreamStep, Subscriber, To
 
 ADA, BOB, STRANGER = 7, 8, 666
 GROUP = -1001234567890
-SPEED = 20.0
 
 Piece = str | StreamStep | ApprovalAsk
 Agent = Callable[[str], AsyncGenerator[Piece]]
@@ -175,12 +174,12 @@ class World:
 
     async def delivered(self) -> None:
         """Until everything has been answered and has arrived."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.api.patience):
             opened = self.channel._open
             assert opened is not None
             while not self.is_idle():
                 working = {*opened._deliveries._tasks, *opened.answering._workers.values(), *opened.front._tasks}
-                await asyncio.wait(working, timeout=PATIENCE)
+                await asyncio.wait(working, timeout=self.api.patience)
                 # What has ended leaves its set in a callback.
                 await asyncio.sleep(0)
 
