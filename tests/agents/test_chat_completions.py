@@ -98,7 +98,7 @@ async def test_it_speaks_the_responses_api_when_told_to(model_server: ScriptedMo
 
 
 def test_two_tools_of_one_name_are_refused(model_server: ScriptedModel) -> None:
-    with pytest.raises(ValueError, match="two tools are called 'weather'"):
+    with pytest.raises(ValueError, match="two tools are named 'weather'"):
         agent_for(model_server, weather, tool(weather))
 
 
@@ -269,7 +269,7 @@ async def test_agent_turn_that_fails_leaves_the_session_as_it_was(model_server: 
         await within(agent.agent_turn(session, "2?"))
     ask = ("weather", {"city": "Oslo"})
     model_server.plan(calls(ask), calls(ask))
-    with pytest.raises(AgentError, match="asked 2 times"):
+    with pytest.raises(AgentError, match="called 2 times"):
         await within(agent.agent_turn(session, "2?"))
 
     async def leave(event_type: str, data: dict[str, Any]) -> None:
@@ -379,7 +379,7 @@ async def test_agent_turn_asks_its_caller_or_denies(model_server: ScriptedModel)
     assert asked == [{"to": "bob"}]
     assert [message.content for message in session] == ["Write to Bob", "", "sent", "Done."]
     assert await within(agent.agent_turn(session, "Write to Eve")) == "Not done."
-    assert session[-2].content == "Denied: there is nobody here who could allow it"
+    assert session[-2].content == "Denied: no approval callback was passed"
     await agent.close()
 
 

@@ -148,7 +148,7 @@ def test_an_agent_that_cannot_be_made_is_refused_by_name(
 
 
 def test_an_agent_needs_a_model(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="it has no model; give it one, or all of them with TURNWIRE_MODEL"):
+    with pytest.raises(ValueError, match="the agent has no model; set its `model`, or TURNWIRE_MODEL for all agents"):
         Turnwire(store="memory", settings=quick_settings(tmp_path, agents={"helper": {}}))
 
 

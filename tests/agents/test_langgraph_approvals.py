@@ -160,7 +160,7 @@ async def test_a_graph_without_a_checkpointer_says_what_it_needs() -> None:
         events = await desk.events(await desk.start())
     assert outcome(events) == ("failed", "agent_failed")
     (error,) = only(events, ErrorEvent)
-    assert "needs a checkpointer" in error.error
+    assert "has no checkpointer" in error.error
 
 
 async def test_a_checkpointer_that_has_forgotten_is_an_error_and_no_fresh_start() -> None:
@@ -181,7 +181,7 @@ async def test_a_checkpointer_that_has_forgotten_is_an_error_and_no_fresh_start(
         events = await desk.events(turn)
     assert outcome(events) == ("failed", "agent_failed")
     (error,) = only(events, ErrorEvent)
-    assert "checkpointer does not know" in error.error
+    assert "has lost the interrupted run" in error.error
     assert ran == ["before"]
 
 

@@ -218,7 +218,7 @@ async def test_an_agent_that_is_another_one_cannot_go_on() -> None:
         events = await desk.events(turn)
     assert outcome(events) == ("failed", "agent_failed")
     (error,) = only(events, ErrorEvent)
-    assert "not the one that asked" in error.error
+    assert "the agent has changed" in error.error
     assert not sent
 
 

@@ -112,7 +112,7 @@ async def test_a_tool_that_is_run_elsewhere_is_an_error_that_names_it() -> None:
     async with desk_for(agent) as desk:
         events = await desk.events(await desk.start())
     assert outcome(events) == ("failed", "agent_failed")
-    assert "run elsewhere (send)" in only(events, ErrorEvent)[0].error
+    assert "external tools (send)" in only(events, ErrorEvent)[0].error
 
 
 async def test_our_tools_keep_their_limits_and_their_schema() -> None:

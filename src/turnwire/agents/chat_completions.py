@@ -26,205 +26,9 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.tools import Tool, ToolOutcome, Toolset, open_toolsets, read_arguments, run_tool
 from turnwire.tools.declaration import Function, as_tool
 
-# A model with tools: it is asked, its tools are run, and it is asked again, until it has answered.
-
-
-_MOST_CALLS_IN_A_REPLY = 64
-_MOST_TOOLS_AT_ONCE = 8
+_MAX_CALLS_PER_REPLY = 64
+_MAX_PARALLEL_TOOLS = 8
 _PARAGRAPH = "\n\n"
-
-
-class _LoopCall(Struct, frozen=True):
-    """`args` is None if they are not JSON; `denial` is there if a person has said no."""
-
-    call_id: str
-    tool: str
-    args: dict[str, Any] | None
-    is_decided: bool = False
-    denial: str | None = None
-
-
-class _LoopCheckpoint(Struct, frozen=True):
-    """What the run has added to the conversation, and how often the model was asked."""
-
-    said: list[Message]
-    step: int
-    has_spoken: bool
-
-
-class ToolLoop:
-    """One run. `messages` is the conversation, to which the run adds what is said in it."""
-
-    def __init__(
-        self, model: Model, instructions: str, tools: Mapping[str, Tool], messages: list[Message], max_steps: int
-    ) -> None:
-        self.messages = messages
-        self._given = len(messages)
-        self._model = model
-        self._instructions = instructions
-        self._tools = tools
-        self._specs = [ToolSpec(tool.name, tool.description, tool.parameters) for tool in tools.values()]
-        self._max_steps = max_steps
-        self._call_ids = {call.call_id for message in messages for call in message.tool_calls}
-        self._said = ""
-        self._wishes: list[ToolWish] = []
-        self._step = 0
-        self._has_spoken = False
-
-    async def run(
-        self, resumption: Resumption | None = None, progress: Sequence[Message] = ()
-    ) -> AsyncGenerator[Event | str]:
-        """Raises ModelError, AgentError `max_turns` when the model is never done, and WaitForApproval.
-
-        With `progress` it goes on from there, and from a checkpoint otherwise.
-        """
-        calls = self._take_up(progress, resumption) if progress else self._return_to(resumption)
-        while True:
-            async with aclosing(self._call(calls)) as results:
-                async for event in results:
-                    yield event
-            if self._step >= self._max_steps:
-                break
-            self._step += 1
-            async with aclosing(self._ask()) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, str) and self._has_spoken:
-                        self._has_spoken = False
-                        yield _PARAGRAPH  # It said something before its tools; what comes now is another thought.
-                    yield piece
-            requests = self._requests()
-            self.messages.append(Message("assistant", self._said, tool_calls=requests))
-            if not requests:
-                return
-            if self._step == self._max_steps:
-                break  # Nobody would read what the tools give.
-            self._has_spoken = self._has_spoken or bool(self._said)
-            for request in requests:
-                yield ToolCallEvent(request.call_id, request.tool, request.args)
-            calls = [_LoopCall(wish.call_id, wish.tool, read_arguments(wish.arguments)) for wish in self._wishes]
-        raise AgentError(
-            f"The model was asked {self._max_steps} times and still wants to call tools; ask for less at once.",
-            code="max_turns",
-        )
-
-    def _return_to(self, resumption: Resumption | None) -> list[_LoopCall]:
-        """Goes back to where it waited. The calls that were decided about."""
-        if resumption is None:
-            return []
-        left = _read_checkpoint(resumption.checkpoint)
-        self.messages += left.said
-        self._has_spoken, self._step = left.has_spoken, left.step
-        return list(map(_decided_call, resumption.decisions))
-
-    def _take_up(self, progress: Sequence[Message], resumption: Resumption | None) -> list[_LoopCall]:
-        """Goes back to the last step that is known. The calls that have no result."""
-        for message in progress:
-            said = message.content
-            if message.role == "assistant":
-                # The empty line is the loop's, not the model's.
-                said = said.removeprefix(_PARAGRAPH) if self._has_spoken else said
-                self._has_spoken = self._has_spoken or bool(said)
-                self._step += bool(message.tool_calls)
-            self.messages.append(structs.replace(message, content=said))
-        self._call_ids |= {call.call_id for message in progress for call in message.tool_calls}
-        ended = {message.call_id for message in progress}
-        decided = {decision.call_id: decision for decision in resumption.decisions} if resumption else {}
-        return [
-            _decided_call(decided[call.call_id])
-            if call.call_id in decided
-            else _LoopCall(call.call_id, call.tool, call.args)
-            for message in progress
-            for call in message.tool_calls
-            if call.call_id not in ended
-        ]
-
-    async def _call(self, calls: Sequence[_LoopCall]) -> AsyncGenerator[Event]:
-        """Runs the calls that need nobody, then waits for those that do."""
-        asked = [call for call in calls if self._needs_approval(call)]
-        async with aclosing(self._run_tools([call for call in calls if call not in asked])) as results:
-            async for event in results:
-                yield event
-        if asked:
-            checkpoint = _LoopCheckpoint(self.messages[self._given :], self._step, self._has_spoken)
-            requests = [ApprovalRequestEvent(call.call_id, call.tool, call.args or {}) for call in asked]
-            raise WaitForApproval(requests, _write_checkpoint(checkpoint))
-
-    async def _ask(self) -> AsyncGenerator[Event | str]:
-        """One answer of the model, into `_said` and `_wishes`."""
-        self._said, self._wishes = "", []
-        spoken = TextToolCalls(self._tools)
-        async with aclosing(self._model.stream(self._instructions, self.messages, tools=self._specs)) as stream:
-            async for piece in stream:
-                if isinstance(piece, ToolWish):
-                    self._wishes.append(piece)
-                elif not isinstance(piece, str):
-                    yield piece
-                elif shown := spoken.feed(piece):
-                    self._said += shown
-                    yield shown
-        rest, wishes = spoken.end()
-        self._wishes += wishes
-        if rest:
-            self._said += rest
-            yield rest
-
-    def _requests(self) -> tuple[ToolRequest, ...]:
-        """The calls of the last answer. Some servers count their ids from one in every answer; here each is new."""
-        wishes = self._wishes[:_MOST_CALLS_IN_A_REPLY]
-        for index, wish in enumerate(wishes):
-            if wish.call_id in self._call_ids:
-                wishes[index] = structs.replace(wish, call_id=f"call_{new_id()}")
-            self._call_ids.add(wishes[index].call_id)
-        self._wishes = wishes
-        return tuple(ToolRequest(wish.call_id, wish.tool, read_arguments(wish.arguments) or {}) for wish in wishes)
-
-    def _needs_approval(self, call: _LoopCall) -> bool:
-        tool = self._tools.get(call.tool)
-        return tool is not None and call.args is not None and not call.is_decided and tool.asks(call.args)
-
-    async def _run_tools(self, calls: Sequence[_LoopCall]) -> AsyncGenerator[Event]:
-        """All at once; each is told the moment it ends, and the model in the order it asked."""
-        room = asyncio.Semaphore(_MOST_TOOLS_AT_ONCE)
-        running = {asyncio.create_task(self._run_tool(call, room)): call for call in calls}
-        outcomes: dict[str, ToolOutcome] = {}
-        try:
-            waiting = set(running)
-            while waiting:
-                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in ended:
-                    call, outcome = running[task], task.result()
-                    outcomes[call.call_id] = outcome
-                    yield ToolResultEvent(call.call_id, call.tool, outcome.success, outcome.result, outcome.ms)
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-        self.messages += [Message("tool", outcomes[one.call_id].text, call_id=one.call_id) for one in calls]
-
-    async def _run_tool(self, call: _LoopCall, room: asyncio.Semaphore) -> ToolOutcome:
-        if call.denial is not None:
-            return ToolOutcome(False, call.denial, call.denial, 0.0)
-        tool = self._tools.get(call.tool)
-        if tool is None:
-            there = ", ".join(self._tools) or "none"
-            why = f"Error: there is no tool {call.tool[:80]!r}; there is {there}"
-            return ToolOutcome(False, why, why, 0.0)
-        async with room:
-            return await run_tool(tool, call.args, call_id=call.call_id)
-
-
-def _decided_call(decision: Decision) -> _LoopCall:
-    denial = None if decision.approved else decision.denial
-    return _LoopCall(decision.call_id, decision.tool, decision.args, is_decided=True, denial=denial)
-
-
-def _write_checkpoint(checkpoint: _LoopCheckpoint) -> bytes:
-    # The standard library's JSON, because a model may write half a surrogate pair.
-    return json.dumps(msgspec.to_builtins(checkpoint)).encode()
-
-
-def _read_checkpoint(written: bytes) -> _LoopCheckpoint:
-    return msgspec.convert(json.loads(written), _LoopCheckpoint)
 
 
 Approve = Callable[[ApprovalRequestEvent], Awaitable[bool]]
@@ -232,10 +36,11 @@ OnEvent = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
 class ChatCompletionsAgent:
-    """`max_steps` is how often the model may be asked in one turn. With `on_crash="resume"`, a turn whose worker was
-    lost goes on from its last finished step. What follows is about a model given by its name.
+    """An agent that calls a model and runs its tools. `max_steps` limits the model calls of one turn.
 
-    Among `tools` may be toolsets such as `McpServer`: they are opened by the first turn and closed with the agent.
+    With `on_crash="resume"`, a turn whose worker was lost continues from its last finished step. `tools` may contain
+    toolsets such as `McpServer`: the first turn opens them, `close` closes them. `base_url` and the parameters after it
+    apply to a model given by name.
 
     Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two of one name.
     """
@@ -264,13 +69,13 @@ class ChatCompletionsAgent:
         self.on_crash: OnCrash = on_crash
         self.tools: dict[str, Tool] = {}
         self.toolsets: list[Toolset] = []
-        for given in tools:
-            if isinstance(given, Toolset):
-                self.toolsets.append(given)
+        for item in tools:
+            if isinstance(item, Toolset):
+                self.toolsets.append(item)
                 continue
-            tool = as_tool(given)
+            tool = as_tool(item)
             if tool.name in self.tools:
-                raise ValueError(f"two tools are called {tool.name!r}; give one another name: @tool(name=...)")
+                raise ValueError(f"two tools are named {tool.name!r}; rename one of them with @tool(name=...)")
             self.tools[tool.name] = tool
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
@@ -280,7 +85,7 @@ class ChatCompletionsAgent:
                 yield event
 
     def repeats(self, tool: str) -> bool:
-        """Whether a call that broke off may be run again. What a toolset says of its tools is not believed."""
+        """Return True if an interrupted call of the tool may run again. A toolset's own claims are not trusted."""
         return tool in self.tools and self.tools[tool].idempotent
 
     async def agent_turn(
@@ -291,12 +96,12 @@ class ChatCompletionsAgent:
         on_event: OnEvent | None = None,
         approve: Approve | None = None,
     ) -> str:
-        """One turn with no server around it: answers the message, and adds the exchange to `session`.
+        """Run one turn without a server: return the answer and append the exchange to `session`.
 
         `on_event(event_type, data)` is awaited before each tool call (`tool_call`: tool, args), after each
         (`tool_result`: tool, success, result) and with the answer (`response`: content). `approve(request)` is awaited
-        for tools that need it; without it they are denied. Raises AgentError, and what the two raise; the session is
-        then as it was.
+        for tools that need approval; without it they are denied. Raises AgentError and what the callbacks raise; the
+        session is then unchanged.
         """
         content = ""
         resumption: Resumption | None = None
@@ -308,24 +113,24 @@ class ChatCompletionsAgent:
                         if isinstance(event, str):
                             content += event
                         elif on_event is not None:
-                            await _tell(on_event, event)
+                            await _report(on_event, event)
                 break
-            except WaitForApproval as waits:
-                decisions = [await _decide(request, approve) for request in waits.requests]
-                resumption = Resumption(tuple(decisions), waits.checkpoint)
+            except WaitForApproval as wait:
+                decisions = [await _decide(request, approve) for request in wait.requests]
+                resumption = Resumption(tuple(decisions), wait.checkpoint)
         session[:] = messages
         if on_event is not None:
             await on_event("response", {"content": content})
         return content
 
     async def close(self) -> None:
-        """Closes the connections to the model's server, and the toolsets."""
+        """Close the connections to the model's server, and the toolsets."""
         await asyncio.gather(self.model.close(), *(toolset.close() for toolset in self.toolsets))
 
     async def _run(
         self, messages: list[Message], resumption: Resumption | None, progress: Sequence[Message] = ()
     ) -> AsyncGenerator[Event | str]:
-        """Answers the last message; `messages` grows by what is said."""
+        """Answer the last message, and append the messages of the run to `messages`."""
         tools = await open_toolsets(self.tools, self.toolsets)
         loop = ToolLoop(self.model, self.instructions, tools, messages, self.max_steps)
         async with aclosing(loop.run(resumption, progress)) as events:
@@ -335,16 +140,218 @@ class ChatCompletionsAgent:
 
 async def _decide(request: ApprovalRequestEvent, approve: Approve | None) -> Decision:
     approved = approve is not None and await approve(request)
-    reason = None if approve is not None else "there is nobody here who could allow it"
+    reason = None if approve is not None else "no approval callback was passed"
     return Decision(call_id=request.call_id, tool=request.tool, args=request.args, approved=approved, reason=reason)
 
 
-async def _tell(on_event: OnEvent, event: Event) -> None:
+async def _report(on_event: OnEvent, event: Event) -> None:
     match event:
         case ToolCallEvent():
             await on_event("tool_call", {"tool": event.tool, "args": event.args, "call_id": event.call_id})
         case ToolResultEvent():
-            told = {"tool": event.tool, "success": event.success, "result": event.result, "call_id": event.call_id}
-            await on_event("tool_result", told)
+            data = {"tool": event.tool, "success": event.success, "result": event.result, "call_id": event.call_id}
+            await on_event("tool_result", data)
         case _:
             pass
+
+
+class _LoopCall(Struct, frozen=True):
+    """One tool call. `args` is None if the arguments are not JSON; `denial` is set if a person denied the call."""
+
+    call_id: str
+    tool: str
+    args: dict[str, Any] | None
+    is_decided: bool = False
+    denial: str | None = None
+
+
+class _LoopCheckpoint(Struct, frozen=True, rename={"messages": "said", "has_text": "has_spoken"}):
+    """The state of a suspended run: the messages it added, the model calls it made, whether text precedes its tools.
+
+    The stored names are older than those of the fields; turns may be suspended over an upgrade.
+    """
+
+    messages: list[Message]
+    step: int
+    has_text: bool
+
+
+class ToolLoop:
+    """One run of a model with tools: call the model, run the tools it requests, and repeat until it answers.
+
+    `messages` is the conversation; the run appends its own messages to it.
+    """
+
+    def __init__(
+        self, model: Model, instructions: str, tools: Mapping[str, Tool], messages: list[Message], max_steps: int
+    ) -> None:
+        self.messages = messages
+        self._initial_count = len(messages)
+        self._model = model
+        self._instructions = instructions
+        self._tools = tools
+        self._specs = [ToolSpec(tool.name, tool.description, tool.parameters) for tool in tools.values()]
+        self._max_steps = max_steps
+        self._call_ids = {call.call_id for message in messages for call in message.tool_calls}
+        self._text = ""
+        self._wishes: list[ToolWish] = []
+        self._step = 0
+        self._has_text = False
+
+    async def run(
+        self, resumption: Resumption | None = None, progress: Sequence[Message] = ()
+    ) -> AsyncGenerator[Event | str]:
+        """Run to the final answer, from `progress` if there is some, otherwise from the checkpoint of `resumption`.
+
+        Raises ModelError, WaitForApproval, and AgentError `max_turns` if the model still requests tools at the limit.
+        """
+        calls = self._restore_progress(progress, resumption) if progress else self._restore_checkpoint(resumption)
+        while True:
+            async with aclosing(self._run_or_suspend(calls)) as results:
+                async for event in results:
+                    yield event
+            if self._step >= self._max_steps:
+                break
+            self._step += 1
+            async with aclosing(self._call_model()) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, str) and self._has_text:
+                        self._has_text = False
+                        yield _PARAGRAPH  # Text before and after a tool call are separate paragraphs.
+                    yield piece
+            requests = self._requests()
+            self.messages.append(Message("assistant", self._text, tool_calls=requests))
+            if not requests:
+                return
+            if self._step == self._max_steps:
+                break  # No model call is left that could read the tools' results.
+            self._has_text = self._has_text or bool(self._text)
+            for request in requests:
+                yield ToolCallEvent(request.call_id, request.tool, request.args)
+            calls = [_LoopCall(wish.call_id, wish.tool, read_arguments(wish.arguments)) for wish in self._wishes]
+        raise AgentError(
+            f"The model was called {self._max_steps} times and still requests tools; send a smaller request.",
+            code="max_turns",
+        )
+
+    def _restore_checkpoint(self, resumption: Resumption | None) -> list[_LoopCall]:
+        """Restore the run from its suspension, and return the calls that a person has decided."""
+        if resumption is None:
+            return []
+        checkpoint = _decode_checkpoint(resumption.checkpoint)
+        self.messages += checkpoint.messages
+        self._has_text, self._step = checkpoint.has_text, checkpoint.step
+        return list(map(_decided_call, resumption.decisions))
+
+    def _restore_progress(self, progress: Sequence[Message], resumption: Resumption | None) -> list[_LoopCall]:
+        """Restore the run from the messages in its log, and return the calls that have no result."""
+        for message in progress:
+            content = message.content
+            if message.role == "assistant":
+                # The loop wrote the empty line between paragraphs, not the model.
+                content = content.removeprefix(_PARAGRAPH) if self._has_text else content
+                self._has_text = self._has_text or bool(content)
+                self._step += bool(message.tool_calls)
+            self.messages.append(structs.replace(message, content=content))
+        self._call_ids |= {call.call_id for message in progress for call in message.tool_calls}
+        ended = {message.call_id for message in progress}
+        decided = {decision.call_id: decision for decision in resumption.decisions} if resumption else {}
+        return [
+            _decided_call(decided[call.call_id])
+            if call.call_id in decided
+            else _LoopCall(call.call_id, call.tool, call.args)
+            for message in progress
+            for call in message.tool_calls
+            if call.call_id not in ended
+        ]
+
+    async def _run_or_suspend(self, calls: Sequence[_LoopCall]) -> AsyncGenerator[Event]:
+        """Run the calls that need no approval; raise WaitForApproval for those that do."""
+        pending = [call for call in calls if self._needs_approval(call)]
+        async with aclosing(self._run_tools([call for call in calls if call not in pending])) as results:
+            async for event in results:
+                yield event
+        if pending:
+            checkpoint = _LoopCheckpoint(self.messages[self._initial_count :], self._step, self._has_text)
+            requests = [ApprovalRequestEvent(call.call_id, call.tool, call.args or {}) for call in pending]
+            raise WaitForApproval(requests, _encode_checkpoint(checkpoint))
+
+    async def _call_model(self) -> AsyncGenerator[Event | str]:
+        """Stream one reply of the model, and keep its text and tool requests in `_text` and `_wishes`."""
+        self._text, self._wishes = "", []
+        parser = TextToolCalls(self._tools)
+        async with aclosing(self._model.stream(self._instructions, self.messages, tools=self._specs)) as stream:
+            async for piece in stream:
+                if isinstance(piece, ToolWish):
+                    self._wishes.append(piece)
+                elif not isinstance(piece, str):
+                    yield piece
+                elif shown := parser.feed(piece):
+                    self._text += shown
+                    yield shown
+        rest, wishes = parser.end()
+        self._wishes += wishes
+        if rest:
+            self._text += rest
+            yield rest
+
+    def _requests(self) -> tuple[ToolRequest, ...]:
+        """Return the calls of the last reply, with ids that are new in the conversation.
+
+        Some servers number the calls of every reply from one.
+        """
+        wishes = self._wishes[:_MAX_CALLS_PER_REPLY]
+        for index, wish in enumerate(wishes):
+            if wish.call_id in self._call_ids:
+                wishes[index] = structs.replace(wish, call_id=f"call_{new_id()}")
+            self._call_ids.add(wishes[index].call_id)
+        self._wishes = wishes
+        return tuple(ToolRequest(wish.call_id, wish.tool, read_arguments(wish.arguments) or {}) for wish in wishes)
+
+    def _needs_approval(self, call: _LoopCall) -> bool:
+        tool = self._tools.get(call.tool)
+        return tool is not None and call.args is not None and not call.is_decided and tool.asks(call.args)
+
+    async def _run_tools(self, calls: Sequence[_LoopCall]) -> AsyncGenerator[Event]:
+        """Run calls in parallel. Events come in the order the calls end, messages in the order of the requests."""
+        room = asyncio.Semaphore(_MAX_PARALLEL_TOOLS)
+        running = {asyncio.create_task(self._run_tool(call, room)): call for call in calls}
+        outcomes: dict[str, ToolOutcome] = {}
+        try:
+            waiting = set(running)
+            while waiting:
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    call, outcome = running[task], task.result()
+                    outcomes[call.call_id] = outcome
+                    yield ToolResultEvent(call.call_id, call.tool, outcome.success, outcome.result, outcome.ms)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        self.messages += [Message("tool", outcomes[call.call_id].text, call_id=call.call_id) for call in calls]
+
+    async def _run_tool(self, call: _LoopCall, room: asyncio.Semaphore) -> ToolOutcome:
+        if call.denial is not None:
+            return ToolOutcome(False, call.denial, call.denial, 0.0)
+        tool = self._tools.get(call.tool)
+        if tool is None:
+            available = ", ".join(self._tools) or "none"
+            error = f"Error: there is no tool {call.tool[:80]!r}; available tools: {available}"
+            return ToolOutcome(False, error, error, 0.0)
+        async with room:
+            return await run_tool(tool, call.args, call_id=call.call_id)
+
+
+def _decided_call(decision: Decision) -> _LoopCall:
+    denial = None if decision.approved else decision.denial
+    return _LoopCall(decision.call_id, decision.tool, decision.args, is_decided=True, denial=denial)
+
+
+def _encode_checkpoint(checkpoint: _LoopCheckpoint) -> bytes:
+    # The standard library's JSON accepts lone surrogates, which a model may write.
+    return json.dumps(msgspec.to_builtins(checkpoint)).encode()
+
+
+def _decode_checkpoint(data: bytes) -> _LoopCheckpoint:
+    return msgspec.convert(json.loads(data), _LoopCheckpoint)

@@ -1,7 +1,4 @@
-"""A demonstration agent: no model behind it, but everything a turn can show.
-
-It calls two tools, reports their progress, thinks aloud, and answers word by word.
-"""
+"""A demonstration agent without a model: two tool calls with progress, reasoning, and an answer word by word."""
 
 import asyncio
 import re
@@ -25,7 +22,7 @@ _STEP_SECONDS = 0.15
 
 
 async def demo_agent(turn: Turn) -> AsyncIterator[Event | str]:
-    """Counts the words of the message, and says what it saw."""
+    """Count the words of the message and report the result."""
     yield StatusEvent("Reading your message")
     yield ReasoningEvent("Two things are worth knowing: how long it is, and what came before.")
     began = time.perf_counter()
@@ -49,7 +46,7 @@ async def demo_agent(turn: Turn) -> AsyncIterator[Event | str]:
 
 
 async def _count_words(text: str) -> int:
-    """A tool that takes its time and says so."""
+    """Count words slowly, with progress events."""
     for done in (1, 2, 3):
         await asyncio.sleep(_STEP_SECONDS)
         emit(ToolProgressEvent("call-1", f"read {done} of 3 parts", done / 3))

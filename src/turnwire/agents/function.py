@@ -1,4 +1,4 @@
-"""A plain async function is an agent: what it returns is the answer, what it emits happens on the way."""
+"""Adapter for a plain async function: its return value is the answer, and it may `emit()` events."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -10,7 +10,7 @@ AnswerFunction = Callable[[Turn], Awaitable[str | None]]
 
 
 class FunctionAgent:
-    """Wraps `async def answer(turn) -> str | None`. Its text may come by `emit(TokenEvent(...))` too."""
+    """Wrapper of `async def answer(turn) -> str | None`. The text may also come from `emit(TokenEvent(...))`."""
 
     takes_attachments = False
     on_crash: OnCrash = "close"
@@ -20,6 +20,6 @@ class FunctionAgent:
         self._answer = answer
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        said = await self._answer(turn)
-        if said:
-            yield said
+        text = await self._answer(turn)
+        if text:
+            yield text

@@ -1,4 +1,4 @@
-"""Any async generator function of `str` or events is an agent."""
+"""Adapter for an async generator function that yields text or events."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -10,7 +10,7 @@ Answer = Callable[[Turn], AsyncIterator[Event | str]]
 
 
 class GeneratorAgent:
-    """Wraps `async def answer(turn): yield ...`."""
+    """Wrapper of `async def answer(turn): yield ...`."""
 
     takes_attachments = False
     on_crash: OnCrash = "close"

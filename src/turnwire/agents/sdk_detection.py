@@ -1,4 +1,4 @@
-"""Whose agent an object is: told by the modules of its classes, so that no SDK is imported to find out."""
+"""Detection of SDK agents by the modules of their classes, so that no SDK is imported to find out."""
 
 import inspect
 from importlib import import_module
@@ -10,23 +10,23 @@ from turnwire.core.contracts import Agent
 
 
 class Kind(Struct, frozen=True):
-    """One SDK: what its agents are instances of, who adapts them, and which extra brings it."""
+    """One SDK: the classes of its agents, the adapter for them, and the extra that installs it."""
 
-    says: str
+    description: str
     classes: frozenset[tuple[str, str]]
     adapter: str
     extra: str
 
-    def adapt(self, given: Any) -> Agent:
-        """Raises ImportError, which says what to install."""
+    def adapt(self, agent: Any) -> Agent:
+        """Wrap an agent of the SDK. Raises ImportError with the pip command for the missing extra."""
         module, _, name = self.adapter.partition(":")
         try:
             adapter = getattr(import_module(f"turnwire.agents.{module}"), name)
         except ImportError as error:
             raise ImportError(
-                f"{self.says} needs more than is installed: pip install 'turnwire[{self.extra}]'"
+                f"{self.description} needs packages that are not installed: pip install 'turnwire[{self.extra}]'"
             ) from error
-        return adapter(given)
+        return adapter(agent)
 
 
 KINDS = (
@@ -51,16 +51,16 @@ KINDS = (
 )
 
 
-def kind_of(given: Any) -> Kind | None:
-    """The SDK that an object is an agent of, if it is one."""
-    if inspect.isclass(given):
+def kind_of(value: Any) -> Kind | None:
+    """Return the SDK whose agent the object is, or None."""
+    if inspect.isclass(value):
         return None
-    # The package is told by its top name alone: SDKs move their classes between their own modules.
-    classes = {(base.__module__.partition(".")[0], base.__name__) for base in type(given).__mro__}
+    # Compare the top-level package only: SDKs move their classes between their own modules.
+    classes = {(base.__module__.partition(".")[0], base.__name__) for base in type(value).__mro__}
     return next((kind for kind in KINDS if kind.classes & classes), None)
 
 
-def is_adapter(given: Any) -> bool:
-    """Whether it is an agent of an SDK that was wrapped already."""
+def is_adapter(value: Any) -> bool:
+    """Return True if the object is one of our adapters, so an SDK agent that is wrapped already."""
     adapters = {f"turnwire.agents.{kind.adapter.partition(':')[0]}" for kind in KINDS}
-    return any(base.__module__.startswith(tuple(adapters)) for base in type(given).__mro__)
+    return any(base.__module__.startswith(tuple(adapters)) for base in type(value).__mro__)

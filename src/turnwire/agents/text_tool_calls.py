@@ -1,9 +1,9 @@
-"""Tool calls that a model writes out as text.
+"""Parser for tool calls that a model writes as text.
 
-Small local models often know no other way: the whole reply is a JSON object such as
-`{"name": "weather", "arguments": {"city": "Oslo"}}`, or ends with one in a ```` ```json ```` fence. What may become
-such a call is held back until it is known, so that nobody reads half of one as the answer; everything else
-passes at once. Only a call of a tool that was offered is one: any other JSON is text.
+Small local models often do: the whole reply is a JSON object such as
+`{"name": "weather", "arguments": {"city": "Oslo"}}`, or ends with one in a ```` ```json ```` fence. Text that may
+become such a call is held back until it is decided, so that no reader sees half of a call as the answer; other text
+passes at once. Only a call of an offered tool counts: any other JSON is text.
 """
 
 import re
@@ -15,7 +15,7 @@ import msgspec
 from turnwire.core.ids import new_id
 from turnwire.models.contract import ToolWish
 
-_LONGEST = 8_000
+_MAX_CALL_LENGTH = 8_000
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
 _KEYS = (*_NAMES, *_ARGUMENTS, "tool_calls", "type", "id")
@@ -27,7 +27,7 @@ _BEGINNING = re.compile(r'[\s\[]*(?:\{\s*(?:"(\w*)("?))?)?')
 
 
 class TextToolCalls:
-    """Reads one reply. `feed` gives what may be shown of it; `end` the rest, or the calls that it was."""
+    """Parser of one reply. `feed` returns the text that can be shown; `end` returns the rest and the tool calls."""
 
     def __init__(self, tools: Collection[str]) -> None:
         self._tools = tools
@@ -40,33 +40,33 @@ class TextToolCalls:
         if not self._tools:
             return self._show(len(self._held))
         shown = ""
-        while place := self._candidate():
-            start, marker = place
+        while candidate := self._candidate():
+            start, marker = candidate
             if _may_be_call(self._held[start:]):
                 return shown + self._show(start)
             shown += self._show(marker)
         if not self._has_shown and not self._held.strip():
             return shown
         half = _HALF_FENCE.search(self._held)
-        return shown + self._show(half.start() if half and self._is_line(half.start()) else len(self._held))
+        return shown + self._show(half.start() if half and self._is_line_start(half.start()) else len(self._held))
 
     def end(self) -> tuple[str, list[ToolWish]]:
-        place = self._candidate() if self._tools else None
-        if place and (wishes := _read(self._held[place[0] :], self._tools)):
-            return self._show(place[0]), wishes
+        candidate = self._candidate() if self._tools else None
+        if candidate and (wishes := _parse_calls(self._held[candidate[0] :], self._tools)):
+            return self._show(candidate[0]), wishes
         return self._show(len(self._held)), []
 
     def _candidate(self) -> tuple[int, int] | None:
-        """Where something begins that may be a call, and where the sign of that ends."""
+        """Return the start of text that may be a call, and the end of the marker that suggests it."""
         if not self._has_shown and (bracket := _BRACKET.match(self._held)):
             return 0, bracket.end()
         for fence in _FENCE.finditer(self._held):
-            if self._is_line(fence.start()):
+            if self._is_line_start(fence.start()):
                 return fence.span()
         return None
 
-    def _is_line(self, place: int) -> bool:
-        return place > 0 or self._at_line_start
+    def _is_line_start(self, offset: int) -> bool:
+        return offset > 0 or self._at_line_start
 
     def _show(self, length: int) -> str:
         shown, self._held = self._held[:length], self._held[length:]
@@ -77,8 +77,8 @@ class TextToolCalls:
 
 
 def _may_be_call(text: str) -> bool:
-    """Whether this could still turn out to be nothing but a call."""
-    if len(text) > _LONGEST:
+    """Return True while the text can still become a call and nothing else."""
+    if len(text) > _MAX_CALL_LENGTH:
         return False
     body = text
     if opening := _OPENING.match(text):
@@ -89,31 +89,31 @@ def _may_be_call(text: str) -> bool:
             return False
     elif text.lstrip().startswith("```"):
         return False
-    begun = _BEGINNING.match(body)
-    if begun is None or (begun[1] is None and body[begun.end() :].strip()):
+    start = _BEGINNING.match(body)
+    if start is None or (start[1] is None and body[start.end() :].strip()):
         return False
-    if begun[1] is None:
+    if start[1] is None:
         return True
-    return begun[1] in _KEYS if begun[2] else any(key.startswith(begun[1]) for key in _KEYS)
+    return start[1] in _KEYS if start[2] else any(key.startswith(start[1]) for key in _KEYS)
 
 
-def _read(text: str, tools: Collection[str]) -> list[ToolWish]:
-    """The calls that a text is, none if it is anything else."""
+def _parse_calls(text: str, tools: Collection[str]) -> list[ToolWish]:
+    """Return the calls that the text consists of, or an empty list if it is anything else."""
     text = text.strip()
     if text.startswith("```"):
         text = re.sub(r"^```\w*|```$", "", text)
     try:
-        said: Any = msgspec.json.decode(text)
+        value: Any = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return []
-    if isinstance(said, dict) and "tool_calls" in said:
-        said = cast("dict[str, Any]", said)["tool_calls"]
-    entries: list[Any] = cast("list[Any]", said) if isinstance(said, list) else [said]
-    wishes = [_wish(entry, tools) for entry in entries]
+    if isinstance(value, dict) and "tool_calls" in value:
+        value = cast("dict[str, Any]", value)["tool_calls"]
+    entries: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
+    wishes = [_parse_call(entry, tools) for entry in entries]
     return [wish for wish in wishes if wish] if all(wishes) else []
 
 
-def _wish(entry: Any, tools: Collection[str]) -> ToolWish | None:
+def _parse_call(entry: Any, tools: Collection[str]) -> ToolWish | None:
     if not isinstance(entry, dict):
         return None
     call = cast("dict[str, Any]", entry)
@@ -123,5 +123,5 @@ def _wish(entry: Any, tools: Collection[str]) -> ToolWish | None:
     arguments = next((call[key] for key in _ARGUMENTS if key in call), None)
     if not isinstance(name, str) or name not in tools or not isinstance(arguments, dict | str | None):
         return None
-    told = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
-    return ToolWish(f"call_{new_id()}", name, told)
+    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+    return ToolWish(f"call_{new_id()}", name, text)

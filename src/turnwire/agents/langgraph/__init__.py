@@ -1,4 +1,4 @@
-"""LangGraph graphs, LangChain agents and other LangChain runnables as agents of ours."""
+"""Adapter for LangGraph graphs, LangChain agents and other LangChain runnables."""
 
 from turnwire.agents.langgraph.agent import LangGraphAgent
 from turnwire.agents.langgraph.tools import langchain_tools

@@ -1,12 +1,11 @@
-"""A graph or another runnable as an agent.
+"""The agent: one turn is one run of a graph or another runnable.
 
     from langchain.agents import create_agent
 
     agent = LangGraphAgent(create_agent(model, tools=[search], checkpointer=saver), config={"recursion_limit": 20})
 
-A graph's models and tools are listened to with a callback handler, so that a token or a result is told when it is
-there; what its nodes write and what `get_stream_writer()` sends comes from `astream`. Of any other runnable the answer
-is what it streams out. Both run in a task of their own, which is cancelled when the turn is.
+A callback handler reports a graph's models and tools at once; messages of its nodes and `get_stream_writer()` come from
+`astream`. For any other runnable the streamed output is the answer. Both run in a task that is cancelled with the turn.
 """
 
 import asyncio
@@ -21,10 +20,10 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_json
 
-from turnwire.agents.langgraph.approvals import ToResume, resume, waiting
-from turnwire.agents.langgraph.errors import explain
-from turnwire.agents.langgraph.events import EventRelay, GraphListener, Pause, Written
-from turnwire.agents.langgraph.messages import Heard, Path, fields_of, langchain_messages, read_text, unanswered
+from turnwire.agents.langgraph.approvals import ToResume, resume_run, suspend_run
+from turnwire.agents.langgraph.errors import explain_failure
+from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
+from turnwire.agents.langgraph.messages import Output, Path, cancelled_results, fields_of, read_text, sdk_messages
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.turns import Turn
 from turnwire.tools.invocation import plain
@@ -33,15 +32,14 @@ _MODES = ["messages", "updates", "custom"]
 
 
 class LangGraphAgent:
-    """`config` is a `RunnableConfig`. The session is the thread of a graph's checkpointer, which then keeps the
-    history; without one the graph is given the history of the turn.
+    """A graph or runnable as an agent of ours; `config` is its `RunnableConfig`.
 
-    `to_input` makes what the runnable is given; by default that is `{"messages": [...]}` for a graph, and the messages
-    for any other. `to_context` makes the context of a graph's run, for nodes and tools that must know who asks; other
-    options go to `astream`. `to_resume` makes what an `interrupt()` of the graph's own returns, of the decision and of
-    the value it was called with; by default that is whether it was approved. `answer_nodes` are the nodes of a graph
-    whose text is the answer, by default all of them; the text of others is theirs alone, told with their name as
-    `agent_path`.
+    The session id is the thread id of a graph's checkpointer, which then keeps the history; a graph without one gets
+    the turn's history. `to_input` returns the input, by default `{"messages": [...]}` for a graph and the messages for
+    any other runnable. `to_context` returns the context of a graph's run, for nodes and tools that need to know the
+    caller; other options go to `astream`. `to_resume(decision, value)` returns the result of an `interrupt()` of the
+    graph's own, by default whether it was approved. `answer_nodes` are the nodes whose text is the answer, by default
+    all; the text of other nodes has the node's name as its `agent_path`.
     """
 
     def __init__(
@@ -64,118 +62,116 @@ class LangGraphAgent:
         self._options = options
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        queue: asyncio.Queue[Heard | Written | None] = asyncio.Queue()
+        queue: asyncio.Queue[Output | Flushed | None] = asyncio.Queue()
         is_graph = isinstance(self._runnable, Pregel)
-        teller = EventRelay(turn.id, queue.put_nowait)
-        listener = GraphListener(teller, tells_text=is_graph, answer_nodes=self._answer_nodes)
-        config = self._run_config(turn, listener, Pause(teller))
-        reading = self._read_graph(turn, config, listener) if is_graph else self._read_runnable(turn, config)
-        running = asyncio.create_task(_pour(reading, queue.put_nowait))
+        relay = EventRelay(turn.id, queue.put_nowait)
+        listener = GraphListener(relay, records_text=is_graph, answer_nodes=self._answer_nodes)
+        config = self._run_config(turn, listener, ToolBarrier(relay))
+        outputs = self._run_graph(turn, config, listener) if is_graph else self._run_runnable(turn, config)
+        running = asyncio.create_task(_forward(outputs, queue.put_nowait))
         running.add_done_callback(lambda _: queue.put_nowait(None))
         try:
-            while (heard := await queue.get()) is not None:
-                if isinstance(heard, Written):
-                    heard.set()
+            while (output := await queue.get()) is not None:
+                if isinstance(output, Flushed):
+                    output.set()
                 else:
-                    yield heard
+                    yield output
             if error := running.exception():
-                explained = explain(error, listener)
-                if explained is None or explained is error:
+                failure = explain_failure(error, listener)
+                if failure is error:
                     raise error
-                raise explained from error
+                raise failure from error
         finally:
-            teller.close()
-            # Also closes the connection to the model's server.
+            relay.close()
+            # This also closes the connection to the model's server.
             running.cancel()
             await asyncio.wait({running})
 
     def _run_config(self, turn: Turn, *handlers: BaseCallbackHandler) -> RunnableConfig:
-        given = self._config.get("callbacks") or []
-        listening = given if isinstance(given, list) else given.handlers
-        # Not even the application's own word goes before it: one thread for all would show everybody's words to all.
+        callbacks = self._config.get("callbacks") or []
+        own = callbacks if isinstance(callbacks, list) else callbacks.handlers
+        # Overrides the application's own thread id: a shared thread would show one user's messages to another.
         configurable = {**self._config.get("configurable", {}), "thread_id": turn.session_id}
-        return {**self._config, "callbacks": [*listening, *handlers], "configurable": configurable}
+        return {**self._config, "callbacks": [*own, *handlers], "configurable": configurable}
 
-    async def _read_graph(self, turn: Turn, config: RunnableConfig, listener: GraphListener) -> AsyncGenerator[Heard]:
+    async def _run_graph(self, turn: Turn, config: RunnableConfig, listener: GraphListener) -> AsyncGenerator[Output]:
         graph = cast("Pregel[Any, Any, Any, Any]", self._runnable)
         last: object = None
         interrupted: dict[str, Path] | None = None
         if turn.resumption is not None:
-            given, told_first = await resume(graph, config, listener, turn.resumption, self._to_resume)
-            for told in told_first:
-                yield told
+            input, events = await resume_run(graph, config, listener, turn.resumption, self._to_resume)
+            for event in events:
+                yield event
         else:
-            given = self._to_input(turn) if self._to_input else {"messages": await _graph_messages(graph, turn, config)}
+            input = self._to_input(turn) if self._to_input else {"messages": await _graph_messages(graph, turn, config)}
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
-        stream = graph.astream(given, config, stream_mode=_MODES, subgraphs=True, **options)  # type: ignore[arg-type]
+        stream = graph.astream(input, config, stream_mode=_MODES, subgraphs=True, **options)  # type: ignore[arg-type]
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as items:
             async for space, mode, item in items:
                 if mode == "messages":
-                    for told in listener.read_message(item[0], item[1], space):
-                        yield told
+                    for event in listener.read_message(item[0], item[1], space):
+                        yield event
                 elif mode == "custom":
                     yield _custom_event(item, listener.path_of(space))
                 elif "__interrupt__" in item:
                     interrupted = interrupted or {}
-                    for one in item["__interrupt__"]:
-                        # A subgraph tells of its own before the graph around it does.
-                        interrupted.setdefault(one.id, listener.path_of(space))
+                    for interrupt in item["__interrupt__"]:
+                        # A subgraph reports its own interrupts before the graph around it does.
+                        interrupted.setdefault(interrupt.id, listener.path_of(space))
                 elif not space:
                     last = self._last_written(item, last)
         if interrupted is not None:
-            raise await waiting(graph, config, listener, interrupted)
+            raise await suspend_run(graph, config, listener, interrupted)
         if not isinstance(last, BaseMessage | None):
             yield to_json(last).decode()
-        # A subgraph has written the answer: its tokens were told as its own, and now they are the graph's.
+        # A subgraph wrote the answer: its tokens have its own agent path, so the answer repeats them without one.
         elif isinstance(last, AIMessage) and listener.is_of_subgraph(last) and (text := read_text(last)):
             yield text
 
     def _last_written(self, update: Any, last: object) -> object:
-        """The last message of those that nodes of the graph itself have written, or the value that an agent answers."""
-        for node, written in fields_of(update).items():
+        """Return the last message that the graph's own nodes wrote, or the structured response of an agent."""
+        for node, output in fields_of(update).items():
             if self._answer_nodes is None or node in self._answer_nodes:
-                state = fields_of(written)
+                state = fields_of(output)
                 messages: Any = state.get("messages") or last
                 last = cast("list[Any]", messages)[-1] if isinstance(messages, list) else messages
                 value = state.get("structured_response")
-                # Some models write the value as text, and that was told.
+                # Some models write the value as text, which is in the log already.
                 if value is not None and not (isinstance(last, AIMessage) and read_text(last)):
                     last = value
         return last
 
-    async def _read_runnable(self, turn: Turn, config: RunnableConfig) -> AsyncGenerator[Heard]:
-        given = (
-            self._to_input(turn) if self._to_input else [*langchain_messages(turn.history), HumanMessage(turn.message)]
-        )
-        stream = self._runnable.astream(given, config, **self._options)
+    async def _run_runnable(self, turn: Turn, config: RunnableConfig) -> AsyncGenerator[Output]:
+        input = self._to_input(turn) if self._to_input else _whole_conversation(turn)
+        stream = self._runnable.astream(input, config, **self._options)
         last: object = None
-        told = False
+        has_text = False
         async with aclosing(cast("AsyncGenerator[Any]", stream)) as chunks:
             async for chunk in chunks:
                 last = chunk
                 if isinstance(chunk, str | BaseMessage) and (text := read_text(chunk)):
-                    told = True
+                    has_text = True
                     yield text
-        if not told and (text := _text_of_output(last)):
+        if not has_text and (text := _text_of_output(last)):
             yield text
 
 
-async def _pour(reading: AsyncGenerator[Heard], put: Callable[[Heard], None]) -> None:
-    async with aclosing(reading):
-        async for heard in reading:
-            put(heard)
+async def _forward(outputs: AsyncGenerator[Output], put: Callable[[Output], None]) -> None:
+    async with aclosing(outputs):
+        async for output in outputs:
+            put(output)
 
 
 async def _graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list[BaseMessage]:
     if not graph.checkpointer:
         return _whole_conversation(turn)
-    # A turn that was stopped may have left calls without results, which no model provider takes. Those of its last
-    # step are not written yet, and a new message would lose them.
+    # A stopped turn may have left calls without results, which model providers reject. The messages of its last step
+    # are not in the checkpoint yet, and a new message would lose them.
     state = await graph.aget_state(config)
     messages = _messages_in(state)
     written = {message.id for message in _messages_in(await graph.aget_state(state.config))} if state.next else None
-    kept = [message for message in messages if written is not None and message.id not in written]
-    return [*kept, *unanswered(messages), HumanMessage(turn.message)]
+    unwritten = [message for message in messages if written is not None and message.id not in written]
+    return [*unwritten, *cancelled_results(messages), HumanMessage(turn.message)]
 
 
 def _messages_in(state: Any) -> list[BaseMessage]:
@@ -183,7 +179,7 @@ def _messages_in(state: Any) -> list[BaseMessage]:
 
 
 def _whole_conversation(turn: Turn) -> list[BaseMessage]:
-    return [*langchain_messages(turn.history), HumanMessage(turn.message)]
+    return [*sdk_messages(turn.history), HumanMessage(turn.message)]
 
 
 def _custom_event(item: Any, path: tuple[str, ...]) -> Event:
@@ -195,7 +191,7 @@ def _custom_event(item: Any, path: tuple[str, ...]) -> Event:
 
 
 def _text_of_output(output: Any) -> str:
-    """The answer of a runnable that gives a whole state, as agents of old do."""
+    """Return the answer of a runnable that outputs a whole state, as LangChain's older agents do."""
     fields = fields_of(output)
-    said: Any = (fields.get("messages") or [fields.get("output")])[-1]
-    return read_text(said) if isinstance(said, str | BaseMessage) else ""
+    message: Any = (fields.get("messages") or [fields.get("output")])[-1]
+    return read_text(message) if isinstance(message, str | BaseMessage) else ""

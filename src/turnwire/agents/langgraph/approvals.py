@@ -1,8 +1,8 @@
-"""A graph that waits for a person, by LangGraph's own `interrupt()`.
+"""Approvals by LangGraph's own `interrupt()`.
 
-The graph's checkpointer keeps the run; a turn that waits keeps no more than what was asked, and under which ids. Three
-shapes are known: the requests of LangChain's `HumanInTheLoopMiddleware` for several calls and for one, which are
-answered as it wants them, and any other value.
+The graph's checkpointer keeps the run; the turn's checkpoint keeps the requests and their ids. Three shapes of
+interrupts are known: the requests of LangChain's `HumanInTheLoopMiddleware` for several calls and for one, which are
+answered in its format, and any other value.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,47 +23,52 @@ from turnwire.tools.invocation import plain
 ToResume = Callable[[Decision, Any], Any]
 
 
-class _InterruptRequest(Struct, frozen=True):
-    """One interrupt: what it wants to be answered with, and under which ids a person was asked.
+class _InterruptRequest(Struct, frozen=True, rename={"kind": "wants"}):
+    """One interrupt: the kind of value that resumes it, and the ids of its approval requests.
 
-    `own_ids` are calls that no tool will tell the end of.
+    `own_ids` are the requests without a tool call, so that no tool reports their result.
     """
 
     interrupt_id: str
-    wants: Literal["decisions", "decision", "value"]
+    kind: Literal["decisions", "decision", "value"]
     call_ids: list[str]
     own_ids: list[str]
 
 
-class _GraphCheckpoint(Struct, frozen=True):
-    asked: list[_InterruptRequest]
-    past: EarlierCalls
+class _GraphCheckpoint(Struct, frozen=True, rename={"requests": "asked", "calls": "past"}):
+    """The checkpoint of a suspended turn. The stored names are older: turns may be suspended over an upgrade."""
+
+    requests: list[_InterruptRequest]
+    calls: EarlierCalls
 
 
-async def waiting(
+async def suspend_run(
     graph: Any, config: RunnableConfig, listener: GraphListener, interrupted: dict[str, Path]
 ) -> WaitForApproval:
-    """What a graph waits for that has been interrupted: ids, and where. Raises AgentError if nobody can answer it."""
+    """Return the approval requests of an interrupted graph; `interrupted` has the agent path of each interrupt.
+
+    Raises AgentError if the graph cannot be resumed.
+    """
     if not graph.checkpointer:
         raise AgentError(
-            "the graph waits for a person, and for that it needs a checkpointer: compile(checkpointer=...)"
+            "the graph called interrupt() but has no checkpointer to resume from: use compile(checkpointer=...)"
         )
     if not interrupted:
-        raise AgentError("the graph has stopped at a breakpoint, where there is nothing to decide; use interrupt()")
-    asked: list[_InterruptRequest] = []
+        raise AgentError("the graph stopped at a breakpoint, which has nothing to approve; use interrupt() instead")
+    interrupts: list[_InterruptRequest] = []
     requests: list[ApprovalRequestEvent] = []
     for interrupt, node in _pending(await graph.aget_state(config, subgraphs=True)):
-        wants, calls = _read(interrupt, node, interrupted.get(interrupt.id, ()), listener)
+        kind, calls = _parse_interrupt(interrupt, node, interrupted.get(interrupt.id, ()), listener)
         requests += [request for request, _ in calls]
         own_ids = [request.call_id for request, is_own in calls if is_own]
-        asked.append(_InterruptRequest(interrupt.id, wants, [request.call_id for request, _ in calls], own_ids))
+        interrupts.append(_InterruptRequest(interrupt.id, kind, [request.call_id for request, _ in calls], own_ids))
     listener.pause()
-    past = listener.calls.past({request.call_id for request in requests})
-    return WaitForApproval(requests, msgspec.json.encode(_GraphCheckpoint(asked, past)))
+    earlier = listener.calls.earlier_calls({request.call_id for request in requests})
+    return WaitForApproval(requests, msgspec.json.encode(_GraphCheckpoint(interrupts, earlier)))
 
 
 def _pending(state: StateSnapshot) -> Iterator[tuple[Interrupt[Any], str]]:
-    """Every interrupt, with the node that it is in."""
+    """Yield every interrupt with the name of its node."""
     for task in state.tasks:
         if isinstance(task.state, StateSnapshot):
             yield from _pending(task.state)
@@ -71,72 +76,76 @@ def _pending(state: StateSnapshot) -> Iterator[tuple[Interrupt[Any], str]]:
             yield from ((interrupt, task.name) for interrupt in task.interrupts)
 
 
-def _read(
+def _parse_interrupt(
     interrupt: Interrupt[Any], node: str, path: Path, listener: GraphListener
 ) -> tuple[Literal["decisions", "decision", "value"], list[tuple[ApprovalRequestEvent, bool]]]:
-    """What it wants, and what a person is asked; each with whether no tool will tell its end."""
+    """Return the resume kind and the approval requests; True marks a request with no matching tool call."""
     value = fields_of(interrupt.value)
     match value:
         case {"action_requests": [_, *_], "review_configs": _}:
-            asked: list[tuple[ApprovalRequestEvent, bool]] = []
+            requests: list[tuple[ApprovalRequestEvent, bool]] = []
             taken: set[str] = set()
             for number, action in enumerate(cast("list[Any]", value["action_requests"])):
-                found = listener.calls.find_wish(action["name"], action["args"], taken)
-                call_id = found or f"{interrupt.id}-{number + 1}"
+                matching = listener.calls.find_request(action["name"], action["args"], taken)
+                call_id = matching or f"{interrupt.id}-{number + 1}"
                 taken.add(call_id)
                 request = ApprovalRequestEvent(
                     call_id, action["name"], plain(action["args"]), action.get("description"), agent_path=path
                 )
-                asked.append((request, found is None))
-            return "decisions", asked
+                requests.append((request, matching is None))
+            return "decisions", requests
         case {"type": "tool_approval", "tool_call_id": str(call_id), "name": str(tool), "args": dict()}:
             reason: str | None = value.get("description") or None
             return "decision", [
                 (ApprovalRequestEvent(call_id, tool, plain(value["args"]), reason, agent_path=path), False)
             ]
         case _:
-            named = value.get("tool") or value.get("action")
+            name = value.get("tool") or value.get("action")
             args = plain(value) if value else {"value": plain(interrupt.value)}
-            tool = named if isinstance(named, str) else node
+            tool = name if isinstance(name, str) else node
             return "value", [(ApprovalRequestEvent(interrupt.id, tool, args, agent_path=path), True)]
 
 
-async def resume(
+async def resume_run(
     graph: Any, config: RunnableConfig, listener: GraphListener, resumption: Resumption, to_resume: ToResume | None
 ) -> tuple[Command[Any], list[Event]]:
-    """What the graph is given to go on, and what is told first. Raises AgentError if the thread is not there."""
-    left = msgspec.json.decode(resumption.checkpoint, type=_GraphCheckpoint)
+    """Return the graph's input to continue, and the events of requests without a tool call.
+
+    Raises AgentError if the checkpointer has lost the thread.
+    """
+    checkpoint = msgspec.json.decode(resumption.checkpoint, type=_GraphCheckpoint)
     decisions = {decision.call_id: decision for decision in resumption.decisions}
     state = await graph.aget_state(config)
     pending = {interrupt.id: interrupt.value for interrupt in state.interrupts}
-    if not pending.keys() >= {asked.interrupt_id for asked in left.asked}:
+    if not pending.keys() >= {request.interrupt_id for request in checkpoint.requests}:
         raise AgentError(
-            "the graph's checkpointer does not know any more what was asked; one that writes to a disk would"
+            "the graph's checkpointer has lost the interrupted run; use one that writes to a disk or database"
         )
-    listener.calls.take_up(left.past, resumption.decisions)
+    listener.calls.restore(checkpoint.calls, resumption.decisions)
     answers: dict[str, Any] = {}
-    told: list[Event] = []
-    for asked in left.asked:
-        those = [decisions[call_id] for call_id in asked.call_ids]
-        answers[asked.interrupt_id] = answer = _answer(asked, those, pending[asked.interrupt_id], to_resume)
-        for decision in those:
-            if decision.call_id in asked.own_ids:
+    events: list[Event] = []
+    for request in checkpoint.requests:
+        decided = [decisions[call_id] for call_id in request.call_ids]
+        answer = _resume_value(request, decided, pending[request.interrupt_id], to_resume)
+        answers[request.interrupt_id] = answer
+        for decision in decided:
+            if decision.call_id in request.own_ids:
                 result = plain(answer) if decision.approved else decision.denial
-                told.append(ToolResultEvent(decision.call_id, decision.tool, decision.approved, result))
-    return Command(resume=answers), told
+                events.append(ToolResultEvent(decision.call_id, decision.tool, decision.approved, result))
+    return Command(resume=answers), events
 
 
-def _answer(asked: _InterruptRequest, decisions: list[Decision], value: Any, to_resume: ToResume | None) -> Any:
-    match asked.wants:
+def _resume_value(request: _InterruptRequest, decisions: list[Decision], value: Any, to_resume: ToResume | None) -> Any:
+    match request.kind:
         case "decisions":
-            return {"decisions": [_in_langchains_words(decision) for decision in decisions]}
+            return {"decisions": [_langchain_decision(decision) for decision in decisions]}
         case "decision":
-            return _in_langchains_words(decisions[0])
+            return _langchain_decision(decisions[0])
         case "value":
             return to_resume(decisions[0], value) if to_resume else decisions[0].approved
 
 
-def _in_langchains_words(decision: Decision) -> dict[str, str]:
+def _langchain_decision(decision: Decision) -> dict[str, str]:
     if decision.approved:
         return {"type": "approve"}
     return {"type": "reject", "message": decision.reason} if decision.reason else {"type": "reject"}

@@ -1,4 +1,4 @@
-"""Why a graph or a runnable failed, in words for the user."""
+"""Exceptions of graphs and runnables as errors that are safe to show."""
 
 import re
 from collections.abc import Iterator
@@ -7,23 +7,23 @@ from turnwire.agents.langgraph.events import GraphListener
 from turnwire.core.errors import AgentError, ModelError, ToolError
 from turnwire.models import errors
 
-# Those of LangGraph's own, and of LangChain's middleware.
+# Limits of LangGraph itself and of LangChain's middleware.
 _LIMITS = frozenset({"GraphRecursionError", "ModelCallLimitExceededError", "ToolCallLimitExceededError"})
 _NO_ANSWER = re.compile("Connect|Timeout|Network|RemoteProtocol|ReadError|WriteError")
 
 
-def explain(error: BaseException, listener: GraphListener) -> AgentError | None:
-    """None if there is nothing to say about it."""
-    for one in _causes(error):
-        if isinstance(one, AgentError):
-            return one
-        if tool := next((tool for raised, tool in listener.failed_tools if raised is one), None):
-            return ToolError(f"the tool {tool!r} failed ({type(one).__name__})")
-        if type(one).__name__ in _LIMITS:
-            return AgentError("the agent took more steps than it may; ask for less at once", code="max_turns")
-        if isinstance(one, Exception) and (one is listener.model_error or _is_openai(one)):
-            return _explain_model(one, listener.model)
-    return None
+def explain_failure(error: BaseException, listener: GraphListener) -> BaseException:
+    """Return an error with a message for the user, or the same error if there is none."""
+    for cause in _causes(error):
+        if isinstance(cause, AgentError):
+            return cause
+        if tool := next((tool for raised, tool in listener.failed_tools if raised is cause), None):
+            return ToolError(f"the tool {tool!r} failed ({type(cause).__name__})")
+        if type(cause).__name__ in _LIMITS:
+            return AgentError("the agent reached its step limit; send a smaller request", code="max_turns")
+        if isinstance(cause, Exception) and (cause is listener.model_error or _is_openai(cause)):
+            return _explain_model(cause, listener.model) or error
+    return error
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -33,7 +33,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _explain_model(error: Exception, model: str) -> ModelError | None:
-    # A line that is not JSON comes as it is.
+    # A malformed line of the stream is a ValueError.
     if _is_openai(error) or isinstance(error, ValueError):
         return errors.explain(error, model)
     status = getattr(error, "status_code", None)

@@ -1,7 +1,7 @@
-"""What LangChain's callbacks tell of a run: tokens, thoughts, tools, cost, and answers that are not whole.
+"""Events of a run from LangChain's callbacks: text, reasoning, tools, usage, truncated replies.
 
-A callback comes at the moment something happens, in the task or thread it happens in, and may stop it: so half an
-answer ends the run before its tools are called, and a tool is not called with arguments that cannot be read.
+LangChain calls a callback at once, in the task or thread of the model or tool, and a callback may raise: so a truncated
+reply ends the run before its tools are called, and a tool is not called with arguments that cannot be parsed.
 """
 
 import asyncio
@@ -20,116 +20,30 @@ from langgraph.errors import GraphBubbleUp
 from msgspec import Struct
 from pydantic_core import PydanticCustomError, ValidationError
 
-from turnwire.agents.langgraph.messages import Heard, Path, answer_of, check_whole, tool_message, usage_event, words
+from turnwire.agents.langgraph.messages import (
+    Output,
+    Path,
+    check_complete,
+    message_events,
+    reply_of,
+    tool_message,
+    usage_event,
+)
 from turnwire.core.approvals import Decision
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import loggable, plain, set_running_call, why_it_failed
 
-# The tool calls of a run: what the model wished for, what was made of it, and what was told, also before a wait.
-
-
-class EarlierCalls(Struct, frozen=True):
-    """What was told before a wait: how often each call was tried, and which began and have not ended."""
-
-    tries: dict[str, int]
-    paused: dict[str, str]
-
-
-class GraphToolCalls:
-    """A call is known by the id that the model gave it, and told under it; one that is tried again under its own.
-
-    `unreadable` are those whose arguments are no object.
-    """
-
-    def __init__(self) -> None:
-        self.unreadable: set[str] = set()
-        self._wishes: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._tries: Counter[str] = Counter()
-        self._told_results: set[str] = set()
-        self._paused: dict[str, str] = {}
-        self._decided: dict[str, dict[str, Any]] = {}
-
-    def read_wishes(self, message: AIMessage, pieces: Iterable[tuple[list[str], list[str]]]) -> None:
-        """LangChain mends arguments that break off, and drops calls whose arguments are no object.
-
-        Neither happens here: such a call is made without arguments, and then refused with what is wrong about it.
-        """
-        for ids, texts in pieces:
-            if read_arguments("".join(texts)) is None:
-                self.unreadable.add("".join(ids))
-        for call in message.invalid_tool_calls:
-            self.unreadable.add(call["id"] or "")
-            message.tool_calls.append({"name": call["name"] or "", "args": {}, "id": call["id"], "type": "tool_call"})
-        message.invalid_tool_calls = []
-        for call in message.tool_calls:
-            if call["id"] in self.unreadable:
-                call["args"] = {}
-            self._wishes[call["id"] or ""] = call["name"], call["args"]
-
-    def begin(self, wished: str) -> tuple[str, bool]:
-        """The id that a call is told under, and whether it is new: not if it goes on after a wait."""
-        if wished in self._paused:
-            return self._paused.pop(wished), False
-        # One that is tried again is another call: the first has its result, and an id stands for one pair.
-        self._tries[wished] += 1
-        return wished if self._tries[wished] == 1 else f"{wished}-{self._tries[wished]}", True
-
-    def arguments(self, wished: str, inputs: dict[str, Any]) -> dict[str, Any]:
-        """What the model wrote. But of a call that was decided about, what it is made with: it must be the same."""
-        return self._wishes[wished][1] if wished in self._wishes and wished not in self._decided else inputs
-
-    def end(self, call_id: str) -> None:
-        self._told_results.add(call_id)
-
-    def pause(self, wished: str, call_id: str) -> None:
-        """Somebody is asked in the middle of it."""
-        self._paused[wished] = call_id
-
-    def result_of(self, message: ToolMessage, path: Path) -> Iterator[Event]:
-        """The result of a call that was answered without running a tool."""
-        call_id, tool = message.tool_call_id, message.name or "tool"
-        if call_id in self._told_results:
-            return
-        if call_id not in self._tries:
-            self._tries[call_id] += 1
-            args = self._decided[call_id] if call_id in self._decided else self.arguments(call_id, {})
-            yield ToolCallEvent(call_id, tool, plain(args), agent_path=path)
-        self.end(call_id)
-        yield ToolResultEvent(call_id, tool, message.status != "error", loggable(message.content), agent_path=path)
-
-    # Over a wait
-
-    def find_wish(self, tool: str, args: dict[str, Any], but: Collection[str]) -> str | None:
-        """The id of such a call that the model has wished for and that is not made yet."""
-        wished = (call_id for call_id, wish in self._wishes.items() if wish == (tool, args))
-        return next((call_id for call_id in wished if call_id not in but and call_id not in self._tries), None)
-
-    def past(self, asked: Collection[str]) -> EarlierCalls:
-        """But what somebody is asked about is told again, so that its arguments are compared."""
-        tries = {wished: count for wished, count in self._tries.items() if wished not in asked}
-        return EarlierCalls(tries, {wished: call_id for wished, call_id in self._paused.items() if wished not in asked})
-
-    def take_up(self, past: EarlierCalls, decisions: Sequence[Decision]) -> None:
-        """The run goes on; nothing of this is told twice."""
-        self._tries.update(past.tries)
-        self._paused.update(past.paused)
-        self._decided = {decision.call_id: decision.args for decision in decisions}
-
-
-# From a run to its turn: in order, from any thread, and before the tool that it is about.
-
-
-Written = asyncio.Event | threading.Event
-"""Set by the reader when it comes to it."""
-_PATIENCE_SECONDS = 30
+Flushed = asyncio.Event | threading.Event
+"""A marker in the queue; the reader sets it when everything before it is written."""
+_FLUSH_TIMEOUT_SECONDS = 30
 
 
 class EventRelay:
-    """Calls `put` on the event loop that it was made on, until it is closed."""
+    """Relay from any thread to the turn's event loop, in order. `flush` makes events precede the tool they announce."""
 
-    def __init__(self, turn_id: str, put: Callable[[Heard | Written], None]) -> None:
+    def __init__(self, turn_id: str, put: Callable[[Output | Flushed], None]) -> None:
         self._turn_id = turn_id
         self._put = put
         self._waiting: set[threading.Event] = set()
@@ -137,126 +51,126 @@ class EventRelay:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
-    def tell(self, heard: Heard | Written) -> None:
+    def send(self, output: Output | Flushed) -> None:
         if self._is_on_loop():
-            self._put(heard)
+            self._put(output)
         else:
-            self._loop.call_soon_threadsafe(self._put, heard)
+            self._loop.call_soon_threadsafe(self._put, output)
 
-    def wait_in_thread(self) -> None:
-        """Until all that was told is written. Does nothing on the event loop: there `wait` is for that.
+    def flush_in_thread(self) -> None:
+        """Wait in a thread until everything sent is written; do nothing on the event loop, where `flush` is used.
 
-        Raises TurnEndedError, which stops the tool: nobody can cancel a thread.
+        Raises TurnEndedError to stop the tool of an ended turn, because a thread cannot be cancelled.
         """
         if self._is_on_loop():
             return
-        written = threading.Event()
-        self._waiting.add(written)
+        flushed = threading.Event()
+        self._waiting.add(flushed)
         if not self._is_closed:
-            self.tell(written)
-            written.wait(_PATIENCE_SECONDS)
-        self._waiting.discard(written)
+            self.send(flushed)
+            flushed.wait(_FLUSH_TIMEOUT_SECONDS)
+        self._waiting.discard(flushed)
         if self._is_closed:
             raise TurnEndedError(self._turn_id)
 
-    async def wait(self) -> None:
-        """The same on the event loop, and only there."""
+    async def flush(self) -> None:
+        """Wait on the event loop until everything sent is written; do nothing on another loop."""
         if asyncio.get_running_loop() is self._loop:
-            written = asyncio.Event()
-            self.tell(written)
-            await written.wait()
+            flushed = asyncio.Event()
+            self.send(flushed)
+            await flushed.wait()
 
     def close(self) -> None:
         self._is_closed = True
-        for written in tuple(self._waiting):
-            written.set()
+        for flushed in tuple(self._waiting):
+            flushed.set()
 
     def _is_on_loop(self) -> bool:
         return threading.get_ident() == self._thread
 
 
-class Pause(AsyncCallbackHandler):
-    """Holds async tools back, as the listener does sync ones: a callback that listens to both cannot be async.
+class ToolBarrier(AsyncCallbackHandler):
+    """Callback that holds async tools back until their call is in the log; the listener does that for sync tools.
 
-    It stands after the listener. Sync code calls it too, in a loop of its own, where it does nothing.
+    It comes after the listener. Sync code calls it too, in a loop of its own, where it does nothing.
     """
 
     run_inline = True
 
-    def __init__(self, teller: EventRelay) -> None:
-        self._teller = teller
+    def __init__(self, relay: EventRelay) -> None:
+        self._relay = relay
 
     async def on_tool_start(self, serialized: dict[str, Any], input_str: str, **rest: Any) -> None:
-        await self._teller.wait()
+        await self._relay.flush()
 
 
 class _ModelRun:
-    """A model that is answering."""
+    """A running model call."""
 
-    def __init__(self, path: Path, tells_text: bool) -> None:
+    def __init__(self, path: Path, records_text: bool) -> None:
         self.path = path
-        self.tells_text = tells_text
-        self.streams = False
+        self.records_text = records_text
+        self.is_streaming = False
         self.arguments: dict[Any, tuple[list[str], list[str]]] = {}
 
 
 class _ToolRun:
-    """A tool that is running."""
+    """A running tool call: the id the model gave it, and the id it has in the log."""
 
-    def __init__(self, wished: str, call_id: str, tool: str, path: Path) -> None:
-        self.wished = wished
+    def __init__(self, requested_id: str, call_id: str, tool: str, path: Path) -> None:
+        self.requested_id = requested_id
         self.call_id = call_id
         self.tool = tool
         self.path = path
         self.began = time.perf_counter()
 
-    def ended(self, success: bool, result: Any) -> ToolResultEvent:
+    def result(self, success: bool, result: Any) -> ToolResultEvent:
         ms = round((time.perf_counter() - self.began) * 1000, 1)
         return ToolResultEvent(self.call_id, self.tool, success, result, ms, agent_path=self.path)
 
 
 class GraphListener(BaseCallbackHandler):
-    """Tells what it hears; with `tells_text` also the words of the models.
+    """Callback handler that records a run; with `records_text` also the text of the models.
 
-    `calls` knows its tool calls; `failed_tools` and `model_error` say whose an exception is.
+    `calls` has the tool calls; `failed_tools` and `model_error` tell which part of the run raised an exception.
     """
 
     run_inline = True
     raise_error = True
 
-    def __init__(self, teller: EventRelay, *, tells_text: bool, answer_nodes: Collection[str] | None = None) -> None:
+    def __init__(self, relay: EventRelay, *, records_text: bool, answer_nodes: Collection[str] | None = None) -> None:
         self.model = ""
         self.model_error: BaseException | None = None
         self.failed_tools: list[tuple[Exception, str]] = []
         self.calls = GraphToolCalls()
-        self._teller = teller
-        self._tells_text = tells_text
+        self._relay = relay
+        self._records_text = records_text
         self._answer_nodes = answer_nodes
-        self._asking: dict[UUID, _ModelRun] = {}
-        self._calling: dict[UUID, _ToolRun] = {}
+        self._models: dict[UUID, _ModelRun] = {}
+        self._tools: dict[UUID, _ToolRun] = {}
         self._authors: dict[str, Path] = {}
         self._names: dict[Path, str] = {}
 
     def path_of(self, space: tuple[str, ...]) -> Path:
-        """The names of the subgraphs that a place in the graph is in; an agent of LangChain's has one of its own."""
+        """Return the names of the subgraphs of a checkpoint namespace; a LangChain agent has a name of its own."""
         names = [part.partition(":")[0] for part in space]
         return tuple(self._names.get(space[: n + 1], name) for n, name in enumerate(names))
 
     def is_of_subgraph(self, message: BaseMessage) -> bool:
         return bool(self._authors.get(message.id or ""))
 
-    def read_message(self, message: BaseMessage, metadata: Mapping[str, Any], space: Path) -> Iterator[Heard]:
-        """What a node wrote and no callback has told: words of its own, or results of tools that never ran."""
+    def read_message(self, message: BaseMessage, metadata: Mapping[str, Any], space: Path) -> Iterator[Output]:
+        """Yield events that no callback reported: a node's own text, and results of tools that never ran."""
         path = self.path_of(space)
         if isinstance(message, ToolMessage):
             yield from self.calls.result_of(message, path)
         elif isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk):
-            yield from () if message.id in self._authors else words(message, self._text_path(metadata, path))
+            yield from () if message.id in self._authors else message_events(message, self._text_path(metadata, path))
 
     def pause(self) -> None:
-        """The run has stopped to ask somebody; what still runs will have to be run again."""
-        for calling in self._calling.values():
-            self.calls.pause(calling.wished, calling.call_id)
+        """Mark the running tool calls as paused: the graph was interrupted and runs them again when it resumes."""
+        for call in self._tools.values():
+            self.calls.pause(call.requested_id, call.call_id)
 
     # Models
 
@@ -271,43 +185,43 @@ class GraphListener(BaseCallbackHandler):
         **rest: Any,
     ) -> None:
         path = self._text_path(metadata or {}, self._path(metadata))
-        self._asking[run_id] = _ModelRun(path, self._tells_text and TAG_NOSTREAM not in (tags or ()))
+        self._models[run_id] = _ModelRun(path, self._records_text and TAG_NOSTREAM not in (tags or ()))
         self.model = str((metadata or {}).get("ls_model_name") or self.model)
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **rest: Any) -> None:
-        asking = self._asking.get(run_id)
-        if asking is None or not isinstance(chunk, ChatGenerationChunk):
+        model = self._models.get(run_id)
+        if model is None or not isinstance(chunk, ChatGenerationChunk):
             return
-        asking.streams = True
-        self._tell_words(chunk.message, asking)
+        model.is_streaming = True
+        self._record_text(chunk.message, model)
         if isinstance(chunk.message, AIMessageChunk):
             for piece in chunk.message.tool_call_chunks:
-                ids, texts = asking.arguments.setdefault(piece["index"], ([], []))
+                ids, texts = model.arguments.setdefault(piece["index"], ([], []))
                 ids.append(piece["id"] or "")
                 texts.append(piece["args"] or "")
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **rest: Any) -> None:
-        asking = self._asking.pop(run_id, None)
-        message = answer_of(response)
-        if asking is None or message is None:
+        model = self._models.pop(run_id, None)
+        message = reply_of(response)
+        if model is None or message is None:
             return
         if message.id:
-            self._authors[message.id] = asking.path
-        if not asking.streams:
-            self._tell_words(message, asking)
-        if usage := usage_event(message, asking.path):
-            self._teller.tell(usage)
-        check_whole(message)
-        self.calls.read_wishes(message, asking.arguments.values())
+            self._authors[message.id] = model.path
+        if not model.is_streaming:
+            self._record_text(message, model)
+        if usage := usage_event(message, model.path):
+            self._relay.send(usage)
+        check_complete(message)
+        self.calls.read_requests(message, model.arguments.values())
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
-        self._asking.pop(run_id, None)
+        self._models.pop(run_id, None)
         self.model_error = error
 
-    def _tell_words(self, message: BaseMessage, asking: _ModelRun) -> None:
-        for heard in words(message, asking.path):
-            if asking.tells_text or isinstance(heard, ReasoningEvent):
-                self._teller.tell(heard)
+    def _record_text(self, message: BaseMessage, model: _ModelRun) -> None:
+        for event in message_events(message, model.path):
+            if model.records_text or isinstance(event, ReasoningEvent):
+                self._relay.send(event)
 
     # Tools
 
@@ -321,62 +235,154 @@ class GraphListener(BaseCallbackHandler):
         inputs: dict[str, Any] | None = None,
         **rest: Any,
     ) -> None:
-        wished = rest.get("tool_call_id") or str(run_id)
+        requested_id = rest.get("tool_call_id") or str(run_id)
         tool = rest.get("name") or (serialized or {}).get("name") or "tool"
-        call_id, is_new = self.calls.begin(wished)
-        calling = self._calling[run_id] = _ToolRun(wished, call_id, tool, self._path(metadata))
+        call_id, is_new = self.calls.begin(requested_id)
+        call = self._tools[run_id] = _ToolRun(requested_id, call_id, tool, self._path(metadata))
         if is_new:
-            args = self.calls.arguments(wished, inputs if inputs is not None else {"input": input_str})
-            self._teller.tell(ToolCallEvent(call_id, tool, plain(args), agent_path=calling.path))
-        self._teller.wait_in_thread()
+            args = self.calls.arguments(requested_id, inputs if inputs is not None else {"input": input_str})
+            self._relay.send(ToolCallEvent(call_id, tool, plain(args), agent_path=call.path))
+        self._relay.flush_in_thread()
         set_running_call(call_id)
-        if wished in self.calls.unreadable:
-            del self._calling[run_id]
-            wrong = PydanticCustomError("json_invalid", "they are not a JSON object")
-            raise ValidationError.from_exception_data(tool, [{"type": wrong, "loc": ("arguments",), "input": None}])
+        if requested_id in self.calls.invalid:
+            del self._tools[run_id]
+            error = PydanticCustomError("json_invalid", "they are not a JSON object")
+            raise ValidationError.from_exception_data(tool, [{"type": error, "loc": ("arguments",), "input": None}])
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **rest: Any) -> None:
-        if calling := self._calling.pop(run_id, None):
-            self.calls.end(calling.call_id)
-            message = tool_message(output, calling.call_id)
+        if call := self._tools.pop(run_id, None):
+            self.calls.end(call.call_id)
+            message = tool_message(output, call.call_id)
             failed = message is not None and message.status == "error"
-            self._teller.tell(calling.ended(not failed, loggable(output if message is None else message.content)))
+            self._relay.send(call.result(not failed, loggable(output if message is None else message.content)))
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
-        calling = self._calling.pop(run_id, None)
-        # A graph that stops to ask a person does so by an exception, and one that is cancelled too.
-        if calling is not None and isinstance(error, GraphBubbleUp):
-            self.calls.pause(calling.wished, calling.call_id)
-        if calling is None or isinstance(error, GraphBubbleUp) or not isinstance(error, Exception):
+        call = self._tools.pop(run_id, None)
+        # Interrupts and cancellation leave a tool by exceptions too; they are no failures.
+        if call is not None and isinstance(error, GraphBubbleUp):
+            self.calls.pause(call.requested_id, call.call_id)
+        if call is None or isinstance(error, GraphBubbleUp) or not isinstance(error, Exception):
             return
-        self.failed_tools.append((error, calling.tool))
+        self.failed_tools.append((error, call.tool))
         if isinstance(error, ValidationError):
-            return  # Its graph says what is wrong, in a message.
-        self.calls.end(calling.call_id)
-        self._teller.tell(calling.ended(False, why_it_failed(calling.tool, error)))
+            return  # The graph writes the error to a message, which is the result.
+        self.calls.end(call.call_id)
+        self._relay.send(call.result(False, why_it_failed(call.tool, error)))
 
-    # The rest
+    # Custom events, and agent paths
 
     def on_custom_event(
         self, name: str, data: Any, *, run_id: UUID, metadata: dict[str, Any] | None = None, **rest: Any
     ) -> None:
-        self._teller.tell(CustomEvent(name=name, data=plain(data), agent_path=self._path(metadata)))
+        self._relay.send(CustomEvent(name=name, data=plain(data), agent_path=self._path(metadata)))
 
     def _path(self, metadata: Mapping[str, Any] | None) -> Path:
         metadata = metadata or {}
-        place = metadata.get("langgraph_checkpoint_ns")
-        if not place:
+        namespace = metadata.get("langgraph_checkpoint_ns")
+        if not namespace:
             return ()
-        # The last part is the node itself; a `@task` stands in its caller's graph, one part further down.
-        own, way = 1, metadata.get("langgraph_path", ())
-        while len(way) == 4 and way[0] == "__pregel_push" and way[-1] is True:
-            own, way = own + 1, way[1]
-        space = tuple(str(place).split("|"))[:-own]
+        # The last part is the node itself; a `@task` belongs to its caller's graph, one part further down.
+        depth, path = 1, metadata.get("langgraph_path", ())
+        while len(path) == 4 and path[0] == "__pregel_push" and path[-1] is True:
+            depth, path = depth + 1, path[1]
+        space = tuple(str(namespace).split("|"))[:-depth]
         if space and (name := metadata.get("lc_agent_name")):
             self._names.setdefault(space, name)
         return self.path_of(space)
 
     def _text_path(self, metadata: Mapping[str, Any], path: Path) -> Path:
         node = metadata.get("langgraph_node")
-        is_aside = not path and self._answer_nodes is not None and node not in self._answer_nodes
-        return (str(node),) if is_aside else path
+        is_other = not path and self._answer_nodes is not None and node not in self._answer_nodes
+        return (str(node),) if is_other else path
+
+
+class EarlierCalls(Struct, frozen=True):
+    """The calls before a suspension: how often each was tried, and which began and have no result."""
+
+    tries: dict[str, int]
+    paused: dict[str, str]
+
+
+class GraphToolCalls:
+    """The tool calls of a run: requested by the model, begun, ended, also over a suspension.
+
+    A call has the id that the model gave it; a retry of the graph has an id of its own. `invalid` are the calls whose
+    arguments are no JSON object.
+    """
+
+    def __init__(self) -> None:
+        self.invalid: set[str] = set()
+        self._requests: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._tries: Counter[str] = Counter()
+        self._results: set[str] = set()
+        self._paused: dict[str, str] = {}
+        self._decided: dict[str, dict[str, Any]] = {}
+
+    def read_requests(self, message: AIMessage, pieces: Iterable[tuple[list[str], list[str]]]) -> None:
+        """Read the calls of a reply, with the streamed pieces of their ids and arguments.
+
+        LangChain repairs truncated arguments and drops calls whose arguments are no object. Here such a call is made
+        without arguments and then rejected with the reason.
+        """
+        for ids, texts in pieces:
+            if read_arguments("".join(texts)) is None:
+                self.invalid.add("".join(ids))
+        for call in message.invalid_tool_calls:
+            self.invalid.add(call["id"] or "")
+            message.tool_calls.append({"name": call["name"] or "", "args": {}, "id": call["id"], "type": "tool_call"})
+        message.invalid_tool_calls = []
+        for call in message.tool_calls:
+            if call["id"] in self.invalid:
+                call["args"] = {}
+            self._requests[call["id"] or ""] = call["name"], call["args"]
+
+    def begin(self, requested_id: str) -> tuple[str, bool]:
+        """Return the id of a call in the log, and False if the call continues after a suspension."""
+        if requested_id in self._paused:
+            return self._paused.pop(requested_id), False
+        # A retry is another call: the first one has its result, and an id stands for one call and result.
+        self._tries[requested_id] += 1
+        tries = self._tries[requested_id]
+        return requested_id if tries == 1 else f"{requested_id}-{tries}", True
+
+    def arguments(self, requested_id: str, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments the model wrote; for a decided call the actual ones, which must match the decision."""
+        is_requested = requested_id in self._requests and requested_id not in self._decided
+        return self._requests[requested_id][1] if is_requested else inputs
+
+    def end(self, call_id: str) -> None:
+        self._results.add(call_id)
+
+    def pause(self, requested_id: str, call_id: str) -> None:
+        """Mark a call as interrupted by an approval request inside it."""
+        self._paused[requested_id] = call_id
+
+    def result_of(self, message: ToolMessage, path: Path) -> Iterator[Event]:
+        """Yield the events of a call that was answered without running a tool."""
+        call_id, tool = message.tool_call_id, message.name or "tool"
+        if call_id in self._results:
+            return
+        if call_id not in self._tries:
+            self._tries[call_id] += 1
+            args = self._decided[call_id] if call_id in self._decided else self.arguments(call_id, {})
+            yield ToolCallEvent(call_id, tool, plain(args), agent_path=path)
+        self.end(call_id)
+        yield ToolResultEvent(call_id, tool, message.status != "error", loggable(message.content), agent_path=path)
+
+    # Suspension
+
+    def find_request(self, tool: str, args: dict[str, Any], excluded: Collection[str]) -> str | None:
+        """Return the id of a requested call with this tool and arguments that has not begun."""
+        matching = (call_id for call_id, request in self._requests.items() if request == (tool, args))
+        return next((call_id for call_id in matching if call_id not in excluded and call_id not in self._tries), None)
+
+    def earlier_calls(self, pending: Collection[str]) -> EarlierCalls:
+        """Return the calls to restore, without the pending ones: those are logged again to compare their arguments."""
+        tries = {call: count for call, count in self._tries.items() if call not in pending}
+        return EarlierCalls(tries, {call: call_id for call, call_id in self._paused.items() if call not in pending})
+
+    def restore(self, earlier: EarlierCalls, decisions: Sequence[Decision]) -> None:
+        """Restore the calls from before the suspension, so that none is logged twice."""
+        self._tries.update(earlier.tries)
+        self._paused.update(earlier.paused)
+        self._decided = {decision.call_id: decision.args for decision in decisions}

@@ -1,4 +1,4 @@
-"""Conversations in LangChain's words, and what is said in its messages."""
+"""Conversations in LangChain's form, and the content of its messages."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -11,28 +11,28 @@ from turnwire.core.events import Event, ReasoningEvent, TokenEvent, UsageEvent
 from turnwire.core.turns import Message
 from turnwire.models.errors import unfinished
 
-Heard = Event | str
+Output = Event | str
 Path = tuple[str, ...]
 
-# Of these it is known that a whole answer says so, and where.
-_TELLING = frozenset({"openai", "azure", "azure_openai", "anthropic", "deepseek", "groq", "mistralai", "xai"})
+# Providers that always report why a complete reply ended.
+_REPORTING = frozenset({"openai", "azure", "azure_openai", "anthropic", "deepseek", "groq", "mistralai", "xai"})
 _REASONS = ("finish_reason", "stop_reason", "status")
-_HALF = frozenset({"length", "max_tokens", "model_length", "content_filter", "refusal"})
+_TRUNCATED = frozenset({"length", "max_tokens", "model_length", "content_filter", "refusal"})
 _CANCELLED = '{"error":"cancelled"}'
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """A state is what its graph says it is; often, but not always, a dict."""
+    """Return a graph's state as a dict; a state of another type has no fields here."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def langchain_messages(history: Sequence[Message]) -> list[BaseMessage]:
-    """The conversation so far, in LangChain's words."""
-    # With an id, LangGraph knows a message again that a node returns with its own, and does not tell it as new.
-    return [_langchain_message(message, f"history-{number}") for number, message in enumerate(history)]
+def sdk_messages(history: Sequence[Message]) -> list[BaseMessage]:
+    """Convert a conversation to LangChain's messages."""
+    # With an id, LangGraph recognises a message that a node returns again, and does not stream it as new.
+    return [_sdk_message(message, f"history-{number}") for number, message in enumerate(history)]
 
 
-def _langchain_message(message: Message, own_id: str) -> BaseMessage:
+def _sdk_message(message: Message, own_id: str) -> BaseMessage:
     match message.role:
         case "user":
             return HumanMessage(message.content, id=own_id)
@@ -43,24 +43,24 @@ def _langchain_message(message: Message, own_id: str) -> BaseMessage:
             return AIMessage(message.content, tool_calls=calls, id=own_id)
 
 
-def unanswered(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Results for the calls that have none."""
+def cancelled_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return `cancelled` results for the calls that have no result."""
     answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
-    asked = [call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
-    return [ToolMessage(_CANCELLED, tool_call_id=one or "", status="error") for one in asked if one not in answered]
+    calls = [call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
+    return [ToolMessage(_CANCELLED, tool_call_id=call or "", status="error") for call in calls if call not in answered]
 
 
-def read_text(said: str | BaseMessage) -> str:
-    if isinstance(said, str):
-        return said
-    return "".join(text for kind, text in read_pieces(said) if kind == "text")
+def read_text(message: str | BaseMessage) -> str:
+    if isinstance(message, str):
+        return message
+    return "".join(text for kind, text in read_pieces(message) if kind == "text")
 
 
 def read_pieces(message: BaseMessage) -> Iterator[tuple[str, str]]:
-    """What a message says, as `text` or `reasoning`."""
-    thought = message.additional_kwargs.get("reasoning_content")
-    if isinstance(thought, str) and thought:
-        yield "reasoning", thought
+    """Yield the pieces of a message with their kind, `text` or `reasoning`."""
+    reasoning = message.additional_kwargs.get("reasoning_content")
+    if isinstance(reasoning, str) and reasoning:
+        yield "reasoning", reasoning
     content = message.content
     if isinstance(content, str):
         if content:
@@ -73,7 +73,7 @@ def read_pieces(message: BaseMessage) -> Iterator[tuple[str, str]]:
             yield kind, text
 
 
-def words(message: BaseMessage, path: Path) -> Iterator[Heard]:
+def message_events(message: BaseMessage, path: Path) -> Iterator[Output]:
     for kind, text in read_pieces(message):
         if kind == "reasoning":
             yield ReasoningEvent(text, agent_path=path)
@@ -81,28 +81,30 @@ def words(message: BaseMessage, path: Path) -> Iterator[Heard]:
             yield TokenEvent(text, agent_path=path) if path else text
 
 
-def answer_of(response: LLMResult) -> AIMessage | None:
-    generation = next((one for some in response.generations for one in some), None)
+def reply_of(response: LLMResult) -> AIMessage | None:
+    generation = next((generation for group in response.generations for generation in group), None)
     message = generation.message if isinstance(generation, ChatGeneration) else None
     return message if isinstance(message, AIMessage) else None
 
 
 def tool_message(output: Any, call_id: str) -> ToolMessage | None:
-    written: list[Any] = [output]
+    """Return the message with the call's result in a tool's output, which may be a `Command`."""
+    messages: list[Any] = [output]
     if isinstance(output, Command):
-        written = fields_of(cast("Command[Any]", output).update).get("messages", [])
-    return next((one for one in written if isinstance(one, ToolMessage) and one.tool_call_id == call_id), None)
+        messages = fields_of(cast("Command[Any]", output).update).get("messages", [])
+    results = (message for message in messages if isinstance(message, ToolMessage))
+    return next((message for message in results if message.tool_call_id == call_id), None)
 
 
-def check_whole(message: AIMessage) -> None:
-    """Raises ModelError when the model has not said that it was finished."""
-    told = message.response_metadata
-    reason = next((told[name] for name in _REASONS if told.get(name)), None)
+def check_complete(message: AIMessage) -> None:
+    """Raise ModelError if the reply is truncated, or has no finish reason where the provider always reports one."""
+    metadata = message.response_metadata
+    reason = next((metadata[name] for name in _REASONS if metadata.get(name)), None)
     if reason == "incomplete":
-        raise unfinished(fields_of(told.get("incomplete_details")).get("reason"))
-    if reason in _HALF:
+        raise unfinished(fields_of(metadata.get("incomplete_details")).get("reason"))
+    if reason in _TRUNCATED:
         raise unfinished({"model_length": "length", "refusal": "content_filter"}.get(reason, reason))
-    if reason is None and told.get("model_provider") in _TELLING:
+    if reason is None and metadata.get("model_provider") in _REPORTING:
         raise unfinished(None)
 
 

@@ -1,4 +1,4 @@
-"""Our tools, given to LangChain.
+"""Our tools as LangChain tools.
 
 graph = create_agent(model, tools=langchain_tools([weather, delete_file]), checkpointer=saver)
 """
@@ -14,8 +14,11 @@ from turnwire.tools.declaration import Function, as_tool
 
 
 def langchain_tools(tools: Iterable[Tool | Function]) -> list[BaseTool]:
-    """Each with its limits, its schema as it is, and its `needs_approval`, for which its graph needs a checkpointer."""
-    return [_LangChainTool.of(as_tool(given)) for given in tools]
+    """Convert tools to LangChain's tools, which keep their limits, schema and `needs_approval`.
+
+    A tool with `needs_approval` needs a graph with a checkpointer.
+    """
+    return [_LangChainTool.of(as_tool(item)) for item in tools]
 
 
 class _LangChainTool(BaseTool):
@@ -27,18 +30,18 @@ class _LangChainTool(BaseTool):
         return cls(name=tool.name, description=tool.description, args_schema=tool.parameters, ours=tool)
 
     def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[tuple[()], dict[str, Any]]:
-        # As one value: a parameter may have a name that LangChain keeps for itself.
-        return (), {"given": tool_input, "call_id": tool_call_id}
+        # Pass the arguments as one value: a parameter may have a name that LangChain reserves.
+        return (), {"arguments": tool_input, "call_id": tool_call_id}
 
-    async def _arun(self, given: dict[str, Any], call_id: str | None) -> str:
+    async def _arun(self, arguments: dict[str, Any], call_id: str | None) -> str:
         tool: Tool = self.ours
-        if tool.asks(given):
-            # The words of LangChain's own middleware, so that whoever can answer it can answer this.
-            asked = {"type": "tool_approval", "tool_call_id": call_id, "name": tool.name, "args": given}
-            decision: Any = interrupt({**asked, "description": tool.description})
+        if tool.asks(arguments):
+            # The format of LangChain's own middleware, so that clients that can answer it can answer this.
+            request = {"type": "tool_approval", "tool_call_id": call_id, "name": tool.name, "args": arguments}
+            decision: Any = interrupt({**request, "description": tool.description})
             if decision["type"] != "approve":
                 raise ToolException(f"Denied: {decision.get('message') or 'the user did not allow this.'}")
-        outcome = await run_tool(tool, given, call_id=call_id)
+        outcome = await run_tool(tool, arguments, call_id=call_id)
         if not outcome.success:
             raise ToolException(outcome.text)
         return outcome.text

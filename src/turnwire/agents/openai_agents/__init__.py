@@ -1,14 +1,13 @@
-"""An agent of the OpenAI Agents SDK as an agent of ours.
+"""Adapter for agents of the OpenAI Agents SDK.
 
     from agents import Agent
 
     agent = OpenAIAgentsAgent(Agent(name="Helper", tools=[search]), max_turns=8)
 
-The SDK's own loop runs the model, the tools and the handoffs; this tells what happens in it, when it happens. The SDK's
-stream of events is not enough for that: of tools that run side by side it tells when all have ended, of agents that are
-used as tools nothing, and half an answer passes for a whole one. So `models` reads along with every model, `hooks`
-stands beside every tool, and `runner` sees that the runs inside tools get both. `approvals` makes a person's decision
-of what interrupts a run.
+The SDK's own loop runs the model, the tools and the handoffs; this package turns the run into events while it happens.
+The SDK's event stream is not enough: it reports parallel tools when all have ended, agents that are used as tools not
+at all, and a truncated answer as a whole one. So `model` reads the stream of every model, `events` hooks into every
+tool, and `runner` applies both to the runs that tools start. `approvals` maps the SDK's interruptions to approvals.
 """
 
 from turnwire.agents.openai_agents.agent import OpenAIAgentsAgent

@@ -1,31 +1,31 @@
-"""One turn is one run of the SDK, told as it happens, perhaps with people's decisions in between."""
+"""The agent: one turn is one run of the SDK, or several with approvals between them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
 from agents import Agent, RunConfig, RunHooks, RunResultStreaming, Session, TResponseInputItem
 from pydantic_core import to_json
 
-from turnwire.agents.openai_agents.approvals import resume, waiting
-from turnwire.agents.openai_agents.errors import explained
+from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
+from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import EventQueue, Run, read_item
+from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import Event
-from turnwire.core.turns import Message, Turn
-from turnwire.models import tool_schema
+from turnwire.core.turns import Turn
 
 _CLEAN_UP_SECONDS = 3.0
 
 
 class OpenAIAgentsAgent:
-    """Answers with an agent of the SDK; it may ask the model `max_turns` times.
+    """An agent of the SDK as an agent of ours; it may call the model `max_turns` times.
 
-    `session` makes the SDK's own memory for a turn; without it the agent is given the turn's history. `context` makes
-    what tools find in their `RunContextWrapper`, and once more when the turn has waited for a person; without it they
-    find the turn. Nothing is traced unless `tracing` is true: the SDK would send all of it to OpenAI's service.
+    `session` returns the SDK's own memory for a turn; without it the agent gets the turn's history. `context` returns
+    the context that tools find in their `RunContextWrapper`, again after each suspension; without it the context is the
+    turn. Tracing is off unless `tracing` is true, because the SDK sends traces to OpenAI's service.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class OpenAIAgentsAgent:
         self._session = session
         self._context = context
         self._hooks = hooks
-        # A model that asks for a tool which is not there is told so, as with all of our agents.
+        # As with our other agents, a request for an unknown tool is answered with an error, and the run continues.
         config = run_config or RunConfig(tool_not_found_behavior="return_error_to_model")
         self._config = replace(config, tracing_disabled=not tracing)
         self._runner = install_runner()
@@ -54,13 +54,13 @@ class OpenAIAgentsAgent:
         result = await self._start(turn, run)
         reading = asyncio.create_task(_read(result, run))
         try:
-            async for event in run.outbox.events():
+            async for event in run.queue.events():
                 yield event
             await reading
         finally:
-            run.outbox.close()
+            run.queue.close()
             await _stop(result, reading)
-            run.outbox.release()
+            run.queue.release()
 
     async def _start(self, turn: Turn, run: Run) -> RunResultStreaming:
         context = self._context(turn) if self._context else turn
@@ -68,60 +68,42 @@ class OpenAIAgentsAgent:
         if self._session is not None:
             options["session"] = self._session(turn)
         if turn.resumption is not None:
-            state = await resume(self._agent, turn.resumption, context, run.outbox)
+            state = await resume_run(self._agent, turn.resumption, context, run.queue)
             return start_run(self._runner, run, self._agent, state, options)
         options["max_turns"] = self._max_turns
-        history = input_items(turn.history) if self._session is None else []
-        asked: TResponseInputItem = {"role": "user", "content": turn.message}
-        return start_run(self._runner, run, self._agent, [*history, asked], options)
+        history = sdk_messages(turn.history) if self._session is None else []
+        message: TResponseInputItem = {"role": "user", "content": turn.message}
+        return start_run(self._runner, run, self._agent, [*history, message], options)
 
 
 async def _read(result: RunResultStreaming, run: Run) -> None:
-    """Reads the SDK's stream to its end; nearly all of it has been told already."""
+    """Read the SDK's stream to its end. Most of what it reports is in the log already, from the model and the hooks."""
     try:
         async for event in result.stream_events():
             read_item(run, event)
         if result.interruptions:
-            raise waiting(result, run.outbox)
-        # An answer that a tool or a function made has not been told yet.
+            raise suspend_run(result, run.queue)
+        # The model streams its own text; an output made by a tool or a function is not in the log yet.
         if result.final_output is not None and not run.has_answered:
             output = result.final_output
-            run.say(output if isinstance(output, str) else to_json(output, serialize_unknown=True).decode())
+            run.add_text(output if isinstance(output, str) else to_json(output, serialize_unknown=True).decode())
     except WaitForApproval:
         raise
     except Exception as error:
-        better = explained(error, run.model_failure)
-        run.end_open_calls(better)
-        if better is error:
+        failure = explain_failure(error, run.model_failure)
+        run.end_open_calls(failure)
+        if failure is error:
             raise
-        raise better from error
+        raise failure from error
     finally:
-        run.outbox.put(None)
+        run.queue.put(None)
 
 
 async def _stop(result: RunResultStreaming, reading: asyncio.Task[None]) -> None:
-    """Stops what still runs: the request to the model's server, and the tools."""
+    """Stop what still runs: the request to the model's server, and the tools."""
     if not reading.done():
         result.cancel()
         reading.cancel()
-    # Errors on the way out are nobody's any more, but somebody has to look at them.
+    # Collect the exceptions of the cancelled tasks, or asyncio logs them as never retrieved.
     tasks = asyncio.gather(*filter(None, (reading, result.run_loop_task)), return_exceptions=True)
     await asyncio.wait({tasks}, timeout=_CLEAN_UP_SECONDS)
-
-
-def input_items(history: Sequence[Message]) -> list[TResponseInputItem]:
-    """The conversation so far, as the SDK takes it."""
-    return [item for message in history for item in _items(message)]
-
-
-def _items(message: Message) -> list[TResponseInputItem]:
-    content = tool_schema.text(message.content)
-    if message.role == "tool":
-        return [{"type": "function_call_output", "call_id": message.call_id or "", "output": content}]
-    items: list[TResponseInputItem] = []
-    if content or not message.tool_calls:
-        items.append({"role": message.role, "content": content})
-    for call in message.tool_calls:
-        wish = {"call_id": call.call_id, "name": call.tool, "arguments": tool_schema.arguments(call)}
-        items.append({"type": "function_call", **wish})  # pyright: ignore[reportArgumentType]
-    return items

@@ -1,6 +1,6 @@
-"""Tools that need a person's word, by the SDK's own interruptions: its `RunState` is what a turn waits with.
+"""Approvals by the SDK's own interruptions: the checkpoint of a suspended turn is the SDK's `RunState`.
 
-The state is kept without the application's context, which may hold anything: `context` makes it anew.
+The state is stored without the application's context, which may hold anything; `context` creates it again.
 """
 
 from collections.abc import Sequence
@@ -19,46 +19,49 @@ from turnwire.tools.declaration import read_arguments
 
 
 class _AgentsCheckpoint(Struct, frozen=True):
-    """`began` are the tools that are not done: the agents in which somebody is asked. `paths` is where that is."""
+    """The state of a suspended run, its unfinished calls (agents as tools), and the agent path of each request."""
 
     state: dict[str, Any]
     began: list[tuple[Path, str, str]]
     paths: dict[str, Path]
 
 
-def waiting(result: RunResultStreaming, outbox: EventQueue) -> WaitForApproval:
-    """What a run that was interrupted waits for."""
-    requests = [_request(item, outbox, result.last_agent) for item in result.interruptions]
-    if len({asked.call_id for asked in requests}) < len(requests):
-        raise AgentError("two calls that need approval have the same id, so that nobody could decide about one of them")
+def suspend_run(result: RunResultStreaming, queue: EventQueue) -> WaitForApproval:
+    """Return the approval requests and the checkpoint of an interrupted run."""
+    requests = [_request(item, queue, result.last_agent) for item in result.interruptions]
+    if len({request.call_id for request in requests}) < len(requests):
+        raise AgentError("two calls that need approval have the same id, so they cannot be decided separately")
     state = result.to_state().to_json(context_serializer=lambda context: {})
-    left = _AgentsCheckpoint(state, outbox.began(), {asked.call_id: asked.agent_path for asked in requests})
-    return WaitForApproval(requests, msgspec.json.encode(left))
+    paths = {request.call_id: request.agent_path for request in requests}
+    checkpoint = _AgentsCheckpoint(state, queue.unfinished_calls(), paths)
+    return WaitForApproval(requests, msgspec.json.encode(checkpoint))
 
 
-def _request(item: ToolApprovalItem, outbox: EventQueue, active: Agent[Any]) -> ApprovalRequestEvent:
+def _request(item: ToolApprovalItem, queue: EventQueue, active: Agent[Any]) -> ApprovalRequestEvent:
     call_id = item.call_id or ""
-    # Of a run that the application reads itself nothing is known here but who asks.
-    path = outbox.path_of(call_id, (item.agent.name,) if item.agent is not active else ())
+    # A run that the application reads itself is not recorded; only its agent is known.
+    path = queue.path_of(call_id, (item.agent.name,) if item.agent is not active else ())
     args = read_arguments(item.arguments or "") or {}
     return ApprovalRequestEvent(call_id, item.name or "tool", args, agent_path=path)
 
 
-async def resume(
-    agent: Agent[Any], resumption: Resumption, context: Any, outbox: EventQueue
+async def resume_run(
+    agent: Agent[Any], resumption: Resumption, context: Any, queue: EventQueue
 ) -> RunState[Any, Agent[Any]]:
-    """The run's state with everything decided in it. Tells of what was denied. Raises AgentError."""
-    left = msgspec.json.decode(resumption.checkpoint, type=_AgentsCheckpoint)
+    """Return the run's state with the decisions applied, and record the denied calls. Raises AgentError."""
+    checkpoint = msgspec.json.decode(resumption.checkpoint, type=_AgentsCheckpoint)
     try:
-        state = await RunState.from_json(agent, left.state, context_deserializer=lambda kept: context)
+        state = await RunState.from_json(agent, checkpoint.state, context_deserializer=lambda stored: context)
     except UserError as error:
-        raise AgentError("the agent is not the one that asked any more, and cannot go on") from error
+        raise AgentError(
+            "the agent has changed since it asked for approval, and cannot continue; send the message again"
+        ) from error
     _decide(state, resumption.decisions)
-    outbox.take_up(left.began)
+    queue.restore(checkpoint.began)
     for decision in resumption.decisions:
         if not decision.approved:
-            path = left.paths.get(decision.call_id, ())
-            outbox.put(ToolResultEvent(decision.call_id, decision.tool, False, decision.denial, agent_path=path))
+            path = checkpoint.paths.get(decision.call_id, ())
+            queue.put(ToolResultEvent(decision.call_id, decision.tool, False, decision.denial, agent_path=path))
     return state
 
 

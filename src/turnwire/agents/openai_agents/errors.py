@@ -1,4 +1,4 @@
-"""Why a run of the SDK failed, in words that are safe to show."""
+"""The SDK's exceptions as errors that are safe to show."""
 
 from agents import (
     InputGuardrailTripwireTriggered,
@@ -24,24 +24,24 @@ _TRIPWIRES = (
 )
 
 
-def explained(error: Exception, failure: ModelFailure | None) -> Exception:
-    """The error for the user, or the same one if there are no better words for it."""
+def explain_failure(error: Exception, failure: ModelFailure | None) -> Exception:
+    """Return an error with a message for the user, or the same error if there is none."""
     if failure is not None and error is failure.error:
         return explain(error, failure.model)
     match error:
         case MaxTurnsExceeded():
-            return AgentError("the agent took more steps than it may; ask for less at once", code="max_turns")
+            return AgentError("the agent reached its step limit; send a smaller request", code="max_turns")
         case _ if isinstance(error, _TRIPWIRES):
-            return AgentError("a guardrail of this agent stopped the answer; ask for something else", code="guardrail")
+            return AgentError("a guardrail of this agent stopped the answer; rephrase the request", code="guardrail")
         case UserError(__cause__=Exception() as cause) if str(error).startswith("Error running tool"):
-            # A tool whose `failure_error_function` is None: what it raises ends the run.
+            # The exception of a tool whose `failure_error_function` is None ends the run.
             return ToolError(f"a tool of this agent failed ({type(cause).__name__})")
         case ModelTimeoutError():
-            silence = f"{error.timeout_seconds:g} seconds"
-            return ModelError(f"the model took longer than {silence}; try again", "model_unavailable")
+            limit = f"{error.timeout_seconds:g} seconds"
+            return ModelError(f"the model took longer than {limit}; try again", "model_unavailable")
         case ModelRefusalError():
-            return ModelError("the model declined to answer in the form that was asked of it", "bad_answer")
+            return ModelError("the model refused to answer in the required form; rephrase the request", "bad_answer")
         case ModelBehaviorError():
-            return ModelError("the model's answer cannot be used; ask again", "bad_answer")
+            return ModelError("the model's answer cannot be used; try again", "bad_answer")
         case _:
             return error

@@ -1,6 +1,6 @@
-"""What happens in one run of the SDK, and its way into the turn.
+"""Events of SDK runs: from the SDK's hooks and model streams to the turn's log.
 
-A turn is one run, and one more for every agent that is used as a tool in it: those have a path.
+A turn is one run, and one more for every agent that is used as a tool in it; those have an agent path.
 """
 
 import asyncio
@@ -43,153 +43,153 @@ from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome, loggable, set_running_call, why_it_failed
 
 Path = tuple[str, ...]
-_ROOM = 256
+_MAX_QUEUED_EVENTS = 256
 
 
 class EventQueue:
-    """Events between the SDK's tasks and the generator that yields them, in the order they happened."""
+    """Queue between the SDK's tasks and the generator that yields the turn's events, in order."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.runs: list[Run] = []
         self._queue: asyncio.Queue[Event | str | None] = asyncio.Queue()
         self._is_closed = False
-        self._left: dict[tuple[Path, str], str] = {}
+        self._unfinished: dict[tuple[Path, str], str] = {}
 
     def put(self, event: Event | str | None) -> None:
-        """None is the end."""
+        """Add an event; None ends the queue."""
         if not self._is_closed:
             self._queue.put_nowait(event)
         elif isinstance(event, UsageEvent):
-            # The run is being stopped and nobody reads here any more; what it has cost is still told.
+            # The run is being stopped and the generator reads no more; its usage must still reach the log.
             with suppress(TurnwireError):
                 emit(event)
 
-    async def taken(self) -> None:
-        """Waits until everything put here is in the log. What a tool emits itself must not overtake it."""
+    async def flush(self) -> None:
+        """Wait until every queued event is in the log, so that a tool's own `emit()` cannot overtake them."""
         if not self._is_closed:
             await self._queue.join()
 
-    async def room(self) -> None:
-        """Holds a model back that is faster than the log."""
-        if self._queue.qsize() > _ROOM:
-            await self.taken()
+    async def wait_for_room(self) -> None:
+        """Hold back a model that is faster than the log."""
+        if self._queue.qsize() > _MAX_QUEUED_EVENTS:
+            await self.flush()
 
     async def events(self) -> AsyncIterator[Event | str]:
         while (event := await self._queue.get()) is not None:
             yield event
-            # Only now: who asks for the next event has written this one.
+            # Only now: when the next event is requested, this one is written.
             self._queue.task_done()
 
     def close(self) -> None:
-        """Nothing is taken any more."""
+        """Drop further events."""
         self._is_closed = True
 
     def release(self) -> None:
-        """Lets go of those who wait for what nobody will take."""
+        """Wake the tasks that wait in `flush`: no event will be taken any more."""
         with suppress(ValueError):
             while True:
                 self._queue.task_done()
 
-    # Over a wait
+    # Calls that are unfinished while the turn is suspended
 
-    def began(self) -> list[tuple[Path, str, str]]:
-        """The calls that were told and have not ended: path, id and tool."""
+    def unfinished_calls(self) -> list[tuple[Path, str, str]]:
+        """Return path, id and tool of the calls that are in the log without a result."""
         running = [(run.path, call_id, tool) for run in self.runs for call_id, tool in run.open_tools()]
-        return [*((path, call_id, tool) for (path, call_id), tool in self._left.items()), *running]
+        return [*((path, call_id, tool) for (path, call_id), tool in self._unfinished.items()), *running]
 
-    def take_up(self, began: list[tuple[Path, str, str]]) -> None:
-        """The turn has waited, and these were told before."""
-        self._left = {(path, call_id): tool for path, call_id, tool in began}
+    def restore(self, calls: list[tuple[Path, str, str]]) -> None:
+        """Restore the calls that began before the suspension."""
+        self._unfinished = {(path, call_id): tool for path, call_id, tool in calls}
 
-    def taken_up(self, path: Path, call_id: str) -> str | None:
-        """The tool of a call that began before the wait; once."""
-        return self._left.pop((path, call_id), None)
+    def pop_restored(self, path: Path, call_id: str) -> str | None:
+        """Return the tool of a call that began before the suspension, once."""
+        return self._unfinished.pop((path, call_id), None)
 
-    def path_of(self, call_id: str, otherwise: Path) -> Path:
-        """Where a call was wished for."""
-        return next((run.path for run in self.runs if run.has_wish(call_id)), otherwise)
+    def path_of(self, call_id: str, default: Path) -> Path:
+        """Return the agent path of the run whose model requested the call."""
+        return next((run.path for run in self.runs if run.has_request(call_id)), default)
 
 
 class ModelFailure(Struct, frozen=True):
-    """What a model's client raised, told apart from the same error raised by a tool."""
+    """An exception of a model's client, to tell it apart from the same exception of a tool."""
 
     error: Exception
     model: str
 
 
-def told_of(tool: str, error: Exception) -> str:
-    """What the log is told of a tool that failed with this error."""
+def failure_text(tool: str, error: Exception) -> str:
+    """Return the result text of a tool that failed with this error."""
     return f"Error: {error}" if isinstance(error, AgentError) else why_it_failed(tool, error)
 
 
 class _RunCall(Struct):
-    """A tool that runs; `why` it has failed and what came of it, if somebody knows that before its end.
+    """A running tool call, with its failure or outcome if that is known before the SDK reports its end.
 
-    When one `began` that a person was asked in is not known any more.
+    `began` is None for a call that was restored after a suspension.
     """
 
     tool: str
     began: float | None
     has_failed: bool = False
-    why: str | None = None
+    failure: str | None = None
     outcome: ToolOutcome | None = None
 
 
 class Run:
-    """Tells what happens in one run. `has_answered` if the model wrote text after the last tool that ran here."""
+    """Recorder of one run. `has_answered` is True if the model wrote text after the last tool."""
 
-    def __init__(self, outbox: EventQueue, path: Path = ()) -> None:
-        outbox.runs.append(self)
-        self.outbox = outbox
+    def __init__(self, queue: EventQueue, path: Path = ()) -> None:
+        queue.runs.append(self)
+        self.queue = queue
         self.path = path
         self.has_answered = False
         self.model_failure: ModelFailure | None = None
         self._open: dict[str, _RunCall] = {}
-        self._told: set[str] = set()
-        self._wishes: dict[str, tuple[str, str]] = {}
+        self._reported: set[str] = set()
+        self._requests: dict[str, tuple[str, str]] = {}
 
     def inside(self, agent: str) -> "Run":
-        """The run of an agent that is asked by a tool of this one."""
-        return Run(self.outbox, (*self.path, agent))
+        """Return the recorder for an agent that a tool of this run calls."""
+        return Run(self.queue, (*self.path, agent))
 
-    def tell(self, event: Event) -> None:
-        self.outbox.put(event)
+    def add(self, event: Event) -> None:
+        self.queue.put(event)
 
     def read(self, piece: Piece) -> None:
-        """A piece of what the model says."""
+        """Record one piece of the model's stream."""
         match piece:
             case str():
-                self.say(piece)
+                self.add_text(piece)
             case ReasoningEvent() | UsageEvent():
-                self.tell(replace(piece, agent_path=self.path))
+                self.add(replace(piece, agent_path=self.path))
             case ToolWish():
-                pass  # Told when the tool is run.
+                pass  # Recorded when the tool runs.
 
-    def say(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         self.has_answered = True
-        self.outbox.put(TokenEvent(text, agent_path=self.path) if self.path else text)
+        self.queue.put(TokenEvent(text, agent_path=self.path) if self.path else text)
 
     def hand_over(self, agent: str) -> None:
-        self.tell(HandoffEvent(agent, agent_path=self.path))
+        self.add(HandoffEvent(agent, agent_path=self.path))
 
     # Tools
 
     def begin_call(self, call_id: str, tool: str, arguments: str) -> None:
         args = read_arguments(arguments) or {}
-        self._told.add(call_id)
+        self._reported.add(call_id)
         is_new = self._find(call_id) is None
         self._open[call_id] = _RunCall(tool, time.perf_counter())
         if is_new:
-            self.tell(ToolCallEvent(call_id, tool, args, agent_path=self.path))
+            self.add(ToolCallEvent(call_id, tool, args, agent_path=self.path))
 
-    def fail_call(self, call_id: str, why: str | None = None) -> None:
-        """The tool has raised; its result comes with its end, or is `why`."""
+    def fail_call(self, call_id: str, failure: str | None = None) -> None:
+        """Mark a call as failed. Its result is `failure`, or what the SDK reports at its end."""
         if call := self._find(call_id):
-            call.has_failed, call.why = True, why
+            call.has_failed, call.failure = True, failure
 
     def note_outcome(self, call_id: str, outcome: ToolOutcome) -> None:
-        """Of a tool of ours, whose end is still to come."""
+        """Keep the outcome of one of our own tools until the SDK reports the end of its call."""
         if call := self._find(call_id):
             call.has_failed, call.outcome = not outcome.success, outcome
 
@@ -199,13 +199,13 @@ class Run:
             return
         del self._open[call_id]
         ms = None if call.began is None else round((time.perf_counter() - call.began) * 1000, 1)
-        told = call.outcome.result if call.outcome else loggable(result) if call.why is None else call.why
+        value = call.outcome.result if call.outcome else loggable(result) if call.failure is None else call.failure
         success = not (failed or call.has_failed)
-        self.tell(ToolResultEvent(call_id, call.tool, success, told, ms, agent_path=self.path))
+        self.add(ToolResultEvent(call_id, call.tool, success, value, ms, agent_path=self.path))
 
     def _find(self, call_id: str) -> _RunCall | None:
-        """A call that runs, perhaps since before the turn waited."""
-        if call_id not in self._open and (tool := self.outbox.taken_up(self.path, call_id)):
+        """Return a running call, also one that began before a suspension."""
+        if call_id not in self._open and (tool := self.queue.pop_restored(self.path, call_id)):
             self._open[call_id] = _RunCall(tool, None)
         return self._open.get(call_id)
 
@@ -213,37 +213,34 @@ class Run:
         return [(call_id, call.tool) for call_id, call in self._open.items()]
 
     def end_open_calls(self, error: Exception) -> None:
-        """The run has failed, and these tools with it."""
+        """End the running calls of a run that failed."""
         for call_id, call in list(self._open.items()):
-            self.end_call(call_id, told_of(call.tool, error), failed=True)
+            self.end_call(call_id, failure_text(call.tool, error), failed=True)
 
-    # What the SDK tells late
+    # Items that the SDK reports late
 
-    def has_wish(self, call_id: str) -> bool:
-        return call_id in self._wishes
+    def has_request(self, call_id: str) -> bool:
+        return call_id in self._requests
 
-    def note_wish(self, call_id: str, tool: str, arguments: str) -> None:
-        self._wishes[call_id] = (tool, arguments)
+    def note_request(self, call_id: str, tool: str, arguments: str) -> None:
+        self._requests[call_id] = (tool, arguments)
 
     def note_output(self, call_id: str, output: Any) -> None:
-        """An answer to a call that was never begun: the tool is not there, or a guardrail kept it from running."""
-        wish = self._wishes.get(call_id)
-        if wish is not None and call_id not in self._told:
-            self.begin_call(call_id, *wish)
+        """Record the output of a call that never began: the tool is unknown, or a guardrail rejected the call."""
+        request = self._requests.get(call_id)
+        if request is not None and call_id not in self._reported:
+            self.begin_call(call_id, *request)
             self.end_call(call_id, output, failed=True)
 
 
-# Where the SDK tells of tools and handoffs at once: its hooks, and the formatter of what a tool raised.
-
-
 class Hooks(RunHooks[Any]):
-    """Tells of a run, and calls the hooks that the run was given."""
+    """Hooks that record a run, and then call the application's own hooks."""
 
-    def __init__(self, run: Run, others: RunHooks[Any] | None) -> None:
+    def __init__(self, run: Run, inner: RunHooks[Any] | None) -> None:
         self.agent: Agent[Any] | None = None
-        """Who is about to ask a model, or has asked it last."""
+        """The agent that calls a model now, or called one last."""
         self._run = run
-        self._others = others or RunHooks[Any]()
+        self._inner = inner or RunHooks[Any]()
 
     async def on_llm_start(
         self,
@@ -253,53 +250,53 @@ class Hooks(RunHooks[Any]):
         input_items: list[TResponseInputItem],
     ) -> None:
         self.agent = agent
-        await self._others.on_llm_start(context, agent, system_prompt, input_items)
+        await self._inner.on_llm_start(context, agent, system_prompt, input_items)
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
-        await self._others.on_llm_end(context, agent, response)
+        await self._inner.on_llm_end(context, agent, response)
 
     async def on_agent_start(self, context: AgentHookContext[Any], agent: Agent[Any]) -> None:
-        await self._others.on_agent_start(context, agent)
+        await self._inner.on_agent_start(context, agent)
 
     async def on_agent_end(self, context: AgentHookContext[Any], agent: Agent[Any], output: Any) -> None:
-        await self._others.on_agent_end(context, agent, output)
+        await self._inner.on_agent_end(context, agent, output)
 
     async def on_handoff(self, context: RunContextWrapper[Any], from_agent: Agent[Any], to_agent: Agent[Any]) -> None:
         self._run.hand_over(to_agent.name)
-        await self._others.on_handoff(context, from_agent, to_agent)
+        await self._inner.on_handoff(context, from_agent, to_agent)
 
     def on_tool_start(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool
     ) -> Coroutine[Any, Any, None]:
-        # Not `async`: it is awaited in a task of its own, but called in the one that the tool is run from.
+        # Not `async`: the SDK calls this in the tool's task, but awaits the coroutine in another one.
         set_running_call(_call_id(context, tool))
         return self._begin(context, agent, tool)
 
     async def _begin(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool) -> None:
         arguments = context.tool_arguments if isinstance(context, ToolContext) else ""
         self._run.begin_call(_call_id(context, tool), tool.name, arguments)
-        await self._run.outbox.taken()
-        await self._others.on_tool_start(context, agent, tool)
+        await self._run.queue.flush()
+        await self._inner.on_tool_start(context, agent, tool)
 
     async def on_tool_end(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool, result: object) -> None:
         self._run.has_answered = False
         self._run.end_call(_call_id(context, tool), result)
-        await self._others.on_tool_end(context, agent, tool, result)
+        await self._inner.on_tool_end(context, agent, tool, result)
 
 
 def _call_id(context: RunContextWrapper[Any], tool: Tool) -> str:
-    # Shells, patches and the like are run one after the other, and their hooks are not told of which call.
+    # Shell, patch and similar tools run one after the other, and their hooks get no call id.
     return context.tool_call_id if isinstance(context, ToolContext) else tool.name
 
 
-def error_formatter(run: Run, given: ToolErrorFormatter | None) -> ToolErrorFormatter:
-    """Notes which calls failed; the model is told what the application says, or no more than what kind of error."""
+def error_formatter(run: Run, inner: ToolErrorFormatter | None) -> ToolErrorFormatter:
+    """Return a formatter that marks failed calls and gives the model the application's text, or the error's class."""
 
     def format_error(args: ToolErrorFormatterArgs[Any]) -> Any:
         run.fail_call(args.call_id)
-        if given is not None:
-            return given(args)
-        # What is wrong with its arguments the model may know. What a tool raised by accident nobody should.
+        if inner is not None:
+            return inner(args)
+        # The model may read what is wrong with its arguments, but not what a tool raised by accident.
         if args.error is None or isinstance(args.error, ModelBehaviorError):
             return None
         return why_it_failed(args.tool_name, args.error)
@@ -308,7 +305,7 @@ def error_formatter(run: Run, given: ToolErrorFormatter | None) -> ToolErrorForm
 
 
 def read_item(run: Run, event: object) -> None:
-    """Tells of the calls that no hook told of: those that were answered without running a tool."""
+    """Record calls that no hook reports: those that are answered without running a tool."""
     if not isinstance(event, RunItemStreamEvent):
         return
     raw: Any = event.item.raw_item
@@ -316,12 +313,12 @@ def read_item(run: Run, event: object) -> None:
     if call_id is None:
         return
     if isinstance(event.item, ToolCallItem):
-        run.note_wish(call_id, _field(raw, "name") or "", _field(raw, "arguments") or "")
+        run.note_request(call_id, _field(raw, "name") or "", _field(raw, "arguments") or "")
     elif isinstance(event.item, ToolCallOutputItem):
         run.note_output(call_id, event.item.output)
 
 
 def _field(raw: Any, name: str) -> str | None:
-    """Of an item that may be a dictionary or an object; the SDK has both."""
+    """Return a field of an item, which the SDK passes as a dictionary or as an object."""
     value: object = cast("dict[str, object]", raw).get(name) if isinstance(raw, dict) else getattr(raw, name, None)
     return value if isinstance(value, str) else None

@@ -1,7 +1,7 @@
-"""Reads along with whatever model an agent asks, by the rules that our own client goes by.
+"""Wrapper around the models of a run, which records their streams by the rules of our own client.
 
-What is told comes from here and not from the SDK's stream, because here it comes before the tools that the model asks
-for, and because here an answer that is not whole can still be refused.
+The log is written from here and not from the SDK's stream: here a reply precedes the tools that it requests, and a
+truncated reply can still be rejected.
 """
 
 import copy
@@ -20,23 +20,23 @@ from turnwire.models.chat_completions import ChatReader
 from turnwire.models.responses import ResponsesReader
 
 _ENDINGS = ("response.completed", "response.incomplete")
-# Tools that run at the provider, so that no hook tells of them.
+# Tools that run at the provider; no hook reports them.
 _HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call")
-# A chunk that is not JSON, not UTF-8, or not a chunk comes as some ValueError.
+# A malformed chunk (no JSON, no UTF-8, wrong shape) is some ValueError.
 _FAILURES = (openai.OpenAIError, ValueError)
 
 
 class WatchedModel(Model):
-    """Stands in for all models of a run, and asks the one that `config` or the agent names."""
+    """Stand-in for all models of a run; it calls the model that `config` or the agent names."""
 
     def __init__(self, run: Run, hooks: Hooks, config: RunConfig) -> None:
         self.config = config
         self._run = run
         self._hooks = hooks
-        self._asked: list[Model] = []
+        self._used: list[Model] = []
 
     async def get_response(self, *args: Any, **options: Any) -> Any:
-        # All our runs are streamed, but the interface has this too.
+        # All our runs are streamed; the SDK's interface requires this method.
         model, _ = self._find()
         return await model.get_response(*args, **options)
 
@@ -46,75 +46,77 @@ class WatchedModel(Model):
         model, implied = self._find()
         settings = implied.resolve(model_settings)
         name = str(getattr(model, "model", type(model).__name__))
-        reading_along = isinstance(model, OpenAIChatCompletionsModel)
-        if reading_along:
+        is_chat = isinstance(model, OpenAIChatCompletionsModel)
+        if is_chat:
             if settings.include_usage is None:
                 settings = settings.resolve(ModelSettings(include_usage=True))
-            model = _reading_along(model, self._run, ChatReader(name))
+            model = _with_recorded_chunks(model, self._run, ChatReader(name))
         sent: Any = model.stream_response(system_instructions, input, settings, *args, **options)
-        read = sent if reading_along else _read(sent, self._run, ResponsesReader(name))
+        recorded = sent if is_chat else _record(sent, self._run, ResponsesReader(name))
         try:
-            async with aclosing(sent), aclosing(read):
-                async for event in read:
-                    self._tell_hosted(event)
+            async with aclosing(sent), aclosing(recorded):
+                async for event in recorded:
+                    self._record_hosted_tool(event)
                     yield event
         except _FAILURES as error:
             self._run.model_failure = ModelFailure(error, name)
             raise
 
     def get_retry_advice(self, request: Any) -> Any:
-        return self._asked[-1].get_retry_advice(request) if self._asked else None
+        return self._used[-1].get_retry_advice(request) if self._used else None
 
     async def _cleanup_on_run_end(self, owner: object) -> None:
-        for model in self._asked:
+        for model in self._used:
             await model._cleanup_on_run_end(owner)  # pyright: ignore[reportPrivateUsage]
 
     def _find(self) -> tuple[Model, ModelSettings]:
-        """The agent's model, as the SDK finds it, and the settings that its name implies."""
+        """Return the agent's model, found as the SDK finds it, and the settings that its name implies."""
         agent = self._hooks.agent
-        wanted = self.config.model or (agent and agent.model)
-        model = wanted if isinstance(wanted, Model) else self.config.model_provider.get_model(wanted)
-        if model not in self._asked:
-            self._asked.append(model)
+        name = self.config.model or (agent and agent.model)
+        model = name if isinstance(name, Model) else self.config.model_provider.get_model(name)
+        if model not in self._used:
+            self._used.append(model)
         return model, self._implied_settings()
 
     def _implied_settings(self) -> ModelSettings:
-        # The SDK takes them back when it sees a model and no name, which we have made it see.
+        # The SDK drops them for a model object, which it gets from us instead of a name.
         agent = self._hooks.agent
         if agent is None or self.config.model is not None or isinstance(agent.model, Model):
             return ModelSettings()
         implied = get_default_model_settings(agent.model)
         return implied if agent.model_settings == implied else ModelSettings()
 
-    def _tell_hosted(self, event: Any) -> None:
+    def _record_hosted_tool(self, event: Any) -> None:
         item: Any = getattr(event, "item", None)
         if getattr(item, "type", None) not in _HOSTED:
             return
         tool = getattr(item, "name", None) or item.type.removesuffix("_call")
-        # One that a person has allowed was told when it was asked for.
+        # An approved call was recorded under the id of its approval request.
         call_id = getattr(item, "approval_request_id", None) or item.id
         if event.type == "response.output_item.added":
             self._run.begin_call(call_id, tool, getattr(item, "arguments", None) or "")
         elif event.type == "response.output_item.done":
-            found = getattr(item, "output", None) or getattr(item, "results", None) or getattr(item, "action", None)
-            self._run.end_call(call_id, found, failed=item.status == "failed")
+            output = getattr(item, "output", None) or getattr(item, "results", None) or getattr(item, "action", None)
+            self._run.end_call(call_id, output, failed=item.status == "failed")
 
 
-def _reading_along(model: OpenAIChatCompletionsModel, run: Run, reader: ChatReader) -> OpenAIChatCompletionsModel:
-    """The model, with its chunks read on their way to the SDK, which drops the finish reason."""
-    watched = copy.copy(model)
+def _with_recorded_chunks(
+    model: OpenAIChatCompletionsModel, run: Run, reader: ChatReader
+) -> OpenAIChatCompletionsModel:
+    """Return a copy of the model that records chunks before the SDK reads them and drops the finish reason."""
+    recorded = copy.copy(model)
     fetch: Any = model._fetch_response  # pyright: ignore[reportPrivateUsage]
 
     async def fetch_and_read(*args: Any, **options: Any) -> Any:
         response, stream = await fetch(*args, **options)
-        return response, _Stream(stream, _read(stream, run, reader))
+        return response, _Stream(stream, _record(stream, run, reader))
 
-    watched._fetch_response = fetch_and_read  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-    return watched
+    recorded._fetch_response = fetch_and_read  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    return recorded
 
 
 class _Stream:
-    """A client's stream, with its chunks taken from elsewhere."""
+    """The client's stream, with its chunks replaced by the recorded ones."""
 
     def __init__(self, stream: Any, chunks: AsyncGenerator[Any]) -> None:
         self._stream = stream
@@ -131,8 +133,8 @@ class _Stream:
         return getattr(self._stream, name)
 
 
-async def _read(stream: Any, run: Run, reader: ChatReader | ResponsesReader) -> AsyncGenerator[Any]:
-    """Passes on what a model sends, and tells it. Raises ModelError where it ends, if it is not whole."""
+async def _record(stream: Any, run: Run, reader: ChatReader | ResponsesReader) -> AsyncGenerator[Any]:
+    """Record a model's stream and pass it on. Raises ModelError at its end if the reply is truncated."""
     has_ended = False
     try:
         async for sent in stream:
@@ -141,14 +143,14 @@ async def _read(stream: Any, run: Run, reader: ChatReader | ResponsesReader) -> 
             if getattr(sent, "type", None) in _ENDINGS:
                 has_ended = True
                 _end(run, reader)
-            await run.outbox.room()
+            await run.queue.wait_for_room()
             yield sent
     except BaseException as error:
         if not has_ended:
-            # Whether it was stopped or broke off: what it cost so far, where the server counts along, is told.
+            # Stopped or broken off: record the usage so far, where the server reports it while streaming.
             with suppress(ModelError):
                 _end(run, reader)
-        # Once the model has said that it is finished, its answer is whole: a lost line costs nothing.
+        # After the finish reason the reply is whole, so a lost connection changes nothing.
         if not (reader.finished and isinstance(error, openai.APIConnectionError)):
             raise
         has_ended = True

@@ -1,7 +1,7 @@
-"""The runs that the tools of a turn make: they become part of the turn, whoever starts them.
+"""Runner that makes the runs started by a turn's tools part of the turn.
 
-An agent that is used as a tool, or asked with `Runner.run` from inside one, is run by the SDK's default runner. The one
-here stands before it. It does nothing to runs that are not made inside a turn of ours.
+The SDK runs an agent that is used as a tool, or called with `Runner.run` inside one, with its default runner. This
+runner wraps that default and leaves runs outside our turns unchanged.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from agents import Agent, RunConfig, RunResultStreaming
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tool_context import ToolContext
 
-from turnwire.agents.openai_agents.errors import explained
-from turnwire.agents.openai_agents.events import Hooks, Run, error_formatter, read_item, told_of
+from turnwire.agents.openai_agents.errors import explain_failure
+from turnwire.agents.openai_agents.events import Hooks, Run, error_formatter, failure_text, read_item
 from turnwire.agents.openai_agents.model import WatchedModel
 
 _running: ContextVar[Run | None] = ContextVar("turnwire_openai_agents_run", default=None)
 
 
 class TurnAgentRunner(AgentRunner):
-    """Passes everything on to `inner`; what is run inside a turn is watched."""
+    """Wrapper of `inner` that records the runs inside a turn."""
 
     def __init__(self, inner: AgentRunner) -> None:
         self.inner = inner
@@ -31,7 +31,7 @@ class TurnAgentRunner(AgentRunner):
         outer = running_run()
         if outer is None:
             return await self.inner.run(starting_agent, input, **options)
-        # Streamed, so that what a sub-agent says is told while it says it.
+        # Streamed, so that a sub-agent's text reaches the log while it is written.
         run = outer.inside(starting_agent.name)
         result = start_run(self.inner, run, starting_agent, input, options)
         try:
@@ -40,9 +40,9 @@ class TurnAgentRunner(AgentRunner):
         except BaseException as error:
             result.cancel()
             if isinstance(error, Exception) and isinstance(context := options.get("context"), ToolContext):
-                # An agent as a tool: what it raises is read by the model that asked for it.
-                error = explained(error, run.model_failure)
-                outer.fail_call(context.tool_call_id, told_of(context.tool_name, error))
+                # The calling model reads the error of an agent that is used as a tool.
+                error = explain_failure(error, run.model_failure)
+                outer.fail_call(context.tool_call_id, failure_text(context.tool_name, error))
             raise error
         return result
 
@@ -61,13 +61,15 @@ class TurnAgentRunner(AgentRunner):
 
 
 def _note_failure(outer: Run, run: Run, context: ToolContext[Any], ended: asyncio.Task[Any]) -> None:
-    """A run that somebody else reads has ended."""
+    """Record the failure of a run that the application reads itself."""
     if not ended.cancelled() and isinstance(error := ended.exception(), Exception):
-        outer.fail_call(context.tool_call_id, told_of(context.tool_name, explained(error, run.model_failure)))
+        outer.fail_call(
+            context.tool_call_id, failure_text(context.tool_name, explain_failure(error, run.model_failure))
+        )
 
 
 def install_runner() -> AgentRunner:
-    """Puts it before the SDK's default runner, once. Returns the one behind it."""
+    """Wrap the SDK's default runner, once, and return the wrapped one."""
     runner = get_default_agent_runner()
     if not isinstance(runner, TurnAgentRunner):
         runner = TurnAgentRunner(runner)
@@ -78,30 +80,30 @@ def install_runner() -> AgentRunner:
 def start_run(
     runner: AgentRunner, run: Run, agent: Agent[Any], input: Any, options: dict[str, Any]
 ) -> RunResultStreaming:
-    """Starts a run that is told. It must be read to its end, or cancelled."""
+    """Start a recorded run. The caller must read it to its end or cancel it."""
     hooks = Hooks(run, options.get("hooks"))
     config: RunConfig | dict[str, Any] = options.get("run_config") or RunConfig()
     if isinstance(config, dict):
         config = RunConfig(**config)
     if isinstance(config.model, WatchedModel):
-        config = config.model.config  # An agent as a tool is given the configuration of the run around it.
-    watched = dataclasses.replace(
+        config = config.model.config  # An agent as a tool gets the configuration of the outer run.
+    recorded = dataclasses.replace(
         config,
         model=WatchedModel(run, hooks, config),
         tool_error_formatter=error_formatter(run, config.tool_error_formatter),
     )
-    given: dict[str, Any] = {**options, "hooks": hooks, "run_config": watched}
+    run_options: dict[str, Any] = {**options, "hooks": hooks, "run_config": recorded}
     token = _running.set(run)
     try:
-        return runner.run_streamed(agent, input, **given)
+        return runner.run_streamed(agent, input, **run_options)
     finally:
         _running.reset(token)
 
 
 def running_run() -> Run | None:
-    """The run that is going on here, if what is done here can be part of it."""
+    """Return the run of the current context, if its event loop is the running one."""
     run = _running.get()
-    # A tool's thread may have an event loop of its own, from which the turn's must not be touched.
-    if run is None or run.outbox.loop is not asyncio.get_running_loop():
+    # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
+    if run is None or run.queue.loop is not asyncio.get_running_loop():
         return None
     return run

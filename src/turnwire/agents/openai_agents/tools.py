@@ -1,4 +1,4 @@
-"""Our tools, given to an agent of the OpenAI Agents SDK.
+"""Our tools as tools of the OpenAI Agents SDK.
 
 agent = Agent(name="Helper", tools=function_tools([weather, delete_file]))
 """
@@ -16,8 +16,8 @@ from turnwire.tools.declaration import Function, as_tool
 
 
 def function_tools(tools: Iterable[Tool | Function]) -> list[SdkTool]:
-    """Each with its limits, its schema as it is, and its `needs_approval`."""
-    return [_function_tool(as_tool(given)) for given in tools]
+    """Convert tools to `FunctionTool`s that keep their limits, schema and `needs_approval`."""
+    return [_function_tool(as_tool(item)) for item in tools]
 
 
 def _function_tool(tool: Tool) -> FunctionTool:

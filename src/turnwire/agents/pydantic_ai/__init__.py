@@ -1,11 +1,11 @@
-"""A Pydantic AI agent as an agent of ours.
+"""Adapter for Pydantic AI agents.
 
     from pydantic_ai import Agent
 
     agent = PydanticAIAgent(Agent("openai-chat:gpt-5.2", tools=[search]), usage_limits=UsageLimits(request_limit=8))
 
-The SDK's own loop runs the model and the tools; this tells what happens in it. `listening` reads its events and sits
-where there are none, `approvals` makes a person's decision of what the SDK defers.
+The SDK's own loop runs the model and the tools. `events` turns its events into ours and hooks in where the SDK has
+none; `approvals` maps the SDK's deferred tools to approvals.
 """
 
 from turnwire.agents.pydantic_ai.agent import PydanticAIAgent

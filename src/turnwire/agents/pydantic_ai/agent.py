@@ -1,4 +1,4 @@
-"""One turn is one run of the SDK, or several with people's decisions in between."""
+"""The agent: one turn is one run of the SDK, or several with approvals between them."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
@@ -6,8 +6,8 @@ from typing import Any, cast
 from pydantic_ai import DeferredToolRequests, PartDeltaEvent, TextPartDelta
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
 
-from turnwire.agents.pydantic_ai.approvals import resumed, waiting
-from turnwire.agents.pydantic_ai.errors import explain
+from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
+from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.agents.pydantic_ai.messages import sdk_messages
 from turnwire.core.events import Event
@@ -15,9 +15,10 @@ from turnwire.core.turns import Turn
 
 
 class PydanticAIAgent:
-    """`run_options` are those of the SDK's `run_stream_events`: `deps`, `usage_limits`, `model_settings` and so on.
+    """A Pydantic AI agent as an agent of ours.
 
-    `to_deps` makes the dependencies of each turn, for tools that must know who asks.
+    `run_options` go to the SDK's `run_stream_events`: `deps`, `usage_limits`, `model_settings` and so on. `to_deps`
+    returns the dependencies of each turn, for tools that need to know the caller.
     """
 
     def __init__(
@@ -28,8 +29,8 @@ class PydanticAIAgent:
         self._capabilities: Sequence[Any] = run_options.pop("capabilities", None) or ()
         self._options = run_options
         if not _has_validators(agent):
-            given: Any = run_options.get("output_type") or agent.output_type
-            self._options["output_type"] = _or_requests(given)
+            output_type: Any = run_options.get("output_type") or agent.output_type
+            self._options["output_type"] = _with_requests(output_type)
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         listener = RunListener()
@@ -41,43 +42,43 @@ class PydanticAIAgent:
         }
         if self._to_deps is not None:
             options["deps"] = self._to_deps(turn)
-        asked: str | None = turn.message
+        prompt: str | None = turn.message
         if turn.resumption is not None:
-            asked = None
-            options |= resumed(turn.resumption)
+            prompt = None
+            options |= resume_run(turn.resumption)
         try:
-            # Leaving it, also by a cancellation, stops the run and closes the connection to the model's server.
-            async with self._agent.run_stream_events(asked, **options) as events:
+            # Leaving the context, also by cancellation, stops the run and closes the connection to the model's server.
+            async with self._agent.run_stream_events(prompt, **options) as events:
                 async for event in events:
-                    if listener.has_heard:
-                        for heard in listener.heard():
-                            yield heard
+                    if listener.has_pending:
+                        for pending in listener.take_pending():
+                            yield pending
                     if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-                        # Nearly every event is one.
+                        # The fast path: nearly every event is a piece of text.
                         yield event.delta.content_delta
                     else:
-                        for told in listener.read(event):
-                            yield told
+                        for converted in listener.convert(event):
+                            yield converted
         except Exception as error:
-            for heard in listener.heard():
-                yield heard
-            explained = explain(error)
-            if explained is None:
+            for pending in listener.take_pending():
+                yield pending
+            failure = explain_failure(error)
+            if failure is error:
                 raise
-            raise explained from error
-        if listener.deferring is not None:
-            raise waiting(listener.deferring)
+            raise failure from error
+        if listener.deferred is not None:
+            raise suspend_run(listener.deferred)
 
 
-def _or_requests(output_type: Any) -> list[Any]:
-    """A run may end in requests only if its output may be one."""
-    several = isinstance(output_type, list | tuple)
-    outputs = list(cast("list[Any]", output_type)) if several else [output_type]
+def _with_requests(output_type: Any) -> list[Any]:
+    """Add `DeferredToolRequests` to the output types: the SDK defers a tool only if the output may be one."""
+    is_list = isinstance(output_type, list | tuple)
+    outputs = list(cast("list[Any]", output_type)) if is_list else [output_type]
     return outputs if DeferredToolRequests in outputs else [*outputs, DeferredToolRequests]
 
 
 def _has_validators(agent: AbstractAgent[Any, Any]) -> bool:
-    """The SDK does not let a run of such an agent have an output type of its own."""
+    """Return True if the agent has output validators: the SDK then refuses an output type of the run's own."""
     while isinstance(agent, WrapperAgent):
         agent = agent.wrapped
     return bool(getattr(agent, "_output_validators", ()))

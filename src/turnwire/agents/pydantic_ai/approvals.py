@@ -1,4 +1,4 @@
-"""Tools that need a person's word, by the SDK's own `DeferredToolRequests`."""
+"""Approvals by the SDK's own `DeferredToolRequests`."""
 
 from typing import Any
 
@@ -14,22 +14,27 @@ from turnwire.tools.invocation import plain
 
 
 class _PydanticCheckpoint(BaseModel):
-    """The conversation as the SDK knows it, and what it has cost: the run's limits count on from there."""
+    """The SDK's conversation and usage of a suspended run; the run's limits continue from that usage."""
 
     messages: list[Any]
     usage: RunUsage
 
 
-def waiting(result: AgentRunResult[Any]) -> WaitForApproval:
-    """What a run that has ended in requests waits for. Raises AgentError for tools that are run elsewhere."""
+def suspend_run(result: AgentRunResult[Any]) -> WaitForApproval:
+    """Return the approval requests and the checkpoint of a run that ended in deferred tools.
+
+    Raises AgentError for external tools, which run outside the agent.
+    """
     requests: DeferredToolRequests = result.output
     if requests.calls:
         tools = ", ".join(sorted({call.tool_name for call in requests.calls}))
-        raise AgentError(f"the agent waits for tools that are run elsewhere ({tools}), which Turnwire cannot do")
+        raise AgentError(
+            f"the agent deferred external tools ({tools}), which Turnwire cannot run; use tools with approval instead"
+        )
     messages = ModelMessagesTypeAdapter.dump_python(result.all_messages(), mode="json")
-    left = _PydanticCheckpoint(messages=messages, usage=result.usage)
-    asked = [_request(call, requests.metadata.get(call.tool_call_id, {})) for call in requests.approvals]
-    return WaitForApproval(asked, left.model_dump_json().encode())
+    checkpoint = _PydanticCheckpoint(messages=messages, usage=result.usage)
+    approvals = [_request(call, requests.metadata.get(call.tool_call_id, {})) for call in requests.approvals]
+    return WaitForApproval(approvals, checkpoint.model_dump_json().encode())
 
 
 def _request(call: sdk.ToolCallPart, metadata: dict[str, Any]) -> ApprovalRequestEvent:
@@ -38,12 +43,12 @@ def _request(call: sdk.ToolCallPart, metadata: dict[str, Any]) -> ApprovalReques
     return ApprovalRequestEvent(call.tool_call_id, call.tool_name, args, reason if isinstance(reason, str) else None)
 
 
-def resumed(resumption: Resumption) -> dict[str, Any]:
-    """The options of a run that goes on where the last one ended."""
-    left = _PydanticCheckpoint.model_validate_json(resumption.checkpoint)
+def resume_run(resumption: Resumption) -> dict[str, Any]:
+    """Return the options of a run that continues the suspended one with the decisions."""
+    checkpoint = _PydanticCheckpoint.model_validate_json(resumption.checkpoint)
     return {
-        "message_history": ModelMessagesTypeAdapter.validate_python(left.messages),
-        "usage": left.usage,
+        "message_history": ModelMessagesTypeAdapter.validate_python(checkpoint.messages),
+        "usage": checkpoint.usage,
         "deferred_tool_results": DeferredToolResults(
             approvals={decision.call_id: _result(decision) for decision in resumption.decisions}
         ),

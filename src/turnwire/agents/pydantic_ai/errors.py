@@ -1,4 +1,4 @@
-"""Why a run of the SDK failed, in words for the user."""
+"""The SDK's exceptions as errors that are safe to show."""
 
 from pydantic_ai.exceptions import (
     ContentFilterError,
@@ -15,37 +15,37 @@ from turnwire.models import errors
 from turnwire.models.errors import refused, reported, unfinished, unreachable, unreadable
 
 
-def explain(error: Exception) -> AgentError | None:
-    """Words for the user, where an error of the SDK's has any."""
+def explain_failure(error: Exception) -> Exception:
+    """Return an error with a message for the user, or the same error if there is none."""
     match error:
         case UsageLimitExceeded():
-            return AgentError("the agent took more steps than it may; ask for less at once", code="max_turns")
+            return AgentError("the agent reached its step limit; send a smaller request", code="max_turns")
         case ContentFilterError():
             return unfinished("content_filter")
         case UnexpectedModelBehavior():
-            return ModelError("the model's answer cannot be used, and asking again did not help", "bad_answer")
+            return ModelError("the model's answer cannot be used, also after retries; try again", "bad_answer")
         case ModelAPIError():
             return _explain_request(error)
         case UserError() if "DeferredToolRequests" in str(error):
             return AgentError(
-                "an agent with output validators can wait for a person only if its output_type has DeferredToolRequests"
+                "an agent with output validators needs DeferredToolRequests in its output_type to wait for approval"
             )
         case _:
-            return None
+            return error
 
 
 def _explain_request(error: ModelAPIError) -> ModelError:
     cause = error.__cause__
-    words = str(error.body or "")
+    body = str(error.body or "")
     match error:
         case _ if isinstance(cause, Exception) and type(cause).__module__.partition(".")[0] == "openai":
             return errors.explain(cause, error.model_name)
         case ModelHTTPError(in_stream=False):
             code, kind = error.provider_error_code, error.provider_error_type
-            return refused(error.status_code, code, kind, words, error.model_name)
+            return refused(error.status_code, code, kind, body, error.model_name)
         case ModelConnectionError():
             return unreachable()
         case _ if error.in_stream:
-            return reported(error.provider_error_code, error.provider_error_type, words)
+            return reported(error.provider_error_code, error.provider_error_type, body)
         case _:
             return unreadable()

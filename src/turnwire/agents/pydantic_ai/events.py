@@ -1,7 +1,7 @@
-"""What happens in a run: the SDK's own events, and what is in none of them.
+"""Events of SDK runs: the SDK's own events, and what it reports in none of them.
 
-Two things are not: an answer that ended without a finish reason (the SDK reports `stop` for it), and a tool that
-raised. With that the SDK ends the run; only what a tool raises as `ToolError` its model reads.
+The SDK has no event for a reply without a finish reason (it reports `stop`), nor for a tool that raised, which ends the
+run; only a `ToolError` is returned to the model.
 """
 
 import time
@@ -23,42 +23,41 @@ from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEve
 from turnwire.models.errors import unfinished
 from turnwire.tools.invocation import loggable, plain, running_call, why_it_failed
 
-# How the SDK's own steps leave a tool: not failures, and not ours to answer.
+# The SDK's own control flow leaves a tool by these exceptions; they are no failures.
 _CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed, TurnEndedError)
 
 
 @dataclass
 class RunListener(AbstractCapability[Any]):
-    """Reads the run's events, and sits where no event tells what happens. One for each run.
+    """Converter of one run's events, and capability with hooks where the SDK has no event.
 
-    `deferring` is the run's result if it has ended in requests.
+    `deferred` is the result of a run that ended in deferred tools.
     """
 
-    deferring: AgentRunResult[Any] | None = None
-    _heard: deque[Event] = field(default_factory=deque[Event])
+    deferred: AgentRunResult[Any] | None = None
+    _pending: deque[Event] = field(default_factory=deque[Event])
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _took: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
-    def has_heard(self) -> bool:
-        return bool(self._heard)
+    def has_pending(self) -> bool:
+        return bool(self._pending)
 
-    def heard(self) -> Iterator[Event]:
-        while self._heard:
-            yield self._heard.popleft()
+    def take_pending(self) -> Iterator[Event]:
+        """Yield the events that the hooks recorded since the last call."""
+        while self._pending:
+            yield self._pending.popleft()
 
-    # What the SDK tells
-
-    def read(self, event: AgentStreamEvent | AgentRunResultEvent[Any]) -> Iterator[Event | str]:
-        """All but the pieces of the answer after the first of a part."""
+    def convert(self, event: AgentStreamEvent | AgentRunResultEvent[Any]) -> Iterator[Event | str]:
+        """Yield our events for an event of the SDK; text deltas are handled by the caller."""
         match event:
-            # A part starts with its first piece.
+            # The start of a part carries its first piece.
             case sdk.PartStartEvent(part=sdk.TextPart(content=text)) if text:
                 yield text
-            case sdk.PartStartEvent(part=sdk.ThinkingPart(content=thought)) if thought:
-                yield ReasoningEvent(content=thought)
-            case sdk.PartDeltaEvent(delta=sdk.ThinkingPartDelta(content_delta=thought)) if thought:
-                yield ReasoningEvent(content=thought)
+            case sdk.PartStartEvent(part=sdk.ThinkingPart(content=text)) if text:
+                yield ReasoningEvent(content=text)
+            case sdk.PartDeltaEvent(delta=sdk.ThinkingPartDelta(content_delta=text)) if text:
+                yield ReasoningEvent(content=text)
             case sdk.FunctionToolCallEvent(part=part) | sdk.PartEndEvent(part=sdk.NativeToolCallPart() as part):
                 self._began[part.tool_call_id] = time.perf_counter()
                 yield ToolCallEvent(part.tool_call_id, part.tool_name, _arguments(part))
@@ -68,8 +67,8 @@ class RunListener(AbstractCapability[Any]):
                 yield CustomEvent(name=name, data=plain(event.to_payload()))
             case AgentRunResultEvent(result=result):
                 if isinstance(result.output, DeferredToolRequests):
-                    self.deferring = result
-                # An answer that is a value, or that a function made, has not been told yet.
+                    self.deferred = result
+                # Text was streamed; a structured output, or one made by a function, was not.
                 elif not result.response.text:
                     yield result.output if isinstance(result.output, str) else to_json(result.output).decode()
             case _:
@@ -81,15 +80,15 @@ class RunListener(AbstractCapability[Any]):
         ms = self._took.pop(call, None) or (None if began is None else _since(began))
         return ToolResultEvent(call, part.tool_name, part.outcome == "success", loggable(part.content), ms)
 
-    # What it does not tell
+    # Hooks where the SDK has no event
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: Any, response: sdk.ModelResponse
     ) -> sdk.ModelResponse:
         if response.usage.has_values():
-            self._heard.append(_usage_event(response))
-        # Here, and not at the end of the run: the tools that half an answer calls must not run.
-        if not _is_whole(response):
+            self._pending.append(_usage_event(response))
+        # Here and not at the end of the run: the tools of a truncated reply must not run.
+        if not _is_complete(response):
             raise unfinished(response.finish_reason)
         return response
 
@@ -108,21 +107,20 @@ class RunListener(AbstractCapability[Any]):
     ) -> Any:
         if isinstance(error, _CONTROL_FLOW):
             raise error
-        why = why_it_failed(call.tool_name, error)
+        failure = why_it_failed(call.tool_name, error)
         if isinstance(error, ToolError):
-            raise ToolFailed(why) from error
+            raise ToolFailed(failure) from error
         began = self._began.pop(call.tool_call_id, None)
         ms = None if began is None else _since(began)
-        self._heard.append(ToolResultEvent(call.tool_call_id, call.tool_name, False, why, ms))
+        self._pending.append(ToolResultEvent(call.tool_call_id, call.tool_name, False, failure, ms))
         raise ToolError(f"the tool {call.tool_name!r} failed ({type(error).__name__})") from error
 
 
-def _is_whole(response: sdk.ModelResponse) -> bool:
-    """Whether the model has said that it was finished."""
+def _is_complete(response: sdk.ModelResponse) -> bool:
+    """Return True if the model reported that it finished."""
     if response.finish_reason in ("length", "content_filter"):
         return False
-    # Models that run here say nothing of the kind. A server's own word is among the details, and only there:
-    # where it is missing, the SDK makes one up.
+    # Local models report no finish reason. A server's own reason is in the details only: the SDK invents a missing one.
     return response.provider_url is None or "finish_reason" in (response.provider_details or {})
 
 

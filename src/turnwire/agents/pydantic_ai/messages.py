@@ -1,4 +1,4 @@
-"""Conversations in the SDK's words."""
+"""Conversations in the SDK's form."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from turnwire.core.turns import Message
 
 
 def sdk_messages(history: Sequence[Message]) -> list[sdk.ModelMessage]:
-    """The conversation so far, in the SDK's words."""
+    """Convert a conversation to the SDK's messages."""
     tools = {call.call_id: call.tool for message in history for call in message.tool_calls}
     return [_sdk_message(message, tools) for message in history]
 
@@ -22,5 +22,5 @@ def _sdk_message(message: Message, tools: dict[str, str]) -> sdk.ModelMessage:
             return sdk.ModelRequest([sdk.ToolReturnPart(tools.get(call_id, "unknown"), message.content, call_id)])
         case "assistant":
             calls = [sdk.ToolCallPart(call.tool, call.args, call.call_id) for call in message.tool_calls]
-            said = [sdk.TextPart(message.content)] if message.content or not calls else []
-            return sdk.ModelResponse([*said, *calls])
+            text = [sdk.TextPart(message.content)] if message.content or not calls else []
+            return sdk.ModelResponse([*text, *calls])

@@ -1,4 +1,4 @@
-"""Our tools, given to an agent of Pydantic AI.
+"""Our tools as tools of Pydantic AI.
 
 agent = Agent("openai-chat:gpt-5.2", tools=pydantic_tools([weather, delete_file]))
 """
@@ -15,8 +15,8 @@ from turnwire.tools.declaration import Function, as_tool
 
 
 def pydantic_tools(tools: Iterable[Tool | Function]) -> list[SdkTool[Any]]:
-    """Each with its limits, its schema as it is, and its `needs_approval`."""
-    return [_sdk_tool(as_tool(given)) for given in tools]
+    """Convert tools to the SDK's tools, which keep their limits, schema and `needs_approval`."""
+    return [_sdk_tool(as_tool(item)) for item in tools]
 
 
 def _sdk_tool(tool: Tool) -> SdkTool[Any]:

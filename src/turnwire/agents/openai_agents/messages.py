@@ -1,0 +1,26 @@
+"""Conversations in the SDK's form."""
+
+from collections.abc import Sequence
+
+from agents import TResponseInputItem
+
+from turnwire.core.turns import Message
+from turnwire.models import tool_schema
+
+
+def sdk_messages(history: Sequence[Message]) -> list[TResponseInputItem]:
+    """Convert a conversation to the SDK's input items."""
+    return [item for message in history for item in _input_items(message)]
+
+
+def _input_items(message: Message) -> list[TResponseInputItem]:
+    content = tool_schema.text(message.content)
+    if message.role == "tool":
+        return [{"type": "function_call_output", "call_id": message.call_id or "", "output": content}]
+    items: list[TResponseInputItem] = []
+    if content or not message.tool_calls:
+        items.append({"role": message.role, "content": content})
+    for call in message.tool_calls:
+        request = {"call_id": call.call_id, "name": call.tool, "arguments": tool_schema.arguments(call)}
+        items.append({"type": "function_call", **request})  # pyright: ignore[reportArgumentType]
+    return items
