@@ -44,10 +44,10 @@ class Place(Protocol):
 
 class MemoryPlace:
     def __init__(self, folder: Path) -> None:
-        self.world = MemoryTables()
+        self.tables = MemoryTables()
 
     async def open(self, **options: Any) -> Store:
-        return MemoryStore(self.world, **options)
+        return MemoryStore(self.tables, **options)
 
     async def close(self) -> None:
         pass
@@ -56,7 +56,7 @@ class MemoryPlace:
         pass
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
-        return _read_now(MemoryStore(self.world), turn_id)
+        return _read_now(MemoryStore(self.tables), turn_id)
 
     def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         return at_once(ask(store))
@@ -81,13 +81,10 @@ class SqlitePlace:
     def crash(self) -> None:
         store, self._store = self._store, None
         assert store is not None
-        store._waiting.clear()
-        store._committed = lambda group, error: None  # type: ignore[method-assign]
-        store._writer._committed = store._committed
-        store._writer._groups.put(None)
-        store._writer._thread.join()
-        store._readers.close()
-        store._connection.close()
+        store._writer._waiting.clear()
+        store._writer._committed = lambda group, error: None  # type: ignore[method-assign]
+        store._threads.shutdown()
+        store.readers.shutdown()
         store._lock.release()
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
@@ -125,10 +122,11 @@ class PostgresPlace:
     def crash(self) -> None:
         # Nobody is told, and nothing is written once the server has ended the connections.
         for store in self._stores:
-            for task in (store._writer._task, store._hub._task, store._hub._hints and store._hub._hints._task):
+            hints = store._notifier._hints
+            for task in (store._writer._task, store._notifier._task, hints and hints._task):
                 if task:
                     task.cancel()
-            store._connections.is_closed = True
+            store.connections.is_closed = True
         kill_backends(self.url)
         self._stores.clear()
         # A lease outlives its process for a while, here as long as the test takes. It is over when the next one opens.

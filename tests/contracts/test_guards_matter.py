@@ -1,20 +1,21 @@
 """Each guard is taken out once, to prove that the contract would notice: a check that cannot fail checks nothing."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contracts import checks
 from tests.contracts.stores import Place
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Refusal, Settle, Store
+from turnwire.core.contracts import AppendRequest, Refusal, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
-from turnwire.core.turns import TurnState
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import writer
 from turnwire.stores.postgres.writer import GroupedAppend as PostgresAppend
 from turnwire.stores.postgres.writer import PostgresWriter as PostgresWriter
-from turnwire.stores.rules import Head
+from turnwire.stores.rules import LogHead, Watchers
 from turnwire.stores.sqlite.writer import PendingAppend, SqliteWriter, Work
 
 Check = Callable[[Store], Awaitable[None]]
@@ -27,16 +28,16 @@ GUARDED_BY: dict[type[Refusal], Check] = {
 
 def take_out(guard: type[Refusal], monkeypatch: pytest.MonkeyPatch) -> None:
     """In the stores that decide in this process, and in the statements of the one that lets its database decide."""
-    whole = Head.refusal
+    whole = LogHead.refusal
 
-    def blind(head: Head, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
+    def blind(head: LogHead, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
         refusal = whole(head, epoch, events)
         return None if isinstance(refusal, guard) else refusal
 
-    monkeypatch.setattr(Head, "refusal", blind)
+    monkeypatch.setattr(LogHead, "refusal", blind)
     guards = {
         FencedError: (writer.FENCE, "true"),
-        PositionError: (writer.PLACE, "true"),
+        PositionError: (writer.POSITION, "true"),
         # A turn that has ended has no head; so its head is left.
         TurnEndedError: (
             "DELETE FROM turnwire.head USING i",
@@ -59,28 +60,25 @@ async def test_a_store_without_the_guard_fails_the_check(
             await check(store)
 
 
-def tell_before_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
+def tell_before_keeping(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """All stores say that events are committed, and commit them just after."""
-    append = MemoryStore.append
+    if isinstance(store, MemoryStore):
+        watchers = Watchers()
+        append, store.watch = store.append, watchers.add
 
-    def hasty_append(
-        store: MemoryStore,
-        turn_id: str,
-        epoch: int,
-        events: Sequence[LoggedEvent],
-        settle: Settle,
-        ending: TurnState | None = None,
-    ) -> None:
-        store._watchers.notify(turn_id, events)
-        settle(len(events), None)
-        append(store, turn_id, epoch, events, lambda count, error: None, ending)
+        def hasty_append(request: AppendRequest) -> None:
+            watchers.notify(request.turn_id, request.events)
+            request.settle(len(request.events), None)
+            append(replace(request, settle=lambda count, error: None))
+
+        store.append = hasty_append
 
     def hasty_submit(writer: SqliteWriter, group: Sequence[Work]) -> None:
         if all(isinstance(work, PendingAppend) for work in group):
             writer._committed(group, None)
-            writer._commit(group)
+            writer._threads.submit(partial(writer._commit, group))
         else:
-            writer._groups.put(group)
+            submit(writer, group)
 
     async def hasty_commit(writer: PostgresWriter, group: list[PostgresAppend]) -> None:
         writer._publish(group)
@@ -88,15 +86,14 @@ def tell_before_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
             append.settle = lambda count, error: None
         await commit(writer, group)
 
-    commit = PostgresWriter._commit
+    submit, commit = SqliteWriter._submit, PostgresWriter._commit
     monkeypatch.setattr(PostgresWriter, "_commit", hasty_commit)
-    monkeypatch.setattr(MemoryStore, "append", hasty_append)
-    monkeypatch.setattr(SqliteWriter, "submit", hasty_submit)
+    monkeypatch.setattr(SqliteWriter, "_submit", hasty_submit)
 
 
 async def test_a_store_that_tells_before_it_commits_fails_the_check(
     place: Place, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell_before_keeping(monkeypatch)
+    tell_before_keeping(store, monkeypatch)
     with pytest.raises(AssertionError, match="told too early"):
         await checks.check_nothing_is_told_before_it_is_committed(place, store)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.contracts.stores import STORES, Place
-from tests.contracts.turns import BOUND, append, done, positions, started, types, whole_log
+from tests.contracts.turns import BOUND, append, done, positions, queued_turns, started, types, whole_log
 from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.contracts import Store
+from turnwire.core.contracts import AppendRequest, Store
 from turnwire.core.errors import EventsGoneError, FencedError, PositionError, TurnEndedError
 from turnwire.core.events import TokenEvent
 from turnwire.core.follow import Follower
@@ -234,7 +234,7 @@ class LogMachine(RuleBasedStateMachine):
                 tokens = turn.tokens(in_flight)
                 events.extend(log_event(token, len(turn.log) + n, turn.epoch) for n, token in enumerate(tokens, 1))
                 for event in events:
-                    self.store.append(turn.record.id, turn.epoch, [event], lambda count, error: None)
+                    self.store.append(AppendRequest(turn.record.id, turn.epoch, [event], lambda count, error: None))
             if pause:
                 await asyncio.sleep(0)
             self.place.crash()
@@ -294,7 +294,7 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_what_nobody_has_claimed(self) -> None:
         waiting = [turn.record.id for turn in self.turns if turn.epoch == 0]
-        assert [record.id for record in self.run(self.store.queued())] == waiting
+        assert [record.id for record in self.run(queued_turns(self.store))] == waiting
 
 
 def machine(name: str) -> Any:

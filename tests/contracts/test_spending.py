@@ -8,7 +8,7 @@ from tests.contracts.stores import Place
 from tests.contracts.turns import BOUND, claimed, ended, new_session_id, start, started, write
 from turnwire.core.budget import DAY_MS, day_of
 from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Admission, Budget, Refusal, Store
+from turnwire.core.contracts import Admission, AppendRequest, Budget, Refusal, Store
 from turnwire.core.errors import BudgetSpentError
 from turnwire.core.events import DoneEvent, Outcome, TokenEvent, UsageEvent
 from turnwire.core.state import TurnFold
@@ -62,7 +62,9 @@ async def end_at(store: Store, at: int) -> None:
     for event in events:
         fold.add(event)
     told: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-    store.append(record.id, record.epoch, events, lambda count, error: told.set_result(error), fold.state())
+    store.append(
+        AppendRequest(record.id, record.epoch, events, lambda count, error: told.set_result(error), fold.state())
+    )
     async with asyncio.timeout(BOUND):
         assert await told is None
 

@@ -16,6 +16,7 @@ from tests.contracts.turns import (
     followed,
     new_session_id,
     positions,
+    queued_turns,
     seized,
     start,
     started,
@@ -25,7 +26,7 @@ from tests.contracts.turns import (
     write,
 )
 from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Admission, Store
+from turnwire.core.contracts import Admission, AppendRequest, Store
 from turnwire.core.errors import (
     EventsGoneError,
     FencedError,
@@ -323,7 +324,7 @@ async def test_what_is_gathered_is_committed(store: Store) -> None:
         settled.append((count, error))
         told.set()
 
-    store.before_commit(lambda: store.append(record.id, record.epoch, events, settle))
+    store.before_commit(lambda: store.append(AppendRequest(record.id, record.epoch, events, settle)))
     async with asyncio.timeout(BOUND):
         await told.wait()
     assert settled == [(2, None)]
@@ -406,7 +407,7 @@ async def test_a_start_whose_caller_is_gone_leaves_a_whole_turn_or_none(store: S
     await ended(store)  # Whatever was handed over before is committed now.
     await store.maintain(expire_before=0)
     for record in await store.list_turns("ann", session_id=session_id):
-        assert [waiting.id for waiting in await store.queued()] == [record.id]
+        assert [waiting.id for waiting in await queued_turns(store)] == [record.id]
         assert positions(await whole_log(store, record.id)) == [1, 2]
         await write(store, await store.claim(record.id, "worker"), end="completed")
 
@@ -607,7 +608,7 @@ async def test_queued_turns_are_still_queued_after_a_crash_in_their_order(place:
     await claimed(store)
     place.crash()
     store = await place.open()
-    waiting = await store.queued()
+    waiting = await queued_turns(store)
     assert [(record.id, record.message, record.phase) for record in waiting] == [
         (turn_id, message, "queued") for turn_id, message in zip(ids, "abc", strict=True)
     ]
@@ -732,7 +733,7 @@ async def test_the_files_of_a_message_are_kept_until_its_turn_has_ended(place: P
     record = await started(store, options={"review": True, "attachments": files})
     place.crash()
     store = await place.open()
-    assert (await store.queued())[0].options == {"review": True, "attachments": files}
+    assert (await queued_turns(store))[0].options == {"review": True, "attachments": files}
     await store.renew("worker")
     await write(store, await store.claim(record.id, "worker"), end="completed")
     assert (await store.find_turn("ann", record.id)).options == {"review": True}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.stores import Place
-from tests.contracts.turns import append, claimed, ended, seized, start, started, write
+from tests.contracts.turns import append, claimed, ended, queued_turns, seized, start, started, write
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Admission, Store, Suspension
@@ -29,7 +29,7 @@ async def test_a_parked_turn_waits_and_is_nobody_s(store: Store) -> None:
     record = await parked(store)
     assert (record.phase, record.worker, record.waiting_until, record.last_position) == ("waiting", None, 12_345, 3)
     assert await store.waiting() == [record]
-    assert await store.queued() == []
+    assert await queued_turns(store) == []
     assert await store.checkpoint(record.id) == b"left"
     assert await store.turn_state(record.id) is None
 

@@ -12,6 +12,7 @@ from tests.contracts.turns import (
     done,
     ended,
     new_session_id,
+    queued_turns,
     seized,
     start,
     started,
@@ -147,7 +148,7 @@ async def test_a_released_turn_is_gone_on_with_by_whoever_claims_it(alive: Store
     await wakes.next()
     found = await alive.find_turn("ann", record.id)
     assert (found.phase, found.worker) == ("queued", None)
-    assert [turn.id for turn in await alive.queued()] == [record.id]
+    assert [turn.id for turn in await queued_turns(alive)] == [record.id]
     (taken,) = await alive.claim_next("two", 10)
     assert (taken.id, taken.epoch, taken.last_position) == (record.id, record.epoch + 1, 3)
     assert taken.started_at == record.started_at

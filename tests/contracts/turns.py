@@ -7,7 +7,7 @@ from typing import Any
 
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Accepted, Admission, LogReader, NewTurn, Store
+from turnwire.core.contracts import Accepted, Admission, AppendRequest, LogReader, NewTurn, Store
 from turnwire.core.events import DoneEvent, Event, Outcome, TokenEvent
 from turnwire.core.follow import follow
 from turnwire.core.ids import new_id
@@ -112,10 +112,14 @@ async def append(
         else:
             settled.set_exception(error)
 
-    store.append(turn_id, epoch, logged, settle, fold.state() if end else None)
+    store.append(AppendRequest(turn_id, epoch, logged, settle, fold.state() if end else None))
     async with asyncio.timeout(BOUND):
         assert await settled == len(events)
     return logged
+
+
+async def queued_turns(store: Store) -> list[TurnRecord]:
+    return [record for record in await store.under_way(None, 1_000) if record.phase == "queued"]
 
 
 def done(record: TurnRecord, outcome: Outcome = "completed") -> DoneEvent:

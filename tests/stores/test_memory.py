@@ -9,7 +9,7 @@ from turnwire.stores.memory import MemoryStore
 
 
 async def test_only_the_newest_logs_are_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_MOST_ENDED_LOGS", 2)
+    monkeypatch.setattr(memory, "_MAX_WHOLE_LOGS", 2)
     store = MemoryStore()
     oldest, *newest = [await ended(store, message=str(number)) for number in range(3)]
     for record in newest:

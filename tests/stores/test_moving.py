@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.stores import PostgresPlace, SqlitePlace
-from tests.contracts.turns import append, claimed, ended, started, whole_log, write
+from tests.contracts.turns import append, claimed, ended, queued_turns, started, whole_log, write
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import ApiKey, Command, Store, Suspension
 from turnwire.core.errors import StoreError, StoreUnusableError
@@ -57,7 +57,7 @@ async def contents(store: Store, turns: list[TurnRecord]) -> dict[str, Any]:
         )
     found["sessions"] = await store.list_sessions("ann")
     found["found"] = [session.id for session in await store.list_sessions("ann", search="ärger")]
-    found["queued"] = [turn.id for turn in await store.queued()]
+    found["queued"] = [turn.id for turn in await queued_turns(store)]
     found["waiting"] = [turn.id for turn in await store.waiting()]
     found["commands"] = await store.commands("anybody")
     found["keys"] = await store.list_keys()

@@ -29,7 +29,7 @@ from tests.contracts.turns import (
 from tests.stores.full_disk import check_full_disk
 from turnwire.core.budget import Limits, day_of
 from turnwire.core.codec import log_event
-from turnwire.core.contracts import ApiKey
+from turnwire.core.contracts import ApiKey, AppendRequest
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
 from turnwire.core.events import TokenEvent, UsageEvent
 from turnwire.core.log import TurnLog
@@ -58,10 +58,15 @@ def rows(folder: Path, table: str) -> int:
         connection.close()
 
 
+def writer_connection(store: SqliteStore) -> sqlite3.Connection:
+    (connection,) = store._threads._connections
+    return connection
+
+
 @contextmanager
 def locked(store: SqliteStore) -> Iterator[None]:
     """Somebody else keeps the database locked for longer than the writer waits."""
-    store._connection.execute("PRAGMA busy_timeout = 50")
+    writer_connection(store).execute("PRAGMA busy_timeout = 50")
     blocker = sqlite3.connect(store._folder / DATABASE_NAME, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     try:
@@ -69,7 +74,7 @@ def locked(store: SqliteStore) -> Iterator[None]:
     finally:
         blocker.execute("ROLLBACK")
         blocker.close()
-        store._connection.execute("PRAGMA busy_timeout = 5000")
+        writer_connection(store).execute("PRAGMA busy_timeout = 5000")
 
 
 async def unusable(folder: Path) -> str:
@@ -193,10 +198,10 @@ async def test_what_many_turns_say_in_one_moment_is_one_transaction(store: Sqlit
     records = [await claimed(store) for _ in range(30)]
     before = rows(tmp_path, "journal")
     statements: list[str] = []
-    store._connection.set_trace_callback(statements.append)
+    writer_connection(store).set_trace_callback(statements.append)
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*(append(store, r.id, r.epoch, 3, TokenEvent("a"), TokenEvent("b")) for r in records))
-    store._connection.set_trace_callback(None)
+    writer_connection(store).set_trace_callback(None)
     assert statements.count("COMMIT") == 1
     assert rows(tmp_path, "journal") == before + 30
 
@@ -215,7 +220,7 @@ async def test_what_one_turn_says_in_one_moment_is_one_row(store: SqliteStore, t
 async def test_what_comes_while_a_commit_is_under_way_goes_into_the_next_one(store: SqliteStore) -> None:
     record = await claimed(store)
     commits: list[str] = []
-    store._connection.set_trace_callback(lambda text: commits.append(text) if text == "COMMIT" else None)
+    writer_connection(store).set_trace_callback(lambda text: commits.append(text) if text == "COMMIT" else None)
     held, go_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -223,7 +228,7 @@ async def test_what_comes_while_a_commit_is_under_way_goes_into_the_next_one(sto
         loop.call_soon_threadsafe(held.set)
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(BOUND)
 
-    slow = asyncio.create_task(store._write(hold))
+    slow = asyncio.create_task(store._writer.write(hold))
     async with asyncio.timeout(BOUND):
         await held.wait()
         later = [
@@ -233,7 +238,7 @@ async def test_what_comes_while_a_commit_is_under_way_goes_into_the_next_one(sto
         await asyncio.sleep(0)
         go_on.set()
         await asyncio.gather(slow, *later)
-    store._connection.set_trace_callback(None)
+    writer_connection(store).set_trace_callback(None)
     assert len(commits) == 2
     assert positions(await whole_log(store, record.id)) == list(range(1, 13))
 
@@ -268,7 +273,7 @@ async def test_there_is_never_more_than_one_group_under_way(
 ) -> None:
     """Also when those who are told of a failure write again at once: two groups could leave a gap between them."""
     under_way = most = 0
-    submit, committed = store._writer.submit, store._writer._committed
+    submit, committed = store._writer._submit, store._writer._committed
 
     def count_submit(group: Sequence[Work]) -> None:
         nonlocal under_way, most
@@ -282,27 +287,29 @@ async def test_there_is_never_more_than_one_group_under_way(
         committed(group, error)
 
     first, second = await claimed(store), await claimed(store)
-    monkeypatch.setattr(store._writer, "submit", count_submit)
+    monkeypatch.setattr(store._writer, "_submit", count_submit)
     monkeypatch.setattr(store._writer, "_committed", count_committed)
     token = log_event(TokenEvent("again"), 3, 1)
     failed, failed_again = asyncio.Event(), asyncio.Event()
 
     def write_again(count: int, error: object) -> None:
-        store.append(first.id, first.epoch, [token], lambda count, error: None)
+        store.append(AppendRequest(first.id, first.epoch, [token], lambda count, error: None))
 
     def gather_again(count: int, error: object) -> None:
         failed.set()
         store.before_commit(
-            lambda: store.append(second.id, second.epoch, [token], lambda count, error: failed_again.set())
+            lambda: store.append(
+                AppendRequest(second.id, second.epoch, [token], lambda count, error: failed_again.set())
+            )
         )
 
     async with asyncio.timeout(BOUND):
         with locked(store):
-            store.append(first.id, first.epoch, [token], write_again)
-            store.append(second.id, second.epoch, [token], gather_again)
+            store.append(AppendRequest(first.id, first.epoch, [token], write_again))
+            store.append(AppendRequest(second.id, second.epoch, [token], gather_again))
             await failed.wait()
             await asyncio.sleep(0)
-            more = asyncio.create_task(store._write(lambda connection: None))
+            more = asyncio.create_task(store._writer.write(lambda connection: None))
             await failed_again.wait()
         await asyncio.wait([more])
     more.exception()
@@ -329,7 +336,7 @@ async def test_the_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteSto
     assert rows(tmp_path, "journal") == 0
     assert rows(tmp_path, "sealed_log") == 7
     assert types(await whole_log(store, running.id)) == ["session", "message", "token", "done"]
-    assert store._live == {}
+    assert store._turns.by_id == {}
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -482,12 +489,12 @@ async def test_when_the_disk_is_full_turns_end_in_order_and_new_ones_wait(
     is_full = False
 
     def limit(pages: int) -> None:
-        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        writer_connection(store).execute(f"PRAGMA max_page_count = {pages}")
 
     def fill() -> None:
         nonlocal is_full
         is_full = True
-        limit(store._connection.execute("PRAGMA page_count").fetchone()[0])
+        limit(writer_connection(store).execute("PRAGMA page_count").fetchone()[0])
 
     def make_room() -> None:
         nonlocal is_full
@@ -496,7 +503,7 @@ async def test_when_the_disk_is_full_turns_end_in_order_and_new_ones_wait(
 
     def drop_and_give_way(ballast: Ballast) -> None:
         drop(ballast)
-        limit(store._connection.execute("PRAGMA page_count").fetchone()[0] + 1_000)
+        limit(writer_connection(store).execute("PRAGMA page_count").fetchone()[0] + 1_000)
 
     monkeypatch.setattr(Ballast, "drop", drop_and_give_way)
     monkeypatch.setattr(Ballast, "restore", lambda ballast: not is_full and restore(ballast))
@@ -517,7 +524,7 @@ async def test_on_a_full_disk_what_waits_gives_way_to_what_ends(
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(BOUND)
         store._writer.is_full = True
 
-    filling = asyncio.create_task(store._write(fill_slowly))
+    filling = asyncio.create_task(store._writer.write(fill_slowly))
     async with asyncio.timeout(BOUND):
         await held.wait()
         waiting = [

@@ -22,7 +22,7 @@ class Processes(PostgresPlace):
         """One value, asked aside."""
 
         async def ask(store: Any) -> Any:
-            return await store._run(lambda connection, _: connection.fetchval(query, *values))
+            return await store.connections.fetchval(query, *values)
 
         return self.now(PostgresStore(self.url), ask)
 

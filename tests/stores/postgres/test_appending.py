@@ -15,6 +15,7 @@ from tests.contracts.turns import (
     ended,
     followed,
     positions,
+    queued_turns,
     seized,
     start,
     started,
@@ -26,6 +27,7 @@ from tests.stores.postgres.conftest import Processes
 from tests.stores.postgres.proxy import Fault, Proxy, proxied
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, log_event
+from turnwire.core.contracts import AppendRequest
 from turnwire.core.errors import FencedError, PositionError, StoreError, StoreFullError
 from turnwire.core.events import StatusEvent, TokenEvent
 from turnwire.core.ids import new_id
@@ -192,7 +194,7 @@ async def test_a_turn_is_accepted_once_also_when_the_answer_is_lost(
     assert proxy.happened.is_set()
     assert accepted.created
     assert [turn.id for turn in await distant.list_turns("ann")] == [record.id]
-    assert [turn.id for turn in await distant.queued()] == [record.id]
+    assert [turn.id for turn in await queued_turns(distant)] == [record.id]
 
 
 async def test_what_was_claimed_is_known_also_when_the_answer_is_lost(proxy: Proxy, distant: PostgresStore) -> None:
@@ -213,7 +215,9 @@ async def test_what_cannot_be_written_fails_its_own_turn_alone(store: PostgresSt
     last = log_event(done(poisoned), 3, poisoned.epoch)
     # No such outcome can come about; what matters is that the database refuses it.
     unheard_of = TurnState(outcome="\x00")  # type: ignore[arg-type]
-    store.append(poisoned.id, poisoned.epoch, [last], lambda _, error: settled.set_result(error), unheard_of)
+    store.append(
+        AppendRequest(poisoned.id, poisoned.epoch, [last], lambda _, error: settled.set_result(error), unheard_of)
+    )
     await append(store, good.id, good.epoch, 3, TokenEvent("good"))
     async with asyncio.timeout(BOUND):
         error = await settled

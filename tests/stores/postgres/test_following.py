@@ -73,7 +73,7 @@ class Reader:
 
 async def listening(store: PostgresStore) -> None:
     """Returns when a hint would be heard."""
-    hints = store._hub._hints
+    hints = store._notifier._hints
     assert hints is not None
     async with asyncio.timeout(BOUND):
         await hints.is_listening.wait()
@@ -110,9 +110,10 @@ async def test_followers_of_many_turns_are_served_by_one_query(
             await asyncio.wait([reading])
     reads: list[str] = []
     queries: list[str] = []
-    read, ask = other.read, other._hub._ask
+    pool = other._following
+    read, fetch = other.read, pool.fetch
     monkeypatch.setattr(other, "read", lambda turn_id, *rest: reads.append(turn_id) or read(turn_id, *rest))
-    monkeypatch.setattr(other._hub, "_ask", lambda query, *values: queries.append(query) or ask(query, *values))
+    monkeypatch.setattr(pool, "fetch", lambda query, *values: queries.append(query) or fetch(query, *values))
     await asyncio.gather(
         *(append(store, r.id, r.epoch, 4, *(TokenEvent(f"{r.id} {n}") for n in range(5))) for r in records)
     )

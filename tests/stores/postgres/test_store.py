@@ -79,14 +79,14 @@ async def test_who_asks_while_the_database_is_away_is_told_after_a_while(
     processes: Processes, store: PostgresStore
 ) -> None:
     await ended(store)
-    store._connections._url = "postgresql://postgres@127.0.0.1:1/gone"
+    store.connections._url = "postgresql://postgres@127.0.0.1:1/gone"
     await asyncio.to_thread(run_aside, execute(processes.url, KILL_OTHERS))
     reading = asyncio.create_task(store.read("nothing", 0, 1))
     with pytest.raises(StoreAwayError):
-        await store._run(lambda connection, _: connection.fetchval("SELECT 1"), patience=0.2)
+        await store.connections.run(lambda connection, _: connection.fetchval("SELECT 1"), retry_for=0.2)
     assert not reading.done()
     reading.cancel()
-    store._connections._url = processes.url
+    store.connections._url = processes.url
     assert len(await store.list_turns("ann")) == 1
 
 
@@ -236,6 +236,6 @@ async def test_who_comes_and_goes_in_one_moment_is_gone(store: PostgresStore) ->
 
 async def test_a_lease_is_renewed_however_much_else_is_asked(processes: Processes) -> None:
     store = await processes.join(connections=1)
-    async with asyncio.timeout(BOUND), store._connections._free:  # Somebody has the only connection, and keeps it.
+    async with asyncio.timeout(BOUND), store.connections._free:  # Somebody has the only connection, and keeps it.
         await store.renew("busy", name="host:1")
     assert [worker.id for worker in await store.workers()] == ["busy"]
