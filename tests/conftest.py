@@ -2,9 +2,9 @@
 
 from hypothesis import settings
 
-from tests.contracts.stores import place, store
+from tests.contracts.stores import backend, place, store
 
-__all__ = ["place", "store"]
+__all__ = ["backend", "place", "store"]
 
 # A loaded machine is slow, not wrong.
 settings.register_profile("turnwire", deadline=None)

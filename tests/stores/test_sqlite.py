@@ -1,4 +1,4 @@
-"""The SQLite store: its file, its folder, its one writer, and the day the disk is full."""
+"""The SQLite store beyond the contract: its file, its folder, its one writer, and a full disk."""
 
 import asyncio
 import os
@@ -65,7 +65,7 @@ def writer_connection(store: SqliteStore) -> sqlite3.Connection:
 
 @contextmanager
 def locked(store: SqliteStore) -> Iterator[None]:
-    """Somebody else keeps the database locked for longer than the writer waits."""
+    """Keep the database locked for longer than the writer waits."""
     writer_connection(store).execute("PRAGMA busy_timeout = 50")
     blocker = sqlite3.connect(store._folder / DATABASE_NAME, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
@@ -78,7 +78,7 @@ def locked(store: SqliteStore) -> Iterator[None]:
 
 
 async def unusable(folder: Path) -> str:
-    """Why the store cannot be opened there."""
+    """Return why the store cannot be opened there."""
     with pytest.raises(StoreUnusableError) as refused:
         await SqliteStore(folder).open()
     return str(refused.value)
@@ -87,7 +87,7 @@ async def unusable(folder: Path) -> str:
 # Opening
 
 
-async def test_a_store_that_was_closed_is_opened_again_as_it_was(tmp_path: Path) -> None:
+async def test_reopened_store_has_the_same_logs(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "on the way"
     store = SqliteStore(folder)
     await store.open()
@@ -101,7 +101,7 @@ async def test_a_store_that_was_closed_is_opened_again_as_it_was(tmp_path: Path)
     await store.close()
 
 
-async def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_that_is_in_it(tmp_path: Path) -> None:
+async def test_database_of_an_older_version_is_migrated_with_its_data(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / DATABASE_NAME)
     connection.executescript(f"{MIGRATIONS[0]}; PRAGMA user_version = 1")
     connection.execute("INSERT INTO session VALUES ('s1', 'ann', NULL, 'Tea', 1, 1)")
@@ -117,7 +117,7 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_that_is
         await store.close()
 
 
-async def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_database_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / DATABASE_NAME
     newer = len(MIGRATIONS) + 1
     connection = sqlite3.connect(path)
@@ -134,7 +134,7 @@ async def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Pat
         SqliteArchive(tmp_path)
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_file_that_is_no_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / DATABASE_NAME
     path.write_bytes(b"a letter to my aunt, " * 100)
     assert "not a SQLite database" in await unusable(tmp_path)
@@ -142,7 +142,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Pa
     assert not is_locked(tmp_path)
 
 
-async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+async def test_damaged_file_is_refused(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.open()
     for _ in range(20):
@@ -157,18 +157,18 @@ async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
 
 
-async def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+async def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a folder")
     assert "give another --data folder" in await unusable(tmp_path / "data")
 
 
-async def test_there_is_nothing_to_read_where_no_store_has_been(tmp_path: Path) -> None:
+async def test_archive_of_an_empty_folder_is_refused_and_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusableError, match="no such file"):
         SqliteArchive(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_second_writer_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+async def test_second_writer_is_refused(store: SqliteStore, tmp_path: Path) -> None:
     assert "another turnwire server is using it" in await unusable(tmp_path)
     code = "import asyncio, sys, pathlib; from turnwire.stores.sqlite import SqliteStore; "
     code += "asyncio.run(SqliteStore(pathlib.Path(sys.argv[1])).open())"
@@ -179,10 +179,10 @@ async def test_a_second_writer_is_refused(store: SqliteStore, tmp_path: Path) ->
         _, errors = await other.communicate()
     assert other.returncode == 1
     assert b"another turnwire server is using it" in errors
-    await ended(store)  # The first one is none the worse.
+    await ended(store)  # The first store still works.
 
 
-async def test_the_next_writer_may_come_when_the_first_has_gone(tmp_path: Path) -> None:
+async def test_closed_store_releases_the_folder_lock(tmp_path: Path) -> None:
     for _ in range(3):
         store = SqliteStore(tmp_path)
         await store.open()
@@ -194,7 +194,7 @@ async def test_the_next_writer_may_come_when_the_first_has_gone(tmp_path: Path) 
 # Writing
 
 
-async def test_what_many_turns_say_in_one_moment_is_one_transaction(store: SqliteStore, tmp_path: Path) -> None:
+async def test_appends_of_many_turns_at_once_are_one_transaction(store: SqliteStore, tmp_path: Path) -> None:
     records = [await claimed(store) for _ in range(30)]
     before = rows(tmp_path, "journal")
     statements: list[str] = []
@@ -206,7 +206,7 @@ async def test_what_many_turns_say_in_one_moment_is_one_transaction(store: Sqlit
     assert rows(tmp_path, "journal") == before + 30
 
 
-async def test_what_one_turn_says_in_one_moment_is_one_row(store: SqliteStore, tmp_path: Path) -> None:
+async def test_appends_of_one_turn_at_once_are_one_row(store: SqliteStore, tmp_path: Path) -> None:
     record = await claimed(store)
     log = TurnLog(store, record, Limits())
     before = rows(tmp_path, "journal")
@@ -217,7 +217,7 @@ async def test_what_one_turn_says_in_one_moment_is_one_row(store: SqliteStore, t
     assert positions(await whole_log(store, record.id)) == list(range(1, 104))
 
 
-async def test_what_comes_while_a_commit_is_under_way_goes_into_the_next_one(store: SqliteStore) -> None:
+async def test_appends_during_a_commit_are_one_next_commit(store: SqliteStore) -> None:
     record = await claimed(store)
     commits: list[str] = []
     writer_connection(store).set_trace_callback(lambda text: commits.append(text) if text == "COMMIT" else None)
@@ -243,7 +243,7 @@ async def test_what_comes_while_a_commit_is_under_way_goes_into_the_next_one(sto
     assert positions(await whole_log(store, record.id)) == list(range(1, 13))
 
 
-async def test_a_write_that_fails_fails_alone(store: SqliteStore) -> None:
+async def test_failed_write_does_not_fail_the_group(store: SqliteStore) -> None:
     key = ApiKey(id="one", digest="d", principal="ann", scopes=("read",), created_at=1)
     await store.add_key(key)
     record = await claimed(store)
@@ -257,7 +257,7 @@ async def test_a_write_that_fails_fails_alone(store: SqliteStore) -> None:
     assert texts(await whole_log(store, record.id)) == ["in the same moment"]
 
 
-async def test_a_failed_commit_takes_back_what_was_not_written(store: SqliteStore) -> None:
+async def test_failed_commit_leaves_the_turn_as_it_was(store: SqliteStore) -> None:
     record = await claimed(store)
     await append(store, record.id, record.epoch, 3, TokenEvent("before"))
     with locked(store), pytest.raises(StoreError):
@@ -268,22 +268,22 @@ async def test_a_failed_commit_takes_back_what_was_not_written(store: SqliteStor
     assert types(await whole_log(store, record.id))[2:] == ["token", "done"]
 
 
-async def test_there_is_never_more_than_one_group_under_way(
+async def test_writes_during_a_failed_commit_never_start_a_second_group(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when those who are told of a failure write again at once: two groups could leave a gap between them."""
-    under_way = most = 0
+    """Writers may write again in the callback of a failure; a second group could leave a gap in a log."""
+    pending = peak = 0
     submit, committed = store._writer._submit, store._writer._committed
 
     def count_submit(group: Sequence[Work]) -> None:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
+        nonlocal pending, peak
+        pending += 1
+        peak = max(peak, pending)
         submit(group)
 
     def count_committed(group: Sequence[Work], error: StoreError | None) -> None:
-        nonlocal under_way
-        under_way -= 1
+        nonlocal pending
+        pending -= 1
         committed(group, error)
 
     first, second = await claimed(store), await claimed(store)
@@ -313,14 +313,14 @@ async def test_there_is_never_more_than_one_group_under_way(
             await failed_again.wait()
         await asyncio.wait([more])
     more.exception()
-    assert most == 1
+    assert peak == 1
     await ended(store)
 
 
 # Sealing and erasing
 
 
-async def test_the_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteStore, tmp_path: Path) -> None:
+async def test_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteStore, tmp_path: Path) -> None:
     for _ in range(5):
         await ended(store)
     running = await claimed(store)
@@ -329,8 +329,7 @@ async def test_the_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteSto
     assert rows(tmp_path, "sealed_log") == 0
     await store.maintain(expire_before=0)
     assert rows(tmp_path, "sealed_log") == 6
-    kept = rows(tmp_path, "journal")
-    assert kept == 4, "two rows of the running turn, and two of the one after it"
+    assert rows(tmp_path, "journal") == 4, "two rows of the running turn, and two of the one after it"
     await append(store, running.id, running.epoch, 4, done(running), end=True)
     await store.maintain(expire_before=0)
     assert rows(tmp_path, "journal") == 0
@@ -340,7 +339,7 @@ async def test_the_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteSto
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-async def test_what_is_deleted_is_nowhere_in_the_folder(tmp_path: Path, sealed: bool) -> None:
+async def test_deleted_text_is_nowhere_in_the_folder(tmp_path: Path, sealed: bool) -> None:
     secret = "the-password-is-hunter2"
     store = SqliteStore(tmp_path)
     await store.open()
@@ -351,18 +350,18 @@ async def test_what_is_deleted_is_nowhere_in_the_folder(tmp_path: Path, sealed: 
         await store.maintain(expire_before=0)
     await store.delete_session("ann", record.session_id)
     await store.close()
-    left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert secret.encode() not in left
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert secret.encode() not in content
     store = SqliteStore(tmp_path)
     await store.open()
     assert texts(await whole_log(store, other.id)) == ["nothing special"]
     await store.close()
 
 
-# Reading from elsewhere
+# Reading from another process
 
 
-async def test_an_archive_reads_whatever_state_a_turn_is_in(store: SqliteStore, tmp_path: Path) -> None:
+async def test_archive_reads_turns_of_every_phase(store: SqliteStore, tmp_path: Path) -> None:
     sealed, expired, live = await ended(store), await ended(store), await ended(store)
     await store.maintain(expire_before=0)
     running, queued = await claimed(store), await started(store)
@@ -401,7 +400,7 @@ asyncio.run(main())
 """
 
 
-async def test_another_process_reads_along_while_the_turn_is_written(store: SqliteStore, tmp_path: Path) -> None:
+async def test_archive_in_another_process_follows_a_running_turn(store: SqliteStore, tmp_path: Path) -> None:
     record = await claimed(store)
     reader = await asyncio.create_subprocess_exec(
         sys.executable, "-c", READER, str(tmp_path), record.id, stdout=subprocess.PIPE
@@ -411,7 +410,7 @@ async def test_another_process_reads_along_while_the_turn_is_written(store: Sqli
         for _ in range(2):
             await reader.stdout.readline()
         for position in range(3, 8):
-            # Each is read over there before the next one is written here.
+            # The other process reads each event before this one writes the next.
             (logged,) = await append(store, record.id, record.epoch, position, TokenEvent(f"piece {position}"))
             assert await reader.stdout.readline() == b"%d %b\n" % (position, logged.body)
         await store.maintain(expire_before=0)
@@ -434,13 +433,13 @@ async def main():
     print(record.id, flush=True)
     for position in range(3, 1_000_000):
         token = TokenEvent(str(position))
-        await append(store, record.id, record.epoch, position, token, told=lambda: print(position, flush=True))
+        await append(store, record.id, record.epoch, position, token, on_commit=lambda: print(position, flush=True))
 
 asyncio.run(main())
 """
 
 
-async def test_a_killed_process_takes_back_nothing_it_has_told(tmp_path: Path) -> None:
+async def test_killed_process_loses_no_published_event(tmp_path: Path) -> None:
     writer = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITER, str(tmp_path), stdout=subprocess.PIPE, cwd=ROOT
     )
@@ -450,14 +449,14 @@ async def test_a_killed_process_takes_back_nothing_it_has_told(tmp_path: Path) -
         for _ in range(50):
             await writer.stdout.readline()
         writer.send_signal(signal.SIGKILL)
-        told = (await writer.stdout.read()).splitlines()
+        published = (await writer.stdout.read()).splitlines()
         await writer.wait()
-    last_told = int(told[-1]) if told else 52
+    last_published = int(published[-1]) if published else 52
     store = SqliteStore(tmp_path)
     await store.open()
     log = await whole_log(store, turn_id, page=1_000)
     assert positions(log) == list(range(1, len(log) + 1))
-    assert len(log) >= last_told
+    assert len(log) >= last_published
     (orphan,) = await store.take_over("next")
     assert orphan.last_position == len(log)
     await store.close()
@@ -466,12 +465,12 @@ async def test_a_killed_process_takes_back_nothing_it_has_told(tmp_path: Path) -
 # The disk
 
 
-def test_the_reserve_is_real_and_comes_back(tmp_path: Path) -> None:
+def test_ballast_occupies_real_blocks_and_is_restored(tmp_path: Path) -> None:
     ballast = Ballast(tmp_path)
     assert ballast.restore()
-    found = (tmp_path / BALLAST_NAME).stat()
-    assert found.st_size == BALLAST_BYTES
-    assert found.st_blocks * 512 >= BALLAST_BYTES, "a file with holes frees nothing"
+    stat = (tmp_path / BALLAST_NAME).stat()
+    assert stat.st_size == BALLAST_BYTES
+    assert stat.st_blocks * 512 >= BALLAST_BYTES, "deleting a sparse file frees nothing"
     ballast.drop()
     assert not (tmp_path / BALLAST_NAME).exists()
     ballast.drop()
@@ -480,11 +479,11 @@ def test_the_reserve_is_real_and_comes_back(tmp_path: Path) -> None:
     assert (tmp_path / BALLAST_NAME).stat().st_size == BALLAST_BYTES
 
 
-async def test_when_the_disk_is_full_turns_end_in_order_and_new_ones_wait(
+async def test_full_disk_ends_running_turns_and_refuses_new_ones(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pretended disk: the database may not grow, but for a little when the reserve is dropped."""
-    most = 2**31 - 2
+    """On a simulated disk the database may not grow, except a little when the ballast is dropped."""
+    max_pages = 2**31 - 2
     drop, restore = Ballast.drop, Ballast.restore
     is_full = False
 
@@ -499,21 +498,21 @@ async def test_when_the_disk_is_full_turns_end_in_order_and_new_ones_wait(
     def make_room() -> None:
         nonlocal is_full
         is_full = False
-        limit(most)
+        limit(max_pages)
 
-    def drop_and_give_way(ballast: Ballast) -> None:
+    def drop_and_make_room(ballast: Ballast) -> None:
         drop(ballast)
         limit(writer_connection(store).execute("PRAGMA page_count").fetchone()[0] + 1_000)
 
-    monkeypatch.setattr(Ballast, "drop", drop_and_give_way)
+    monkeypatch.setattr(Ballast, "drop", drop_and_make_room)
     monkeypatch.setattr(Ballast, "restore", lambda ballast: not is_full and restore(ballast))
     await check_full_disk(store, fill, make_room)
 
 
-async def test_on_a_full_disk_what_waits_gives_way_to_what_ends(
+async def test_full_disk_refuses_waiting_appends_but_takes_endings(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reserve is for last words: tokens that were handed over before the disk was full must not eat it."""
+    """The ballast is for endings: tokens that were appended before the disk was full must not use it up."""
     ending, talking = await claimed(store), await claimed(store)
     monkeypatch.setattr(Ballast, "restore", lambda ballast: False)
     held, go_on = asyncio.Event(), asyncio.Event()
@@ -544,7 +543,7 @@ async def test_on_a_full_disk_what_waits_gives_way_to_what_ends(
 
 
 def _isolated(command: str, folder: Path) -> list[str]:
-    """Runs a shell command where it may mount file systems that nobody else sees."""
+    """Return a command line that runs a shell command in a mount namespace of its own."""
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *as_root, "--mount", "sh", "-ec", command, "sh", str(folder), sys.executable]
 
@@ -558,7 +557,7 @@ def _can_mount(folder: str = "/tmp") -> bool:
 
 
 if _can_mount():
-    # Only where file systems can be mounted; the pretended disk above is for everywhere.
+    # Only where file systems can be mounted; the simulated disk above runs everywhere.
 
     async def run_isolated(command: str, folder: Path) -> str:
         process = await asyncio.create_subprocess_exec(
@@ -569,7 +568,7 @@ if _can_mount():
         assert process.returncode == 0, output.decode()
         return output.decode()
 
-    async def test_a_full_disk_for_real(tmp_path: Path) -> None:
+    async def test_full_tmpfs_ends_running_turns_and_refuses_new_ones(tmp_path: Path) -> None:
         mount = 'mount -t tmpfs -o size=16m tmpfs "$1"'
         await run_isolated(f'{mount}; exec "$2" -m tests.stores.full_disk "$1"', tmp_path)
 
@@ -592,7 +591,7 @@ async def main():
 asyncio.run(main())
 """
 
-    async def test_a_read_only_disk_is_refused_in_clear_words(tmp_path: Path) -> None:
+    async def test_read_only_disk_is_refused_with_advice(tmp_path: Path) -> None:
         (tmp_path / "open.py").write_text(OPEN)
         (tmp_path / "disk").mkdir()
         steps = (
@@ -610,8 +609,8 @@ asyncio.run(main())
             assert "another --data folder" in refused
 
 
-async def test_a_reader_that_follows_from_the_middle_reads_the_journal(store: SqliteStore) -> None:
-    """More events than the store keeps in memory, in several rows, read at every border."""
+async def test_reader_from_the_middle_reads_the_journal(store: SqliteStore) -> None:
+    """The log has more events than the store keeps in memory; it is read from the borders of its rows."""
     record = await claimed(store)
     for first in range(3, 603, 50):
         await append(store, record.id, record.epoch, first, *[TokenEvent(str(n)) for n in range(first, first + 50)])

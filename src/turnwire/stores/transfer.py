@@ -75,7 +75,9 @@ async def move(source: TransferSource, target: TransferTarget, report: Callable[
         await target.take_turns(turns)
         for turn in turns:
             if await target.lines_of(turn.record.id) != turn.lines:
-                raise StoreError(f"the log of turn {turn.record.id!r} was not moved as it is; this should not happen")
+                raise StoreError(
+                    f"the log of turn {turn.record.id!r} differs after the move; keep the folder, and report it"
+                )
         moved.turns += len(turns)
         moved.there_before += len(batch) - len(turns)
         report(moved)

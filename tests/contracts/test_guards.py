@@ -1,4 +1,4 @@
-"""Each guard is taken out once, to prove that the contract would notice: a check that cannot fail checks nothing."""
+"""Proof that each check fails on a store without its guard: a check that cannot fail checks nothing."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contracts import checks
-from tests.contracts.stores import Place
+from tests.contracts.stores import StoreBackend
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import AppendRequest, Refusal, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
@@ -20,25 +20,25 @@ from turnwire.stores.sqlite.writer import PendingAppend, SqliteWriter, Work
 
 Check = Callable[[Store], Awaitable[None]]
 GUARDED_BY: dict[type[Refusal], Check] = {
-    FencedError: checks.check_a_writer_that_was_taken_over_is_fenced,
-    PositionError: checks.check_a_position_is_written_once,
-    TurnEndedError: checks.check_a_log_ends_once,
+    FencedError: checks.check_append_with_old_epoch_is_refused,
+    PositionError: checks.check_append_at_a_wrong_position_is_refused,
+    TurnEndedError: checks.check_append_after_the_end_is_refused,
 }
 
 
-def take_out(guard: type[Refusal], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the stores that decide in this process, and in the statements of the one that lets its database decide."""
-    whole = LogHead.refusal
+def remove_guard(guard: type[Refusal], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove a guard from the stores that decide in this process, and from the SQL of PostgreSQL."""
+    refusal_of = LogHead.refusal
 
-    def blind(head: LogHead, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
-        refusal = whole(head, epoch, events)
+    def unguarded(head: LogHead, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
+        refusal = refusal_of(head, epoch, events)
         return None if isinstance(refusal, guard) else refusal
 
-    monkeypatch.setattr(LogHead, "refusal", blind)
+    monkeypatch.setattr(LogHead, "refusal", unguarded)
     guards = {
         FencedError: (writer.FENCE, "true"),
         PositionError: (writer.POSITION, "true"),
-        # A turn that has ended has no head; so its head is left.
+        # An ended turn has no head, so keep the head.
         TurnEndedError: (
             "DELETE FROM turnwire.head USING i",
             "UPDATE turnwire.head SET last_position = i.last_position FROM i",
@@ -49,10 +49,10 @@ def take_out(guard: type[Refusal], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("guard", GUARDED_BY, ids=lambda guard: guard.__name__)
-async def test_a_store_without_the_guard_fails_the_check(
+async def test_store_without_a_guard_fails_its_check(
     store: Store, monkeypatch: pytest.MonkeyPatch, guard: type[Refusal]
 ) -> None:
-    take_out(guard, monkeypatch)
+    remove_guard(guard, monkeypatch)
     with pytest.raises(AssertionError, match=f"{guard.__name__} was due"):
         await GUARDED_BY[guard](store)
     for other, check in GUARDED_BY.items():
@@ -60,8 +60,8 @@ async def test_a_store_without_the_guard_fails_the_check(
             await check(store)
 
 
-def tell_before_keeping(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All stores say that events are committed, and commit them just after."""
+def publish_before_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the store publish events just before it commits them."""
     if isinstance(store, MemoryStore):
         watchers = Watchers()
         append, store.watch = store.append, watchers.add
@@ -91,9 +91,9 @@ def tell_before_keeping(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SqliteWriter, "_submit", hasty_submit)
 
 
-async def test_a_store_that_tells_before_it_commits_fails_the_check(
-    place: Place, store: Store, monkeypatch: pytest.MonkeyPatch
+async def test_store_that_publishes_before_commit_fails_the_check(
+    backend: StoreBackend, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell_before_keeping(store, monkeypatch)
-    with pytest.raises(AssertionError, match="told too early"):
-        await checks.check_nothing_is_told_before_it_is_committed(place, store)
+    publish_before_commit(store, monkeypatch)
+    with pytest.raises(AssertionError, match="published too early"):
+        await checks.check_no_event_is_published_before_its_commit(backend, store)
