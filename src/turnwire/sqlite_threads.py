@@ -47,7 +47,7 @@ class SqliteThreads:
     def submit(self, call: Call[T]) -> Future[T]:
         """Queue a call without waiting for it, and return the future of its result.
 
-        Nobody is told of an error unless the future is read. Raises sqlite3.ProgrammingError after `close`.
+        An error is silent unless the future is read. Raises sqlite3.ProgrammingError after `close`.
         """
         if self.is_closed:
             raise sqlite3.ProgrammingError("the database is closed")

@@ -13,10 +13,9 @@ from turnwire.core.contracts import AppendRequest, Refusal, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import writer
-from turnwire.stores.postgres.writer import GroupedAppend as PostgresAppend
-from turnwire.stores.postgres.writer import PostgresWriter as PostgresWriter
+from turnwire.stores.postgres.writer import GroupedAppend, PostgresWriter
 from turnwire.stores.rules import LogHead, Watchers
-from turnwire.stores.sqlite.writer import PendingAppend, SqliteWriter, Work
+from turnwire.stores.sqlite.writer import SqliteAppend, SqliteWriter, Work
 
 Check = Callable[[Store], Awaitable[None]]
 GUARDED_BY: dict[type[Refusal], Check] = {
@@ -74,13 +73,13 @@ def publish_before_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
         store.append = hasty_append
 
     def hasty_submit(writer: SqliteWriter, group: Sequence[Work]) -> None:
-        if all(isinstance(work, PendingAppend) for work in group):
+        if all(isinstance(work, SqliteAppend) for work in group):
             writer._committed(group, None)
             writer._threads.submit(partial(writer._commit, group))
         else:
             submit(writer, group)
 
-    async def hasty_commit(writer: PostgresWriter, group: list[PostgresAppend]) -> None:
+    async def hasty_commit(writer: PostgresWriter, group: list[GroupedAppend]) -> None:
         writer._publish(group)
         for append in group:
             append.settle = lambda count, error: None

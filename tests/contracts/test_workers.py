@@ -33,7 +33,7 @@ INTERRUPT = Admission(on_busy="interrupt")
 async def released(store: Store, record: TurnRecord) -> None:
     log = TurnLog(store, record, Limits())
     await log.restore()
-    log.append(StatusEvent("somebody else goes on"))
+    log.append(StatusEvent("released"))
     await log.release()
 
 

@@ -92,7 +92,7 @@ async def test_worker_taken_over_by_another_process_is_fenced(store: PostgresSto
 async def test_released_turn_refuses_appends_until_it_is_claimed(store: PostgresStore) -> None:
     record = await claimed(store)
     log = TurnLog(store, record, Limits())
-    log.append(StatusEvent("somebody else goes on"))
+    log.append(StatusEvent("released"))
     await log.release()
     with pytest.raises(FencedError):
         await append(store, record.id, record.epoch, 4, TokenEvent("late"))

@@ -54,12 +54,12 @@ _CLAIMED = (
 )
 # The head is locked meanwhile, so that the turn cannot end between the check and the insert and leave a command behind.
 _COMMAND = """
-    WITH wanted AS (
+    WITH target AS (
         SELECT id, worker FROM turnwire.head WHERE id = $1 FOR KEY SHARE
     ), filed AS (
-        INSERT INTO turnwire.command (turn_id, kind, reason) SELECT id, $2, $3 FROM wanted ON CONFLICT DO NOTHING
+        INSERT INTO turnwire.command (turn_id, kind, reason) SELECT id, $2, $3 FROM target ON CONFLICT DO NOTHING
     )
-    SELECT worker FROM wanted
+    SELECT worker FROM target
 """
 
 

@@ -28,7 +28,7 @@ _MAX_ROWS = 200
 
 # The keys whose mark has changed: a turn's last position, or the number of a session's last turn.
 _CHANGED = """
-    SELECT w.key, w.mark AS told, now.mark, now.is_turn
+    SELECT w.key, w.mark AS old_mark, now.mark, now.is_turn
     FROM unnest($1::text[], $2::bigint[]) AS w (key, mark) LEFT JOIN LATERAL (
         SELECT h.last_position AS mark, true AS is_turn FROM turnwire.head h WHERE h.id = w.key
         UNION ALL SELECT t.last_position, true FROM turnwire.turn t WHERE t.id = w.key AND t.ended_at IS NOT NULL
@@ -157,7 +157,7 @@ class WatchedKey:
 
 
 class CommitNotifier:
-    """The watchers of this process, and what they have been told."""
+    """The watchers of this process, and how far each key has been published to them."""
 
     def __init__(self, connections: Connections, *, with_hints: bool) -> None:
         self._connections = connections
@@ -267,7 +267,7 @@ class CommitNotifier:
                 while self._dirty:
                     await self._read_dirty()
             except Exception:
-                # No reader has been told anything wrong, and the next poll finds what this one did not.
+                # Readers have missed nothing for good: the next poll finds what this one did not.
                 logger.warning("polling the logs failed; trying again", exc_info=True)
 
     async def _poll(self) -> None:

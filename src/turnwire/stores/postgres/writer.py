@@ -196,7 +196,7 @@ async def refusals(connection: DatabaseConnection, group: Sequence[GroupedAppend
         elif append.events[0].position != position + 1:
             errors[turn_id] = PositionError(turn_id, position + 1, append.events[0].position)
         else:
-            # The turn was released, and nobody has claimed it since.
+            # The turn was released, and has not been claimed since.
             errors[turn_id] = FencedError(turn_id)
     return errors
 

@@ -18,7 +18,7 @@ from turnwire.stores.rules import Leases, LogHead, ReadyQueue, Watchers
 from turnwire.stores.sqlite.rows import TURN_COLUMNS, turn_from
 
 if TYPE_CHECKING:
-    from turnwire.stores.sqlite.writer import PendingAppend
+    from turnwire.stores.sqlite.writer import SqliteAppend
 
 _TAIL = 128
 
@@ -48,7 +48,7 @@ class LiveTurn:
         self.tail: list[LoggedEvent] = []
         self.rows = array("q")
         self.row_ends = array("q")
-        self.open_append: PendingAppend | None = None
+        self.open_append: SqliteAppend | None = None
         self.command: Command | None = None
 
     def current(self) -> TurnRecord:

@@ -102,7 +102,7 @@ class SqliteStore:
             if isinstance(error, sqlite3.Error):
                 raise StoreUnusableError(str(self._path), explain(error)) from error
             raise
-        self._writer.start()
+        await self._writer.start()
 
     async def close(self) -> None:
         await self._writer.flush()

@@ -51,7 +51,7 @@ class SqliteArchive:
         return find_turn(self._connection, turn_id)
 
     def list_turns(self, limit: int) -> list[TurnRecord]:
-        """Return the newest turns of all principals, newest first: whoever can read the file can read them all."""
+        """Return the newest turns of all principals, newest first: read access to the file is access to all of them."""
         query = f"SELECT {TURN_COLUMNS}, first_row, number FROM turn ORDER BY number DESC LIMIT ?"
         rows = self._connection.execute(query, (limit,)).fetchall()
         return [

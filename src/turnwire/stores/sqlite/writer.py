@@ -33,7 +33,7 @@ T = TypeVar("T")
 logger = logging.getLogger("turnwire.stores.sqlite")
 
 
-class PendingAppend:
+class SqliteAppend:
     """The events that one turn adds in one commit: one row of the journal."""
 
     __slots__ = ("ending", "events", "release", "row", "settle", "suspension", "turn")
@@ -48,7 +48,7 @@ class PendingAppend:
         self.release = False
 
 
-class PendingCall:
+class SqliteCall:
     """Any other write; it fails alone, without taking the group with it."""
 
     __slots__ = ("error", "future", "result", "run")
@@ -60,7 +60,7 @@ class PendingCall:
         self.error: BaseException | None = None
 
 
-Work = PendingAppend | PendingCall
+Work = SqliteAppend | SqliteCall
 
 
 class SqliteWriter:
@@ -77,9 +77,9 @@ class SqliteWriter:
         self._is_committing = False
         self._commit_seconds = 0.0
 
-    def start(self) -> None:
+    async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.is_full = not self._ballast.restore()
+        self.is_full = not await asyncio.to_thread(self._ballast.restore)
 
     async def flush(self) -> None:
         """Return when everything that was appended before is committed."""
@@ -106,7 +106,7 @@ class SqliteWriter:
         live.head.position = events[-1].position
         append = live.open_append
         if append is None or append.settle is not settle:
-            append = live.open_append = PendingAppend(live, settle, self._turns.take_row())
+            append = live.open_append = SqliteAppend(live, settle, self._turns.take_row())
             self._commit_soon()
             self._waiting.append(append)
         append.events.extend(events)
@@ -121,7 +121,7 @@ class SqliteWriter:
         """Call `run(connection)` in its order among the appends, and return its result after the commit."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._commit_soon()
-        self._waiting.append(PendingCall(run, future))
+        self._waiting.append(SqliteCall(run, future))
         return await future
 
     async def refuse_if_full(self) -> None:
@@ -146,7 +146,7 @@ class SqliteWriter:
             self._is_committing = False
             return
         for work in group:
-            if isinstance(work, PendingAppend):
+            if isinstance(work, SqliteAppend):
                 work.turn.open_append = None
         self._submit(group)
 
@@ -159,7 +159,7 @@ class SqliteWriter:
         began = time.perf_counter()
         error = self._commit_or_make_room(group, connection)
         self._commit_seconds = time.perf_counter() - began
-        # If the loop is closed, nobody is left to be told; what was committed is on disk.
+        # If the loop is closed, there is no writer to notify; the committed events are on disk.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._committed, group, error)
 
@@ -175,7 +175,7 @@ class SqliteWriter:
                 self._ballast.drop()
                 self._commit(group, connection)
             if self.must_erase:
-                # This does nothing while somebody is reading.
+                # This does nothing while another connection is reading.
                 self.must_erase = False
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except Exception as error:
@@ -190,7 +190,7 @@ class SqliteWriter:
         try:
             rows: list[tuple[int, int, int, bytes]] = []
             for work in group:
-                if isinstance(work, PendingAppend):
+                if isinstance(work, SqliteAppend):
                     rows.append((work.row, work.turn.number, work.events[-1].position, to_lines(work.events)))
                     if work.ending is not None:
                         _write_ending(connection, work.turn, work.events[-1], work.ending, self._keeps_outbox)
@@ -212,7 +212,7 @@ class SqliteWriter:
 
     def _committed(self, group: Sequence[Work], error: StoreError | None) -> None:
         self._is_committing = False
-        events = sum([len(work.events) for work in group if isinstance(work, PendingAppend)])
+        events = sum([len(work.events) for work in group if isinstance(work, SqliteAppend)])
         metrics.note_commit(events, self._commit_seconds)
         if error is not None:
             group = [*group, *self._waiting]
@@ -226,7 +226,7 @@ class SqliteWriter:
         if has_more and not must_make_way:
             self._commit_next()
         for work in group:
-            if isinstance(work, PendingAppend):
+            if isinstance(work, SqliteAppend):
                 self._publish(work)
             elif work.future.cancelled():
                 pass
@@ -239,13 +239,13 @@ class SqliteWriter:
 
     def _make_way(self) -> None:
         """Refuse all waiting appends but endings: on a full disk, the ballast's room is for endings."""
-        crowding = {work.turn for work in self._waiting if isinstance(work, PendingAppend) and work.ending is None}
-        refused = [work for work in self._waiting if isinstance(work, PendingAppend) and work.turn in crowding]
+        crowding = {work.turn for work in self._waiting if isinstance(work, SqliteAppend) and work.ending is None}
+        refused = [work for work in self._waiting if isinstance(work, SqliteAppend) and work.turn in crowding]
         self._waiting = [work for work in self._waiting if work not in refused]
         self._commit_next()
         self._take_back(refused, StoreFullError())
 
-    def _publish(self, append: PendingAppend) -> None:
+    def _publish(self, append: SqliteAppend) -> None:
         live, events, ending = append.turn, append.events, append.ending
         live.add_committed(append.row, events)
         if ending is not None:
@@ -271,18 +271,18 @@ class SqliteWriter:
     def _take_back(self, group: Sequence[Work], error: StoreError) -> None:
         """Undo a group of which nothing was committed, and report the error to its writers."""
         for work in group:
-            if isinstance(work, PendingAppend):
+            if isinstance(work, SqliteAppend):
                 work.turn.open_append = None
                 work.turn.head.position = work.turn.committed
                 work.turn.head.ended = False
         for work in group:
-            if isinstance(work, PendingAppend):
+            if isinstance(work, SqliteAppend):
                 work.settle(len(work.events), error)
             elif not work.future.cancelled():
                 work.future.set_exception(error)
 
 
-def _run_call(connection: sqlite3.Connection, call: PendingCall) -> None:
+def _run_call(connection: sqlite3.Connection, call: SqliteCall) -> None:
     connection.execute("SAVEPOINT call")
     try:
         call.result, call.error = call.run(connection), None
