@@ -1,7 +1,7 @@
-"""Every store there is, and how each is opened, lost and opened again.
+"""The store backends of the contract suites: how each store is opened, crashed and opened again.
 
-A `Place` is where a store keeps its data. It outlives the store objects that are opened in it, as a
-disk outlives processes.
+A `StoreBackend` holds the data of a store. It outlives the store objects that are opened on it, as a disk outlives
+processes.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -20,34 +20,34 @@ from turnwire.stores.sqlite import SqliteArchive, SqliteStore
 T = TypeVar("T")
 
 
-class Place(Protocol):
+class StoreBackend(Protocol):
     def __init__(self, folder: Path) -> None: ...
 
     async def open(self, **options: Any) -> Store: ...
 
     async def close(self) -> None:
-        """Closes whatever is still open here."""
+        """Close every store that is still open."""
         ...
 
     def crash(self) -> None:
-        """The process is gone: what was committed stays, nothing more is written, nobody is told."""
+        """Simulate the loss of the process: committed data stays, nothing more is written, nobody is notified."""
         ...
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
-        """What a reader that shares nothing with the open store finds, at this very moment."""
+        """Return the log that a reader sees at this moment which shares nothing with the open store."""
         ...
 
-    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        """What the open store answers at this very moment: for use inside a callback."""
+    def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        """Return what the open store answers at this moment: for use inside a callback."""
         ...
 
 
-class MemoryPlace:
+class MemoryBackend:
     def __init__(self, folder: Path) -> None:
-        self.world = MemoryTables()
+        self.tables = MemoryTables()
 
     async def open(self, **options: Any) -> Store:
-        return MemoryStore(self.world, **options)
+        return MemoryStore(self.tables, **options)
 
     async def close(self) -> None:
         pass
@@ -56,13 +56,13 @@ class MemoryPlace:
         pass
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
-        return _read_now(MemoryStore(self.world), turn_id)
+        return _read_now(MemoryStore(self.tables), turn_id)
 
-    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        return at_once(ask(store))
+    def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        return at_once(call(store))
 
 
-class SqlitePlace:
+class SqliteBackend:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._store: SqliteStore | None = None
@@ -81,13 +81,10 @@ class SqlitePlace:
     def crash(self) -> None:
         store, self._store = self._store, None
         assert store is not None
-        store._waiting.clear()
-        store._committed = lambda group, error: None  # type: ignore[method-assign]
-        store._writer._committed = store._committed
-        store._writer._groups.put(None)
-        store._writer._thread.join()
-        store._readers.close()
-        store._connection.close()
+        store._writer._waiting.clear()
+        store._writer._committed = lambda group, error: None  # type: ignore[method-assign]
+        store._threads.shutdown()
+        store.readers.shutdown()
         store._lock.release()
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
@@ -97,12 +94,12 @@ class SqlitePlace:
         finally:
             archive.close()
 
-    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        return at_once(ask(store))
+    def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        return at_once(call(store))
 
 
-class PostgresPlace:
-    """A database of the tests' own server. Other processes are other stores here, and may be open at once."""
+class PostgresBackend:
+    """A database on the tests' own server. Other processes are other stores on it, and may be open at once."""
 
     def __init__(self, folder: Path) -> None:
         self._databases = shared_databases()
@@ -123,33 +120,38 @@ class PostgresPlace:
         self._databases.give_back(self.database)
 
     def crash(self) -> None:
-        # Nobody is told, and nothing is written once the server has ended the connections.
+        # Nobody is notified, and nothing is written once the server has ended the connections.
         for store in self._stores:
-            for task in (store._writer._task, store._hub._task, store._hub._hints and store._hub._hints._task):
+            hints = store._notifier._hints
+            for task in (store._writer._task, store._notifier._task, hints and hints._task):
                 if task:
                     task.cancel()
-            store._connections.is_closed = True
+            store.connections.is_closed = True
         kill_backends(self.url)
         self._stores.clear()
-        # A lease outlives its process for a while, here as long as the test takes. It is over when the next one opens.
+        # A lease outlives its process for as long as the test takes; delete it before the next store opens.
         run_aside(execute(self.url, "DELETE FROM turnwire.worker"))
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
-        return self.now(PostgresStore(self.url), lambda store: store.read(turn_id, 0, 1_000_000))
+        return self.call_now(PostgresStore(self.url), lambda store: store.read(turn_id, 0, 1_000_000))
 
-    def now(self, store: Store, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        # The store cannot answer while its event loop stands still. It keeps nothing to itself, so another one can.
-        async def ask_another() -> T:
+    def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        # The store cannot answer while its event loop is blocked. It caches nothing, so another one can.
+        async def call_another() -> T:
             other = PostgresStore(self.url)
             try:
-                return await ask(other)
+                return await call(other)
             finally:
                 await other.close()
 
-        return run_aside(ask_another())
+        return run_aside(call_another())
 
 
-STORES: dict[str, type[Place]] = {"memory": MemoryPlace, "postgres": PostgresPlace, "sqlite": SqlitePlace}
+STORES: dict[str, type[StoreBackend]] = {
+    "memory": MemoryBackend,
+    "postgres": PostgresBackend,
+    "sqlite": SqliteBackend,
+}
 
 
 def _read_now(reader: LogReader, turn_id: str) -> list[LoggedEvent]:
@@ -157,13 +159,13 @@ def _read_now(reader: LogReader, turn_id: str) -> list[LoggedEvent]:
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits, without an event loop: for use inside a callback."""
+    """Return the result of a coroutine that never waits, without an event loop: for use inside a callback."""
     try:
         coroutine.send(None)
     except StopIteration as returned:
         return returned.value
     coroutine.close()
-    raise AssertionError("it waited")
+    raise AssertionError("the coroutine waited")
 
 
 _PARAMS = [
@@ -173,12 +175,23 @@ _PARAMS = [
 
 
 @pytest.fixture(params=_PARAMS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place: Place = request.param(tmp_path)
-    yield place
-    await place.close()
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreBackend]:
+    backend: StoreBackend = request.param(tmp_path)
+    yield backend
+    await backend.close()
 
 
 @pytest.fixture
-async def store(place: Place) -> Store:
-    return await place.open()
+async def store(backend: StoreBackend) -> Store:
+    return await backend.open()
+
+
+# The old names, for suites that are not renamed yet.
+Place = StoreBackend
+SqlitePlace = SqliteBackend
+PostgresPlace = PostgresBackend
+
+
+@pytest.fixture
+def place(backend: StoreBackend) -> StoreBackend:
+    return backend

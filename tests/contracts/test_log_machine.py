@@ -1,7 +1,7 @@
-"""Whatever happens in whatever order, a log is a log: a random walk over every store, against a plain model.
+"""A random walk over every store, compared with a plain model of logs.
 
-Turns are started, claimed, written and ended; readers come, go and come back; the process is lost and
-opened again; old logs are sealed and expired. After every step every reader has exactly what the model has.
+Turns are started, claimed, written and ended; readers come, go and come back; the process crashes and is opened again;
+old logs are sealed and expired. After every step, every reader has exactly the events of the model.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.contracts.stores import STORES, Place
-from tests.contracts.turns import BOUND, append, done, positions, started, types, whole_log
+from tests.contracts.stores import STORES, StoreBackend
+from tests.contracts.turns import BOUND, append, done, positions, queued_turns, started, types, whole_log
 from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.contracts import Store
+from turnwire.core.contracts import AppendRequest, Store
 from turnwire.core.errors import EventsGoneError, FencedError, PositionError, TurnEndedError
 from turnwire.core.events import TokenEvent
 from turnwire.core.follow import Follower
@@ -30,8 +30,8 @@ FAR_FUTURE = 2**45
 picks = st.integers(min_value=0, max_value=1_000)
 
 
-class Modelled:
-    """A turn as it must be."""
+class ModelTurn:
+    """The expected state of a turn."""
 
     def __init__(self, record: TurnRecord, log: list[LoggedEvent]) -> None:
         self.record = record
@@ -46,9 +46,9 @@ class Modelled:
 
 
 class Reader:
-    """Follows a turn; `seen` is kept when it comes back."""
+    """A follower of a turn; `seen` survives reconnecting."""
 
-    def __init__(self, turn: Modelled, after: int) -> None:
+    def __init__(self, turn: ModelTurn, after: int) -> None:
         self.turn = turn
         self.after = after
         self.seen: list[LoggedEvent] = []
@@ -80,16 +80,16 @@ class Reader:
 
 
 class LogMachine(RuleBasedStateMachine):
-    place_type: type[Place]
+    backend_type: type[StoreBackend]
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.loop = asyncio.new_event_loop()
-        self.place = self.place_type(Path(self.folder.name))
-        self.store = self.run(self.place.open())
+        self.backend = self.backend_type(Path(self.folder.name))
+        self.store = self.run(self.backend.open())
         self.worker = new_id()
-        self.turns: list[Modelled] = []
+        self.turns: list[ModelTurn] = []
         self.readers: list[Reader] = []
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -103,14 +103,14 @@ class LogMachine(RuleBasedStateMachine):
         async def close() -> None:
             for reader in self.readers:
                 reader.close()
-            await self.place.close()
+            await self.backend.close()
 
         self.run(close())
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
         self.folder.cleanup()
 
-    def refused(self, turn: Modelled, epoch: int, position: int) -> Exception | None:
+    def refused(self, turn: ModelTurn, epoch: int, position: int) -> Exception | None:
         try:
             self.run(append(self.store, turn.record.id, epoch, position, TokenEvent("wrong")))
         except (FencedError, PositionError, TurnEndedError) as error:
@@ -124,7 +124,7 @@ class LogMachine(RuleBasedStateMachine):
         record = self.run(started(self.store))
         log = self.run(whole_log(self.store, record.id))
         assert types(log) == ["session", "message"]
-        self.turns.append(Modelled(record, log))
+        self.turns.append(ModelTurn(record, log))
 
     @precondition(lambda self: self.turns)
     @rule(pick=picks)
@@ -141,7 +141,7 @@ class LogMachine(RuleBasedStateMachine):
         turn.epoch, turn.has_owner = claimed.epoch, True
 
     @property
-    def writable(self) -> list[Modelled]:
+    def writable(self) -> list[ModelTurn]:
         return [turn for turn in self.turns if turn.has_owner and not turn.has_ended]
 
     @precondition(lambda self: self.writable)
@@ -192,10 +192,10 @@ class LogMachine(RuleBasedStateMachine):
     # Readers
 
     @precondition(lambda self: self.turns)
-    @rule(pick=picks, place=picks)
-    def follow(self, pick: int, place: int) -> None:
+    @rule(pick=picks, position=picks)
+    def follow(self, pick: int, position: int) -> None:
         turn = self.turns[pick % len(self.turns)]
-        self.readers.append(Reader(turn, place % (len(turn.log) + 1)))
+        self.readers.append(Reader(turn, position % (len(turn.log) + 1)))
         self.reopen(self.readers[-1])
 
     @precondition(lambda self: self.readers)
@@ -220,7 +220,7 @@ class LogMachine(RuleBasedStateMachine):
             assert reader.after + len(reader.seen) + 1 < reader.turn.first_kept == reader.failure.first_kept
             self.readers.remove(reader)
 
-    # The process and its upkeep
+    # The process and its maintenance
 
     @precondition(lambda self: self.turns)
     @rule(pick=picks, in_flight=st.integers(0, 3), pause=st.booleans())
@@ -235,15 +235,15 @@ class LogMachine(RuleBasedStateMachine):
                 tokens = turn.tokens(in_flight)
                 events.extend(log_event(token, len(turn.log) + n, turn.epoch) for n, token in enumerate(tokens, 1))
                 for event in events:
-                    self.store.append(turn.record.id, turn.epoch, [event], lambda count, error: None)
+                    self.store.append(AppendRequest(turn.record.id, turn.epoch, [event], lambda count, error: None))
             if pause:
                 await asyncio.sleep(0)
-            self.place.crash()
-            self.store = await self.place.open()
+            self.backend.crash()
+            self.store = await self.backend.open()
 
         self.run(crash())
-        found = self.run(whole_log(self.store, turn.record.id, max(0, turn.first_kept - 1)))
-        survived = found[len(turn.log) - turn.first_kept + 1 :]
+        log = self.run(whole_log(self.store, turn.record.id, max(0, turn.first_kept - 1)))
+        survived = log[len(turn.log) - turn.first_kept + 1 :]
         assert survived == events[: len(survived)]
         turn.log += survived
         self.worker = new_id()
@@ -270,10 +270,10 @@ class LogMachine(RuleBasedStateMachine):
             if turn.has_ended and expire:
                 turn.first_kept = len(turn.log)
 
-    # What always holds
+    # Invariants
 
     @invariant()
-    def every_reader_has_an_exact_piece_of_the_log(self) -> None:
+    def readers_have_an_exact_slice_of_the_log(self) -> None:
         for reader in self.readers:
             self.run(reader.caught_up())
             start = reader.after
@@ -283,7 +283,7 @@ class LogMachine(RuleBasedStateMachine):
                 assert start + len(reader.seen) == len(reader.turn.log)
 
     @invariant()
-    def every_log_is_what_was_written(self) -> None:
+    def logs_equal_the_model(self) -> None:
         for turn in self.turns:
             log = self.run(whole_log(self.store, turn.record.id, turn.first_kept - 1, page=50))
             assert log == turn.log[turn.first_kept - 1 :]
@@ -293,15 +293,15 @@ class LogMachine(RuleBasedStateMachine):
             assert [logged.is_last for logged in turn.log] == [False] * (len(turn.log) - 1) + [turn.has_ended]
 
     @invariant()
-    def what_waits_is_what_nobody_has_claimed(self) -> None:
+    def queued_turns_are_the_unclaimed_ones(self) -> None:
         waiting = [turn.record.id for turn in self.turns if turn.epoch == 0]
-        assert [record.id for record in self.run(self.store.queued())] == waiting
+        assert [record.id for record in self.run(queued_turns(self.store))] == waiting
 
 
 def machine(name: str) -> Any:
-    walk = type(f"{name.title()}LogMachine", (LogMachine,), {"place_type": STORES[name]})
+    walk = type(f"{name.title()}LogMachine", (LogMachine,), {"backend_type": STORES[name]})
     case: Any = walk.TestCase
-    # A database that is asked over a socket takes longer to walk through.
+    # A walk over a database server takes longer.
     case.settings = settings(
         max_examples=12 if name == "postgres" else 50,
         stateful_step_count=50,

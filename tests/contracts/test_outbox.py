@@ -1,6 +1,6 @@
-"""What every store promises about ended turns that somebody outside is yet to be told of."""
+"""The contract of every store: the outbox of ended turns."""
 
-from tests.contracts.stores import Place
+from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, write
 from turnwire.core.contracts import Store
 from turnwire.core.turns import TurnRecord
@@ -12,57 +12,57 @@ async def due(store: Store, now: int = 1_000, until: int = MINUTE, limit: int = 
     return [(notice.record, notice.attempts) for notice in await store.take_due(now, until, limit)]
 
 
-async def test_a_turn_is_to_be_told_of_from_the_step_that_ends_it(place: Place) -> None:
-    store = await place.open(keeps_outbox=True)
+async def test_notice_is_due_from_the_commit_that_ends_the_turn(backend: StoreBackend) -> None:
+    store = await backend.open(keeps_outbox=True)
     record = await claimed(store)
     assert await due(store) == []
     await write(store, record, end="cancelled")
-    ((told, attempts),) = await due(store)
-    assert (told.id, told.outcome, told.phase, attempts) == (record.id, "cancelled", "ended", 0)
+    ((notified, attempts),) = await due(store)
+    assert (notified.id, notified.outcome, notified.phase, attempts) == (record.id, "cancelled", "ended", 0)
 
 
-async def test_who_takes_a_notice_has_it_alone_until_its_time_is_over(place: Place) -> None:
-    store = await place.open(keeps_outbox=True)
+async def test_taken_notice_is_hidden_until_its_time(backend: StoreBackend) -> None:
+    store = await backend.open(keeps_outbox=True)
     first, second = [(await ended(store)).id for _ in range(2)]
     assert [record.id for record, _ in await due(store, limit=1)] == [first]
     assert [record.id for record, _ in await due(store)] == [second]
     assert await due(store, now=MINUTE - 1) == []
-    # Whoever had them said nothing: they are for the next one, and nothing has failed that anybody knows of.
+    # The process that took them reported nothing, so they are due again without a failed attempt.
     assert [(record.id, attempts) for record, attempts in await due(store, now=MINUTE)] == [(first, 0), (second, 0)]
 
 
-async def test_a_notice_that_is_put_off_counts_the_attempt_and_one_that_is_dismissed_is_gone(place: Place) -> None:
-    store = await place.open(keeps_outbox=True)
+async def test_put_off_counts_the_attempt_and_dismiss_removes_the_notice(backend: StoreBackend) -> None:
+    store = await backend.open(keeps_outbox=True)
     first, second = [(await ended(store)).id for _ in range(2)]
     await due(store)
     await store.put_off(first, 5_000)
     await store.dismiss(second)
     assert await due(store, now=4_999) == []
-    ((told, attempts),) = await due(store, now=5_000)
-    assert (told.id, attempts) == (first, 1)
+    ((notified, attempts),) = await due(store, now=5_000)
+    assert (notified.id, attempts) == (first, 1)
     assert len(await due(store, now=2 * MINUTE)) == 1
     await store.dismiss("no-such-turn")
     await store.put_off("no-such-turn", 1)
 
 
-async def test_what_is_yet_to_be_told_outlives_a_crash(place: Place) -> None:
-    store = await place.open(keeps_outbox=True)
+async def test_notices_survive_a_crash(backend: StoreBackend) -> None:
+    store = await backend.open(keeps_outbox=True)
     record = await ended(store)
     await due(store)
-    place.crash()
-    # Also one that does not add to it any more tells what is in it.
-    store = await place.open()
-    assert [told.id for told, _ in await due(store, now=MINUTE)] == [record.id]
+    backend.crash()
+    # A store that adds no more notices still returns the old ones.
+    store = await backend.open()
+    assert [notified.id for notified, _ in await due(store, now=MINUTE)] == [record.id]
 
 
-async def test_a_turn_that_was_erased_is_nobody_s_news(place: Place) -> None:
-    store = await place.open(keeps_outbox=True)
-    one, other = await ended(store), await ended(store)
-    await store.delete_turn(one.principal, one.id)
+async def test_erased_turn_leaves_the_outbox(backend: StoreBackend) -> None:
+    store = await backend.open(keeps_outbox=True)
+    turn, other = await ended(store), await ended(store)
+    await store.delete_turn(turn.principal, turn.id)
     await store.delete_session(other.principal, other.session_id)
     assert await due(store) == []
 
 
-async def test_a_store_that_was_not_told_to_keeps_no_outbox(store: Store) -> None:
+async def test_store_without_keeps_outbox_has_no_notices(store: Store) -> None:
     await ended(store)
     assert await due(store) == []

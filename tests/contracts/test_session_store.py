@@ -1,22 +1,22 @@
-"""What every store promises about sessions."""
+"""The contract of every store: sessions."""
 
 import pytest
 
-from tests.contracts.stores import Place
+from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, new_session_id, start, started, write
 from turnwire.core.contracts import Store
 from turnwire.core.errors import SessionBusyError, SessionNotFoundError, TurnNotFoundError
 from turnwire.core.events import TokenEvent
 
 
-async def test_a_session_is_made_and_found(store: Store) -> None:
+async def test_created_session_is_found(store: Store) -> None:
     session, created = await store.ensure_session("ann", None, "Plans")
     assert created
     assert (session.principal, session.title, session.turn_count) == ("ann", "Plans", 0)
     assert await store.find_session("ann", session.id) == session
 
 
-async def test_a_session_with_an_external_id_is_made_once(store: Store) -> None:
+async def test_session_with_an_external_id_is_created_once(store: Store) -> None:
     session, created = await store.ensure_session("ann", "chat-1", None)
     again, created_again = await store.ensure_session("ann", "chat-1", "another title")
     assert (created, created_again) == (True, False)
@@ -24,7 +24,7 @@ async def test_a_session_with_an_external_id_is_made_once(store: Store) -> None:
     assert await store.find_session("ann", "chat-1") == session
 
 
-async def test_a_session_belongs_to_its_principal(store: Store) -> None:
+async def test_session_of_another_principal_is_not_found(store: Store) -> None:
     anns, _ = await store.ensure_session("ann", "chat-1", "Ann's")
     bobs, created = await store.ensure_session("bob", "chat-1", "Bob's")
     assert created
@@ -42,7 +42,7 @@ async def test_a_session_belongs_to_its_principal(store: Store) -> None:
     assert (await store.find_session("ann", anns.id)).title == "Ann's"
 
 
-async def test_an_unknown_session_is_not_found(store: Store) -> None:
+async def test_unknown_session_is_not_found(store: Store) -> None:
     with pytest.raises(SessionNotFoundError):
         await store.find_session("ann", "nothing")
     with pytest.raises(SessionNotFoundError):
@@ -50,7 +50,7 @@ async def test_an_unknown_session_is_not_found(store: Store) -> None:
     assert await store.next_turn("nothing", None) is None
 
 
-async def test_the_first_message_names_a_session_that_has_no_title(store: Store) -> None:
+async def test_first_message_becomes_the_title_of_an_untitled_session(store: Store) -> None:
     unnamed = await new_session_id(store)
     named, _ = await store.ensure_session("ann", None, "Plans")
     for message in ("where is\nthe station?", "and the bus?"):
@@ -60,7 +60,7 @@ async def test_the_first_message_names_a_session_that_has_no_title(store: Store)
     assert (await store.find_session("ann", named.id)).title == "Plans"
 
 
-async def test_a_session_counts_its_turns(store: Store) -> None:
+async def test_session_counts_its_turns(store: Store) -> None:
     session_id = await new_session_id(store)
     await ended(store, session_id=session_id)
     await started(store, session_id=session_id)
@@ -68,7 +68,7 @@ async def test_a_session_counts_its_turns(store: Store) -> None:
     assert (await store.find_session("ann", session_id)).turn_count == 2
 
 
-async def test_a_new_turn_brings_its_session_to_the_front(store: Store) -> None:
+async def test_new_turn_moves_its_session_to_the_front(store: Store) -> None:
     first, second = await new_session_id(store), await new_session_id(store)
     created_at = (await store.find_session("ann", first)).updated_at
     record = await started(store, session_id=first)
@@ -91,7 +91,7 @@ async def test_sessions_are_paged_without_gap_or_repetition(store: Store) -> Non
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("term", "titles"),
     [
         ("harbour", ["The Harbour, 100%_sure\\", "lighthouse überfahrt"]),
         ("HARBOUR", ["The Harbour, 100%_sure\\", "lighthouse überfahrt"]),
@@ -102,14 +102,14 @@ async def test_sessions_are_paged_without_gap_or_repetition(store: Store) -> Non
         ("nowhere", []),
     ],
 )
-async def test_a_search_looks_in_titles_messages_and_answers(store: Store, wanted: str, found: list[str]) -> None:
+async def test_search_looks_in_titles_messages_and_answers(store: Store, term: str, titles: list[str]) -> None:
     await store.ensure_session("ann", None, "The Harbour, 100%_sure\\")
     await ended(store, TokenEvent("Three fer"), TokenEvent("ries from the harbour"), message="lighthouse überfahrt")
     await ended(store, TokenEvent("100% very sure"), message="something else")
-    assert sorted(session.title or "" for session in await store.list_sessions("ann", search=wanted)) == found
+    assert sorted(session.title or "" for session in await store.list_sessions("ann", search=term)) == titles
 
 
-async def test_a_session_can_be_renamed_by_either_id(store: Store) -> None:
+async def test_session_can_be_renamed_by_either_id(store: Store) -> None:
     session, _ = await store.ensure_session("ann", "chat-1", None)
     assert (await store.rename_session("ann", session.id, "First")).title == "First"
     assert (await store.rename_session("ann", "chat-1", "Second")).title == "Second"
@@ -117,7 +117,7 @@ async def test_a_session_can_be_renamed_by_either_id(store: Store) -> None:
     assert (await store.find_session("ann", session.id)).title == "Second"
 
 
-async def test_a_deleted_session_takes_its_turns_and_logs_with_it(store: Store) -> None:
+async def test_deleted_session_loses_its_turns_and_logs(store: Store) -> None:
     session, _ = await store.ensure_session("ann", "chat-1", None)
     sealed = await ended(store, session_id=session.id)
     await store.maintain(expire_before=0)
@@ -138,12 +138,12 @@ async def test_a_deleted_session_takes_its_turns_and_logs_with_it(store: Store) 
     assert [record.id for record in await store.list_turns("ann")] == [other.id]
     await store.maintain(expire_before=0)
     assert len(await store.read(other.id, 0, 10)) == other.last_position
-    _, made_anew = await store.ensure_session("ann", "chat-1", None)
-    assert made_anew
+    _, created = await store.ensure_session("ann", "chat-1", None)
+    assert created
     assert (await start(store, key="k", external_id="mine", fingerprint="another")).created
 
 
-async def test_a_session_with_an_unfinished_turn_is_not_deleted(store: Store) -> None:
+async def test_session_with_an_unfinished_turn_is_not_deleted(store: Store) -> None:
     record = await claimed(store)
     with pytest.raises(SessionBusyError):
         await store.delete_session("ann", record.session_id)
@@ -152,13 +152,13 @@ async def test_a_session_with_an_unfinished_turn_is_not_deleted(store: Store) ->
     assert await store.list_sessions("ann") == []
 
 
-async def test_sessions_survive_a_crash(place: Place) -> None:
-    store = await place.open()
+async def test_sessions_survive_a_crash(backend: StoreBackend) -> None:
+    store = await backend.open()
     session, _ = await store.ensure_session("ann", "chat-1", "Plans")
     deleted, _ = await store.ensure_session("ann", None, "Gone")
     await ended(store, session_id=session.id)
     await store.delete_session("ann", deleted.id)
     before = await store.find_session("ann", session.id)
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     assert await store.list_sessions("ann") == [before]

@@ -1,4 +1,4 @@
-"""What every store promises about turns and their logs."""
+"""The contract of every store: turns and their logs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.contracts import checks
-from tests.contracts.stores import Place
+from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import (
     BOUND,
     append,
@@ -16,6 +16,7 @@ from tests.contracts.turns import (
     followed,
     new_session_id,
     positions,
+    queued_turns,
     seized,
     start,
     started,
@@ -25,7 +26,7 @@ from tests.contracts.turns import (
     write,
 )
 from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Admission, Store
+from turnwire.core.contracts import Admission, AppendRequest, Store
 from turnwire.core.errors import (
     EventsGoneError,
     FencedError,
@@ -54,14 +55,14 @@ class Clock:
 # Order
 
 
-async def test_a_log_begins_when_the_turn_is_accepted(store: Store) -> None:
+async def test_log_begins_with_session_and_message_when_accepted(store: Store) -> None:
     record = await started(store, message="how are you?")
     first, second = await whole_log(store, record.id)
     assert first.event == SessionEvent(record.session_id, record.id, "echo")
     assert second.event == MessageEvent("how are you?", "ann", "http")
 
 
-async def test_a_log_has_no_gap_and_no_duplicate(store: Store) -> None:
+async def test_log_has_no_gap_and_no_duplicate(store: Store) -> None:
     pieces = [f"piece {number} " for number in range(700)]
     record = await ended(store, *map(TokenEvent, pieces))
     log = await whole_log(store, record.id, page=64)
@@ -70,7 +71,7 @@ async def test_a_log_has_no_gap_and_no_duplicate(store: Store) -> None:
     assert types(log)[-1] == "done"
 
 
-async def test_what_is_read_is_what_was_written(store: Store) -> None:
+async def test_read_returns_the_events_as_written(store: Store) -> None:
     record = await claimed(store)
     written = await append(
         store,
@@ -113,7 +114,7 @@ async def test_following_can_be_resumed_at_every_position_of_a_running_turn(stor
         assert await reader == log[after:]
 
 
-async def test_a_queued_turn_is_followed_from_its_acceptance_to_its_end(store: Store) -> None:
+async def test_queued_turn_is_followed_from_its_acceptance_to_its_end(store: Store) -> None:
     record = await started(store)
     assert positions(await followed(store, record.id, count=2)) == [1, 2]
     reader = asyncio.create_task(followed(store, record.id))
@@ -122,7 +123,7 @@ async def test_a_queued_turn_is_followed_from_its_acceptance_to_its_end(store: S
     assert types(await reader) == ["session", "message", "token", "done"]
 
 
-async def test_an_unknown_turn_is_not_found(store: Store) -> None:
+async def test_unknown_turn_is_not_found(store: Store) -> None:
     with pytest.raises(TurnNotFoundError):
         await followed(store, UNKNOWN)
     with pytest.raises(TurnNotFoundError):
@@ -135,11 +136,11 @@ async def test_an_unknown_turn_is_not_found(store: Store) -> None:
         await store.find_turn("ann", UNKNOWN)
 
 
-async def test_turns_do_not_mix(store: Store) -> None:
+async def test_events_of_concurrent_turns_do_not_mix(store: Store) -> None:
     records = [await claimed(store) for _ in range(5)]
     for position in range(3, 9):
-        hand_overs = (append(store, r.id, r.epoch, position, TokenEvent(f"{r.id} {position}")) for r in records)
-        await asyncio.gather(*hand_overs)
+        appends = (append(store, r.id, r.epoch, position, TokenEvent(f"{r.id} {position}")) for r in records)
+        await asyncio.gather(*appends)
     for record in records:
         log = await whole_log(store, record.id)
         assert positions(log) == list(range(1, 9))
@@ -149,7 +150,7 @@ async def test_turns_do_not_mix(store: Store) -> None:
 # Watching
 
 
-async def test_a_watcher_is_woken_by_every_commit_until_it_leaves(store: Store) -> None:
+async def test_watcher_is_woken_by_every_commit_until_it_is_removed(store: Store) -> None:
     record = await claimed(store)
     woken: list[list[int]] = []
     unwatch = store.watch(record.id, lambda events: woken.append(positions(events)))
@@ -158,25 +159,25 @@ async def test_a_watcher_is_woken_by_every_commit_until_it_leaves(store: Store) 
     unwatch()
     await append(store, record.id, record.epoch, 6, TokenEvent("d"))
     assert woken == [[3], [4, 5]]
-    unwatch()  # Leaving twice is leaving once.
+    unwatch()  # A second call does nothing.
 
 
-async def test_a_watcher_may_leave_while_it_is_woken(store: Store) -> None:
+async def test_watcher_may_be_removed_while_it_is_woken(store: Store) -> None:
     record = await claimed(store)
     woken: list[str] = []
 
-    def leave(events: Sequence[LoggedEvent]) -> None:
-        woken.append("leaver")
+    def remove(events: Sequence[LoggedEvent]) -> None:
+        woken.append("removed")
         unwatch()
 
-    unwatch = store.watch(record.id, leave)
-    store.watch(record.id, lambda events: woken.append("stayer"))
+    unwatch = store.watch(record.id, remove)
+    store.watch(record.id, lambda events: woken.append("other"))
     await append(store, record.id, record.epoch, 3, TokenEvent("a"))
     await append(store, record.id, record.epoch, 4, TokenEvent("b"))
-    assert woken == ["leaver", "stayer", "stayer"]
+    assert woken == ["removed", "other", "other"]
 
 
-async def test_a_watcher_that_fails_harms_nobody_else(store: Store) -> None:
+async def test_failing_watcher_does_not_affect_others(store: Store) -> None:
     record = await claimed(store)
     woken: list[int] = []
 
@@ -189,7 +190,7 @@ async def test_a_watcher_that_fails_harms_nobody_else(store: Store) -> None:
     assert woken == [3]
 
 
-async def test_a_session_s_watcher_is_woken_by_a_new_turn(store: Store) -> None:
+async def test_session_watcher_is_woken_by_a_new_turn(store: Store) -> None:
     session_id = await new_session_id(store)
     woken = 0
 
@@ -204,26 +205,26 @@ async def test_a_session_s_watcher_is_woken_by_a_new_turn(store: Store) -> None:
     assert (await store.next_turn(session_id, None)) == await store.find_turn("ann", record.id)
 
 
-async def test_nothing_is_told_before_it_is_committed(place: Place, store: Store) -> None:
-    await checks.check_nothing_is_told_before_it_is_committed(place, store)
+async def test_no_event_is_published_before_its_commit(backend: StoreBackend, store: Store) -> None:
+    await checks.check_no_event_is_published_before_its_commit(backend, store)
 
 
 # Writing
 
 
-async def test_a_writer_that_was_taken_over_is_fenced(store: Store) -> None:
-    await checks.check_a_writer_that_was_taken_over_is_fenced(store)
+async def test_append_with_old_epoch_is_refused(store: Store) -> None:
+    await checks.check_append_with_old_epoch_is_refused(store)
 
 
-async def test_a_position_is_written_once(store: Store) -> None:
-    await checks.check_a_position_is_written_once(store)
+async def test_append_at_a_wrong_position_is_refused(store: Store) -> None:
+    await checks.check_append_at_a_wrong_position_is_refused(store)
 
 
-async def test_a_log_ends_once(store: Store) -> None:
-    await checks.check_a_log_ends_once(store)
+async def test_append_after_the_end_is_refused(store: Store) -> None:
+    await checks.check_append_after_the_end_is_refused(store)
 
 
-async def test_what_was_under_way_at_a_takeover_is_before_the_new_owner(store: Store) -> None:
+async def test_append_in_flight_at_a_takeover_comes_before_the_new_owner(store: Store) -> None:
     zombie = await claimed(store, "zombie")
     in_flight = asyncio.create_task(append(store, zombie.id, zombie.epoch, 3, TokenEvent("in flight")))
     await asyncio.sleep(0)
@@ -234,7 +235,7 @@ async def test_what_was_under_way_at_a_takeover_is_before_the_new_owner(store: S
     assert texts(await whole_log(store, zombie.id)) == ["in flight", "next"]
 
 
-async def test_a_fenced_writer_cannot_end_the_turn(store: Store) -> None:
+async def test_fenced_writer_cannot_end_the_turn(store: Store) -> None:
     zombie = await claimed(store, "zombie")
     owner = await seized(store, zombie, "owner")
     with pytest.raises(FencedError):
@@ -243,7 +244,7 @@ async def test_a_fenced_writer_cannot_end_the_turn(store: Store) -> None:
     await append(store, owner.id, owner.epoch, 3, done(owner), end=True)
 
 
-async def test_an_epoch_that_was_never_given_is_fenced(store: Store) -> None:
+async def test_append_with_unknown_epoch_is_refused(store: Store) -> None:
     record = await claimed(store)
     with pytest.raises(FencedError):
         await append(store, record.id, record.epoch + 1, 3, TokenEvent("from the future"))
@@ -252,7 +253,7 @@ async def test_an_epoch_that_was_never_given_is_fenced(store: Store) -> None:
         await append(store, queued.id, 1, 3, TokenEvent("without a claim"))
 
 
-async def test_an_ended_turn_cannot_be_claimed(store: Store) -> None:
+async def test_ended_turn_cannot_be_claimed(store: Store) -> None:
     record = await ended(store)
     with pytest.raises(TurnEndedError):
         await store.claim(record.id, "worker")
@@ -261,7 +262,7 @@ async def test_an_ended_turn_cannot_be_claimed(store: Store) -> None:
         await store.claim(record.id, "worker")
 
 
-async def test_a_late_event_is_refused_also_when_its_turn_is_sealed_or_deleted(store: Store) -> None:
+async def test_append_to_a_sealed_or_deleted_turn_is_refused(store: Store) -> None:
     record = await ended(store)
     after_end = record.last_position + 1
     await store.maintain(expire_before=0)
@@ -272,7 +273,7 @@ async def test_a_late_event_is_refused_also_when_its_turn_is_sealed_or_deleted(s
         await append(store, record.id, record.epoch, after_end, TokenEvent("very late"))
 
 
-async def test_a_claim_says_who_runs_the_turn_and_where_it_stands(store: Store) -> None:
+async def test_claim_returns_worker_epoch_and_position(store: Store) -> None:
     record = await claimed(store, "first")
     assert (record.phase, record.worker, record.epoch, record.last_position) == ("running", "first", 1, 2)
     await write(store, record, TokenEvent("a"))
@@ -282,7 +283,7 @@ async def test_a_claim_says_who_runs_the_turn_and_where_it_stands(store: Store) 
     assert await store.find_turn("ann", record.id) == again
 
 
-async def test_the_end_closes_the_turn_in_the_same_step(store: Store) -> None:
+async def test_ending_sets_phase_outcome_and_state_with_the_last_event(store: Store) -> None:
     record = await claimed(store)
     assert await store.turn_state(record.id) is None
     await write(store, record, TokenEvent("an answer"), UsageEvent(output_tokens=2), end="completed")
@@ -296,7 +297,7 @@ async def test_the_end_closes_the_turn_in_the_same_step(store: Store) -> None:
     assert await store.turn_state(record.id) == fold.state()
 
 
-async def test_a_gatherer_is_called_once_and_not_at_once(store: Store) -> None:
+async def test_before_commit_callback_is_called_once_and_not_immediately(store: Store) -> None:
     calls: list[int] = []
     called = asyncio.Event()
 
@@ -313,19 +314,19 @@ async def test_a_gatherer_is_called_once_and_not_at_once(store: Store) -> None:
     assert calls == [1]
 
 
-async def test_what_is_gathered_is_committed(store: Store) -> None:
+async def test_events_appended_before_commit_are_committed(store: Store) -> None:
     record = await claimed(store)
     settled: list[tuple[int, object]] = []
     events = [log_event(TokenEvent(str(position)), position, record.epoch) for position in (3, 4)]
-    told = asyncio.Event()
+    has_settled = asyncio.Event()
 
     def settle(count: int, error: object) -> None:
         settled.append((count, error))
-        told.set()
+        has_settled.set()
 
-    store.before_commit(lambda: store.append(record.id, record.epoch, events, settle))
+    store.before_commit(lambda: store.append(AppendRequest(record.id, record.epoch, events, settle)))
     async with asyncio.timeout(BOUND):
-        await told.wait()
+        await has_settled.wait()
     assert settled == [(2, None)]
     assert positions(await whole_log(store, record.id)) == [1, 2, 3, 4]
 
@@ -333,7 +334,7 @@ async def test_what_is_gathered_is_committed(store: Store) -> None:
 # Starting
 
 
-async def test_the_same_key_joins_the_same_turn(store: Store) -> None:
+async def test_start_with_the_same_key_joins_the_turn(store: Store) -> None:
     session_id = await new_session_id(store)
     first = await start(store, session_id=session_id, key="k", fingerprint="f")
     again = await start(store, session_id=session_id, key="k", fingerprint="f")
@@ -342,7 +343,7 @@ async def test_the_same_key_joins_the_same_turn(store: Store) -> None:
     assert len(await store.list_turns("ann")) == 1
 
 
-async def test_a_joined_turn_is_told_as_it_stands_now(store: Store) -> None:
+async def test_repeated_start_returns_the_current_record(store: Store) -> None:
     session_id = await new_session_id(store)
     record = await claimed(store, session_id=session_id, key="k")
     await write(store, record, TokenEvent("a"))
@@ -355,7 +356,7 @@ async def test_a_joined_turn_is_told_as_it_stands_now(store: Store) -> None:
         await store.maintain(expire_before=0)
 
 
-async def test_the_same_key_with_another_request_is_a_conflict(store: Store) -> None:
+async def test_start_with_the_same_key_and_another_request_is_a_conflict(store: Store) -> None:
     session_id = await new_session_id(store)
     await start(store, session_id=session_id, key="k", fingerprint="f")
     with pytest.raises(IdempotencyConflictError):
@@ -366,7 +367,7 @@ async def test_the_same_key_with_another_request_is_a_conflict(store: Store) -> 
     assert len(await store.list_turns("ann")) == 2
 
 
-async def test_the_same_external_id_joins_the_same_turn(store: Store) -> None:
+async def test_start_with_the_same_external_id_joins_the_turn(store: Store) -> None:
     session_id = await new_session_id(store)
     first = await start(store, session_id=session_id, external_id="mine")
     again = await start(store, session_id=session_id, external_id="mine", key="another")
@@ -382,14 +383,14 @@ async def test_keys_and_external_ids_of_two_principals_are_separate(store: Store
     assert (await store.find_turn("bob", "mine")).id == bobs.record.id
 
 
-async def test_starting_twice_at_once_starts_once(store: Store) -> None:
+async def test_concurrent_starts_with_the_same_key_start_once(store: Store) -> None:
     session_id = await new_session_id(store)
-    both = await asyncio.gather(*(start(store, session_id=session_id, key="k") for _ in range(5)))
-    assert sorted(accepted.created for accepted in both) == [False] * 4 + [True]
-    assert len({accepted.record.id for accepted in both}) == 1
+    results = await asyncio.gather(*(start(store, session_id=session_id, key="k") for _ in range(5)))
+    assert sorted(accepted.created for accepted in results) == [False] * 4 + [True]
+    assert len({accepted.record.id for accepted in results}) == 1
 
 
-async def test_a_repeated_start_is_joined_also_when_the_session_is_busy(store: Store) -> None:
+async def test_repeated_start_in_a_busy_session_joins_the_turn(store: Store) -> None:
     session_id = await new_session_id(store)
     strict = Admission(on_busy="reject", max_unfinished=1)
     first = await start(store, session_id=session_id, key="k", admission=strict)
@@ -397,21 +398,21 @@ async def test_a_repeated_start_is_joined_also_when_the_session_is_busy(store: S
     assert again.record.id == first.record.id
 
 
-async def test_a_start_whose_caller_is_gone_leaves_a_whole_turn_or_none(store: Store) -> None:
+async def test_cancelled_start_leaves_a_whole_turn_or_none(store: Store) -> None:
     session_id = await new_session_id(store)
     starting = asyncio.create_task(start(store, session_id=session_id))
     await asyncio.sleep(0)
     starting.cancel()
     await asyncio.wait([starting])
-    await ended(store)  # Whatever was handed over before is committed now.
+    await ended(store)  # Everything that was appended before is committed now.
     await store.maintain(expire_before=0)
     for record in await store.list_turns("ann", session_id=session_id):
-        assert [waiting.id for waiting in await store.queued()] == [record.id]
+        assert [waiting.id for waiting in await queued_turns(store)] == [record.id]
         assert positions(await whole_log(store, record.id)) == [1, 2]
         await write(store, await store.claim(record.id, "worker"), end="completed")
 
 
-async def test_a_busy_session_can_refuse(store: Store) -> None:
+async def test_start_in_a_busy_session_with_reject_is_refused(store: Store) -> None:
     session_id = await new_session_id(store)
     strict = Admission(on_busy="reject")
     first = await claimed(store, session_id=session_id, admission=strict)
@@ -421,7 +422,7 @@ async def test_a_busy_session_can_refuse(store: Store) -> None:
     assert (await start(store, session_id=session_id, admission=strict)).created
 
 
-async def test_a_session_s_queue_has_a_bound(store: Store) -> None:
+async def test_start_beyond_max_queued_is_refused(store: Store) -> None:
     session_id = await new_session_id(store)
     bounded = Admission(max_queued=2)
     await claimed(store, session_id=session_id, admission=bounded)
@@ -433,7 +434,7 @@ async def test_a_session_s_queue_has_a_bound(store: Store) -> None:
     assert (await start(store, session_id=session_id, admission=interrupting)).created
 
 
-async def test_a_principal_s_unfinished_turns_have_a_bound(store: Store) -> None:
+async def test_start_beyond_max_unfinished_is_refused(store: Store) -> None:
     bounded = Admission(max_unfinished=2)
     first = await claimed(store, admission=bounded)
     await start(store, admission=bounded)
@@ -444,7 +445,7 @@ async def test_a_principal_s_unfinished_turns_have_a_bound(store: Store) -> None
     assert (await start(store, admission=bounded)).created
 
 
-async def test_a_refused_start_writes_nothing(store: Store) -> None:
+async def test_refused_start_writes_nothing(store: Store) -> None:
     session_id = await new_session_id(store)
     await start(store, session_id=session_id)
     before = await store.find_session("ann", session_id)
@@ -467,7 +468,7 @@ async def test_turns_are_listed_newest_last_and_limited(store: Store) -> None:
     assert [record.id for record in await store.list_turns("ann", session_id=session_id, limit=2)] == ids[2:]
 
 
-async def test_turns_of_a_session_are_walked_in_order(store: Store) -> None:
+async def test_next_turn_walks_a_session_in_order(store: Store) -> None:
     session_id = await new_session_id(store)
     ids = [(await started(store, session_id=session_id)).id for _ in range(3)]
     await started(store)
@@ -477,7 +478,7 @@ async def test_turns_of_a_session_are_walked_in_order(store: Store) -> None:
     assert walked == ids
 
 
-async def test_a_turn_belongs_to_its_principal(store: Store) -> None:
+async def test_turn_of_another_principal_is_not_found(store: Store) -> None:
     record = await ended(store, principal="ann", external_id="mine")
     for name in (record.id, "mine"):
         with pytest.raises(TurnNotFoundError):
@@ -491,7 +492,7 @@ async def test_a_turn_belongs_to_its_principal(store: Store) -> None:
         await store.find_turn("bob", record.id)
 
 
-async def test_an_external_id_may_look_like_the_id_of_somebody_s_turn(store: Store) -> None:
+async def test_external_id_equal_to_the_id_of_another_turn_is_separate(store: Store) -> None:
     anns = await started(store, principal="ann")
     bobs = await started(store, principal="bob", external_id=anns.id)
     assert (await store.find_turn("bob", anns.id)).id == bobs.id
@@ -501,7 +502,7 @@ async def test_an_external_id_may_look_like_the_id_of_somebody_s_turn(store: Sto
 # History
 
 
-async def test_the_history_is_the_chain_of_ended_turns_oldest_first(store: Store) -> None:
+async def test_history_returns_the_chain_of_ended_turns_oldest_first(store: Store) -> None:
     session_id = await new_session_id(store)
     for message in ("one", "two", "three"):
         await ended(store, session_id=session_id, message=message)
@@ -511,7 +512,7 @@ async def test_the_history_is_the_chain_of_ended_turns_oldest_first(store: Store
     assert await store.history((await store.list_turns("ann"))[0].id, 50) == []
 
 
-async def test_a_turn_may_continue_an_earlier_one(store: Store) -> None:
+async def test_turn_may_continue_an_earlier_one(store: Store) -> None:
     session_id = await new_session_id(store)
     first = await ended(store, session_id=session_id, message="one")
     await ended(store, session_id=session_id, message="two")
@@ -521,7 +522,7 @@ async def test_a_turn_may_continue_an_earlier_one(store: Store) -> None:
     assert [state.message for state in await store.history(current.id, 50)] == ["one", "two again"]
 
 
-async def test_the_history_outlives_the_events(store: Store) -> None:
+async def test_history_is_kept_when_the_events_expire(store: Store) -> None:
     session_id = await new_session_id(store)
     await ended(store, TokenEvent("the answer"), session_id=session_id)
     await store.maintain(expire_before=FAR_FUTURE)
@@ -529,7 +530,7 @@ async def test_the_history_outlives_the_events(store: Store) -> None:
     assert [state.text for state in await store.history(current.id, 50)] == ["the answer"]
 
 
-async def test_a_turn_without_an_end_is_no_history(store: Store) -> None:
+async def test_history_leaves_out_unfinished_turns(store: Store) -> None:
     session_id = await new_session_id(store)
     await ended(store, session_id=session_id, message="one")
     await claimed(store, session_id=session_id, message="two")
@@ -541,8 +542,8 @@ async def test_a_turn_without_an_end_is_no_history(store: Store) -> None:
 # Crashes and leases
 
 
-async def test_nothing_committed_is_lost_in_a_crash(place: Place) -> None:
-    store = await place.open()
+async def test_committed_events_survive_a_crash(backend: StoreBackend) -> None:
+    store = await backend.open()
     over = await ended(store, TokenEvent("whole"), key="k")
     sealed = await ended(store, TokenEvent("sealed"))
     await store.maintain(expire_before=0)
@@ -551,21 +552,21 @@ async def test_nothing_committed_is_lost_in_a_crash(place: Place) -> None:
     queued = await started(store, message="waiting")
     logs = {record.id: await whole_log(store, record.id) for record in (over, sealed, running, queued)}
     records = await store.list_turns("ann")
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     assert {turn_id: await whole_log(store, turn_id) for turn_id in logs} == logs
     assert await store.list_turns("ann") == records
     assert not (await start(store, session_id=over.session_id, key="k")).created
 
 
-async def test_running_turns_of_a_dead_worker_are_taken_over_once(place: Place) -> None:
-    store = await place.open()
+async def test_running_turns_of_a_dead_worker_are_taken_over_once(backend: StoreBackend) -> None:
+    store = await backend.open()
     running = await claimed(store, "dead")
     await write(store, running, TokenEvent("half"))
     await ended(store)
     await started(store)
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     await store.renew("alive")
     (taken,) = await store.take_over("alive")
     assert (taken.id, taken.worker, taken.epoch, taken.last_position) == (running.id, "alive", running.epoch + 1, 3)
@@ -576,13 +577,13 @@ async def test_running_turns_of_a_dead_worker_are_taken_over_once(place: Place) 
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-async def test_an_ended_turn_stays_ended_after_a_crash(place: Place, sealed: bool) -> None:
-    store = await place.open()
+async def test_ended_turn_stays_ended_after_a_crash(backend: StoreBackend, sealed: bool) -> None:
+    store = await backend.open()
     record = await ended(store)
     if sealed:
         await store.maintain(expire_before=0)
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     assert await store.find_turn("ann", record.id) == record
     assert await store.take_over("worker") == []
     with pytest.raises(TurnEndedError):
@@ -591,31 +592,31 @@ async def test_an_ended_turn_stays_ended_after_a_crash(place: Place, sealed: boo
         await append(store, record.id, record.epoch, record.last_position + 1, TokenEvent("late"))
 
 
-async def test_an_epoch_is_never_given_twice(place: Place) -> None:
-    store = await place.open()
+async def test_epoch_grows_across_crashes(backend: StoreBackend) -> None:
+    store = await backend.open()
     record = await started(store)
     for epoch in range(1, 4):
         assert (await store.claim(record.id, "worker")).epoch == epoch
-        place.crash()
-        store = await place.open()
+        backend.crash()
+        store = await backend.open()
 
 
-async def test_queued_turns_are_still_queued_after_a_crash_in_their_order(place: Place) -> None:
-    store = await place.open()
+async def test_queued_turns_keep_their_order_after_a_crash(backend: StoreBackend) -> None:
+    store = await backend.open()
     session_id = await new_session_id(store)
     ids = [(await started(store, session_id=session_id, message=message)).id for message in "abc"]
     await claimed(store)
-    place.crash()
-    store = await place.open()
-    waiting = await store.queued()
+    backend.crash()
+    store = await backend.open()
+    waiting = await queued_turns(store)
     assert [(record.id, record.message, record.phase) for record in waiting] == [
         (turn_id, message, "queued") for turn_id, message in zip(ids, "abc", strict=True)
     ]
 
 
-async def test_a_lease_protects_a_worker_s_turns_until_it_runs_out(place: Place) -> None:
+async def test_lease_protects_turns_until_it_expires(backend: StoreBackend) -> None:
     clock = Clock()
-    store = await place.open(lease=10, clock=clock)
+    store = await backend.open(lease=10, clock=clock)
     record = await claimed(store, "slow")
     await store.renew("eager")
     assert await store.take_over("eager") == []
@@ -630,9 +631,9 @@ async def test_a_lease_protects_a_worker_s_turns_until_it_runs_out(place: Place)
     await write(store, taken, TokenEvent("taken over"), end="interrupted")
 
 
-async def test_a_turn_that_ends_meanwhile_does_not_stop_a_takeover(place: Place) -> None:
+async def test_takeover_skips_turns_that_end_meanwhile(backend: StoreBackend) -> None:
     clock = Clock()
-    store = await place.open(lease=10, clock=clock)
+    store = await backend.open(lease=10, clock=clock)
     records = [await claimed(store, "slow") for _ in range(3)]
     clock.now += 11
     ending = [asyncio.create_task(write(store, record, end="completed")) for record in records[1:]]
@@ -641,13 +642,13 @@ async def test_a_turn_that_ends_meanwhile_does_not_stop_a_takeover(place: Place)
         results = await asyncio.gather(*ending, return_exceptions=True)
     assert records[0].id in [record.id for record in taken]
     for record, result in zip(records[1:], results, strict=True):
-        assert (record.id in [one.id for one in taken]) == isinstance(result, FencedError)
+        assert (record.id in [turn.id for turn in taken]) == isinstance(result, FencedError)
 
 
 # Retention
 
 
-async def test_sealing_changes_nothing_that_can_be_read(store: Store) -> None:
+async def test_sealed_log_reads_the_same(store: Store) -> None:
     record = await ended(store, *[TokenEvent(f"{number}") for number in range(300)])
     log = await whole_log(store, record.id)
     state = await store.turn_state(record.id)
@@ -660,7 +661,7 @@ async def test_sealing_changes_nothing_that_can_be_read(store: Store) -> None:
     assert await store.find_turn("ann", record.id) == found
 
 
-async def test_sealing_twice_at_once_harms_nobody(store: Store) -> None:
+async def test_concurrent_maintenance_keeps_logs_intact(store: Store) -> None:
     records = [await ended(store) for _ in range(3)]
     running = await claimed(store)
     async with asyncio.timeout(BOUND):
@@ -673,7 +674,7 @@ async def test_sealing_twice_at_once_harms_nobody(store: Store) -> None:
         assert types(await whole_log(store, record.id))[-1] == "done"
 
 
-async def test_a_reader_is_not_disturbed_by_sealing(store: Store) -> None:
+async def test_reader_follows_across_sealing(store: Store) -> None:
     record = await claimed(store)
     reader = asyncio.create_task(followed(store, record.id))
     await asyncio.sleep(0)
@@ -701,7 +702,7 @@ async def test_expired_events_are_gone_but_the_state_and_the_last_event_stay(sto
     assert (found.first_kept, found.last_position, found.outcome) == (len(log), len(log), "completed")
 
 
-async def test_only_what_ended_before_the_time_is_expired(store: Store) -> None:
+async def test_only_turns_ended_before_the_time_expire(store: Store) -> None:
     record = await ended(store)
     running = await claimed(store)
     await store.maintain(expire_before=now_ms() - 60_000)
@@ -712,12 +713,12 @@ async def test_only_what_ended_before_the_time_is_expired(store: Store) -> None:
         await store.read(record.id, 0, 10)
 
 
-async def test_expiry_is_remembered_after_a_crash(place: Place) -> None:
-    store = await place.open()
+async def test_expired_events_stay_gone_after_a_crash(backend: StoreBackend) -> None:
+    store = await backend.open()
     record = await ended(store)
     await store.maintain(expire_before=FAR_FUTURE)
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     with pytest.raises(EventsGoneError):
         await store.read(record.id, 0, 10)
     assert types(await whole_log(store, record.id, record.last_position - 1)) == ["done"]
@@ -726,17 +727,17 @@ async def test_expiry_is_remembered_after_a_crash(place: Place) -> None:
 # Files
 
 
-async def test_the_files_of_a_message_are_kept_until_its_turn_has_ended(place: Place) -> None:
-    store = await place.open()
+async def test_attachments_are_kept_until_the_turn_has_ended(backend: StoreBackend) -> None:
+    store = await backend.open()
     files = [{"media_type": "image/png", "data": "iVBORw=="}]
     record = await started(store, options={"review": True, "attachments": files})
-    place.crash()
-    store = await place.open()
-    assert (await store.queued())[0].options == {"review": True, "attachments": files}
+    backend.crash()
+    store = await backend.open()
+    assert (await queued_turns(store))[0].options == {"review": True, "attachments": files}
     await store.renew("worker")
     await write(store, await store.claim(record.id, "worker"), end="completed")
     assert (await store.find_turn("ann", record.id)).options == {"review": True}
     await store.maintain(expire_before=0)
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     assert (await store.find_turn("ann", record.id)).options == {"review": True}

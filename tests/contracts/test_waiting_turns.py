@@ -1,12 +1,12 @@
-"""What every store promises about turns that wait for a person."""
+"""The contract of every store: turns that wait for a person."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.contracts.stores import Place
-from tests.contracts.turns import append, claimed, ended, seized, start, started, write
+from tests.contracts.stores import StoreBackend
+from tests.contracts.turns import append, claimed, ended, queued_turns, seized, start, started, write
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Admission, Store, Suspension
@@ -17,7 +17,7 @@ from turnwire.core.log import TurnLog
 from turnwire.core.turns import TurnRecord
 
 
-async def parked(store: Store, checkpoint: bytes = b"left", **details: Any) -> TurnRecord:
+async def suspended(store: Store, checkpoint: bytes = b"left", **details: Any) -> TurnRecord:
     record = await claimed(store, "asking", **details)
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
@@ -25,65 +25,65 @@ async def parked(store: Store, checkpoint: bytes = b"left", **details: Any) -> T
     return await store.find_turn(record.principal, record.id)
 
 
-async def test_a_parked_turn_waits_and_is_nobody_s(store: Store) -> None:
-    record = await parked(store)
+async def test_suspended_turn_waits_without_a_worker(store: Store) -> None:
+    record = await suspended(store)
     assert (record.phase, record.worker, record.waiting_until, record.last_position) == ("waiting", None, 12_345, 3)
     assert await store.waiting() == [record]
-    assert await store.queued() == []
+    assert await queued_turns(store) == []
     assert await store.checkpoint(record.id) == b"left"
     assert await store.turn_state(record.id) is None
 
 
-async def test_no_lease_is_needed_for_a_turn_that_waits(place: Place) -> None:
+async def test_waiting_turn_needs_no_lease(backend: StoreBackend) -> None:
     now = 0.0
-    store = await place.open(lease=10, clock=lambda: now)
-    record = await parked(store)
+    store = await backend.open(lease=10, clock=lambda: now)
+    record = await suspended(store)
     now += 1_000
     assert await store.take_over("eager") == []
     assert await store.waiting() == [record]
 
 
-async def test_what_is_asked_is_read_from_the_moment_that_the_turn_waits(place: Place, store: Store) -> None:
+async def test_turn_is_waiting_when_its_request_is_published(backend: StoreBackend, store: Store) -> None:
     record = await claimed(store)
     phases: list[str] = []
 
-    def see(events: Sequence[LoggedEvent]) -> None:
-        phases.append(place.now(store, lambda asked: asked.find_turn("ann", record.id)).phase)
+    def note_phase(events: Sequence[LoggedEvent]) -> None:
+        phases.append(backend.call_now(store, lambda reader: reader.find_turn("ann", record.id)).phase)
 
-    store.watch(record.id, see)
+    store.watch(record.id, note_phase)
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
     await log.park(Suspension(1, b""))
     assert phases == ["waiting"]
 
 
-async def test_a_waiting_turn_outlives_a_crash(place: Place) -> None:
-    store = await place.open()
-    record = await parked(store, b"\x00\xff whatever")
-    place.crash()
-    store = await place.open()
+async def test_waiting_turn_survives_a_crash(backend: StoreBackend) -> None:
+    store = await backend.open()
+    record = await suspended(store, b"\x00\xff whatever")
+    backend.crash()
+    store = await backend.open()
     assert await store.waiting() == [record]
     assert await store.checkpoint(record.id) == b"\x00\xff whatever"
     await store.renew("alive")
     assert await store.take_over("alive") == []
 
 
-async def test_who_holds_a_waiting_turn_is_its_only_writer_and_it_goes_on_waiting(place: Place) -> None:
-    store = await place.open()
-    record = await parked(store)
+async def test_hold_makes_the_only_writer_and_the_turn_keeps_waiting(backend: StoreBackend) -> None:
+    store = await backend.open()
+    record = await suspended(store)
     first = await store.hold(record.id, "one")
     second = await store.hold(record.id, "two")
     assert (first.phase, second.phase, second.epoch) == ("waiting", "waiting", record.epoch + 2)
     with pytest.raises(FencedError):
         await append(store, record.id, first.epoch, 4, TokenEvent("late"))
     await append(store, record.id, second.epoch, 4, ApprovalResponseEvent("c1", True))
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     (waiting,) = await store.waiting()
     assert (waiting.epoch, waiting.last_position) == (second.epoch, 4)
 
 
-async def test_only_a_turn_that_waits_can_be_held(store: Store) -> None:
+async def test_hold_of_a_turn_that_does_not_wait_is_refused(store: Store) -> None:
     for record in (await started(store), await claimed(store), await ended(store)):
         with pytest.raises(TurnNotWaitingError):
             await store.hold(record.id, "worker")
@@ -91,27 +91,27 @@ async def test_only_a_turn_that_waits_can_be_held(store: Store) -> None:
         await store.hold(new_id(), "worker")
 
 
-async def test_a_waiting_turn_that_is_claimed_runs_and_can_end(store: Store) -> None:
-    record = await parked(store)
+async def test_waiting_turn_that_is_claimed_runs_and_can_end(store: Store) -> None:
+    record = await suspended(store)
     running = await store.claim(record.id, "worker")
     assert (running.phase, running.worker, running.started_at) == ("running", "worker", record.started_at)
     assert await store.waiting() == []
     assert await store.checkpoint(record.id) == b"left"
     await write(store, running, end="completed")
-    # What the agent left may hold anything; nobody needs it any more.
+    # A checkpoint may hold anything, so it is deleted when the turn has ended.
     assert await store.checkpoint(record.id) == b""
 
 
-async def test_a_turn_may_be_parked_again_with_another_checkpoint(store: Store) -> None:
-    record = await store.claim((await parked(store)).id, "worker")
+async def test_turn_suspended_again_has_the_new_checkpoint(store: Store) -> None:
+    record = await store.claim((await suspended(store)).id, "worker")
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c2", "send", {}))
     await log.park(Suspension(99, b"new"))
     assert await store.checkpoint(record.id) == b"new"
-    assert [one.waiting_until for one in await store.waiting()] == [99]
+    assert [turn.waiting_until for turn in await store.waiting()] == [99]
 
 
-async def test_a_fenced_writer_cannot_park_the_turn(store: Store) -> None:
+async def test_fenced_writer_cannot_suspend_the_turn(store: Store) -> None:
     record = await claimed(store)
     await seized(store, record, "other")
     log = TurnLog(store, record, Limits())
@@ -121,7 +121,7 @@ async def test_a_fenced_writer_cannot_park_the_turn(store: Store) -> None:
     assert await store.waiting() == []
 
 
-async def test_a_waiting_turn_counts_as_unfinished(store: Store) -> None:
-    record = await parked(store)
+async def test_waiting_turn_counts_as_unfinished(store: Store) -> None:
+    record = await suspended(store)
     with pytest.raises(SessionBusyError):
         await start(store, session_id=record.session_id, admission=Admission(on_busy="reject"))

@@ -1,10 +1,10 @@
-"""What every store promises to many workers: each turn is run by one of them, in its session's order."""
+"""The contract of every store: claims, leases and commands of many workers."""
 
 import asyncio
 
 import pytest
 
-from tests.contracts.stores import Place
+from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import (
     BOUND,
     append,
@@ -12,6 +12,7 @@ from tests.contracts.turns import (
     done,
     ended,
     new_session_id,
+    queued_turns,
     seized,
     start,
     started,
@@ -32,21 +33,21 @@ INTERRUPT = Admission(on_busy="interrupt")
 async def released(store: Store, record: TurnRecord) -> None:
     log = TurnLog(store, record, Limits())
     await log.restore()
-    log.append(StatusEvent("somebody else goes on"))
+    log.append(StatusEvent("released"))
     await log.release()
 
 
 class Wakes:
-    """Waits, with a bound, until a store has said something about a key."""
+    """A wait, with a bound, for the wakes of a watched key."""
 
     def __init__(self, store: Store, key: str) -> None:
-        self._said = asyncio.Event()
-        self.stop = store.watch(key, lambda _: self._said.set())
+        self._woken = asyncio.Event()
+        self.stop = store.watch(key, lambda _: self._woken.set())
 
     async def next(self) -> None:
         async with asyncio.timeout(BOUND):
-            await self._said.wait()
-        self._said.clear()
+            await self._woken.wait()
+        self._woken.clear()
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ async def alive(store: Store) -> Store:
     return store
 
 
-async def test_a_turn_of_a_worker_that_is_alive_cannot_be_claimed_by_another(alive: Store) -> None:
+async def test_claim_of_a_live_worker_s_turn_is_refused(alive: Store) -> None:
     record = await claimed(alive, "one")
     with pytest.raises(TurnTakenError):
         await alive.claim(record.id, "two")
@@ -65,7 +66,7 @@ async def test_a_turn_of_a_worker_that_is_alive_cannot_be_claimed_by_another(ali
         await alive.claim("nobody", "two")
 
 
-async def test_the_turn_of_a_worker_that_has_retired_is_taken_over_at_once(alive: Store) -> None:
+async def test_turn_of_a_retired_worker_is_taken_over_at_once(alive: Store) -> None:
     record = await claimed(alive, "one")
     assert await alive.take_over("two") == []
     await alive.retire("one")
@@ -75,7 +76,7 @@ async def test_the_turn_of_a_worker_that_has_retired_is_taken_over_at_once(alive
         await append(alive, record.id, record.epoch, 3, TokenEvent("late"))
 
 
-async def test_the_oldest_turns_are_claimed_first_and_each_by_one_worker(alive: Store) -> None:
+async def test_oldest_turns_are_claimed_first_and_each_by_one_worker(alive: Store) -> None:
     turns = [(await started(alive)).id for _ in range(5)]
     first = await alive.claim_next("one", 2)
     rest = await alive.claim_next("two", 10)
@@ -85,7 +86,7 @@ async def test_the_oldest_turns_are_claimed_first_and_each_by_one_worker(alive: 
     assert await alive.claim_next("one", 10) == []
 
 
-async def test_workers_that_claim_at_the_same_time_share_what_there_is(alive: Store) -> None:
+async def test_concurrent_claims_never_claim_a_turn_twice(alive: Store) -> None:
     turns = {(await started(alive)).id for _ in range(12)}
     claims = await asyncio.gather(*(alive.claim_next(worker, 3) for worker in ("one", "two") * 4))
     ids = [record.id for claim in claims for record in claim]
@@ -93,7 +94,7 @@ async def test_workers_that_claim_at_the_same_time_share_what_there_is(alive: St
     assert set(ids) == turns
 
 
-async def test_a_session_has_one_turn_at_a_time(alive: Store) -> None:
+async def test_session_has_one_turn_at_a_time(alive: Store) -> None:
     session_id = await new_session_id(alive)
     first = await started(alive, session_id=session_id)
     second = await started(alive, session_id=session_id)
@@ -110,7 +111,7 @@ async def test_a_session_has_one_turn_at_a_time(alive: Store) -> None:
     assert [record.id for record in await alive.unfinished(session_id)] == [second.id, third.id]
 
 
-async def test_a_turn_that_waits_for_a_person_keeps_its_place(alive: Store) -> None:
+async def test_suspended_turn_blocks_later_turns_of_its_session(alive: Store) -> None:
     session_id = await new_session_id(alive)
     record = await claimed(alive, "one", session_id=session_id)
     await started(alive, session_id=session_id)
@@ -123,7 +124,7 @@ async def test_a_turn_that_waits_for_a_person_keeps_its_place(alive: Store) -> N
     assert [turn.id for turn in await alive.waiting(until=2**50)] == [record.id]
 
 
-async def test_a_turn_that_is_ended_out_of_order_leaves_the_others_in_theirs(alive: Store) -> None:
+async def test_turn_ended_out_of_order_keeps_the_order_of_the_others(alive: Store) -> None:
     session_id = await new_session_id(alive)
     first = await claimed(alive, "one", session_id=session_id)
     second = await started(alive, session_id=session_id)
@@ -134,20 +135,20 @@ async def test_a_turn_that_is_ended_out_of_order_leaves_the_others_in_theirs(ali
     assert [record.id for record in await alive.claim_next("two", 10)] == [third.id]
 
 
-async def test_a_new_turn_says_that_there_is_something_to_run(alive: Store) -> None:
+async def test_new_turn_wakes_watchers_of_runnable(alive: Store) -> None:
     wakes = Wakes(alive, RUNNABLE)
     await started(alive)
     await wakes.next()
 
 
-async def test_a_released_turn_is_gone_on_with_by_whoever_claims_it(alive: Store) -> None:
+async def test_released_turn_is_continued_by_the_next_worker(alive: Store) -> None:
     record = await claimed(alive, "one")
     wakes = Wakes(alive, RUNNABLE)
     await released(alive, record)
     await wakes.next()
     found = await alive.find_turn("ann", record.id)
     assert (found.phase, found.worker) == ("queued", None)
-    assert [turn.id for turn in await alive.queued()] == [record.id]
+    assert [turn.id for turn in await queued_turns(alive)] == [record.id]
     (taken,) = await alive.claim_next("two", 10)
     assert (taken.id, taken.epoch, taken.last_position) == (record.id, record.epoch + 1, 3)
     assert taken.started_at == record.started_at
@@ -157,7 +158,7 @@ async def test_a_released_turn_is_gone_on_with_by_whoever_claims_it(alive: Store
     assert texts(await whole_log(alive, record.id)) == ["here I am"]
 
 
-async def test_a_decision_and_the_release_of_the_turn_are_one_step(alive: Store) -> None:
+async def test_held_turn_is_released_with_its_last_event(alive: Store) -> None:
     record = await claimed(alive, "one")
     log = TurnLog(alive, record, Limits())
     log.append(StatusEvent("may I?"))
@@ -168,7 +169,7 @@ async def test_a_decision_and_the_release_of_the_turn_are_one_step(alive: Store)
     assert await alive.checkpoint(record.id) == b"where I was"
 
 
-async def test_workers_are_listed_with_what_they_run(alive: Store) -> None:
+async def test_workers_are_listed_with_their_running_turns(alive: Store) -> None:
     await claimed(alive, "one")
     await alive.renew("one", name="host:one")
     await alive.renew("two", name="host:two", draining=True)
@@ -182,12 +183,12 @@ async def test_workers_are_listed_with_what_they_run(alive: Store) -> None:
     assert [worker.id for worker in await alive.workers()] == ["one"]
 
 
-async def test_a_command_reaches_the_worker_that_runs_the_turn(alive: Store) -> None:
+async def test_command_wakes_the_worker_of_the_turn(alive: Store) -> None:
     record = await claimed(alive, "one")
     wakes = Wakes(alive, "one")
     await alive.command(Command(record.id, "requested"))
     await wakes.next()
-    await alive.command(Command(record.id, "said twice"))
+    await alive.command(Command(record.id, "repeated"))
     assert await alive.commands("one") == [Command(record.id, "requested")]
     assert await alive.commands("two") == []
     await write(alive, record, end="cancelled")
@@ -198,20 +199,20 @@ async def test_a_command_reaches_the_worker_that_runs_the_turn(alive: Store) -> 
         await alive.command(Command("nobody", "lost"))
 
 
-async def test_a_command_goes_with_the_turn_to_its_next_worker(alive: Store) -> None:
+async def test_command_moves_with_the_turn_to_its_next_worker(alive: Store) -> None:
     record = await claimed(alive, "one")
     await alive.command(Command(record.id, "requested"))
     await seized(alive, record, "two")
     assert await alive.commands("two") == [Command(record.id, "requested")]
 
 
-async def test_a_command_to_a_turn_that_nobody_runs_is_for_everybody(alive: Store) -> None:
+async def test_command_to_a_queued_turn_is_returned_to_every_worker(alive: Store) -> None:
     record = await started(alive)
     await alive.command(Command(record.id, "requested"))
     assert await alive.commands("one") == await alive.commands("two") == [Command(record.id, "requested")]
 
 
-async def test_an_interrupting_turn_commands_the_others_to_end(alive: Store) -> None:
+async def test_interrupting_turn_commands_the_others_to_end(alive: Store) -> None:
     session_id = await new_session_id(alive)
     running = await claimed(alive, "one", session_id=session_id)
     queued = await started(alive, session_id=session_id)
@@ -227,7 +228,7 @@ async def test_an_interrupting_turn_commands_the_others_to_end(alive: Store) -> 
     assert elsewhere.id not in {command.turn_id for command in await alive.commands("one")}
 
 
-async def test_readers_are_counted_over_all_workers_that_live(alive: Store) -> None:
+async def test_attend_counts_readers_of_live_workers(alive: Store) -> None:
     record = await started(alive, disconnect_grace=0)
     assert await alive.attend(record.id, "one", present=True)
     assert await alive.attend(record.id, "two", present=True)
@@ -238,7 +239,7 @@ async def test_readers_are_counted_over_all_workers_that_live(alive: Store) -> N
     assert not await alive.attend(record.id, "two", present=False)
 
 
-async def test_a_reader_whose_event_is_not_in_the_log_is_told(store: Store) -> None:
+async def test_read_with_an_epoch_not_in_the_log_is_refused(store: Store) -> None:
     record = await claimed(store)
     await append(store, record.id, record.epoch, 3, TokenEvent("a"), TokenEvent("b"))
     assert texts(await store.read(record.id, 3, 10, record.epoch)) == ["b"]
@@ -255,12 +256,12 @@ async def test_a_reader_whose_event_is_not_in_the_log_is_told(store: Store) -> N
         await store.read(record.id, 4, 10, record.epoch + 1)
 
 
-async def test_what_was_commanded_survives_the_process(place: Place) -> None:
-    store = await place.open()
+async def test_commands_survive_a_crash(backend: StoreBackend) -> None:
+    store = await backend.open()
     record = await started(store)
     await store.command(Command(record.id, "requested"))
     await ended(store)
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     assert await store.commands("another") == [Command(record.id, "requested")]
     assert [turn.id for turn in await store.claim_next("another", 10)] == [record.id]

@@ -1,4 +1,4 @@
-"""How tests make turns, write to them and read them back."""
+"""Helpers that create turns, write to them and read them back."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Accepted, Admission, LogReader, NewTurn, Store
+from turnwire.core.contracts import Accepted, Admission, AppendRequest, LogReader, NewTurn, Store
 from turnwire.core.events import DoneEvent, Event, Outcome, TokenEvent
 from turnwire.core.follow import follow
 from turnwire.core.ids import new_id
@@ -15,7 +15,7 @@ from turnwire.core.log import TurnLog, opening_events
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 
-# No test waits longer than this for anything.
+# The longest time, in seconds, that a test waits for anything.
 BOUND = 20.0
 
 
@@ -35,7 +35,7 @@ async def start(
     admission: Admission | None = None,
     **fields: Any,
 ) -> Accepted:
-    """Asks the store to accept a turn, in a session of its own if none is given."""
+    """Have the store accept a turn, by default in a new session."""
     record = TurnRecord(
         id=new_id(),
         session_id=session_id or await new_session_id(store, principal),
@@ -52,23 +52,25 @@ async def start(
 
 
 async def started(store: Store, **details: Any) -> TurnRecord:
+    """Return an accepted turn, which is queued."""
     return (await start(store, **details)).record
 
 
 async def claimed(store: Store, worker: str = "worker", **details: Any) -> TurnRecord:
+    """Return a turn that a live worker has claimed."""
     await store.renew(worker)
     return await store.claim((await started(store, **details)).id, worker)
 
 
 async def seized(store: Store, record: TurnRecord, worker: str) -> TurnRecord:
-    """The turn in the hands of another worker, because its own is gone."""
+    """Return the turn claimed by another worker, after its own has retired."""
     await store.retire(record.worker or "")
     await store.renew(worker)
     return await store.claim(record.id, worker)
 
 
 async def write(store: Store, record: TurnRecord, *events: Event, end: Outcome | None = None) -> None:
-    """Writes to a claimed turn from its last position on, and ends it if an outcome is given."""
+    """Write to a claimed turn from its last position on, and end it with the outcome `end`, if any."""
     if end is None:
         await append(store, record.id, record.epoch, record.last_position + 1, *events)
         return
@@ -80,7 +82,7 @@ async def write(store: Store, record: TurnRecord, *events: Event, end: Outcome |
 
 
 async def ended(store: Store, *events: Event, outcome: Outcome = "completed", **details: Any) -> TurnRecord:
-    """A turn with these events, from its beginning to its end."""
+    """Return an ended turn with these events."""
     record = await claimed(store, **details)
     await write(store, record, *(events or (TokenEvent("hello"), TokenEvent(" there"))), end=outcome)
     return await store.find_turn(record.principal, record.id)
@@ -93,13 +95,13 @@ async def append(
     position: int,
     *events: Event,
     end: bool = False,
-    told: Callable[[], None] = lambda: None,
+    on_commit: Callable[[], None] = lambda: None,
 ) -> Sequence[LoggedEvent]:
-    """Hands events over exactly as given, right or wrong; raises why they were refused.
+    """Append events as they are, right or wrong, and raise the error of the store.
 
-    `told` is called in the moment the store says that they are committed.
+    `on_commit` is called at the moment the store reports the commit.
     """
-    logged = [log_event(event, place, epoch) for place, event in enumerate(events, start=position)]
+    logged = [log_event(event, at, epoch) for at, event in enumerate(events, start=position)]
     fold = TurnFold()
     for event in logged:
         fold.add(event)
@@ -107,15 +109,19 @@ async def append(
 
     def settle(count: int, error: Exception | None) -> None:
         if error is None:
-            told()
+            on_commit()
             settled.set_result(count)
         else:
             settled.set_exception(error)
 
-    store.append(turn_id, epoch, logged, settle, fold.state() if end else None)
+    store.append(AppendRequest(turn_id, epoch, logged, settle, fold.state() if end else None))
     async with asyncio.timeout(BOUND):
         assert await settled == len(events)
     return logged
+
+
+async def queued_turns(store: Store) -> list[TurnRecord]:
+    return [record for record in await store.under_way(None, 1_000) if record.phase == "queued"]
 
 
 def done(record: TurnRecord, outcome: Outcome = "completed") -> DoneEvent:
@@ -123,17 +129,17 @@ def done(record: TurnRecord, outcome: Outcome = "completed") -> DoneEvent:
 
 
 async def whole_log(store: LogReader, turn_id: str, after: int = 0, page: int = 3) -> list[LoggedEvent]:
-    """All that is committed, read in small pages."""
-    found: list[LoggedEvent] = []
+    """Return all committed events, read in small pages."""
+    log: list[LoggedEvent] = []
     while events := await store.read(turn_id, after, page):
         assert len(events) <= page
-        found += events
+        log += events
         after = events[-1].position
-    return found
+    return log
 
 
 async def followed(store: LogReader, turn_id: str, after: int = 0, count: int | None = None) -> list[LoggedEvent]:
-    """What a follower is given up to the end of the turn, or up to a number of events."""
+    """Return the events that a follower gets up to the end of the turn, or up to `count` of them."""
     seen: list[LoggedEvent] = []
     async with asyncio.timeout(BOUND), aclosing(follow(store, turn_id, after)) as batches:
         async for batch in batches:

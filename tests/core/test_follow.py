@@ -291,7 +291,7 @@ async def test_a_log_that_was_rewound_is_not_gone_on_with() -> None:
     follower = Follower(store, record.id, 0, lambda events, _: seen.extend(events), failure.set_result)
     iterated = asyncio.create_task(followed(store, record.id))
     await settle()
-    kept = store._world.turns[record.id]
+    kept = store.tables.turns[record.id]
     del kept.events[3:]
     kept.head.position = 3
     owner = await seized(store, record, "owner")

@@ -1,7 +1,7 @@
 """The write side of one turn's log, over a store that commits only when it is told to."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from tests.core.desk import settle as let_all_run
 from tests.core.samples import texts
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, encode_event
-from turnwire.core.contracts import Refusal, Settle
+from turnwire.core.contracts import AppendRequest, Refusal, Settle
 from turnwire.core.errors import (
     EventRefusedError,
     EventTooLargeError,
@@ -38,15 +38,8 @@ class HandStore:
     def before_commit(self, gather: Callable[[], None]) -> None:
         self.gatherers.append(gather)
 
-    def append(
-        self,
-        turn_id: str,
-        epoch: int,
-        events: Sequence[LoggedEvent],
-        settle: Settle,
-        ending: TurnState | None = None,
-    ) -> None:
-        self.handed_over.append((list(events), settle, ending))
+    def append(self, request: AppendRequest) -> None:
+        self.handed_over.append((list(request.events), request.settle, request.ending))
 
     async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
         return self.committed[after : after + limit]

@@ -10,7 +10,7 @@ from unittest.mock import ANY
 import pytest
 
 from tests.contracts.stores import Place
-from tests.contracts.turns import BOUND, claimed, followed, seized, started, types, whole_log, write
+from tests.contracts.turns import BOUND, claimed, followed, queued_turns, seized, started, types, whole_log, write
 from tests.core.desk import Desk, Gate, open_desk, settle
 from turnwire.core.cancellation import WORKER_LOST
 from turnwire.core.contracts import Store
@@ -848,7 +848,7 @@ async def test_draining_lets_running_turns_finish(store: Store) -> None:
         async with asyncio.timeout(BOUND):
             await draining
         assert (await desk.end(turn)).outcome == "completed"
-        assert [record.id for record in await store.queued()] == [queued.id]
+        assert [record.id for record in await queued_turns(store)] == [queued.id]
 
 
 async def test_draining_ends_what_does_not_finish_in_time(store: Store) -> None:

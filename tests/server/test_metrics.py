@@ -6,6 +6,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contracts.stores import at_once
+from tests.contracts.turns import queued_turns
 from tests.server.conftest import Serve
 from tests.server.test_auth import holder
 from tests.server.test_slow_readers import PIECE, stalled_readers
@@ -15,7 +16,7 @@ Numbers = dict[str, float]
 
 
 def is_queued(server: Served) -> bool:
-    return bool(at_once(server.turnwire.store.queued()))
+    return bool(at_once(queued_turns(server.turnwire.store)))
 
 
 async def scraped(server: Served) -> Numbers:

@@ -1,7 +1,6 @@
-"""What happens when the disk is full, on a disk that is: run as `python -m tests.stores.full_disk FOLDER`.
+"""The check of a full disk, on a real one: run as `python -m tests.stores.full_disk FOLDER`.
 
-`check_full_disk` takes what fills the disk and what makes room again, so that it can be run on a
-pretended disk too.
+`check_full_disk` takes functions that fill the disk and make room again, so it can run on a simulated disk too.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ async def check_full_disk(store: SqliteStore, fill: Callable[[], None], make_roo
         assert (done.outcome, done.reason) == ("failed", "disk_full")
         assert [logged.position for logged in log] == list(range(1, len(log) + 1))
 
-        # Nothing new is taken, and what there is can be read.
+        # New turns are refused, and old ones can be read.
         for _ in range(2):
             try:
                 await started(store, session_id=earlier.session_id)
@@ -75,7 +74,7 @@ async def main(folder: Path) -> None:
                     continue
 
     await check_full_disk(store, fill, filler.unlink)
-    assert ballast.exists(), "the reserve must be back"
+    assert ballast.exists(), "the ballast must be restored"
     await store.close()
 
 

@@ -1,15 +1,15 @@
-"""The store that forgets."""
+"""The memory store beyond the contract."""
 
 import pytest
 
 from tests.contracts.turns import ended, positions, whole_log
 from turnwire.core.errors import EventsGoneError
-from turnwire.stores import memory as memory
+from turnwire.stores import memory
 from turnwire.stores.memory import MemoryStore
 
 
 async def test_only_the_newest_logs_are_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_MOST_ENDED_LOGS", 2)
+    monkeypatch.setattr(memory, "_MAX_WHOLE_LOGS", 2)
     store = MemoryStore()
     oldest, *newest = [await ended(store, message=str(number)) for number in range(3)]
     for record in newest:
@@ -21,6 +21,6 @@ async def test_only_the_newest_logs_are_kept_whole(monkeypatch: pytest.MonkeyPat
     assert state.message == "0"
 
 
-async def test_a_store_without_a_world_begins_with_nothing() -> None:
+async def test_store_without_tables_is_empty() -> None:
     await ended(MemoryStore())
     assert await MemoryStore().list_turns("ann") == []

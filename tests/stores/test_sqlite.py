@@ -1,4 +1,4 @@
-"""The SQLite store: its file, its folder, its one writer, and the day the disk is full."""
+"""The SQLite store beyond the contract: its file, its folder, its one writer, and a full disk."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ from tests.contracts.turns import (
 from tests.stores.full_disk import check_full_disk
 from turnwire.core.budget import Limits, day_of
 from turnwire.core.codec import log_event
-from turnwire.core.contracts import ApiKey
+from turnwire.core.contracts import ApiKey, AppendRequest
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
 from turnwire.core.events import TokenEvent, UsageEvent
 from turnwire.core.log import TurnLog
@@ -58,10 +58,15 @@ def rows(folder: Path, table: str) -> int:
         connection.close()
 
 
+def writer_connection(store: SqliteStore) -> sqlite3.Connection:
+    (connection,) = store._threads._connections
+    return connection
+
+
 @contextmanager
 def locked(store: SqliteStore) -> Iterator[None]:
-    """Somebody else keeps the database locked for longer than the writer waits."""
-    store._connection.execute("PRAGMA busy_timeout = 50")
+    """Keep the database locked for longer than the writer waits."""
+    writer_connection(store).execute("PRAGMA busy_timeout = 50")
     blocker = sqlite3.connect(store._folder / DATABASE_NAME, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     try:
@@ -69,11 +74,11 @@ def locked(store: SqliteStore) -> Iterator[None]:
     finally:
         blocker.execute("ROLLBACK")
         blocker.close()
-        store._connection.execute("PRAGMA busy_timeout = 5000")
+        writer_connection(store).execute("PRAGMA busy_timeout = 5000")
 
 
 async def unusable(folder: Path) -> str:
-    """Why the store cannot be opened there."""
+    """Return why the store cannot be opened there."""
     with pytest.raises(StoreUnusableError) as refused:
         await SqliteStore(folder).open()
     return str(refused.value)
@@ -82,7 +87,7 @@ async def unusable(folder: Path) -> str:
 # Opening
 
 
-async def test_a_store_that_was_closed_is_opened_again_as_it_was(tmp_path: Path) -> None:
+async def test_reopened_store_has_the_same_logs(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "on the way"
     store = SqliteStore(folder)
     await store.open()
@@ -96,7 +101,7 @@ async def test_a_store_that_was_closed_is_opened_again_as_it_was(tmp_path: Path)
     await store.close()
 
 
-async def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_that_is_in_it(tmp_path: Path) -> None:
+async def test_database_of_an_older_version_is_migrated_with_its_data(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / DATABASE_NAME)
     connection.executescript(f"{MIGRATIONS[0]}; PRAGMA user_version = 1")
     connection.execute("INSERT INTO session VALUES ('s1', 'ann', NULL, 'Tea', 1, 1)")
@@ -112,7 +117,7 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_that_is
         await store.close()
 
 
-async def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_database_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / DATABASE_NAME
     newer = len(MIGRATIONS) + 1
     connection = sqlite3.connect(path)
@@ -129,7 +134,7 @@ async def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Pat
         SqliteArchive(tmp_path)
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_file_that_is_no_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / DATABASE_NAME
     path.write_bytes(b"a letter to my aunt, " * 100)
     assert "not a SQLite database" in await unusable(tmp_path)
@@ -137,7 +142,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Pa
     assert not is_locked(tmp_path)
 
 
-async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+async def test_damaged_file_is_refused(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.open()
     for _ in range(20):
@@ -152,19 +157,19 @@ async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
 
 
-async def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+async def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a folder")
     assert "give another --data folder" in await unusable(tmp_path / "data")
 
 
-async def test_there_is_nothing_to_read_where_no_store_has_been(tmp_path: Path) -> None:
+async def test_archive_of_an_empty_folder_is_refused_and_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusableError, match="no such file"):
         SqliteArchive(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.process
-async def test_a_second_writer_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+async def test_second_writer_is_refused(store: SqliteStore, tmp_path: Path) -> None:
     assert "another turnwire server is using it" in await unusable(tmp_path)
     code = "import asyncio, sys, pathlib; from turnwire.stores.sqlite import SqliteStore; "
     code += "asyncio.run(SqliteStore(pathlib.Path(sys.argv[1])).open())"
@@ -175,10 +180,10 @@ async def test_a_second_writer_is_refused(store: SqliteStore, tmp_path: Path) ->
         _, errors = await other.communicate()
     assert other.returncode == 1
     assert b"another turnwire server is using it" in errors
-    await ended(store)  # The first one is none the worse.
+    await ended(store)  # The first store still works.
 
 
-async def test_the_next_writer_may_come_when_the_first_has_gone(tmp_path: Path) -> None:
+async def test_closed_store_releases_the_folder_lock(tmp_path: Path) -> None:
     for _ in range(3):
         store = SqliteStore(tmp_path)
         await store.open()
@@ -190,19 +195,19 @@ async def test_the_next_writer_may_come_when_the_first_has_gone(tmp_path: Path) 
 # Writing
 
 
-async def test_what_many_turns_say_in_one_moment_is_one_transaction(store: SqliteStore, tmp_path: Path) -> None:
+async def test_appends_of_many_turns_at_once_are_one_transaction(store: SqliteStore, tmp_path: Path) -> None:
     records = [await claimed(store) for _ in range(30)]
     before = rows(tmp_path, "journal")
     statements: list[str] = []
-    store._connection.set_trace_callback(statements.append)
+    writer_connection(store).set_trace_callback(statements.append)
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*(append(store, r.id, r.epoch, 3, TokenEvent("a"), TokenEvent("b")) for r in records))
-    store._connection.set_trace_callback(None)
+    writer_connection(store).set_trace_callback(None)
     assert statements.count("COMMIT") == 1
     assert rows(tmp_path, "journal") == before + 30
 
 
-async def test_what_one_turn_says_in_one_moment_is_one_row(store: SqliteStore, tmp_path: Path) -> None:
+async def test_appends_of_one_turn_at_once_are_one_row(store: SqliteStore, tmp_path: Path) -> None:
     record = await claimed(store)
     log = TurnLog(store, record, Limits())
     before = rows(tmp_path, "journal")
@@ -213,10 +218,10 @@ async def test_what_one_turn_says_in_one_moment_is_one_row(store: SqliteStore, t
     assert positions(await whole_log(store, record.id)) == list(range(1, 104))
 
 
-async def test_what_comes_while_a_commit_is_under_way_goes_into_the_next_one(store: SqliteStore) -> None:
+async def test_appends_during_a_commit_are_one_next_commit(store: SqliteStore) -> None:
     record = await claimed(store)
     commits: list[str] = []
-    store._connection.set_trace_callback(lambda text: commits.append(text) if text == "COMMIT" else None)
+    writer_connection(store).set_trace_callback(lambda text: commits.append(text) if text == "COMMIT" else None)
     held, go_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -224,7 +229,7 @@ async def test_what_comes_while_a_commit_is_under_way_goes_into_the_next_one(sto
         loop.call_soon_threadsafe(held.set)
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(BOUND)
 
-    slow = asyncio.create_task(store._write(hold))
+    slow = asyncio.create_task(store._writer.write(hold))
     async with asyncio.timeout(BOUND):
         await held.wait()
         later = [
@@ -234,12 +239,12 @@ async def test_what_comes_while_a_commit_is_under_way_goes_into_the_next_one(sto
         await asyncio.sleep(0)
         go_on.set()
         await asyncio.gather(slow, *later)
-    store._connection.set_trace_callback(None)
+    writer_connection(store).set_trace_callback(None)
     assert len(commits) == 2
     assert positions(await whole_log(store, record.id)) == list(range(1, 13))
 
 
-async def test_a_write_that_fails_fails_alone(store: SqliteStore) -> None:
+async def test_failed_write_does_not_fail_the_group(store: SqliteStore) -> None:
     key = ApiKey(id="one", digest="d", principal="ann", scopes=("read",), created_at=1)
     await store.add_key(key)
     record = await claimed(store)
@@ -253,7 +258,7 @@ async def test_a_write_that_fails_fails_alone(store: SqliteStore) -> None:
     assert texts(await whole_log(store, record.id)) == ["in the same moment"]
 
 
-async def test_a_failed_commit_takes_back_what_was_not_written(store: SqliteStore) -> None:
+async def test_failed_commit_leaves_the_turn_as_it_was(store: SqliteStore) -> None:
     record = await claimed(store)
     await append(store, record.id, record.epoch, 3, TokenEvent("before"))
     with locked(store), pytest.raises(StoreError):
@@ -264,57 +269,59 @@ async def test_a_failed_commit_takes_back_what_was_not_written(store: SqliteStor
     assert types(await whole_log(store, record.id))[2:] == ["token", "done"]
 
 
-async def test_there_is_never_more_than_one_group_under_way(
+async def test_writes_during_a_failed_commit_never_start_a_second_group(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when those who are told of a failure write again at once: two groups could leave a gap between them."""
-    under_way = most = 0
-    submit, committed = store._writer.submit, store._writer._committed
+    """Writers may write again in the callback of a failure; a second group could leave a gap in a log."""
+    pending = peak = 0
+    submit, committed = store._writer._submit, store._writer._committed
 
     def count_submit(group: Sequence[Work]) -> None:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
+        nonlocal pending, peak
+        pending += 1
+        peak = max(peak, pending)
         submit(group)
 
     def count_committed(group: Sequence[Work], error: StoreError | None) -> None:
-        nonlocal under_way
-        under_way -= 1
+        nonlocal pending
+        pending -= 1
         committed(group, error)
 
     first, second = await claimed(store), await claimed(store)
-    monkeypatch.setattr(store._writer, "submit", count_submit)
+    monkeypatch.setattr(store._writer, "_submit", count_submit)
     monkeypatch.setattr(store._writer, "_committed", count_committed)
     token = log_event(TokenEvent("again"), 3, 1)
     failed, failed_again = asyncio.Event(), asyncio.Event()
 
     def write_again(count: int, error: object) -> None:
-        store.append(first.id, first.epoch, [token], lambda count, error: None)
+        store.append(AppendRequest(first.id, first.epoch, [token], lambda count, error: None))
 
     def gather_again(count: int, error: object) -> None:
         failed.set()
         store.before_commit(
-            lambda: store.append(second.id, second.epoch, [token], lambda count, error: failed_again.set())
+            lambda: store.append(
+                AppendRequest(second.id, second.epoch, [token], lambda count, error: failed_again.set())
+            )
         )
 
     async with asyncio.timeout(BOUND):
         with locked(store):
-            store.append(first.id, first.epoch, [token], write_again)
-            store.append(second.id, second.epoch, [token], gather_again)
+            store.append(AppendRequest(first.id, first.epoch, [token], write_again))
+            store.append(AppendRequest(second.id, second.epoch, [token], gather_again))
             await failed.wait()
             await asyncio.sleep(0)
-            more = asyncio.create_task(store._write(lambda connection: None))
+            more = asyncio.create_task(store._writer.write(lambda connection: None))
             await failed_again.wait()
         await asyncio.wait([more])
     more.exception()
-    assert most == 1
+    assert peak == 1
     await ended(store)
 
 
 # Sealing and erasing
 
 
-async def test_the_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteStore, tmp_path: Path) -> None:
+async def test_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteStore, tmp_path: Path) -> None:
     for _ in range(5):
         await ended(store)
     running = await claimed(store)
@@ -323,18 +330,17 @@ async def test_the_journal_is_trimmed_when_its_turns_are_sealed(store: SqliteSto
     assert rows(tmp_path, "sealed_log") == 0
     await store.maintain(expire_before=0)
     assert rows(tmp_path, "sealed_log") == 6
-    kept = rows(tmp_path, "journal")
-    assert kept == 4, "two rows of the running turn, and two of the one after it"
+    assert rows(tmp_path, "journal") == 4, "two rows of the running turn, and two of the one after it"
     await append(store, running.id, running.epoch, 4, done(running), end=True)
     await store.maintain(expire_before=0)
     assert rows(tmp_path, "journal") == 0
     assert rows(tmp_path, "sealed_log") == 7
     assert types(await whole_log(store, running.id)) == ["session", "message", "token", "done"]
-    assert store._live == {}
+    assert store._turns.by_id == {}
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-async def test_what_is_deleted_is_nowhere_in_the_folder(tmp_path: Path, sealed: bool) -> None:
+async def test_deleted_text_is_nowhere_in_the_folder(tmp_path: Path, sealed: bool) -> None:
     secret = "the-password-is-hunter2"
     store = SqliteStore(tmp_path)
     await store.open()
@@ -345,18 +351,18 @@ async def test_what_is_deleted_is_nowhere_in_the_folder(tmp_path: Path, sealed: 
         await store.maintain(expire_before=0)
     await store.delete_session("ann", record.session_id)
     await store.close()
-    left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert secret.encode() not in left
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert secret.encode() not in content
     store = SqliteStore(tmp_path)
     await store.open()
     assert texts(await whole_log(store, other.id)) == ["nothing special"]
     await store.close()
 
 
-# Reading from elsewhere
+# Reading from another process
 
 
-async def test_an_archive_reads_whatever_state_a_turn_is_in(store: SqliteStore, tmp_path: Path) -> None:
+async def test_archive_reads_turns_of_every_phase(store: SqliteStore, tmp_path: Path) -> None:
     sealed, expired, live = await ended(store), await ended(store), await ended(store)
     await store.maintain(expire_before=0)
     running, queued = await claimed(store), await started(store)
@@ -396,7 +402,7 @@ asyncio.run(main())
 
 
 @pytest.mark.process
-async def test_another_process_reads_along_while_the_turn_is_written(store: SqliteStore, tmp_path: Path) -> None:
+async def test_archive_in_another_process_follows_a_running_turn(store: SqliteStore, tmp_path: Path) -> None:
     record = await claimed(store)
     reader = await asyncio.create_subprocess_exec(
         sys.executable, "-c", READER, str(tmp_path), record.id, stdout=subprocess.PIPE
@@ -406,7 +412,7 @@ async def test_another_process_reads_along_while_the_turn_is_written(store: Sqli
         for _ in range(2):
             await reader.stdout.readline()
         for position in range(3, 8):
-            # Each is read over there before the next one is written here.
+            # The other process reads each event before this one writes the next.
             (logged,) = await append(store, record.id, record.epoch, position, TokenEvent(f"piece {position}"))
             assert await reader.stdout.readline() == b"%d %b\n" % (position, logged.body)
         await store.maintain(expire_before=0)
@@ -429,14 +435,14 @@ async def main():
     print(record.id, flush=True)
     for position in range(3, 1_000_000):
         token = TokenEvent(str(position))
-        await append(store, record.id, record.epoch, position, token, told=lambda: print(position, flush=True))
+        await append(store, record.id, record.epoch, position, token, on_commit=lambda: print(position, flush=True))
 
 asyncio.run(main())
 """
 
 
 @pytest.mark.process
-async def test_a_killed_process_takes_back_nothing_it_has_told(tmp_path: Path) -> None:
+async def test_killed_process_loses_no_published_event(tmp_path: Path) -> None:
     writer = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITER, str(tmp_path), stdout=subprocess.PIPE, cwd=ROOT
     )
@@ -446,14 +452,14 @@ async def test_a_killed_process_takes_back_nothing_it_has_told(tmp_path: Path) -
         for _ in range(50):
             await writer.stdout.readline()
         writer.send_signal(signal.SIGKILL)
-        told = (await writer.stdout.read()).splitlines()
+        published = (await writer.stdout.read()).splitlines()
         await writer.wait()
-    last_told = int(told[-1]) if told else 52
+    last_published = int(published[-1]) if published else 52
     store = SqliteStore(tmp_path)
     await store.open()
     log = await whole_log(store, turn_id, page=1_000)
     assert positions(log) == list(range(1, len(log) + 1))
-    assert len(log) >= last_told
+    assert len(log) >= last_published
     (orphan,) = await store.take_over("next")
     assert orphan.last_position == len(log)
     await store.close()
@@ -462,12 +468,12 @@ async def test_a_killed_process_takes_back_nothing_it_has_told(tmp_path: Path) -
 # The disk
 
 
-def test_the_reserve_is_real_and_comes_back(tmp_path: Path) -> None:
+def test_ballast_occupies_real_blocks_and_is_restored(tmp_path: Path) -> None:
     ballast = Ballast(tmp_path)
     assert ballast.restore()
-    found = (tmp_path / BALLAST_NAME).stat()
-    assert found.st_size == BALLAST_BYTES
-    assert found.st_blocks * 512 >= BALLAST_BYTES, "a file with holes frees nothing"
+    stat = (tmp_path / BALLAST_NAME).stat()
+    assert stat.st_size == BALLAST_BYTES
+    assert stat.st_blocks * 512 >= BALLAST_BYTES, "deleting a sparse file frees nothing"
     ballast.drop()
     assert not (tmp_path / BALLAST_NAME).exists()
     ballast.drop()
@@ -476,40 +482,40 @@ def test_the_reserve_is_real_and_comes_back(tmp_path: Path) -> None:
     assert (tmp_path / BALLAST_NAME).stat().st_size == BALLAST_BYTES
 
 
-async def test_when_the_disk_is_full_turns_end_in_order_and_new_ones_wait(
+async def test_full_disk_ends_running_turns_and_refuses_new_ones(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pretended disk: the database may not grow, but for a little when the reserve is dropped."""
-    most = 2**31 - 2
+    """On a simulated disk the database may not grow, except a little when the ballast is dropped."""
+    max_pages = 2**31 - 2
     drop, restore = Ballast.drop, Ballast.restore
     is_full = False
 
     def limit(pages: int) -> None:
-        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        writer_connection(store).execute(f"PRAGMA max_page_count = {pages}")
 
     def fill() -> None:
         nonlocal is_full
         is_full = True
-        limit(store._connection.execute("PRAGMA page_count").fetchone()[0])
+        limit(writer_connection(store).execute("PRAGMA page_count").fetchone()[0])
 
     def make_room() -> None:
         nonlocal is_full
         is_full = False
-        limit(most)
+        limit(max_pages)
 
-    def drop_and_give_way(ballast: Ballast) -> None:
+    def drop_and_make_room(ballast: Ballast) -> None:
         drop(ballast)
-        limit(store._connection.execute("PRAGMA page_count").fetchone()[0] + 1_000)
+        limit(writer_connection(store).execute("PRAGMA page_count").fetchone()[0] + 1_000)
 
-    monkeypatch.setattr(Ballast, "drop", drop_and_give_way)
+    monkeypatch.setattr(Ballast, "drop", drop_and_make_room)
     monkeypatch.setattr(Ballast, "restore", lambda ballast: not is_full and restore(ballast))
     await check_full_disk(store, fill, make_room)
 
 
-async def test_on_a_full_disk_what_waits_gives_way_to_what_ends(
+async def test_full_disk_refuses_waiting_appends_but_takes_endings(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reserve is for last words: tokens that were handed over before the disk was full must not eat it."""
+    """The ballast is for endings: tokens that were appended before the disk was full must not use it up."""
     ending, talking = await claimed(store), await claimed(store)
     monkeypatch.setattr(Ballast, "restore", lambda ballast: False)
     held, go_on = asyncio.Event(), asyncio.Event()
@@ -520,7 +526,7 @@ async def test_on_a_full_disk_what_waits_gives_way_to_what_ends(
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(BOUND)
         store._writer.is_full = True
 
-    filling = asyncio.create_task(store._write(fill_slowly))
+    filling = asyncio.create_task(store._writer.write(fill_slowly))
     async with asyncio.timeout(BOUND):
         await held.wait()
         waiting = [
@@ -540,7 +546,7 @@ async def test_on_a_full_disk_what_waits_gives_way_to_what_ends(
 
 
 def _isolated(command: str, folder: Path) -> list[str]:
-    """Runs a shell command where it may mount file systems that nobody else sees."""
+    """Return a command line that runs a shell command in a mount namespace of its own."""
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *as_root, "--mount", "sh", "-ec", command, "sh", str(folder), sys.executable]
 
@@ -554,7 +560,7 @@ def _can_mount(folder: str = "/tmp") -> bool:
 
 
 if _can_mount():
-    # Only where file systems can be mounted; the pretended disk above is for everywhere.
+    # Only where file systems can be mounted; the simulated disk above runs everywhere.
 
     async def run_isolated(command: str, folder: Path) -> str:
         process = await asyncio.create_subprocess_exec(
@@ -566,7 +572,7 @@ if _can_mount():
         return output.decode()
 
     @pytest.mark.process
-    async def test_a_full_disk_for_real(tmp_path: Path) -> None:
+    async def test_full_tmpfs_ends_running_turns_and_refuses_new_ones(tmp_path: Path) -> None:
         mount = 'mount -t tmpfs -o size=16m tmpfs "$1"'
         await run_isolated(f'{mount}; exec "$2" -m tests.stores.full_disk "$1"', tmp_path)
 
@@ -590,7 +596,7 @@ asyncio.run(main())
 """
 
     @pytest.mark.process
-    async def test_a_read_only_disk_is_refused_in_clear_words(tmp_path: Path) -> None:
+    async def test_read_only_disk_is_refused_with_advice(tmp_path: Path) -> None:
         (tmp_path / "open.py").write_text(OPEN)
         (tmp_path / "disk").mkdir()
         steps = (
@@ -608,8 +614,8 @@ asyncio.run(main())
             assert "another --data folder" in refused
 
 
-async def test_a_reader_that_follows_from_the_middle_reads_the_journal(store: SqliteStore) -> None:
-    """More events than the store keeps in memory, in several rows, read at every border."""
+async def test_reader_from_the_middle_reads_the_journal(store: SqliteStore) -> None:
+    """The log has more events than the store keeps in memory; it is read from the borders of its rows."""
     record = await claimed(store)
     for first in range(3, 603, 50):
         await append(store, record.id, record.epoch, first, *[TokenEvent(str(n)) for n in range(first, first + 50)])

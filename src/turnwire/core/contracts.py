@@ -1,7 +1,7 @@
-"""What an agent, a store and a wire promise. Implementations are elsewhere; these are all there is to know.
+"""The interfaces between the core and its implementations: agents, stores and wires.
 
-Imported by everyone, imports nobody but the plain values. A backend that cannot keep a
-promise here needs a smaller interface, not an exception.
+Imports nothing but plain values. A backend that cannot keep a promise made here needs a smaller interface, not an
+exception.
 """
 
 import logging
@@ -24,19 +24,24 @@ KEYS = "keys"
 Scope = Literal["read", "write", "approve", "operate"]
 
 
+# Agents
+
+
 class Agent(Protocol):
-    """Answers a turn by yielding events; a `str` is a piece of the answer.
+    """An agent answers a turn by yielding events; a `str` is a piece of the answer.
 
-    It must not yield `session`, `message` or `done`: those are Turnwire's. It may be cancelled at any
-    await and has a few seconds to clean up then. An `AgentError` it raises is shown to the user; of
-    any other exception only the class name is.
+    It must not yield `session`, `message` or `done`, which Turnwire writes. It may be cancelled at any await and then
+    has a few seconds to clean up. The message of an `AgentError` is shown to the user; of any other exception only the
+    class name is.
 
-    One that says `takes_attachments = True` finds the files that came with the message in
-    `turn.options["attachments"]`; to any other, a message that has some is refused.
+    Optional attributes:
 
-    One that says `on_crash = "resume"` is called again when the worker that ran it is lost, and goes on from
-    `turn.progress`. A call that was under way is run again if its method `repeats(tool)` says so; otherwise a person
-    is asked. The turn of any other ends as interrupted.
+    - `takes_attachments = True`: the files of the message are in `turn.options["attachments"]`. Without it, a message
+      with files is refused.
+    - `on_crash = "resume"`: when its worker is lost, the agent is called again and continues from `turn.progress`.
+      Without it, the turn ends as interrupted.
+    - `repeats(tool) -> bool`: whether a tool call that was interrupted by a crash may run again. Without it, a person
+      is asked.
     """
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]: ...
@@ -51,31 +56,38 @@ def resumes(agent: object) -> bool:
 
 
 def repeats(agent: object, tool: str) -> bool:
-    says: Callable[[str], object] | None = getattr(agent, "repeats", None)
+    may_repeat: Callable[[str], object] | None = getattr(agent, "repeats", None)
     try:
-        return says is not None and says(tool) is True
+        return may_repeat is not None and may_repeat(tool) is True
     except Exception:
-        # Who cannot say that it is harmless has not said so.
-        logger.exception("whether %s may be run again cannot be told; a person is asked", tool)
+        # A tool call is repeated only if the agent says that this is harmless.
+        logger.exception("the agent's `repeats` failed for tool %s; a person is asked instead", tool)
         return False
 
 
 class HistorySource(Protocol):
-    """Makes the conversation that an agent is given with a turn: no longer than it may be, and one that every
-    model provider accepts. It never changes a log.
+    """The source of the conversation that an agent gets with a turn.
+
+    The conversation fits the configured size and is one that every model provider accepts. Logs are never changed.
     """
 
     async def recall(self, record: TurnRecord) -> tuple[Message, ...]:
-        """It runs inside the turn: it may be cancelled, and what it has to tell it may `emit()`. Raises StoreError."""
+        """Return the messages before this turn. Raises StoreError.
+
+        Runs inside the turn, so it may be cancelled and may `emit()` events.
+        """
         ...
 
     async def close(self) -> None: ...
 
 
-class NewTurn(Struct, frozen=True, kw_only=True):
-    """A turn to be accepted. `fingerprint` tells a repeated request from another one with the same key.
+# Values that stores take and return
 
-    `session` is given when the turn begins a new one; it is made in the same step.
+
+class NewTurn(Struct, frozen=True, kw_only=True):
+    """A turn to be accepted. `fingerprint` tells a repeated request from a different one with the same key.
+
+    With `session`, the turn begins a new session, which is created in the same step.
     """
 
     record: TurnRecord
@@ -86,9 +98,9 @@ class NewTurn(Struct, frozen=True, kw_only=True):
 
 
 class Budget(Struct, frozen=True):
-    """What a principal may use in a day and has used of it, in tokens. The next day begins at `resets_at` (ms).
+    """The tokens that a principal may use in a day and has used. The next day begins at `resets_at` (ms).
 
-    A limit of 0 is none.
+    A limit of 0 means no limit.
     """
 
     limit: int
@@ -101,7 +113,7 @@ class Budget(Struct, frozen=True):
 
 
 class Admission(Struct, frozen=True, kw_only=True):
-    """What must hold for a new turn to be accepted, checked in the same step that writes it."""
+    """The conditions for accepting a new turn, checked in the same step that writes it."""
 
     on_busy: OnBusy = "enqueue"
     max_queued: int = 8
@@ -109,15 +121,22 @@ class Admission(Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
 
 
+class Accepted(Struct, frozen=True):
+    """The turn, and whether this request created it or joined an existing one."""
+
+    record: TurnRecord
+    created: bool
+
+
 class Suspension(Struct, frozen=True):
-    """A turn is to wait for a person, until then; `checkpoint` is what its agent goes on with."""
+    """A wait for a person that expires at `until` (ms); the agent continues from `checkpoint`."""
 
     until: int
     checkpoint: bytes
 
 
 class Command(Struct, frozen=True):
-    """What somebody wants of a turn, from whatever process: that it is stopped."""
+    """A request from any process to the worker that runs a turn: stop it."""
 
     turn_id: str
     reason: str
@@ -135,243 +154,38 @@ class Worker(Struct, frozen=True, kw_only=True):
     running: int = 0
 
 
-class Accepted(Struct, frozen=True):
-    """The turn, and whether this request made it or joined the one that was there."""
-
-    record: TurnRecord
-    created: bool
-
-
 Refusal = StoreError | TurnEndedError
 Settle = Callable[[int, Refusal | None], None]
 Wake = Callable[[Sequence[LoggedEvent]], None]
 
 
-class LogReader(Protocol):
-    """Reads logs, and nothing else. Every event it hands out is committed."""
+class AppendRequest(Struct, frozen=True, gc=False):
+    """Events to append to a turn's log, and the change of the turn that is committed with them.
 
-    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
-        """Committed events after a position, at most `limit`, none if there are none yet.
+    At most one of these is set: `ending` closes the turn, and the last event is `done`; `suspension` makes the turn
+    wait for a person, without a lease; `release` puts it back into the queue for any worker.
 
-        `epoch` is that of the event at `after`, which the reader has. Raises TurnNotFoundError, EventsGoneError, and
-        LogRewoundError if the log has no such event (any more).
-        """
-        ...
+    A store may merge consecutive requests of a turn that have the identical `settle` object.
+    """
 
-    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
-        """Calls `wake` on the event loop after commits to a turn, with what was committed, or with
-        nothing where only the fact is known. With a session's id: after a turn was accepted in it, or it was deleted.
-        With a worker's id: after a command to a turn that it runs. With `RUNNABLE`: when a turn may have become ready
-        to be run. With `KEYS`: after an API key was made or revoked in another process. A hint: it may come late, twice
-        or never for what happened before. Returns what ends it.
-        """
-        ...
-
-
-class TurnStore(LogReader, Protocol):
-    """Keeps turns and their logs."""
-
-    async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
-        """Commits the turn with its opening events, or finds the one that its key or external id names.
-
-        With `on_busy="interrupt"` the session's unfinished turns are commanded to end as superseded, in the same step.
-        Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, BudgetSpentError,
-        SessionNotFoundError, SessionExistsError, StoreFullError. On any of them nothing is written.
-        """
-        ...
-
-    async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
-        """By our id or by the client's own. TurnNotFoundError for what is not the principal's."""
-        ...
-
-    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
-        """The newest turns, oldest first."""
-        ...
-
-    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
-        """The turn that was accepted next in the session, or its first one. The one before may have been deleted."""
-        ...
-
-    async def delete_turn(self, principal: str, turn_id: str) -> None:
-        """Erases an ended turn and its log; the turns that continue it continue the one before it.
-
-        Raises TurnNotFoundError, SessionBusyError.
-        """
-        ...
-
-    async def history(self, turn_id: str, limit: int) -> list[TurnState]:
-        """The states of the ended turns that this one continues, oldest first."""
-        ...
-
-    async def turn_state(self, turn_id: str) -> TurnState | None:
-        """The state of an ended turn, also when its events are gone; None for one that runs or waits."""
-        ...
-
-    async def tokens_used(self, principal: str, day: int) -> int:
-        """The tokens of the principal's turns that ended on this day (`budget.day_of`), also of deleted ones.
-
-        A turn is counted in the step that ends it.
-        """
-        ...
-
-    async def claim(self, turn_id: str, worker: str) -> TurnRecord:
-        """Makes the worker the turn's only writer: the epoch grows by one, older writers are fenced.
-
-        Raises TurnEndedError, TurnNotFoundError, and TurnTakenError if another worker runs it that is alive.
-        """
-        ...
-
-    async def claim_next(self, worker: str, limit: int) -> list[TurnRecord]:
-        """Claims queued turns, oldest first, that have no unfinished turn before them in their session."""
-        ...
-
-    def before_commit(self, gather: Callable[[], None]) -> None:
-        """Calls `gather`, once, when the store is ready for the next commit; what it appends is part of that.
-
-        This is how groups come about without a timer: idle, it is called as soon as the event loop turns;
-        under load, when the commit before has returned.
-        """
-        ...
-
-    def append(
-        self,
-        turn_id: str,
-        epoch: int,
-        events: Sequence[LoggedEvent],
-        settle: Settle,
-        ending: TurnState | None = None,
-        parking: Suspension | None = None,
-        *,
-        release: bool = False,
-    ) -> None:
-        """Hands events over to be committed. Never waits.
-
-        `settle(number of events, None)` is called on the event loop once they are committed, in order,
-        or with the error if they are not: FencedError for a writer of an older epoch, PositionError if
-        they do not follow the last event, TurnEndedError after the last one, StoreFullError. It may be
-        called before `append` returns. With `ending`, the last of the events is `done` and the turn is
-        closed in the same step, and its attachments are forgotten; a full store still takes that. With `parking`, the
-        turn waits from that step on, and nobody's lease is needed for it. With `release`, it is queued again from that
-        step on, for whoever claims it next.
-        """
-        ...
-
-    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
-        """Keeps the worker's turns its own for another lease."""
-        ...
-
-    async def retire(self, worker: str) -> None:
-        """The worker is gone, and says so: what it still runs may be taken over at once."""
-        ...
-
-    async def workers(self) -> list[Worker]:
-        """Those whose lease holds, oldest first."""
-        ...
-
-    async def take_over(self, worker: str) -> list[TurnRecord]:
-        """Claims, for this worker, some running turns of workers whose lease has run out."""
-        ...
-
-    async def command(self, command: Command) -> None:
-        """Keeps the command until the turn has ended, and tells whoever runs it. Giving it again changes nothing.
-
-        Raises TurnEndedError, TurnNotFoundError.
-        """
-        ...
-
-    async def commands(self, worker: str) -> list[Command]:
-        """The commands to turns that this worker runs, and to those that nobody does."""
-        ...
-
-    async def attend(self, turn_id: str, worker: str, *, present: bool) -> bool:
-        """Notes whether the turn has readers in this process. True if it has some in any that is alive."""
-        ...
-
-    async def queued(self) -> list[TurnRecord]:
-        """The turns that wait to be run, in the order they were accepted."""
-        ...
-
-    async def unfinished(self, session_id: str) -> list[TurnRecord]:
-        """The turns of a session that have not ended, in the order they were accepted."""
-        ...
-
-    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
-        """The turns that have not ended, of this principal or of everybody, in the order they were accepted."""
-        ...
-
-    async def waiting(self, until: int | None = None) -> list[TurnRecord]:
-        """The turns that wait for a person; with `until`, those whose time is over by then."""
-        ...
-
-    async def hold(self, turn_id: str, worker: str) -> TurnRecord:
-        """Makes the worker the only writer of a turn that waits, which it goes on doing.
-
-        Raises TurnNotWaitingError, TurnNotFoundError.
-        """
-        ...
-
-    async def checkpoint(self, turn_id: str) -> bytes:
-        """What the agent of a turn left when it was last parked; nothing if it never was, or has ended."""
-        ...
-
-    async def maintain(self, *, expire_before: int) -> None:
-        """Seals logs of ended turns, and drops the events (not the state) of those that ended before then."""
-        ...
+    turn_id: str
+    epoch: int
+    events: Sequence[LoggedEvent]
+    settle: Settle
+    ending: TurnState | None = None
+    suspension: Suspension | None = None
+    release: bool = False
 
 
 class Notice(Struct, frozen=True):
-    """An ended turn of which somebody outside is yet to be told; `attempts` have failed so far."""
+    """An ended turn that is still to be delivered to a webhook; `attempts` have failed so far."""
 
     record: TurnRecord
     attempts: int
 
 
-class Outbox(Protocol):
-    """Which ended turns somebody outside is yet to be told of.
-
-    A store that was told to keep one adds a turn in the step that ends it, so none is forgotten, whoever dies when.
-    A turn that is erased is nobody's news any more.
-    """
-
-    async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
-        """Those whose time has come. Nobody is given them again before `until`, unless they are put off to earlier."""
-        ...
-
-    async def put_off(self, turn_id: str, due_at: int) -> None:
-        """The attempt has failed and is counted; the next one may be made at `due_at`."""
-        ...
-
-    async def dismiss(self, turn_id: str) -> None:
-        """It is told, or given up."""
-        ...
-
-
-class SessionStore(Protocol):
-    """Keeps sessions. Everything is asked for in the name of a principal; what is not theirs is not there."""
-
-    async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
-        """Makes a session, or finds the one that has this external id. True if it was made."""
-        ...
-
-    async def find_session(self, principal: str, session_id: str) -> Session:
-        """By our id or by the client's own. Raises SessionNotFoundError."""
-        ...
-
-    async def list_sessions(
-        self, principal: str, *, search: str | None = None, before: str | None = None, limit: int = 50
-    ) -> list[Session]:
-        """Newest activity first; `search` looks in titles, messages and answers; `before` is the last id seen."""
-        ...
-
-    async def rename_session(self, principal: str, session_id: str, title: str) -> Session: ...
-
-    async def delete_session(self, principal: str, session_id: str) -> None:
-        """Erases the session, its turns and their logs. Its turns must have ended."""
-        ...
-
-
 class ApiKey(Struct, frozen=True, kw_only=True):
-    """A key as it is kept: never the secret, only its hash."""
+    """An API key as it is stored: the hash of the secret, never the secret."""
 
     id: str
     digest: str
@@ -382,33 +196,270 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     revoked_at: int | None = None
 
 
+# Stores
+
+
+class LogReader(Protocol):
+    """The read side of logs. Every event that it returns is committed."""
+
+    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
+        """Return at most `limit` committed events after a position, or none if there are none yet.
+
+        `epoch` is the epoch of the event at `after`, as the reader has it. Raises TurnNotFoundError, EventsGoneError,
+        and LogRewoundError if the log has no such event (any more).
+        """
+        ...
+
+    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
+        """Call `wake` on the event loop after changes, and return a function that ends the watch.
+
+        `key` is one of:
+
+        - a turn's id: after commits to its log, with the committed events, or with none if they are not at hand;
+        - a session's id: after a turn was accepted in it, or the session was deleted;
+        - a worker's id: after a command to a turn that it runs;
+        - `RUNNABLE`: when a turn may have become ready to run;
+        - `KEYS`: after another process added or revoked an API key.
+
+        A hint only: it is not promised that a wake comes promptly, once, or at all for earlier changes.
+        """
+        ...
+
+
+class LogStore(LogReader, Protocol):
+    """The write side of logs."""
+
+    def before_commit(self, gather: Callable[[], None]) -> None:
+        """Call `gather` once when the store is ready for the next commit, which takes in what `gather` appends.
+
+        This forms commit groups without a timer: an idle store calls it on the next iteration of the event loop, a
+        busy one when the commit before has returned.
+        """
+        ...
+
+    def append(self, request: AppendRequest) -> None:
+        """Queue events for the next commit. Never waits.
+
+        `settle(number of events, None)` is called on the event loop after the commit, in the order of the appends, or
+        with the error if nothing was written: FencedError for a writer of an older epoch, PositionError if the events
+        do not follow the last one, TurnEndedError after `done`, StoreFullError. It may be called before `append`
+        returns. An ending forgets the turn's attachments, and a full store still takes it.
+
+        Not promised: that requests of different turns are committed in the order in which they were made.
+        """
+        ...
+
+    async def maintain(self, *, expire_before: int) -> None:
+        """Seal the logs of ended turns, and drop the events (not the state) of turns that ended before `expire_before`.
+
+        Runs in small steps that do not hold up appends. Not promised: that all of it is done in one call.
+        """
+        ...
+
+
+class TurnStore(Protocol):
+    """Turns: their records, their states, and what they used."""
+
+    async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
+        """Commit a turn with its opening events, or find the turn that has the same key or external id.
+
+        With `on_busy="interrupt"`, the session's unfinished turns are commanded to end as superseded in the same step.
+        Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, BudgetSpentError, SessionNotFoundError,
+        SessionExistsError, StoreFullError; then nothing is written.
+        """
+        ...
+
+    async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
+        """Return a turn by its id or by the client's own. Raises TurnNotFoundError, also for another principal's."""
+        ...
+
+    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
+        """Return the newest turns, oldest first."""
+        ...
+
+    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
+        """Return the turn accepted next in the session, or its first turn. `after_turn_id` may have been deleted."""
+        ...
+
+    async def unfinished(self, session_id: str) -> list[TurnRecord]:
+        """Return the turns of a session that have not ended, in the order of acceptance."""
+        ...
+
+    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        """Return the turns of a principal, or of all, that have not ended, in the order of acceptance."""
+        ...
+
+    async def delete_turn(self, principal: str, turn_id: str) -> None:
+        """Erase an ended turn and its log; turns that continue it then continue the one before it.
+
+        Raises TurnNotFoundError, SessionBusyError.
+        """
+        ...
+
+    async def history(self, turn_id: str, limit: int) -> list[TurnState]:
+        """Return the states of the ended turns that this turn continues, oldest first."""
+        ...
+
+    async def turn_state(self, turn_id: str) -> TurnState | None:
+        """Return the state of an ended turn, even if its events are gone, or None if it has not ended.
+
+        Raises TurnNotFoundError.
+        """
+        ...
+
+    async def tokens_used(self, principal: str, day: int) -> int:
+        """Return the tokens of the principal's turns, deleted ones included, that ended on this day (`budget.day_of`).
+
+        A turn is counted in the step that ends it.
+        """
+        ...
+
+
+class ClaimStore(Protocol):
+    """The right to run a turn: claims, leases of workers, and commands to the worker of a turn."""
+
+    async def claim(self, turn_id: str, worker: str) -> TurnRecord:
+        """Make the worker the turn's only writer: the epoch grows by one, which fences older writers.
+
+        Raises TurnEndedError, TurnNotFoundError, and TurnTakenError if another live worker runs it.
+        """
+        ...
+
+    async def claim_next(self, worker: str, limit: int) -> list[TurnRecord]:
+        """Claim queued turns, oldest first, that have no unfinished turn before them in their session."""
+        ...
+
+    async def take_over(self, worker: str) -> list[TurnRecord]:
+        """Claim running turns of workers whose lease has expired. Not promised: that it claims all of them at once."""
+        ...
+
+    async def hold(self, turn_id: str, worker: str) -> TurnRecord:
+        """Make the worker the only writer of a waiting turn, which keeps waiting.
+
+        Raises TurnNotWaitingError, TurnNotFoundError.
+        """
+        ...
+
+    async def waiting(self, until: int | None = None) -> list[TurnRecord]:
+        """Return the turns that wait for a person; with `until`, only those whose wait expires by then."""
+        ...
+
+    async def checkpoint(self, turn_id: str) -> bytes:
+        """Return the checkpoint of the turn's last suspension; empty if it had none, or the turn has ended."""
+        ...
+
+    async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
+        """Extend the worker's lease, by which it keeps its turns."""
+        ...
+
+    async def retire(self, worker: str) -> None:
+        """End the worker's lease: its running turns may be taken over at once."""
+        ...
+
+    async def workers(self) -> list[Worker]:
+        """Return the workers with a valid lease, oldest first."""
+        ...
+
+    async def command(self, command: Command) -> None:
+        """Store a command until the turn has ended, and wake the worker that runs it. Repeating it changes nothing.
+
+        Raises TurnEndedError, TurnNotFoundError.
+        """
+        ...
+
+    async def commands(self, worker: str) -> list[Command]:
+        """Return the commands to turns that this worker runs, and to turns without a worker."""
+        ...
+
+    async def attend(self, turn_id: str, worker: str, *, present: bool) -> bool:
+        """Record whether the turn has readers in this process. Return True if any live process has one."""
+        ...
+
+
+class SessionStore(Protocol):
+    """Sessions. Every call names a principal; another principal's sessions do not exist for it."""
+
+    async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
+        """Create a session, or find the one with this external id. The flag is True if it was created."""
+        ...
+
+    async def find_session(self, principal: str, session_id: str) -> Session:
+        """Return a session by its id or by the client's own. Raises SessionNotFoundError."""
+        ...
+
+    async def list_sessions(
+        self, principal: str, *, search: str | None = None, before: str | None = None, limit: int = 50
+    ) -> list[Session]:
+        """Return sessions, newest activity first.
+
+        `search` is matched in titles, messages and answers, ignoring case; `before` is the last id of the page before.
+        Raises SessionNotFoundError for an unknown `before`.
+        """
+        ...
+
+    async def rename_session(self, principal: str, session_id: str, title: str) -> Session:
+        """Set the title. Raises SessionNotFoundError."""
+        ...
+
+    async def delete_session(self, principal: str, session_id: str) -> None:
+        """Erase the session, its turns and their logs. Raises SessionNotFoundError, SessionBusyError."""
+        ...
+
+
 class KeyStore(Protocol):
+    """API keys."""
+
     async def list_keys(self) -> list[ApiKey]: ...
 
     async def add_key(self, key: ApiKey) -> None: ...
 
     async def revoke_key(self, key_id: str, at: int) -> ApiKey:
-        """Raises KeyNotFoundError. Revoking twice is revoking once."""
+        """Set the time of revocation, if it is not set yet, and return the key. Raises KeyNotFoundError."""
         ...
 
 
-class Store(TurnStore, SessionStore, KeyStore, Outbox, Protocol):
-    """All of it in one place, so that a turn and its session change in one step."""
+class Outbox(Protocol):
+    """The queue of ended turns that are still to be delivered to a webhook.
+
+    A store that keeps an outbox adds a turn in the step that ends it, so no process can die in between. An erased turn
+    leaves the outbox. Not promised: that a notice is delivered only once.
+    """
+
+    async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
+        """Return the due notices and hide them from every process until `until`."""
+        ...
+
+    async def put_off(self, turn_id: str, due_at: int) -> None:
+        """Count a failed attempt, and make the notice due again at `due_at`."""
+        ...
+
+    async def dismiss(self, turn_id: str) -> None:
+        """Remove a notice that was delivered or given up."""
+        ...
+
+
+class Store(LogStore, TurnStore, ClaimStore, SessionStore, KeyStore, Outbox, Protocol):
+    """The union of all store interfaces: one database, so that a turn and its session change in one step."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may write to it too, so that a worker without a lease must stop what it does."""
+        """Whether other processes may write to it, so that a worker that loses its lease must stop its turns."""
         ...
 
     async def open(self) -> None:
-        """Raises StoreUnusableError, which says what to do."""
+        """Open the store. Raises StoreUnusableError, whose message says what to do."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Commit what was appended before, and release the store. It cannot be opened again."""
+        ...
+
+
+# Wires
 
 
 class Gap(Struct, frozen=True):
-    """Events after `after` and before `first_kept` are gone; `state` is what they came to."""
+    """A control frame: the events after `after` and before `first_kept` are gone; `state` sums them up."""
 
     after: int
     first_kept: int
@@ -416,11 +467,11 @@ class Gap(Struct, frozen=True):
 
 
 class Reset(Struct, frozen=True):
-    """The reader's position is not of this log; it is replayed from the start."""
+    """A control frame: the reader's position is not in this log, which is replayed from the start."""
 
 
 class Reconnect(Struct, frozen=True):
-    """The server closes this stream; come back after `retry_ms`."""
+    """A control frame: the server closes this stream, and the client should reconnect after `retry_ms`."""
 
     retry_ms: int
 
@@ -429,46 +480,48 @@ Control = Gap | Reset | Reconnect
 
 
 class Encoder(Protocol):
+    """The encoding of one turn's events, in order, for one wire."""
+
     @property
     def takes_heartbeat(self) -> bool:
         """Whether the wire's heartbeat may be sent after the last frame."""
         ...
 
     def frame(self, logged: LoggedEvent) -> bytes:
-        """All that the wire says about this event; of a wire that keeps state it may be empty.
+        """Encode one event; the frame may be empty for a wire that keeps state.
 
-        Raises RestartedError if what was said before has become void and cannot be taken back.
+        Raises RestartedError if earlier frames have become void and the wire cannot take them back.
         """
         ...
 
     def pause(self) -> bytes:
-        """What a stream says, and ends with, when the turn waits for a person; nothing if it stays open.
+        """Return the frames that end a stream when the turn waits for a person, or nothing if the stream stays open.
 
-        Asking changes nothing. The frame of the first event after the wait begins with the same bytes, so that a
-        stream that is read later has them too.
+        The call changes no state. The frame of the first event after the wait begins with the same bytes, so that a
+        later replay has them too.
         """
         ...
 
 
 class Wire(Protocol):
-    """Writes a log in one client protocol: a pure function of the log, no I/O, no clock.
+    """One client protocol: a pure function from a log to bytes, without I/O or clock.
 
-    `heartbeat` keeps an idle stream alive and is no part of the log's bytes; `opening` is sent at once
-    when there is nothing else to send.
+    `heartbeat` keeps an idle stream alive and is not part of the log's bytes; `opening` is sent at once if there is
+    nothing else to send.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def key(self) -> str:
-        """The name, and what else the bytes depend on: whoever has the same key shares them."""
+        """The name and everything else that the bytes depend on: streams with the same key share their bytes."""
         ...
 
     @property
     def media_type(self) -> str: ...
     @property
     def keeps_state(self) -> bool:
-        """Whether a frame depends on the events before it, so that an encoder must be given all of them."""
+        """Whether a frame depends on earlier events, so that an encoder must be fed all of them."""
         ...
 
     @property
@@ -477,9 +530,9 @@ class Wire(Protocol):
     def opening(self) -> bytes: ...
 
     def encoder(self) -> Encoder:
-        """A fresh encoder; it is given the events of one turn, in order."""
+        """Return a new encoder for the events of one turn."""
         ...
 
     def control(self, control: Control) -> bytes | None:
-        """The wire's word for it; None if it has none and the connection must be broken instead."""
+        """Encode a control frame, or return None if the wire has none and the connection must be broken instead."""
         ...

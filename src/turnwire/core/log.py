@@ -12,7 +12,7 @@ from time import time_ns
 from turnwire.core import metrics
 from turnwire.core.budget import Limits
 from turnwire.core.codec import TOKEN_BODY, LoggedEvent, encode_token, json_string, log_event
-from turnwire.core.contracts import Refusal, Suspension, TurnStore
+from turnwire.core.contracts import AppendRequest, LogStore, Refusal, Suspension
 from turnwire.core.errors import EventTooLargeError, FencedError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
     DoneEvent,
@@ -42,7 +42,7 @@ def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEven
 class TurnLog:
     def __init__(
         self,
-        store: TurnStore,
+        store: LogStore,
         record: TurnRecord,
         limits: Limits,
         on_failure: Callable[[Refusal], None] | None = None,
@@ -132,7 +132,7 @@ class TurnLog:
                     self._short_pauses += 1
                 else:
                     self._time_pause(last, events[0])
-            self._store.append(self.turn_id, self._epoch, events, self._settled)
+            self._store.append(AppendRequest(self.turn_id, self._epoch, events, self._settled))
 
     def _time_pause(self, last: LoggedEvent, first: LoggedEvent) -> None:
         """A pause in which something else happened, a tool say, is not one between tokens."""
@@ -165,7 +165,9 @@ class TurnLog:
         if self._failure is None:
             events, self._gathered = self._gathered, []
             self._uncommitted += len(events)
-            self._store.append(self.turn_id, self._epoch, events, self._settled, parking=parking, release=release)
+            self._store.append(
+                AppendRequest(self.turn_id, self._epoch, events, self._settled, suspension=parking, release=release)
+            )
         await self._all_settled()
 
     async def _all_settled(self) -> None:
@@ -194,7 +196,7 @@ class TurnLog:
         if self._failure is None:
             events = self._gathered + events
             self._uncommitted += len(events)
-            self._store.append(self.turn_id, self._epoch, events, self._settled, self.fold.state())
+            self._store.append(AppendRequest(self.turn_id, self._epoch, events, self._settled, self.fold.state()))
         self._gathered = []
         await self._all_settled()
         self._count_short_pauses()

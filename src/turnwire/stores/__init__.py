@@ -1,1 +1,1 @@
-"""Where logs live. Each store is one implementation of `core.contracts.Store`, under one contract suite."""
+"""The stores: each implements `core.contracts.Store`, and all run the same contract suite."""

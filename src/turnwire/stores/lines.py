@@ -1,10 +1,16 @@
-"""A log as bytes: a line an event, `<epoch> <at> <event as JSON>`. A line's place says its position."""
+"""The stored formats of logs and states.
+
+A log has one line per event, `<epoch> <at> <event as JSON>`; the number of the line gives the position.
+"""
 
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 
+import msgspec
+
 from turnwire.core.codec import LoggedEvent
+from turnwire.core.turns import TurnState
 
 
 def to_lines(events: Sequence[LoggedEvent]) -> bytes:
@@ -23,7 +29,12 @@ def seal(lines: bytes) -> bytes:
     return zlib.compress(lines, 3)
 
 
+# A sealed log is read page by page, so the last few are cached.
 @lru_cache(maxsize=4)
 def unseal(body: bytes) -> list[bytes]:
-    """The lines of a sealed log. A log is read page by page, so the last few are remembered."""
+    """Return the lines of a sealed log."""
     return zlib.decompress(body).split(b"\n")
+
+
+def state_from(body: bytes | None) -> TurnState | None:
+    return None if body is None else msgspec.json.decode(body, type=TurnState)

@@ -1,18 +1,20 @@
-"""What keeps a log a log: one writer, no gap, one end. Shared by the stores that decide in this process."""
+"""The rules that every store keeps: one writer, no gap, one end; admission, leases and the order of turns.
+
+Memory and SQLite decide in this process and use all of it. PostgreSQL decides in the database and uses the rest.
+"""
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from heapq import nsmallest
 from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from turnwire.core.codec import LoggedEvent, now_ms
-from turnwire.core.contracts import Admission, LogReader, Refusal, Wake, Worker
+from turnwire.core.contracts import Admission, Refusal, Wake, Worker
 from turnwire.core.errors import (
     BudgetSpentError,
     EventsGoneError,
@@ -28,28 +30,29 @@ from turnwire.core.turns import TurnRecord
 
 logger = logging.getLogger("turnwire.stores")
 
+Read = Callable[[str, int, int], Awaitable[list[LoggedEvent]]]
 
-class Head:
-    """Where a turn's log stands and who may write to it."""
 
-    __slots__ = ("ended", "epoch", "position", "turn_id", "worker")
+class LogHead:
+    """The last position of a turn's log, and the epoch that may write to it."""
+
+    __slots__ = ("ended", "epoch", "position", "turn_id")
 
     def __init__(self, turn_id: str, epoch: int, position: int, *, ended: bool = False) -> None:
         self.turn_id = turn_id
         self.epoch = epoch
         self.position = position
         self.ended = ended
-        self.worker: str | None = None
 
-    def claim(self, worker: str) -> int:
+    def claim(self) -> int:
+        """Return a new epoch, which fences all older ones. Raises TurnEndedError."""
         if self.ended:
             raise TurnEndedError(self.turn_id)
-        self.worker = worker
         self.epoch += 1
         return self.epoch
 
     def refusal(self, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
-        """Why these events may not be appended, or None."""
+        """Return the error if these events may not be appended, else None."""
         if epoch != self.epoch:
             return FencedError(self.turn_id)
         if self.ended:
@@ -60,7 +63,7 @@ class Head:
 
 
 def check_admission(admission: Admission, session_id: str, in_session: int, unfinished: int) -> None:
-    """Whether a principal with so many unfinished turns, some of them in this session, may start another.
+    """Check a new turn of a principal with `unfinished` turns, `in_session` of them in this session.
 
     Raises SessionBusyError, TooManyTurnsError, BudgetSpentError.
     """
@@ -74,44 +77,44 @@ def check_admission(admission: Admission, session_id: str, in_session: int, unfi
         raise BudgetSpentError(budget.limit, budget.used, budget.resets_at)
 
 
-def check_free(record: TurnRecord, worker: str, leases: "Leases") -> None:
-    """Whether a worker may claim the turn. Raises TurnTakenError."""
+def check_claim(record: TurnRecord, worker: str, leases: "Leases") -> None:
+    """Raise TurnTakenError if another live worker runs the turn."""
     if record.phase == "running" and record.worker != worker and leases.holds(record.worker):
         raise TurnTakenError(record.id)
 
 
-async def read_known(reader: LogReader, turn_id: str, after: int, limit: int, epoch: int) -> list[LoggedEvent]:
-    """Reads the event at `after` too, to see that it is the one that the reader has. Raises LogRewoundError."""
+def without_attachments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that are kept when a turn has ended: no later call gets its files."""
+    return {name: value for name, value in options.items() if name != "attachments"}
+
+
+async def read_with_epoch(read: Read, turn_id: str, after: int, limit: int, epoch: int) -> list[LoggedEvent]:
+    """Read events after `after`, and check the epoch of the event at `after`. Raises what `LogReader.read` raises."""
     try:
-        events = await reader.read(turn_id, after - 1, limit + 1)
+        events = await read(turn_id, after - 1, limit + 1)
     except EventsGoneError as gone:
         if after + 1 < gone.first_kept:
             raise
-        return await reader.read(turn_id, after, limit)
+        return await read(turn_id, after, limit)
     if not events or events[0].epoch != epoch:
         raise LogRewoundError(turn_id)
     return events[1:]
 
 
-def lasting(options: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a turn's options when it has ended: not the files, which nobody is given again."""
-    return {name: value for name, value in options.items() if name != "attachments"}
-
-
 class Leases:
-    """Which workers of this process are alive, and which turns are read in them. One that is not known is dead."""
+    """The live workers of this process, and the workers in which each turn has readers. An unknown worker is dead."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
         self._until: dict[str, float] = {}
         self._workers: dict[str, Worker] = {}
-        self._attended: dict[str, set[str]] = {}
+        self._attending: dict[str, set[str]] = {}
 
     def renew(self, worker: str, name: str, draining: bool) -> None:
         self._until[worker] = self._clock() + self._seconds
-        known = self._workers.get(worker)
-        started_at = known.started_at if known else now_ms()
+        previous = self._workers.get(worker)
+        started_at = previous.started_at if previous else now_ms()
         self._workers[worker] = Worker(id=worker, name=name, started_at=started_at, draining=draining)
 
     def retire(self, worker: str) -> None:
@@ -130,41 +133,89 @@ class Leases:
         ]
 
     def attend(self, turn_id: str, worker: str, present: bool) -> bool:
-        attending = self._attended.setdefault(turn_id, set())
+        attending = self._attending.setdefault(turn_id, set())
         (attending.add if present else attending.discard)(worker)
         if not attending:
-            del self._attended[turn_id]
+            del self._attending[turn_id]
         return any(map(self.holds, attending))
 
-    def leave(self, turn_id: str) -> None:
-        """The turn has ended."""
-        self._attended.pop(turn_id, None)
+    def forget_readers(self, turn_id: str) -> None:
+        """Drop the readers of a turn that has ended."""
+        self._attending.pop(turn_id, None)
+
+
+class ReadyQueue:
+    """The unfinished turns of each session, in the order of acceptance. Only the first of a session may run."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, list[str]] = {}
+        self._queued: set[str] = set()
+        self._ready: set[str] = set()
+
+    def add(self, session_id: str, turn_id: str, *, queued: bool = True) -> bool:
+        """Add a turn to its session. Return True if it may run at once."""
+        self._sessions.setdefault(session_id, []).append(turn_id)
+        return queued and self.queue(session_id, turn_id)
+
+    def queue(self, session_id: str, turn_id: str) -> bool:
+        """Queue a turn, for the first time or again. Return True if the session's first turn may run."""
+        self._queued.add(turn_id)
+        return self._mark_first_ready(session_id)
+
+    def take(self, turn_id: str) -> None:
+        """Remove the turn from the queue: a worker has it, or it has ended."""
+        self._queued.discard(turn_id)
+        self._ready.discard(turn_id)
+
+    def end(self, session_id: str, turn_id: str) -> bool:
+        """Remove an ended turn from its session. Return True if the session's next turn may run now."""
+        self.take(turn_id)
+        turns = self._sessions[session_id]
+        turns.remove(turn_id)
+        if not turns:
+            del self._sessions[session_id]
+            return False
+        return self._mark_first_ready(session_id)
+
+    def _mark_first_ready(self, session_id: str) -> bool:
+        first = self._sessions[session_id][0]
+        if first not in self._queued:
+            return False
+        self._ready.add(first)
+        return True
+
+    def ready(self, limit: int) -> list[str]:
+        """Return the turns that may run, oldest first: ids grow with time."""
+        return nsmallest(limit, self._ready)
+
+    def unfinished(self, session_id: str) -> list[str]:
+        return list(self._sessions.get(session_id, ()))
 
 
 class CommitHooks:
-    """Who has something for the next commit."""
+    """The callbacks of `before_commit`, each called once."""
 
     def __init__(self) -> None:
-        self._waiting: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._callbacks)
 
-    def add(self, gather: Callable[[], None]) -> None:
-        self._waiting.append(gather)
+    def add(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
 
     def run(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for gather in waiting:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
             try:
-                gather()
+                callback()
             except Exception:
-                # One that fails must not keep the others from being committed.
-                logger.exception("what a turn wrote could not be gathered")
+                # A failing turn must not keep the others from being committed.
+                logger.exception("the events of a turn could not be gathered for a commit")
 
 
 class Watchers:
-    """Who wants to know about commits to which turn or session."""
+    """The callbacks of `watch`, by the key that they watch."""
 
     def __init__(self) -> None:
         self._wakes: dict[str, list[Wake]] = {}
@@ -187,62 +238,9 @@ class Watchers:
                 try:
                     wake(events)
                 except Exception:
-                    # The store has others to tell: the writer, and the readers of every other turn.
+                    # The writer and the readers of every other turn come after it.
                     logger.exception("a watcher of %s failed", key)
 
     def notify_all(self) -> None:
         for key in tuple(self._wakes):
             self.notify(key, ())
-
-    def keys(self) -> list[str]:
-        return list(self._wakes)
-
-
-# Whose turn it is: for the stores that decide in this process.
-
-
-class ReadyQueue(Struct):
-    """The unfinished turns of each session, in the order they were accepted. The first of a session may run."""
-
-    _sessions: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    _queued: set[str] = field(default_factory=set[str])
-    _ready: set[str] = field(default_factory=set[str])
-
-    def add(self, session_id: str, turn_id: str, *, queued: bool = True) -> bool:
-        """True if it may run at once."""
-        self._sessions.setdefault(session_id, []).append(turn_id)
-        return queued and self.queue(session_id, turn_id)
-
-    def queue(self, session_id: str, turn_id: str) -> bool:
-        """It waits to be run, for the first time or again. True if it may at once."""
-        self._queued.add(turn_id)
-        return self._look_at_first(session_id)
-
-    def take(self, turn_id: str) -> None:
-        """It does not wait to be run any more."""
-        self._queued.discard(turn_id)
-        self._ready.discard(turn_id)
-
-    def end(self, session_id: str, turn_id: str) -> bool:
-        """True if another turn of the session may run now."""
-        self.take(turn_id)
-        turns = self._sessions[session_id]
-        turns.remove(turn_id)
-        if not turns:
-            del self._sessions[session_id]
-            return False
-        return self._look_at_first(session_id)
-
-    def _look_at_first(self, session_id: str) -> bool:
-        first = self._sessions[session_id][0]
-        if first not in self._queued:
-            return False
-        self._ready.add(first)
-        return True
-
-    def ready(self, limit: int) -> list[str]:
-        """Those that may run, oldest first: their ids grow with time."""
-        return nsmallest(limit, self._ready)
-
-    def unfinished(self, session_id: str) -> list[str]:
-        return list(self._sessions.get(session_id, ()))

@@ -1,7 +1,6 @@
-"""Moving everything from one store to another: exactly as it is, in steps that can be repeated.
+"""The move of everything from one store to another, exactly as it is.
 
-A turn is moved whole, in one transaction, or not at all. So a move that was broken off is simply started again, and
-goes on with what is not there yet.
+A turn is moved in one transaction, so an interrupted move is simply started again and continues with what is missing.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ _STEP = 50
 
 
 class MovingTurn(Struct, frozen=True, kw_only=True):
-    """All that a store has of a turn. `lines` is its log (`lines`), from the position `record.first_kept` on."""
+    """All that a store has of a turn. `lines` is its log (see `stores.lines`) from `record.first_kept` on."""
 
     record: TurnRecord
     idempotency_key: str | None
@@ -38,7 +37,7 @@ class TransferSource(Protocol):
     async def count_turns(self) -> int: ...
     async def sessions_after(self, session_id: str, limit: int) -> list[Session]: ...
     async def turns_after(self, number: int, limit: int) -> list[tuple[int, MovingTurn]]:
-        """With the number of each, in the order they were accepted."""
+        """Return turns with their numbers, in the order of acceptance."""
         ...
 
     async def spent(self) -> list[TokensSpent]: ...
@@ -52,7 +51,7 @@ class TransferTarget(Protocol):
     async def take_spent(self, spent: Sequence[TokensSpent]) -> None: ...
     async def take_keys(self, keys: Sequence[ApiKey]) -> None: ...
     async def lines_of(self, turn_id: str) -> bytes:
-        """The log as it is kept now, to be compared."""
+        """Return the stored log, for comparison."""
         ...
 
 
@@ -61,26 +60,28 @@ class Moved(Struct):
     there_before: int = 0
 
 
-async def move(source: TransferSource, target: TransferTarget, tell: Callable[[Moved], None]) -> Moved:
-    """Raises StoreError, also if what was written reads otherwise than it should."""
+async def move(source: TransferSource, target: TransferTarget, report: Callable[[Moved], None]) -> Moved:
+    """Move everything, and call `report` after each step. Raises StoreError, also if a log differs after the move."""
     moved = Moved()
     last = ""
     while sessions := await source.sessions_after(last, _STEP):
         await target.take_sessions(sessions)
         last = sessions[-1].id
     number = 0
-    while found := await source.turns_after(number, _STEP):
-        number = found[-1][0]
-        missing = await target.missing_turns([turn.record.id for _, turn in found])
-        turns = [turn for _, turn in found if turn.record.id in missing]
+    while batch := await source.turns_after(number, _STEP):
+        number = batch[-1][0]
+        missing = await target.missing_turns([turn.record.id for _, turn in batch])
+        turns = [turn for _, turn in batch if turn.record.id in missing]
         await target.take_turns(turns)
         for turn in turns:
             if await target.lines_of(turn.record.id) != turn.lines:
-                raise StoreError(f"the log of turn {turn.record.id!r} was not moved as it is; this should not happen")
+                raise StoreError(
+                    f"the log of turn {turn.record.id!r} differs after the move; keep the folder, and report it"
+                )
         moved.turns += len(turns)
-        moved.there_before += len(found) - len(turns)
-        tell(moved)
-    # At the end, so that nobody with a key comes before everything is there.
+        moved.there_before += len(batch) - len(turns)
+        report(moved)
+    # Keys come last, so that no client can use the target before it is complete.
     await target.take_spent(await source.spent())
     await target.take_keys(await source.list_keys())
     return moved

@@ -1,4 +1,4 @@
-"""A database, and as many processes' stores on it as a test wants."""
+"""Fixtures: a database, and the stores of several processes on it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.stores import PostgresPlace
+from tests.contracts.stores import PostgresBackend
 from turnwire.stores.postgres import PostgresStore
 
 
-class Processes(PostgresPlace):
-    """Each store that is opened here is a process of its own, as far as the stores can tell."""
+class Processes(PostgresBackend):
+    """A backend whose stores each stand for a process."""
 
     async def join(self, **options: Any) -> PostgresStore:
         store = await self.open(**options)
         assert isinstance(store, PostgresStore)
         return store
 
-    def ask(self, query: str, *values: object) -> Any:
-        """One value, asked aside."""
+    def fetchval(self, query: str, *values: object) -> Any:
+        """Return one value, fetched over another connection while this event loop is blocked."""
 
-        async def ask(store: Any) -> Any:
-            return await store._run(lambda connection, _: connection.fetchval(query, *values))
+        async def fetch(store: Any) -> Any:
+            return await store.connections.fetchval(query, *values)
 
-        return self.now(PostgresStore(self.url), ask)
+        return self.call_now(PostgresStore(self.url), fetch)
 
 
 @pytest.fixture
@@ -41,5 +41,5 @@ async def store(processes: Processes) -> PostgresStore:
 
 @pytest.fixture
 async def other(processes: Processes) -> PostgresStore:
-    """Another process."""
+    """The store of another process."""
     return await processes.join()

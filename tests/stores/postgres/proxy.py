@@ -1,4 +1,4 @@
-"""A way to the database that can be broken exactly where a test wants it."""
+"""A proxy to the database that breaks connections at a chosen point."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ Fault = Literal["lose the request", "lose the reply", "go silent"]
 
 
 class Proxy:
-    """Passes bytes on until it sees the words that it waits for."""
+    """Forwards bytes until a request contains a chosen text."""
 
     def __init__(self, server: Path) -> None:
         self._server = server
@@ -20,10 +20,10 @@ class Proxy:
         self.is_open = True
         self.happened = asyncio.Event()
 
-    def break_at(self, words: bytes, fault: Fault) -> None:
-        """The next time that a client says these words."""
+    def break_at(self, text: bytes, fault: Fault) -> None:
+        """Cause the fault at the next request that contains this text."""
         self.happened.clear()
-        self._faults.append((words, fault))
+        self._faults.append((text, fault))
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres:secret@127.0.0.1:{self.port}/{database}?sslmode=disable"
@@ -37,15 +37,15 @@ class Proxy:
         wire = _Wire(self, writer, to_server)
         await asyncio.gather(wire.pass_requests(reader), wire.pass_replies(from_server))
 
-    def take_fault(self, said: bytes) -> Fault | None:
-        for words, fault in self._faults:
-            if words in said:
-                self._faults.remove((words, fault))
+    def take_fault(self, request: bytes) -> Fault | None:
+        for text, fault in self._faults:
+            if text in request:
+                self._faults.remove((text, fault))
                 return fault
         return None
 
     def close(self) -> None:
-        """Breaks off all that is open."""
+        """Break all open connections."""
         for wire in self._wires:
             wire.close()
 
@@ -58,26 +58,26 @@ class _Wire:
         self._fault: Fault | None = None
 
     async def pass_requests(self, requests: asyncio.StreamReader) -> None:
-        while said := await _read(requests):
+        while request := await _read(requests):
             if self._fault != "go silent":
-                self._fault = self._proxy.take_fault(said) or self._fault
+                self._fault = self._proxy.take_fault(request) or self._fault
             if self._fault == "lose the request":
                 self._proxy.happened.set()
                 break
             if self._fault == "go silent":
                 self._proxy.happened.set()
                 continue
-            self._to_server.write(said)
+            self._to_server.write(request)
         self._close()
 
     async def pass_replies(self, replies: asyncio.StreamReader) -> None:
-        while said := await _read(replies):
+        while reply := await _read(replies):
             if self._fault == "lose the reply":
-                # It has been done, and nobody hears of it.
+                # The server has carried out the request, and the client does not hear of it.
                 self._proxy.happened.set()
                 break
             if self._fault is None:
-                self._to_client.write(said)
+                self._to_client.write(reply)
         if self._fault != "go silent":
             self._close()
 
@@ -95,7 +95,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def proxied(folder: Path) -> AsyncIterator[Proxy]:
-    """A proxy to the server whose socket is in this folder."""
+    """Run a proxy to the server whose socket is in this folder."""
     proxy = Proxy(folder / ".s.PGSQL.5432")
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]

@@ -27,7 +27,7 @@ PARTITIONS = "SELECT array_agg(inhrelid::regclass::text) FROM pg_inherits WHERE 
 # Opening
 
 
-async def test_many_that_start_at_once_migrate_once() -> None:
+async def test_stores_opened_at_once_migrate_once() -> None:
     server = shared_databases().server
     url = server.url(await asyncio.to_thread(server.new_database))
     stores = [PostgresStore(url) for _ in range(5)]
@@ -39,13 +39,13 @@ async def test_many_that_start_at_once_migrate_once() -> None:
         await store.close()
 
 
-async def test_a_database_of_a_newer_turnwire_is_refused(processes: Processes) -> None:
-    processes.ask("UPDATE turnwire.schema_version SET version = version + 1")
+async def test_database_of_a_newer_turnwire_is_refused(processes: Processes) -> None:
+    processes.fetchval("UPDATE turnwire.schema_version SET version = version + 1")
     try:
         with pytest.raises(StoreUnusableError, match="newer Turnwire"):
             await PostgresStore(processes.url).open()
     finally:
-        processes.ask(f"UPDATE turnwire.schema_version SET version = {len(MIGRATIONS)}")
+        processes.fetchval(f"UPDATE turnwire.schema_version SET version = {len(MIGRATIONS)}")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ async def test_a_database_of_a_newer_turnwire_is_refused(processes: Processes) -
         ("postgresql://nobody:s3cret@/postgres?host={folder}", 'role "nobody" does not exist; check the user'),
     ],
 )
-async def test_what_cannot_be_opened_says_why_and_not_the_password(
+async def test_unusable_database_error_says_why_without_the_password(
     url: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "_OPEN_SECONDS", 0.1)
@@ -67,7 +67,7 @@ async def test_what_cannot_be_opened_says_why_and_not_the_password(
     assert "s3cret" not in str(refused.value)
 
 
-def test_the_store_is_built_from_the_settings(tmp_path: Path) -> None:
+def test_store_is_built_from_the_settings(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path, database_url="postgresql://ann:s3cret@host/db")  # type: ignore[arg-type]
     assert isinstance(build_store("postgres", settings), PostgresStore)
     assert "s3cret" not in repr(settings)
@@ -75,18 +75,18 @@ def test_the_store_is_built_from_the_settings(tmp_path: Path) -> None:
         build_store("postgres", Settings(data=tmp_path))
 
 
-async def test_who_asks_while_the_database_is_away_is_told_after_a_while(
+async def test_call_while_the_database_is_away_fails_after_the_retry_time(
     processes: Processes, store: PostgresStore
 ) -> None:
     await ended(store)
-    store._connections._url = "postgresql://postgres@127.0.0.1:1/gone"
+    store.connections._url = "postgresql://postgres@127.0.0.1:1/gone"
     await asyncio.to_thread(run_aside, execute(processes.url, KILL_OTHERS))
     reading = asyncio.create_task(store.read("nothing", 0, 1))
     with pytest.raises(StoreAwayError):
-        await store._run(lambda connection, _: connection.fetchval("SELECT 1"), patience=0.2)
+        await store.connections.run(lambda connection, _: connection.fetchval("SELECT 1"), retry_for=0.2)
     assert not reading.done()
     reading.cancel()
-    store._connections._url = processes.url
+    store.connections._url = processes.url
     assert len(await store.list_turns("ann")) == 1
 
 
@@ -99,7 +99,7 @@ KILL_OTHERS = (
 # Many processes
 
 
-async def test_a_turn_is_claimed_by_one_of_many_processes(processes: Processes, store: PostgresStore) -> None:
+async def test_turn_is_claimed_by_one_of_many_processes(processes: Processes, store: PostgresStore) -> None:
     others = [store, *[await processes.join() for _ in range(2)]]
     turns = {(await started(store)).id for _ in range(24)}
     for number, other in enumerate(others):
@@ -116,7 +116,7 @@ async def test_a_turn_is_claimed_by_one_of_many_processes(processes: Processes, 
     assert [type(result) for result in results].count(TurnTakenError) == 2
 
 
-async def test_what_a_dead_worker_left_is_taken_over_by_one_of_many(
+async def test_turns_of_a_dead_worker_are_taken_over_once_by_many_processes(
     processes: Processes, store: PostgresStore, other: PostgresStore
 ) -> None:
     turns = {(await claimed(store, "dead")).id for _ in range(12)}
@@ -132,7 +132,7 @@ async def test_what_a_dead_worker_left_is_taken_over_by_one_of_many(
 
 
 @pytest.mark.parametrize("taking", ["claim_next", "take_over"])
-async def test_what_another_process_is_about_to_claim_is_left_to_it(
+async def test_turn_that_another_transaction_is_claiming_is_skipped(
     processes: Processes, store: PostgresStore, taking: str
 ) -> None:
     await store.renew("two")
@@ -175,58 +175,58 @@ async def test_turns_of_a_session_are_numbered_in_the_order_of_their_commits(
 # Partitions and sealed logs
 
 
-async def test_an_old_day_is_dropped_when_all_of_its_logs_are_sealed(
+async def test_partition_of_an_old_day_is_dropped_when_its_logs_are_sealed(
     processes: Processes, store: PostgresStore
 ) -> None:
     long_ago = now_ms() - 9 * DAY_MS
     name = partition_name(day_of(long_ago))
     old = await started(store, created_at=long_ago)
-    assert name in processes.ask(PARTITIONS)
+    assert name in processes.fetchval(PARTITIONS)
     await store.maintain(expire_before=0)
-    assert name in processes.ask(PARTITIONS)
+    assert name in processes.fetchval(PARTITIONS)
     await store.renew("worker")
     await write(store, await store.claim(old.id, "worker"), TokenEvent("at last"), end="completed")
     log = await whole_log(store, old.id)
     await store.maintain(expire_before=0)
-    assert name not in processes.ask(PARTITIONS)
-    assert partition_name(day_of(now_ms())) in processes.ask(PARTITIONS)
+    assert name not in processes.fetchval(PARTITIONS)
+    assert partition_name(day_of(now_ms())) in processes.fetchval(PARTITIONS)
     assert await whole_log(store, old.id) == log
     assert (await started(store, created_at=long_ago)).id
     await store.maintain(expire_before=2**45)
     assert types(await whole_log(store, old.id, old.last_position + 1)) == ["done"]
 
 
-async def test_tomorrow_has_its_partition_today(processes: Processes, store: PostgresStore) -> None:
+async def test_partition_of_tomorrow_is_created_today(processes: Processes, store: PostgresStore) -> None:
     tomorrow = partition_name(day_of(now_ms()) + 1)
-    assert tomorrow in processes.ask(PARTITIONS)
-    processes.ask(f"DROP TABLE {tomorrow}")
+    assert tomorrow in processes.fetchval(PARTITIONS)
+    processes.fetchval(f"DROP TABLE {tomorrow}")
     await store.maintain(expire_before=0)
-    assert tomorrow in processes.ask(PARTITIONS)
+    assert tomorrow in processes.fetchval(PARTITIONS)
 
 
-async def test_what_is_expired_or_deleted_is_in_no_table(processes: Processes, store: PostgresStore) -> None:
+async def test_expired_and_deleted_events_are_in_no_table(processes: Processes, store: PostgresStore) -> None:
     secret = "the harbour master's number"
     expired, deleted = await ended(store, TokenEvent(secret)), await ended(store, TokenEvent(secret))
     await store.delete_session("ann", deleted.session_id)
     await store.maintain(expire_before=2**45)
     count = "SELECT count(*) FROM turnwire.event e JOIN turnwire.turn t ON t.number = e.turn"
-    assert processes.ask(count) == 0
-    assert processes.ask("SELECT count(*) FROM turnwire.sealed_log") == 1
+    assert processes.fetchval(count) == 0
+    assert processes.fetchval("SELECT count(*) FROM turnwire.sealed_log") == 1
     assert (await store.find_turn("ann", expired.id)).first_kept == expired.last_position
 
 
-async def test_many_logs_are_sealed_and_nothing_else_waits(processes: Processes, store: PostgresStore) -> None:
+async def test_sealing_many_logs_does_not_hold_up_appends(processes: Processes, store: PostgresStore) -> None:
     records = [await ended(store, principal=f"p{number % 9}") for number in range(60)]
     running = await claimed(store)
     sealing = asyncio.gather(*(store.maintain(expire_before=0) for _ in range(2)))
     await append(store, running.id, running.epoch, 3, TokenEvent("meanwhile"))
     await sealing
     await store.maintain(expire_before=0)
-    assert processes.ask("SELECT count(*) FROM turnwire.sealed_log") == len(records)
-    assert processes.ask("SELECT count(*) FROM turnwire.turn WHERE NOT sealed") == 1
+    assert processes.fetchval("SELECT count(*) FROM turnwire.sealed_log") == len(records)
+    assert processes.fetchval("SELECT count(*) FROM turnwire.turn WHERE NOT sealed") == 1
 
 
-async def test_who_comes_and_goes_in_one_moment_is_gone(store: PostgresStore) -> None:
+async def test_reader_that_comes_and_goes_at_once_is_gone(store: PostgresStore) -> None:
     await store.renew("worker")
     record = await started(store, disconnect_grace=0)
     for _ in range(5):
@@ -234,8 +234,8 @@ async def test_who_comes_and_goes_in_one_moment_is_gone(store: PostgresStore) ->
         assert attended == [True, False]
 
 
-async def test_a_lease_is_renewed_however_much_else_is_asked(processes: Processes) -> None:
+async def test_lease_is_renewed_while_the_pool_is_exhausted(processes: Processes) -> None:
     store = await processes.join(connections=1)
-    async with asyncio.timeout(BOUND), store._connections._free:  # Somebody has the only connection, and keeps it.
+    async with asyncio.timeout(BOUND), store.connections._free:  # The only connection of the pool is taken.
         await store.renew("busy", name="host:1")
     assert [worker.id for worker in await store.workers()] == ["busy"]

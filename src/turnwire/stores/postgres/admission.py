@@ -1,7 +1,7 @@
-"""Accepting a turn: all checks and the beginning of its log, in one transaction.
+"""The acceptance of a turn: all checks and the opening of its log, in one transaction.
 
-Whoever accepts for a principal holds that principal's lock, so limits are exact, a key is used once, and within a
-session the numbers of turns are in the order of their commits.
+The transaction holds the principal's lock, so limits are exact, a key is used once, and the turns of a session are
+numbered in the order of their commits.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from turnwire.core.contracts import RUNNABLE, Accepted, Admission, NewTurn
 from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, SessionNotFoundError
 from turnwire.core.turns import TurnRecord, title_from
 from turnwire.stores.lines import to_lines
-from turnwire.stores.postgres.connections import DatabaseConnection, NoPartition
-from turnwire.stores.postgres.parts import StorePart, lock_principal
+from turnwire.stores.postgres.connections import Connections, DatabaseConnection, NoPartition
+from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.registry import insert_session
 from turnwire.stores.postgres.rows import RECORD, TURN, folded, record_from
-from turnwire.stores.postgres.schema import ensure_partition
-from turnwire.stores.rules import check_admission, lasting
+from turnwire.stores.postgres.schema import ensure_partition, lock_principal
+from turnwire.stores.rules import check_admission, without_attachments
 
 _INSERT = """
     WITH new AS (
@@ -44,37 +44,41 @@ _SUPERSEDE = """
 """
 
 
-class TurnAdmission(StorePart):
+class PostgresAdmission:
+    def __init__(self, connections: Connections, notifier: CommitNotifier) -> None:
+        self._connections = connections
+        self._notifier = notifier
+
     async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
-        # The caller may be cancelled; whoever waits for turns must hear of this one all the same.
+        # Workers must hear of a committed turn even if the caller is cancelled.
         return await asyncio.shield(self._create(new, admission))
 
     async def _create(self, new: NewTurn, admission: Admission) -> Accepted:
-        async def call(connection: DatabaseConnection, again: bool) -> tuple[Accepted, int, list[str]]:
+        async def call(connection: DatabaseConnection, is_retry: bool) -> tuple[Accepted, int, list[str]]:
             try:
                 async with connection.transaction():
-                    return await _accept(connection, new, admission, again)
+                    return await _accept(connection, new, admission, is_retry)
             except NoPartition:
-                # There is no partition for this day: nobody has been here to make it.
+                # The day has no partition yet: no maintenance has run since the day before.
                 await ensure_partition(connection, day_of(new.record.created_at))
             async with connection.transaction():
-                return await _accept(connection, new, admission, again)
+                return await _accept(connection, new, admission, is_retry)
 
-        accepted, number, workers = await self._run(call)
+        accepted, number, workers = await self._connections.run(call)
         if accepted.created:
-            self._hub.accepted(accepted.record.session_id, number)
+            self._notifier.accepted(accepted.record.session_id, number)
             for key in (RUNNABLE, *workers):
-                self._hub.happened(key)
+                self._notifier.changed(key)
         return accepted
 
 
 async def _accept(
-    connection: DatabaseConnection, new: NewTurn, admission: Admission, again: bool
+    connection: DatabaseConnection, new: NewTurn, admission: Admission, is_retry: bool
 ) -> tuple[Accepted, int, list[str]]:
-    """The turn, its number, and the workers that have been given commands."""
+    """Return the turn, its number, and the workers that got commands."""
     record = new.record
     await lock_principal(connection, record.principal)
-    repeated = await _find_repeated(connection, new, again)
+    repeated = await _find_repeated(connection, new, is_retry)
     if repeated is not None:
         return repeated, 0, []
     if new.session is not None:
@@ -90,8 +94,8 @@ async def _accept(
     """
     row = await connection.fetchrow(query, record.principal, record.session_id)
     assert row is not None
-    is_there, unfinished, in_session, last = row
-    if not is_there:
+    has_session, unfinished, in_session, last = row
+    if not has_session:
         raise SessionNotFoundError(record.session_id)
     check_admission(admission, record.session_id, in_session, unfinished)
     if record.parent_turn_id is None:
@@ -120,7 +124,7 @@ async def _insert(connection: DatabaseConnection, new: NewTurn, record: TurnReco
         record.parent_turn_id,
         new.idempotency_key,
         new.fingerprint,
-        json.dumps(lasting(record.options)),
+        json.dumps(without_attachments(record.options)),
         None if attachments is None else json.dumps(attachments),
         record.disconnect_grace,
         record.created_at,
@@ -133,16 +137,16 @@ async def _insert(connection: DatabaseConnection, new: NewTurn, record: TurnReco
 
 
 async def _supersede(connection: DatabaseConnection, session_id: str, turn_id: str) -> list[str]:
-    """Commands the other turns of the session to end. Returns the workers that run them."""
+    """Command the other turns of the session to end. Return the workers that run them."""
     await connection.execute(_SUPERSEDE, session_id, turn_id)
     query = "SELECT DISTINCT worker FROM turnwire.head WHERE session_id = $1 AND worker IS NOT NULL"
     return [row[0] for row in await connection.fetch(query, session_id)]
 
 
-async def _find_repeated(connection: DatabaseConnection, new: NewTurn, again: bool) -> Accepted | None:
+async def _find_repeated(connection: DatabaseConnection, new: NewTurn, is_retry: bool) -> Accepted | None:
     principal = new.record.principal
-    if again:
-        # The answer to the first attempt was lost. If it was committed, this is the turn that it made.
+    if is_retry:
+        # The reply to the first attempt was lost. If it was committed, this is its turn.
         row = await connection.fetchrow(f"SELECT {RECORD} FROM {TURN} WHERE t.id = $1", new.record.id)
         if row is not None:
             return Accepted(record_from(row), created=True)

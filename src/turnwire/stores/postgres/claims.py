@@ -1,7 +1,7 @@
-"""Who runs what: claims, leases, and what is left behind by workers that are gone.
+"""Claims, leases, commands and readers.
 
-A claim is one statement; of two that want the same turn, one gets it. The epoch grows with every claim, so that
-whoever had it before is refused by the next append, however late they notice.
+A claim is one statement: of two workers that want the same turn, one gets it. Every claim raises the epoch, so the next
+append of an earlier worker is refused, however late it notices.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from turnwire.core.ids import new_id
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.postgres.connections import Connections, DatabaseConnection
 from turnwire.stores.postgres.notifications import CommitNotifier
-from turnwire.stores.postgres.parts import NOW, StorePart
-from turnwire.stores.postgres.rows import RECORD, record_from
+from turnwire.stores.postgres.rows import NOW, RECORD, UNFINISHED, record_from
+from turnwire.stores.postgres.writer import PostgresWriter
 
-_MOST_TAKEN_OVER = 50
+_MAX_TAKEN_OVER = 50
 _IS_ALIVE = f"EXISTS (SELECT 1 FROM turnwire.worker w WHERE w.id = head.worker AND w.lease_until > {NOW})"
 _TAKE = (
     "UPDATE turnwire.head SET phase = 'running', worker = $2, claim = $3, epoch = epoch + 1,"
@@ -29,7 +29,7 @@ _CLAIM = f"""
     )
     SELECT {RECORD} FROM h JOIN turnwire.turn t ON t.id = h.id
 """
-# The lock is taken while they are picked: of two that pick at once, neither waits and both get others.
+# Rows are locked while they are picked: of two workers that pick at once, neither waits, and each gets other turns.
 _PICKED = f"{_TAKE} WHERE id IN (SELECT id FROM picked) RETURNING *"
 CLAIM_NEXT = f"""
     WITH picked AS MATERIALIZED (
@@ -52,41 +52,69 @@ _CLAIMED = (
     f"SELECT {RECORD} FROM turnwire.head h JOIN turnwire.turn t ON t.id = h.id WHERE h.worker = $1 AND h.claim = $2"
     " ORDER BY h.number"
 )
+# The head is locked meanwhile, so that the turn cannot end between the check and the insert and leave a command behind.
+_COMMAND = """
+    WITH target AS (
+        SELECT id, worker FROM turnwire.head WHERE id = $1 FOR KEY SHARE
+    ), filed AS (
+        INSERT INTO turnwire.command (turn_id, kind, reason) SELECT id, $2, $3 FROM target ON CONFLICT DO NOTHING
+    )
+    SELECT worker FROM target
+"""
 
 
-class TurnClaims(StorePart):
+class PostgresClaims:
+    """`leases` is a pool of its own, so that no crowd of other calls can cost a worker its lease."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        leases: Connections,
+        writer: PostgresWriter,
+        notifier: CommitNotifier,
+        now: Callable[[], int | None],
+        lease: float,
+    ) -> None:
+        self._connections = connections
+        self._leases = leases
+        self._writer = writer
+        self._notifier = notifier
+        self._now = now
+        self._lease_ms = int(lease * 1000)
+        self._attend_locks = WeakValueDictionary[str, asyncio.Lock]()
+
     async def claim(self, turn_id: str, worker: str) -> TurnRecord:
-        # What this process has been given to write goes before, as it would in one queue.
+        # Earlier appends of this process are committed first, as they would be with a single queue.
         await self._writer.settled(turn_id)
 
-        async def call(connection: DatabaseConnection, again: bool) -> TurnRecord:
-            # Claimed twice by the same worker is claimed: only the epoch has grown once more.
+        async def call(connection: DatabaseConnection, is_retry: bool) -> TurnRecord:
+            # A repeated claim of the same worker only raises the epoch once more.
             row = await connection.fetchrow(_CLAIM, self._now(), worker, None, turn_id)
             if row is not None:
                 return record_from(row)
-            raise await _why_not(connection, turn_id)
+            raise await _claim_error(connection, turn_id)
 
-        return await self._run(call)
+        return await self._connections.run(call)
 
     async def claim_next(self, worker: str, limit: int) -> list[TurnRecord]:
         return await self._claim_some(CLAIM_NEXT, worker, limit)
 
     async def take_over(self, worker: str) -> list[TurnRecord]:
-        return await self._claim_some(TAKE_OVER, worker, _MOST_TAKEN_OVER)
+        return await self._claim_some(TAKE_OVER, worker, _MAX_TAKEN_OVER)
 
     async def _claim_some(self, query: str, worker: str, limit: int) -> list[TurnRecord]:
         claim = new_id()
 
-        async def call(connection: DatabaseConnection, again: bool) -> list[TurnRecord]:
-            if again:
-                # What the first attempt has claimed would otherwise be this worker's without its knowledge.
+        async def call(connection: DatabaseConnection, is_retry: bool) -> list[TurnRecord]:
+            if is_retry:
+                # The worker must know of the turns that the first attempt has claimed for it.
                 claimed = await connection.fetch(_CLAIMED, worker, claim)
                 if claimed:
                     return [record_from(row) for row in claimed]
             rows = await connection.fetch(query, self._now(), worker, claim, limit)
             return [record_from(row) for row in rows]
 
-        return await self._run(call)
+        return await self._connections.run(call)
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         query = f"""
@@ -96,7 +124,7 @@ class TurnClaims(StorePart):
             SELECT {RECORD} FROM h JOIN turnwire.turn t ON t.id = h.id
         """
 
-        async def call(connection: DatabaseConnection, again: bool) -> TurnRecord:
+        async def call(connection: DatabaseConnection, is_retry: bool) -> TurnRecord:
             row = await connection.fetchrow(query, turn_id)
             if row is not None:
                 return record_from(row)
@@ -104,9 +132,16 @@ class TurnClaims(StorePart):
                 raise TurnNotWaitingError(turn_id)
             raise TurnNotFoundError(turn_id)
 
-        return await self._run(call)
+        return await self._connections.run(call)
 
-    # Workers
+    async def waiting(self, until: int | None = None) -> list[TurnRecord]:
+        where = "h.phase = 'waiting' AND h.waiting_until <= coalesce($1, h.waiting_until)"
+        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number"
+        return [record_from(row) for row in await self._connections.fetch(query, until)]
+
+    async def checkpoint(self, turn_id: str) -> bytes:
+        query = "SELECT body FROM turnwire.checkpoint WHERE turn_id = $1"
+        return await self._connections.fetchval(query, turn_id) or b""
 
     async def renew(self, worker: str, *, name: str = "", draining: bool = False) -> None:
         query = f"""
@@ -115,14 +150,11 @@ class TurnClaims(StorePart):
             ON CONFLICT (id) DO UPDATE SET name = excluded.name, lease_until = excluded.lease_until,
                 draining = excluded.draining
         """
-        self._hub.know_worker(worker)
-        await self._leasing.run(
-            lambda connection, _: connection.execute(query, self._now(), worker, name, self._lease_ms, draining)
-        )
+        self._notifier.add_worker(worker)
+        await self._leases.execute(query, self._now(), worker, name, self._lease_ms, draining)
 
     async def retire(self, worker: str) -> None:
-        query = "DELETE FROM turnwire.worker WHERE id = $1"
-        await self._run(lambda connection, _: connection.execute(query, worker))
+        await self._connections.execute("DELETE FROM turnwire.worker WHERE id = $1", worker)
 
     async def workers(self) -> list[Worker]:
         query = f"""
@@ -130,44 +162,10 @@ class TurnClaims(StorePart):
                 (SELECT count(*) FROM turnwire.head WHERE head.worker = worker.id AND head.phase = 'running') AS running
             FROM turnwire.worker WHERE lease_until > {NOW} ORDER BY started_at, id
         """
-        rows = await self._run(lambda connection, _: connection.fetch(query, self._now()))
-        return [Worker(**dict(row)) for row in rows]
-
-
-async def _why_not(connection: DatabaseConnection, turn_id: str) -> Exception:
-    query = "SELECT h.id IS NULL FROM turnwire.turn t LEFT JOIN turnwire.head h ON h.id = t.id WHERE t.id = $1"
-    match await connection.fetchval(query, turn_id):
-        case None:
-            return TurnNotFoundError(turn_id)
-        case True:
-            return TurnEndedError(turn_id)
-        case _:
-            return TurnTakenError(turn_id)
-
-
-# What somebody wants of a turn, and who reads it: from whatever process, to whichever runs it.
-
-
-# The head is held for the moment, so that a turn cannot end between the look and the command, which would stay behind.
-_COMMAND = """
-    WITH wanted AS (
-        SELECT id, worker FROM turnwire.head WHERE id = $1 FOR KEY SHARE
-    ), filed AS (
-        INSERT INTO turnwire.command (turn_id, kind, reason) SELECT id, $2, $3 FROM wanted ON CONFLICT DO NOTHING
-    )
-    SELECT worker FROM wanted
-"""
-
-
-class TurnCommands(StorePart):
-    def __init__(
-        self, connections: Connections, hub: CommitNotifier, lease: float, clock: Callable[[], float] | None
-    ) -> None:
-        super().__init__(connections, hub, lease, clock)
-        self._attending = WeakValueDictionary[str, asyncio.Lock]()
+        return [Worker(**dict(row)) for row in await self._connections.fetch(query, self._now())]
 
     async def command(self, command: Command) -> None:
-        async def call(connection: DatabaseConnection, again: bool) -> str | None:
+        async def call(connection: DatabaseConnection, is_retry: bool) -> str | None:
             row = await connection.fetchrow(_COMMAND, command.turn_id, command.kind, command.reason)
             if row is not None:
                 return row[0]
@@ -176,14 +174,14 @@ class TurnCommands(StorePart):
                 raise TurnEndedError(command.turn_id)
             raise TurnNotFoundError(command.turn_id)
 
-        self._hub.happened(await self._run(call) or RUNNABLE)
+        self._notifier.changed(await self._connections.run(call) or RUNNABLE)
 
     async def commands(self, worker: str) -> list[Command]:
         query = """
             SELECT c.turn_id, c.reason, c.kind FROM turnwire.command c JOIN turnwire.head h ON h.id = c.turn_id
             WHERE h.worker = $1 OR h.worker IS NULL ORDER BY h.number
         """
-        rows = await self._run(lambda connection, _: connection.fetch(query, worker))
+        rows = await self._connections.fetch(query, worker)
         return [Command(turn_id, reason, kind) for turn_id, reason, kind in rows]
 
     async def attend(self, turn_id: str, worker: str, *, present: bool) -> bool:
@@ -199,12 +197,23 @@ class TurnCommands(StorePart):
             WHERE a.turn_id = $2 AND w.lease_until > {NOW})
         """
 
-        async def call(connection: DatabaseConnection, again: bool) -> bool:
+        async def call(connection: DatabaseConnection, is_retry: bool) -> bool:
             async with connection.transaction():
                 await connection.execute(change, turn_id, worker)
                 return await connection.fetchval(query, self._now(), turn_id)
 
-        # In the order they are told: a reader may come and be gone in one moment, over two connections.
-        lock = self._attending.setdefault(turn_id, asyncio.Lock())
+        # One at a time, in order: a reader may come and go at once, and the two calls may use two connections.
+        lock = self._attend_locks.setdefault(turn_id, asyncio.Lock())
         async with lock:
-            return await self._run(call)
+            return await self._connections.run(call)
+
+
+async def _claim_error(connection: DatabaseConnection, turn_id: str) -> Exception:
+    query = "SELECT h.id IS NULL FROM turnwire.turn t LEFT JOIN turnwire.head h ON h.id = t.id WHERE t.id = $1"
+    match await connection.fetchval(query, turn_id):
+        case None:
+            return TurnNotFoundError(turn_id)
+        case True:
+            return TurnEndedError(turn_id)
+        case _:
+            return TurnTakenError(turn_id)

@@ -1,12 +1,10 @@
-"""Connections to the server: a few, made when they are needed, given up at the first sign of trouble.
+"""The connections to the server: a small pool that opens them when needed and drops them at the first sign of trouble.
 
-Whatever is asked is asked again until it is answered or the patience for it is over, so it must be such that asking
-twice does no harm: a connection that is lost in the middle does not say what has become of the question.
+Every call is retried until it is answered or its time is over. A connection that is lost in the middle of a call does
+not say whether the call was carried out, so calls must be safe to repeat.
 """
 
 import asyncio
-import logging
-import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,49 +14,72 @@ from urllib.parse import urlsplit
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
+from turnwire.core.backoff import Backoff
 from turnwire.core.errors import StoreAwayError, StoreError, StoreFullError, StoreUnusableError, TurnwireError
 
-# What may go wrong with a database, in the driver's words, and what it means in ours.
+T = TypeVar("T")
+Row = Any
+RETRY_SECONDS = 15.0
+_CONNECT_SECONDS = 5.0
+_COMMAND_SECONDS = 10.0
+RETRY = Backoff(first=0.02, longest=1.0, factor=2.5, jitter=0.3)
+
+_SETTINGS = {
+    "application_name": "turnwire",
+    # Compiling each of many small queries costs more than it saves.
+    "jit": "off",
+    # So that the server, too, notices when this process is gone, and releases its locks.
+    "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+# For queries that look up many rows by key: a plan that was made while the tables were empty must not scan them later.
+BY_KEY = {f"enable_{method}": "off" for method in ("seqscan", "hashjoin", "mergejoin", "material")}
+# For a query that runs hundreds of times a second, planning each run costs more than running it.
+PLANNED_ONCE = {**BY_KEY, "plan_cache_mode": "force_generic_plan"}
 
 
-# Lost connections, a server that starts or stops, deadlocks, no connection free, a standby, an internal error.
-_PASSING = ("08", "25", "40", "53", "55", "57", "58", "XX")
+# Errors of the driver, and their meaning
+
+# SQLSTATE classes: lost connection, invalid transaction state (a standby), rollback, resources, not in the right state
+# (a lock), operator intervention, system error, internal error.
+_TRANSIENT_CLASSES = ("08", "25", "40", "53", "55", "57", "58", "XX")
 DiskFull = asyncpg.DiskFullError
-DriverError = asyncpg.PostgresError, asyncpg.InterfaceError
 LockNotAvailable = asyncpg.LockNotAvailableError
 NoPartition = asyncpg.CheckViolationError
 Refused = asyncpg.PostgresError
-"""The server has answered, and its answer is no."""
+"""The server has answered with an error."""
 Unwritable = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
-"""It is what was to be written that is wrong, and trying again would not change it."""
+"""The data cannot be written, however often it is tried."""
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether the same question may well be answered a little later."""
+def is_transient(error: BaseException) -> bool:
+    """Return whether the same call may well succeed a little later."""
     if isinstance(error, asyncpg.DiskFullError | asyncpg.DataError | asyncpg.UnsupportedClientFeatureError):
         return False
     if isinstance(error, asyncpg.PostgresError):
         state: str = getattr(error, "sqlstate", None) or ""
-        return state[:2] in _PASSING or isinstance(error, asyncpg.InvalidCachedStatementError)
-    # The driver has more than one way to say that a connection broke while it was used.
+        return state[:2] in _TRANSIENT_CLASSES or isinstance(error, asyncpg.InvalidCachedStatementError)
+    # The driver reports a connection that breaks in use in more than one way.
     return isinstance(error, OSError | TimeoutError | EOFError | asyncpg.InterfaceError | asyncpg.InternalClientError)
 
 
-def explained(error: Exception) -> TurnwireError | Exception:
-    """The error in our words, if it is the database's."""
+def reason(error: BaseException) -> str:
+    """Return the first line of the message: the others may quote a user's text."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _translated(error: Exception) -> Exception:
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFullError()
-    if isinstance(error, DriverError):
+    if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError):
         return StoreError(f"the database refused: {reason(error)}")
     return error
 
 
-def reason(error: BaseException) -> str:
-    """What is wrong, without a detail that might quote what somebody said."""
-    return str(error).partition("\n")[0] or type(error).__name__
-
-
-def unusable(place: str, error: BaseException) -> StoreUnusableError:
+def unusable(location: str, error: BaseException) -> StoreUnusableError:
+    """Return the error that says why the database cannot be opened, and what to do."""
     match error:
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
             why = f"{reason(error)}; check the user and the password in the database's URL"
@@ -66,25 +87,15 @@ def unusable(place: str, error: BaseException) -> StoreUnusableError:
             why = f"{reason(error)}; make it with `createdb`, or name another in the database's URL"
         case asyncpg.InsufficientPrivilegeError():
             why = f"{reason(error)}; the user must own the schema `turnwire`, or may make it in this database"
-        case _ if is_passing(error):
+        case _ if is_transient(error):
             why = f"it cannot be reached ({reason(error)}); check that PostgreSQL runs there and the URL is right"
         case _:
             why = reason(error)
-    return StoreUnusableError(place, why)
-
-
-logger = logging.getLogger("turnwire.stores.postgres")
-
-T = TypeVar("T")
-Row = Any
-PATIENCE_SECONDS = 15.0
-_CONNECT_SECONDS = 5.0
-_COMMAND_SECONDS = 10.0
-_PAUSES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+    return StoreUnusableError(location, why)
 
 
 class DatabaseConnection(Protocol):
-    """What is used of the driver's connections, which has no types of its own. A row is a tuple and a mapping."""
+    """The methods of the driver's connections that are used; it has no types. A row is a tuple and a mapping."""
 
     async def fetch(self, query: str, *values: object) -> list[Row]: ...
     async def fetchrow(self, query: str, *values: object) -> Row | None: ...
@@ -99,14 +110,16 @@ class DatabaseConnection(Protocol):
 
 
 class Connections:
-    """`behind_pooler` is for one that gives every transaction another connection, such as PgBouncer. `settings` are
-    what the server is asked for with each connection.
+    """A pool of at most `size` connections, with retries.
+
+    `behind_pooler` is for a pooler that gives every transaction another connection, such as PgBouncer. `settings` are
+    server settings for each connection.
     """
 
     def __init__(
         self, url: str, size: int, *, behind_pooler: bool = False, settings: Mapping[str, str] | None = None
     ) -> None:
-        self.place = describe(url)
+        self.location = describe(url)
         self.is_closed = False
         self._url = url
         self._behind_pooler = behind_pooler
@@ -115,11 +128,11 @@ class Connections:
         self._idle: list[DatabaseConnection] = []
 
     async def connect(self, **settings: str) -> DatabaseConnection:
-        """A new connection, which is the caller's to close. Raises what `is_passing` knows, or StoreUnusableError."""
+        """Open a connection, which the caller closes. Raises the driver's errors."""
         if self._behind_pooler:
             options: dict[str, Any] = {"statement_cache_size": 0}
         else:
-            # A standby may be behind. What is planned and compiled anew for each of many small queries costs too much.
+            # A standby may be behind.
             options = {"target_session_attrs": "read-write", "server_settings": self._settings | settings}
         driver: Any = asyncpg
         connection: DatabaseConnection = await driver.connect(
@@ -129,36 +142,48 @@ class Connections:
         return connection
 
     async def run(
-        self, call: Callable[[DatabaseConnection, bool], Awaitable[T]], patience: float = PATIENCE_SECONDS
+        self, call: Callable[[DatabaseConnection, bool], Awaitable[T]], retry_for: float = RETRY_SECONDS
     ) -> T:
-        """The answer of `call`, which is told whether it has been tried before.
+        """Return the result of `call(connection, is_retry)`.
 
-        Raises StoreAwayError when the patience is over, and what `call` raises.
+        Raises StoreAwayError if the database is away for longer than `retry_for` seconds, and what `call` raises.
         """
-        end = time.monotonic() + patience
-        tries = 0
+        end = time.monotonic() + retry_for
+        failures = 0
         while True:
             try:
-                return await self._try(call, tries > 0)
+                return await self._try(call, failures > 0)
             except TurnwireError:
                 raise
             except Exception as error:
-                if not is_passing(error):
-                    raise explained(error) from error
+                if not is_transient(error):
+                    raise _translated(error) from error
                 if self.is_closed or time.monotonic() > end:
                     raise StoreAwayError(reason(error)) from error
                 if not isinstance(error, Refused):
-                    # What has happened to one connection has happened to those that nobody was using.
+                    # Whatever broke this connection has probably broken the idle ones too.
                     self._drop_idle()
-            await pause(tries)
-            tries += 1
+            failures += 1
+            await RETRY.wait(failures)
 
-    async def _try(self, call: Callable[[DatabaseConnection, bool], Awaitable[T]], again: bool) -> T:
+    async def fetch(self, query: str, *values: object) -> list[Row]:
+        return await self.run(lambda connection, _: connection.fetch(query, *values))
+
+    async def fetchrow(self, query: str, *values: object) -> Row | None:
+        return await self.run(lambda connection, _: connection.fetchrow(query, *values))
+
+    async def fetchval(self, query: str, *values: object) -> Any:
+        return await self.run(lambda connection, _: connection.fetchval(query, *values))
+
+    async def execute(self, query: str, *values: object) -> None:
+        await self.run(lambda connection, _: connection.execute(query, *values))
+
+    async def _try(self, call: Callable[[DatabaseConnection, bool], Awaitable[T]], is_retry: bool) -> T:
         async with self._free:
             connection = self._take_idle() or await self.connect()
             try:
                 async with self.held(connection):
-                    answer = await call(connection, again)
+                    result = await call(connection, is_retry)
             except TurnwireError:
                 self._give_back(connection)
                 raise
@@ -166,7 +191,7 @@ class Connections:
                 connection.terminate()
                 raise
             self._give_back(connection)
-            return answer
+            return result
 
     def _take_idle(self) -> DatabaseConnection | None:
         while self._idle:
@@ -175,7 +200,7 @@ class Connections:
         return None
 
     def held(self, connection: DatabaseConnection) -> AbstractAsyncContextManager[object]:
-        """While it lasts, a pooler does not change the connection: not even between the two messages of a query."""
+        """Return a context in which a pooler keeps the connection, also between the two messages of a query."""
         return connection.transaction() if self._behind_pooler else nullcontext()
 
     def _give_back(self, connection: DatabaseConnection) -> None:
@@ -191,37 +216,17 @@ class Connections:
     async def close(self) -> None:
         self.is_closed = True
         while self._idle:
-            await hang_up(self._idle.pop())
+            await close_quietly(self._idle.pop())
 
 
-_SETTINGS = {
-    "application_name": "turnwire",
-    "jit": "off",
-    # So that the server, too, notices when this process is gone, and lets go of what it had locked.
-    "idle_in_transaction_session_timeout": "10s",
-    "tcp_keepalives_idle": "10",
-    "tcp_keepalives_interval": "5",
-    "tcp_keepalives_count": "3",
-}
-# For queries that look many things up by their keys: a plan that was made while the tables were empty must not read all
-# of them later.
-BY_KEY = {f"enable_{way}": "off" for way in ("seqscan", "hashjoin", "mergejoin", "material")}
-# Where the same question is asked some hundred times a second, planning it anew costs more than answering it.
-PLANNED_ONCE = {**BY_KEY, "plan_cache_mode": "force_generic_plan"}
-
-
-async def pause(tries: int) -> None:
-    await asyncio.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)] * random.uniform(0.7, 1.3))
-
-
-async def hang_up(connection: DatabaseConnection) -> None:
+async def close_quietly(connection: DatabaseConnection) -> None:
     with suppress(Exception):
         await connection.close(timeout=1)
     connection.terminate()
 
 
 def describe(url: str) -> str:
-    """Where the database is, without the password."""
+    """Return where the database is, without the password."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2] or "the local socket"
@@ -231,7 +236,7 @@ def describe(url: str) -> str:
 
 
 def _keep_alive(connection: DatabaseConnection) -> None:
-    """Has the system notice when nobody is at the other end any more."""
+    """Make the system notice when the server is gone."""
     driver: Any = connection
     sock: Any = driver._transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):

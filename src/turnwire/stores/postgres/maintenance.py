@@ -1,49 +1,84 @@
-"""What is done to logs beside writing them: sealed, expired, and dropped with the day they are from.
+"""The upkeep of logs: sealing, expiring, erasing, and dropping the partitions of old days.
 
-Any process may do it. Each step is a transaction of its own with a lock that only one process can have, so that the
-others go on with their work and nobody waits long.
+Any process may do it. Each step is one short transaction, and a lock lets one process at a time do it.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 
 from turnwire.core.budget import day_of
 from turnwire.core.codec import now_ms
+from turnwire.core.errors import SessionBusyError, TurnNotFoundError
 from turnwire.stores.lines import seal, unseal
-from turnwire.stores.postgres.connections import DatabaseConnection, LockNotAvailable
-from turnwire.stores.postgres.parts import NOW, StorePart
-from turnwire.stores.postgres.schema import UPKEEP_LOCK, drop_partitions, ensure_partition
+from turnwire.stores.postgres.connections import Connections, DatabaseConnection, LockNotAvailable
+from turnwire.stores.postgres.rows import NOW, RECORD, TURN, comparable, record_from
+from turnwire.stores.postgres.schema import UPKEEP_LOCK, drop_partitions, ensure_partition, lock_principal
 
 _STEP = 50
 _DEAD_WORKER_MS = 86_400_000
 
 
-class LogMaintenance(StorePart):
+class PostgresMaintenance:
+    def __init__(self, connections: Connections, now: Callable[[], int | None]) -> None:
+        self._connections = connections
+        self._now = now
+
     async def maintain(self, *, expire_before: int) -> None:
+        run = self._connections.run
         today = day_of(now_ms())
-        await self._run(lambda connection, _: ensure_partition(connection, today, today + 1))
-        while await self._run(lambda connection, _: _seal_some(connection)):
+        await run(lambda connection, _: ensure_partition(connection, today, today + 1))
+        while await run(lambda connection, _: _seal_some(connection)):
             pass
-        while await self._run(lambda connection, _: _expire_some(connection, expire_before)):
+        while await run(lambda connection, _: _expire_some(connection, expire_before)):
             pass
-        await self._run(lambda connection, _: _drop_old(connection, today - 1))
+        await run(lambda connection, _: _drop_old(connection, today - 1))
         query = f"DELETE FROM turnwire.worker WHERE lease_until < {NOW} - {_DEAD_WORKER_MS}"
-        await self._run(lambda connection, _: connection.execute(query, self._now()))
+        await self._connections.execute(query, self._now())
+
+    async def delete_turn(self, principal: str, turn_id: str) -> None:
+        async def call(connection: DatabaseConnection, is_retry: bool) -> None:
+            async with connection.transaction():
+                await lock_principal(connection, principal)
+                query = f"SELECT {RECORD} FROM {TURN} WHERE t.principal = $1 AND (t.id = $2 OR t.external_id = $2)"
+                row = await connection.fetchrow(query, principal, comparable(turn_id))
+                if row is None:
+                    if is_retry:
+                        return  # The first attempt deleted it.
+                    raise TurnNotFoundError(turn_id)
+                record = record_from(row)
+                if record.phase != "ended":
+                    raise SessionBusyError(record.session_id, 1)
+                await erase_turns(connection, "id", record.id)
+                query = "UPDATE turnwire.turn SET parent_turn_id = $1 WHERE session_id = $2 AND parent_turn_id = $3"
+                await connection.execute(query, record.parent_turn_id, record.session_id, record.id)
+
+        await self._connections.run(call)
 
 
-async def _is_mine(connection: DatabaseConnection) -> bool:
+async def erase_turns(connection: DatabaseConnection, column: str, value: str) -> None:
+    """Delete the turns with this value in a column, and all that belongs to them."""
+    query = f"DELETE FROM turnwire.turn WHERE {column} = $1 RETURNING number, day"
+    rows = await connection.fetch(query, value)
+    numbers, days = [row[0] for row in rows], {row[1] for row in rows}
+    await connection.execute("DELETE FROM turnwire.sealed_log WHERE turn = ANY($1)", numbers)
+    # The days are few, and limit the search to their partitions.
+    await connection.execute("DELETE FROM turnwire.event WHERE day = ANY($1) AND turn = ANY($2)", [*days], numbers)
+
+
+async def _lock_upkeep(connection: DatabaseConnection) -> bool:
     return await connection.fetchval(f"SELECT pg_try_advisory_xact_lock({UPKEEP_LOCK})")
 
 
 async def _seal_some(connection: DatabaseConnection) -> bool:
-    """Moves the logs of some ended turns into one compressed row each. True if there may be more.
+    """Move the logs of some ended turns into one compressed row each. Return True if there may be more.
 
-    What they leave behind in their partition goes with it.
+    Their events stay in the partition until it is dropped.
     """
     async with connection.transaction():
-        if not await _is_mine(connection):
+        if not await _lock_upkeep(connection):
             return False
         query = (
             "SELECT number, day FROM turnwire.turn WHERE NOT sealed AND ended_at IS NOT NULL"
@@ -58,7 +93,7 @@ async def _seal_some(connection: DatabaseConnection) -> bool:
             " ON e.day = u.day AND e.turn = u.number ORDER BY e.turn, e.last_position"
         )
         rows = await connection.fetch(query, numbers, days)
-        logs = {turn: b"\n".join(row[1] for row in found) for turn, found in groupby(rows, itemgetter(0))}
+        logs = {turn: b"\n".join(row[1] for row in group) for turn, group in groupby(rows, itemgetter(0))}
         bodies = await asyncio.to_thread(lambda: [seal(logs[number]) for number in numbers])
         query = "INSERT INTO turnwire.sealed_log (turn, body) SELECT * FROM unnest($1::bigint[], $2::bytea[])"
         await connection.execute(query, numbers, bodies)
@@ -67,9 +102,9 @@ async def _seal_some(connection: DatabaseConnection) -> bool:
 
 
 async def _expire_some(connection: DatabaseConnection, before: int) -> bool:
-    """Drops the events of some old turns, all but the last one. True if there may be more."""
+    """Drop all events but the last one of some old turns. Return True if there may be more."""
     async with connection.transaction():
-        if not await _is_mine(connection):
+        if not await _lock_upkeep(connection):
             return False
         query = (
             "SELECT t.number, t.day, s.body FROM turnwire.turn t JOIN turnwire.sealed_log s ON s.turn = t.number"
@@ -93,6 +128,6 @@ async def _expire_some(connection: DatabaseConnection, before: int) -> bool:
 
 
 async def _drop_old(connection: DatabaseConnection, before: int) -> None:
-    # Somebody may be reading there. The next time will do.
+    # A reader may hold the table; then the next call drops it.
     with suppress(LockNotAvailable):
         await drop_partitions(connection, before)

@@ -1,32 +1,37 @@
-"""TurnQueries turns and their logs, live or sealed."""
+"""Reads of logs and turns."""
 
 import math
-from typing import Any
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.postgres.parts import StorePart
-from turnwire.stores.postgres.rows import RECORD, TURN, UNFINISHED, comparable, read_log, record_from, state_from
+from turnwire.stores.lines import state_from
+from turnwire.stores.postgres.connections import Connections
+from turnwire.stores.postgres.notifications import CommitNotifier
+from turnwire.stores.postgres.rows import RECORD, TURN, UNFINISHED, comparable, read_log, record_from
 
 
-class TurnQueries(StorePart):
+class PostgresQueries:
+    def __init__(self, connections: Connections, notifier: CommitNotifier) -> None:
+        self._connections = connections
+        self._notifier = notifier
+
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
-        # Whoever follows a log waits for as long as the database is away, and never hears of it.
-        events = await self._run(
-            lambda connection, _: read_log(connection, turn_id, after, limit, epoch), patience=math.inf
+        # A reader waits for as long as the database is away, without an error.
+        events = await self._connections.run(
+            lambda connection, _: read_log(connection, turn_id, after, limit, epoch), retry_for=math.inf
         )
         if not events:
-            self._hub.waits_at(turn_id, after)
+            self._notifier.waits_at(turn_id, after)
         return events
 
     async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
         query = (
             f"SELECT {RECORD} FROM {TURN} WHERE t.principal = $1 AND (t.id = $2 OR t.external_id = $2)"
-            # A name of the client's own goes before an id that happens to look the same.
+            # A client's own id comes before a turn's id that happens to be equal.
             " ORDER BY t.external_id = $2 DESC NULLS LAST LIMIT 1"
         )
-        row = await self._run(lambda connection, _: connection.fetchrow(query, principal, comparable(turn_id)))
+        row = await self._connections.fetchrow(query, principal, comparable(turn_id))
         if row is None:
             raise TurnNotFoundError(turn_id)
         return record_from(row)
@@ -37,19 +42,28 @@ class TurnQueries(StorePart):
         else:
             where, values = "t.principal = $2 AND t.session_id = $3", (limit, principal, comparable(session_id))
         query = f"SELECT {RECORD} FROM {TURN} WHERE {where} ORDER BY t.number DESC LIMIT $1"
-        rows = await self._run(lambda connection, _: connection.fetch(query, *values))
+        rows = await self._connections.fetch(query, *values)
         return [record_from(row) for row in reversed(rows)]
 
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
         query = (
             f"SELECT {RECORD} FROM {TURN} WHERE t.session_id = $1"
-            # Ids grow with time, so the place of one that was deleted is known all the same.
+            # Ids grow with time, so the position of a deleted turn can still be found.
             " AND t.number > coalesce((SELECT number FROM turnwire.turn WHERE id = $2),"
             " (SELECT max(number) FROM turnwire.turn WHERE session_id = $1 AND id < $2), 0)"
             " ORDER BY t.number LIMIT 1"
         )
-        row = await self._run(lambda connection, _: connection.fetchrow(query, comparable(session_id), after_turn_id))
+        row = await self._connections.fetchrow(query, comparable(session_id), after_turn_id)
         return record_from(row) if row else None
+
+    async def unfinished(self, session_id: str) -> list[TurnRecord]:
+        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE h.session_id = $1 ORDER BY h.number"
+        return [record_from(row) for row in await self._connections.fetch(query, session_id)]
+
+    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        where = "h.principal = coalesce($1, h.principal)"
+        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number LIMIT $2"
+        return [record_from(row) for row in await self._connections.fetch(query, principal, limit)]
 
     async def history(self, turn_id: str, limit: int) -> list[TurnState]:
         query = """
@@ -61,40 +75,16 @@ class TurnQueries(StorePart):
             )
             SELECT state FROM chain WHERE state IS NOT NULL ORDER BY depth DESC
         """
-        rows = await self._run(lambda connection, _: connection.fetch(query, turn_id, limit))
+        rows = await self._connections.fetch(query, turn_id, limit)
         return [state for row in rows if (state := state_from(row[0]))]
 
     async def turn_state(self, turn_id: str) -> TurnState | None:
         query = "SELECT state FROM turnwire.turn WHERE id = $1"
-        row = await self._run(lambda connection, _: connection.fetchrow(query, turn_id))
+        row = await self._connections.fetchrow(query, turn_id)
         if row is None:
             raise TurnNotFoundError(turn_id)
         return state_from(row[0])
 
     async def tokens_used(self, principal: str, day: int) -> int:
         query = "SELECT tokens FROM turnwire.spending WHERE principal = $1 AND day = $2"
-        return await self._run(lambda connection, _: connection.fetchval(query, principal, day)) or 0
-
-    async def queued(self) -> list[TurnRecord]:
-        return await self._unfinished("h.phase = 'queued'")
-
-    async def unfinished(self, session_id: str) -> list[TurnRecord]:
-        return await self._unfinished("h.session_id = $1", session_id)
-
-    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
-        where = "h.principal = coalesce($1, h.principal)"
-        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number LIMIT $2"
-        rows = await self._run(lambda connection, _: connection.fetch(query, principal, limit))
-        return [record_from(row) for row in rows]
-
-    async def waiting(self, until: int | None = None) -> list[TurnRecord]:
-        return await self._unfinished("h.phase = 'waiting' AND h.waiting_until <= coalesce($1, h.waiting_until)", until)
-
-    async def checkpoint(self, turn_id: str) -> bytes:
-        query = "SELECT body FROM turnwire.checkpoint WHERE turn_id = $1"
-        return await self._run(lambda connection, _: connection.fetchval(query, turn_id)) or b""
-
-    async def _unfinished(self, where: str, *values: Any) -> list[TurnRecord]:
-        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number"
-        rows = await self._run(lambda connection, _: connection.fetch(query, *values))
-        return [record_from(row) for row in rows]
+        return await self._connections.fetchval(query, principal, day) or 0

@@ -1,18 +1,18 @@
-"""Rows into records and events, and texts into what the database can keep."""
+"""The conversion of rows: into records and events, and of texts into what the database can store."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.errors import EventsGoneError, LogRewoundError, TurnNotFoundError
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.turns import TurnRecord
 from turnwire.stores.lines import from_lines, unseal
 from turnwire.stores.postgres.connections import DatabaseConnection
 
-# A turn has a head until it ends; then what the head said is in the turn itself.
+# The server's clock in ms, unless a test passes another. All leases use it, because no two machines agree on the time.
+NOW = "coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
+# A turn has a row in `head` until it ends; then its values move to `turn`.
 RECORD = """
     t.id, t.session_id, t.principal, t.agent, t.message, t.channel, t.external_id, t.parent_turn_id,
     coalesce(h.phase, 'ended') AS phase, t.outcome, coalesce(h.worker, t.worker) AS worker,
@@ -32,29 +32,22 @@ def record_from(row: Mapping[str, Any]) -> TurnRecord:
     return TurnRecord(**{name: row[name] for name in _FIELDS}, options=options)
 
 
-def state_from(body: bytes | None) -> TurnState | None:
-    return None if body is None else msgspec.json.decode(body, type=TurnState)
-
-
 def events_from(rows: Sequence[tuple[int, bytes]], after: int) -> list[LoggedEvent]:
-    """The events of some rows (first position, body), from a position on: the first row may begin before it."""
+    """Return the events after a position; `rows` are (first position, body), and the first may begin before it."""
     events: list[LoggedEvent] = []
     for first_position, body in rows:
         events += from_lines(body.split(b"\n"), first_position)
     return events[after + 1 - events[0].position :] if events else []
 
 
-def comparable(given: str) -> str:
-    """A name that somebody asks for, in a form that the database can compare. None of ours holds what is replaced."""
-    return given.encode(errors="replace").replace(b"\x00", b"\xef\xbf\xbd").decode()
+def comparable(name: str) -> str:
+    """Return a name in a form that the database can compare. No stored name has the characters that are replaced."""
+    return name.encode(errors="replace").replace(b"\x00", b"\xef\xbf\xbd").decode()
 
 
 def folded(text: str) -> str:
-    """A text as it is searched: what differs in case only is the same."""
+    """Return a text in the form in which it is searched: ignoring case."""
     return comparable(text.casefold())
-
-
-# Reading one log, live or sealed.
 
 
 _READ = """
@@ -76,27 +69,27 @@ _READ = """
 async def read_log(
     connection: DatabaseConnection, turn_id: str, after: int, limit: int, epoch: int | None = None
 ) -> list[LoggedEvent]:
-    """Raises TurnNotFoundError, EventsGoneError, LogRewoundError."""
+    """Read a log, live or sealed. Raises TurnNotFoundError, EventsGoneError, LogRewoundError."""
     limit = min(limit, 2**30)
-    checked = epoch if after > 0 else None
-    rows = await connection.fetch(_READ, turn_id, min(after, 2**30), limit, checked)
+    epoch = epoch if after > 0 else None
+    rows = await connection.fetch(_READ, turn_id, min(after, 2**30), limit, epoch)
     if not rows:
         raise TurnNotFoundError(turn_id)
     head = rows[0]
     if after + 1 < head["first_kept"]:
         raise EventsGoneError(turn_id, after, head["first_kept"])
     if head["sealed"]:
-        return await _read_sealed(connection, head["number"], turn_id, after, limit, checked)
-    if checked is not None and head["epoch_there"] != checked:
+        return await _read_sealed(connection, head["number"], turn_id, after, limit, epoch)
+    if epoch is not None and head["epoch_there"] != epoch:
         raise LogRewoundError(turn_id)
-    found = [(row["first_position"], row["body"]) for row in rows if row["body"] is not None]
-    return events_from(found, after)[:limit]
+    bodies = [(row["first_position"], row["body"]) for row in rows if row["body"] is not None]
+    return events_from(bodies, after)[:limit]
 
 
 async def _read_sealed(
     connection: DatabaseConnection, number: int, turn_id: str, after: int, limit: int, epoch: int | None
 ) -> list[LoggedEvent]:
-    # Sealing and expiring replace the row and its first position in one step, so they are read in one.
+    # Expiring changes the row and its first position in one step, so they are read in one.
     query = (
         "SELECT s.body, t.first_kept FROM turnwire.sealed_log s JOIN turnwire.turn t ON t.number = s.turn"
         " WHERE s.turn = $1"
@@ -109,8 +102,8 @@ async def _read_sealed(
         raise EventsGoneError(turn_id, after, first_kept)
     lines = unseal(row["body"])
     if epoch is not None and after >= first_kept:
-        (known,) = from_lines(lines[after - first_kept : after - first_kept + 1], after) or (None,)
-        if known is None or known.epoch != epoch:
+        (event,) = from_lines(lines[after - first_kept : after - first_kept + 1], after) or (None,)
+        if event is None or event.epoch != epoch:
             raise LogRewoundError(turn_id)
     start = after + 1 - first_kept
     return from_lines(lines[start : start + limit], after + 1)

@@ -1,4 +1,4 @@
-"""The tables, how they came to be, and the partitions that events are kept in."""
+"""The tables with their migrations, the partitions of events, and the advisory locks."""
 
 from datetime import UTC, datetime
 
@@ -6,11 +6,11 @@ from turnwire.core.budget import DAY_MS
 from turnwire.core.errors import StoreUnusableError
 from turnwire.stores.postgres.connections import DatabaseConnection
 
-# Advisory locks share one space with whatever else uses the database, so they are numbers nobody else has.
+# Advisory locks share one number space with everything else in the database, so these numbers are unlikely ones.
 MIGRATION_LOCK = 0x7475726E_00000001
 UPKEEP_LOCK = 0x7475726E_00000002
 
-# Each entry brings the database from version n to n + 1. A released entry is never changed.
+# Each entry migrates from version n to n + 1. A released entry is never changed.
 MIGRATIONS = (
     """
     -- A process that runs turns. Its lease is by this server's clock, in ms.
@@ -155,8 +155,13 @@ MIGRATIONS = (
 )
 
 
-async def migrate(connection: DatabaseConnection, place: str) -> None:
-    """Brings the database up to date; of many that start at once, one does it. Raises StoreUnusableError."""
+async def lock_principal(connection: DatabaseConnection, principal: str) -> None:
+    """Keep others from changing this principal's sessions and turns until the transaction is over."""
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('turnwire ' || $1, 0))", principal)
+
+
+async def migrate(connection: DatabaseConnection, location: str) -> None:
+    """Bring the database up to date; of many processes that start at once, one does it. Raises StoreUnusableError."""
     async with connection.transaction():
         await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
         version = 0
@@ -164,7 +169,7 @@ async def migrate(connection: DatabaseConnection, place: str) -> None:
             version: int = await connection.fetchval("SELECT version FROM turnwire.schema_version")
         if version > len(MIGRATIONS):
             raise StoreUnusableError(
-                place,
+                location,
                 f"it was written by a newer Turnwire (schema {version}, this one knows {len(MIGRATIONS)}); "
                 "upgrade turnwire, or give another database",
             )
@@ -179,15 +184,15 @@ async def migrate(connection: DatabaseConnection, place: str) -> None:
 
 
 async def ensure_partition(connection: DatabaseConnection, *days: int) -> None:
-    """Makes the partitions of these days where they are missing."""
+    """Create the missing partitions of these days."""
     missing = [day for day in days if not await _exists(connection, day)]
     if not missing:
         return
     async with connection.transaction():
-        # Two that make the same table at once would both fail.
+        # Two processes that create the same table at once would both fail.
         await connection.execute(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
         for day in missing:
-            # Rows of up to a page stay where they are, as they are: to compress each costs more than it saves.
+            # Rows of up to a page stay uncompressed in the table: compressing each costs more than it saves.
             await connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {partition_name(day)} PARTITION OF turnwire.event FOR VALUES IN ({day})"
                 " WITH (toast_tuple_target = 8160)"
@@ -203,7 +208,7 @@ def partition_name(day: int) -> str:
 
 
 async def drop_partitions(connection: DatabaseConnection, before: int) -> int:
-    """Drops the partitions of earlier days that no turn needs any more. Returns how many."""
+    """Drop the partitions of earlier days that no turn needs any more. Return their number."""
     query = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'turnwire.event'::regclass"
     dropped = 0
     for (name,) in await connection.fetch(query):
@@ -211,8 +216,8 @@ async def drop_partitions(connection: DatabaseConnection, before: int) -> int:
         if day >= before:
             continue
         async with connection.transaction():
-            # Nobody waits long for this: if it cannot be had, another time will do. With the lock, no turn of that
-            # day can come into being between the look and the drop.
+            # With the lock, no turn of that day can be accepted between the check and the drop. If the lock is not
+            # free soon, the next call drops the partition.
             await connection.execute(f"SET LOCAL lock_timeout = '2s'; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
             query = "SELECT EXISTS (SELECT 1 FROM turnwire.turn WHERE day = $1 AND NOT sealed)"
             if not await connection.fetchval(query, day):
@@ -222,5 +227,5 @@ async def drop_partitions(connection: DatabaseConnection, before: int) -> int:
 
 
 def _day_in(name: str) -> int:
-    made = datetime.strptime(name.rpartition("_")[2].strip('"'), "%Y%m%d").replace(tzinfo=UTC)
-    return int(made.timestamp() * 1000) // DAY_MS
+    midnight = datetime.strptime(name.rpartition("_")[2].strip('"'), "%Y%m%d").replace(tzinfo=UTC)
+    return int(midnight.timestamp() * 1000) // DAY_MS

@@ -1,28 +1,36 @@
 """The PostgreSQL store: the logs of any number of processes, each of which commits its turns in groups."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from turnwire.core.budget import day_of
-from turnwire.core.codec import LoggedEvent, now_ms
-from turnwire.core.contracts import Settle, Suspension, Wake
+from turnwire.core.codec import now_ms
 from turnwire.core.errors import StoreUnusableError
-from turnwire.core.turns import TurnState
-from turnwire.stores.postgres.admission import TurnAdmission
-from turnwire.stores.postgres.claims import TurnClaims, TurnCommands
-from turnwire.stores.postgres.connections import PLANNED_ONCE, Connections, hang_up, is_passing, pause, unusable
-from turnwire.stores.postgres.maintenance import LogMaintenance
+from turnwire.stores.postgres.admission import PostgresAdmission
+from turnwire.stores.postgres.claims import PostgresClaims
+from turnwire.stores.postgres.connections import (
+    PLANNED_ONCE,
+    RETRY,
+    Connections,
+    close_quietly,
+    is_transient,
+    unusable,
+)
+from turnwire.stores.postgres.maintenance import PostgresMaintenance
 from turnwire.stores.postgres.notifications import CommitNotifier
-from turnwire.stores.postgres.queries import TurnQueries
+from turnwire.stores.postgres.queries import PostgresQueries
 from turnwire.stores.postgres.registry import PostgresRegistry
 from turnwire.stores.postgres.schema import ensure_partition, migrate
+from turnwire.stores.postgres.writer import PostgresWriter
 
 _OPEN_SECONDS = 3.0
 
 
-class PostgresStore(TurnAdmission, TurnClaims, TurnCommands, TurnQueries, PostgresRegistry, LogMaintenance):
-    """`hints` is False behind a pooler that gives every transaction another connection: then readers are told of what
-    other processes commit by looking, a little later. `clock` is for tests; leases are by the server's own.
+class PostgresStore:
+    """A `Store` of many processes, made of the parts of this package.
+
+    `hints` is False behind a pooler that gives every transaction another connection: then commits of other processes
+    are found by polling, a little later. `clock` is for tests; leases use the server's own.
     """
 
     is_shared = True
@@ -37,64 +45,91 @@ class PostgresStore(TurnAdmission, TurnClaims, TurnCommands, TurnQueries, Postgr
         keeps_outbox: bool = False,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        pool = Connections(url, connections, behind_pooler=not hints)
-        self._following = Connections(url, 1, behind_pooler=not hints, settings=PLANNED_ONCE)
-        super().__init__(pool, CommitNotifier(self._following, with_hints=hints), lease, clock)
-        # Of its own, so that no crowd of other questions can cost a worker its lease.
-        self._leasing = Connections(url, 1, behind_pooler=not hints)
-        self._writer.keeps_outbox = keeps_outbox
+        def now() -> int | None:
+            return None if clock is None else int(clock() * 1000)
+
+        behind_pooler = not hints
+        self.connections = pool = Connections(url, connections, behind_pooler=behind_pooler)
+        self._following = Connections(url, 1, behind_pooler=behind_pooler, settings=PLANNED_ONCE)
+        self._leases = Connections(url, 1, behind_pooler=behind_pooler)
+        self._notifier = notifier = CommitNotifier(self._following, with_hints=hints)
+        self._writer = writer = PostgresWriter(pool, notifier, keeps_outbox=keeps_outbox)
+        queries = PostgresQueries(pool, notifier)
+        claims = PostgresClaims(pool, self._leases, writer, notifier, now, lease)
+        registry = PostgresRegistry(pool, notifier)
+        maintenance = PostgresMaintenance(pool, now)
+
+        self.read = queries.read
+        self.watch = notifier.watch
+        self.before_commit = writer.before_commit
+        self.append = writer.append
+        self.maintain = maintenance.maintain
+
+        self.create_turn = PostgresAdmission(pool, notifier).create_turn
+        self.find_turn = queries.find_turn
+        self.list_turns = queries.list_turns
+        self.next_turn = queries.next_turn
+        self.unfinished = queries.unfinished
+        self.under_way = queries.under_way
+        self.delete_turn = maintenance.delete_turn
+        self.history = queries.history
+        self.turn_state = queries.turn_state
+        self.tokens_used = queries.tokens_used
+
+        self.claim = claims.claim
+        self.claim_next = claims.claim_next
+        self.take_over = claims.take_over
+        self.hold = claims.hold
+        self.waiting = claims.waiting
+        self.checkpoint = claims.checkpoint
+        self.renew = claims.renew
+        self.retire = claims.retire
+        self.workers = claims.workers
+        self.command = claims.command
+        self.commands = claims.commands
+        self.attend = claims.attend
+
+        self.ensure_session = registry.ensure_session
+        self.find_session = registry.find_session
+        self.list_sessions = registry.list_sessions
+        self.rename_session = registry.rename_session
+        self.delete_session = registry.delete_session
+        self.list_keys = registry.list_keys
+        self.add_key = registry.add_key
+        self.revoke_key = registry.revoke_key
+        self.take_due = registry.take_due
+        self.put_off = registry.put_off
+        self.dismiss = registry.dismiss
 
     async def open(self) -> None:
         await self._prepare()
         self._writer.start()
-        self._hub.start()
+        self._notifier.start()
 
     async def _prepare(self) -> None:
         end = time.monotonic() + _OPEN_SECONDS
-        tries = 0
-        place = self._connections.place
+        failures = 0
+        location = self.connections.location
         while True:
             try:
-                connection = await self._connections.connect()
+                connection = await self.connections.connect()
                 try:
-                    await migrate(connection, place)
+                    await migrate(connection, location)
                     today = day_of(now_ms())
                     await ensure_partition(connection, today, today + 1)
                 finally:
-                    await hang_up(connection)
+                    await close_quietly(connection)
                 return
             except StoreUnusableError:
                 raise
             except Exception as error:
-                if not is_passing(error) or time.monotonic() > end:
-                    raise unusable(place, error) from error
-            await pause(tries)
-            tries += 1
+                if not is_transient(error) or time.monotonic() > end:
+                    raise unusable(location, error) from error
+            failures += 1
+            await RETRY.wait(failures)
 
     async def close(self) -> None:
         await self._writer.close()
-        await self._hub.close()
-        await self._following.close()
-        await self._leasing.close()
-        await self._connections.close()
-
-    # Writing and watching logs
-
-    def before_commit(self, gather: Callable[[], None]) -> None:
-        self._writer.before_commit(gather)
-
-    def append(
-        self,
-        turn_id: str,
-        epoch: int,
-        events: Sequence[LoggedEvent],
-        settle: Settle,
-        ending: TurnState | None = None,
-        parking: Suspension | None = None,
-        *,
-        release: bool = False,
-    ) -> None:
-        self._writer.append(turn_id, epoch, events, settle, ending, parking, release)
-
-    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
-        return self._hub.watch(key, wake)
+        await self._notifier.close()
+        for connections in (self._following, self._leases, self.connections):
+            await connections.close()

@@ -1,4 +1,4 @@
-"""Taking in what another store has kept."""
+"""The import of everything that another store has."""
 
 import json
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from itertools import groupby
 from turnwire.core.budget import day_of
 from turnwire.core.contracts import ApiKey
 from turnwire.core.turns import Session, TurnRecord
-from turnwire.stores.lines import seal, to_lines
+from turnwire.stores.lines import seal, state_from, to_lines
 from turnwire.stores.postgres.connections import DatabaseConnection
-from turnwire.stores.postgres.rows import folded, state_from
+from turnwire.stores.postgres.rows import folded
 from turnwire.stores.postgres.schema import ensure_partition
 from turnwire.stores.postgres.store import PostgresStore
-from turnwire.stores.rules import lasting
+from turnwire.stores.rules import without_attachments
 from turnwire.stores.transfer import MovingTurn, TokensSpent
 
 _WHOLE_LOG = 2**30
@@ -34,11 +34,22 @@ _EVENT = (
 )
 
 
-class PostgresImport(PostgresStore):
+class PostgresImport:
+    """The `TransferTarget` of a database. A server may use it meanwhile."""
+
+    def __init__(self, url: str) -> None:
+        self._store = PostgresStore(url)
+        self._connections = self._store.connections
+
+    async def open(self) -> None:
+        await self._store.open()
+
+    async def close(self) -> None:
+        await self._store.close()
+
     async def missing_turns(self, turn_ids: Sequence[str]) -> set[str]:
         query = "SELECT id FROM turnwire.turn WHERE id = ANY($1)"
-        rows = await self._run(lambda connection, _: connection.fetch(query, list(turn_ids)))
-        return set(turn_ids) - {row[0] for row in rows}
+        return set(turn_ids) - {row[0] for row in await self._connections.fetch(query, list(turn_ids))}
 
     async def take_sessions(self, sessions: Sequence[Session]) -> None:
         query = """
@@ -46,46 +57,46 @@ class PostgresImport(PostgresStore):
             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING
         """
 
-        async def call(connection: DatabaseConnection, again: bool) -> None:
+        async def call(connection: DatabaseConnection, is_retry: bool) -> None:
             async with connection.transaction():
-                for one in sessions:
-                    title = None if one.title is None else folded(one.title)
+                for session in sessions:
+                    folded_title = None if session.title is None else folded(session.title)
                     await connection.execute(
-                        query, one.id, one.principal, one.external_id, one.title, title, one.created_at, one.updated_at
+                        query,
+                        *(session.id, session.principal, session.external_id, session.title, folded_title),
+                        *(session.created_at, session.updated_at),
                     )
 
-        await self._run(call)
+        await self._connections.run(call)
 
     async def take_turns(self, turns: Sequence[MovingTurn]) -> None:
-        async def call(connection: DatabaseConnection, again: bool) -> None:
+        async def call(connection: DatabaseConnection, is_retry: bool) -> None:
             days = {day_of(turn.record.created_at) for turn in turns if turn.record.phase != "ended"}
             await ensure_partition(connection, *days)
             async with connection.transaction():
                 for turn in turns:
                     await _take(connection, turn)
 
-        await self._run(call)
+        await self._connections.run(call)
 
     async def take_spent(self, spent: Sequence[TokensSpent]) -> None:
         query = """
             INSERT INTO turnwire.spending (principal, day, tokens) VALUES ($1, $2, $3)
             ON CONFLICT (principal, day) DO UPDATE SET tokens = greatest(spending.tokens, excluded.tokens)
         """
-        for one in spent:
-            await self._run(
-                lambda connection, _, one=one: connection.execute(query, one.principal, one.day, one.tokens)
-            )
+        for entry in spent:
+            await self._connections.execute(query, entry.principal, entry.day, entry.tokens)
 
     async def take_keys(self, keys: Sequence[ApiKey]) -> None:
-        known = {key.id for key in await self.list_keys()}
+        existing = {key.id for key in await self._store.list_keys()}
         for key in keys:
-            if key.id not in known:
-                await self.add_key(key)
+            if key.id not in existing:
+                await self._store.add_key(key)
 
     async def lines_of(self, turn_id: str) -> bytes:
         query = "SELECT first_kept FROM turnwire.turn WHERE id = $1"
-        first_kept = await self._run(lambda connection, _: connection.fetchval(query, turn_id))
-        return to_lines(await self.read(turn_id, first_kept - 1, _WHOLE_LOG))
+        first_kept = await self._connections.fetchval(query, turn_id)
+        return to_lines(await self._store.read(turn_id, first_kept - 1, _WHOLE_LOG))
 
 
 async def _take(connection: DatabaseConnection, turn: MovingTurn) -> None:
@@ -98,13 +109,13 @@ async def _take(connection: DatabaseConnection, turn: MovingTurn) -> None:
         _TURN,
         *(record.id, day, record.session_id, record.principal, record.agent, record.message, folded(record.message)),
         *(record.channel, record.external_id, record.parent_turn_id, turn.idempotency_key, turn.fingerprint),
-        *(json.dumps(lasting(record.options)), None if attachments is None else json.dumps(attachments)),
+        *(json.dumps(without_attachments(record.options)), None if attachments is None else json.dumps(attachments)),
         *(record.disconnect_grace, record.created_at, record.first_kept, ended, record.outcome, record.worker),
         *(record.epoch, record.last_position, record.started_at, record.waiting_until, record.ended_at),
         *(None if state is None else folded(state.text), turn.state),
     )
     if number is None:
-        return  # An attempt whose answer was lost has made it.
+        return  # An earlier attempt, whose reply was lost, has inserted it.
     if ended:
         query = "INSERT INTO turnwire.sealed_log (turn, body) VALUES ($1, $2)"
         await connection.execute(query, number, seal(turn.lines))

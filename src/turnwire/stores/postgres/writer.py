@@ -1,8 +1,8 @@
-"""The one writer of this process: it commits in groups, as large as they come, with no timer.
+"""Group commit: appends of all turns of this process, committed together by one task, without a timer.
 
-While one group is under way the next one gathers. Nothing is told to anyone before the server has said that it is
-committed. If the connection is lost before it says so, the logs themselves are asked what has become of the group:
-so an event is neither written twice nor given up, and an agent merely waits.
+While one group is being committed, the next one gathers. Nothing is published before the server has confirmed the
+commit. If the connection is lost before that, the logs themselves are read to find out what became of the group, so an
+event is neither written twice nor given up, and an agent merely waits.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 
 from turnwire.core.budget import tokens_in
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import RUNNABLE, Refusal, Settle, Suspension
+from turnwire.core.contracts import RUNNABLE, AppendRequest, Refusal, Settle, Suspension
 from turnwire.core.errors import (
     FencedError,
     PositionError,
@@ -30,28 +30,31 @@ from turnwire.core.turns import TurnState
 from turnwire.stores.lines import to_lines
 from turnwire.stores.postgres.connections import (
     BY_KEY,
-    PATIENCE_SECONDS,
+    RETRY,
+    RETRY_SECONDS,
     Connections,
     DatabaseConnection,
     DiskFull,
     Refused,
     Unwritable,
-    hang_up,
-    is_passing,
-    pause,
+    close_quietly,
+    is_transient,
     reason,
 )
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.rows import folded, read_log
 from turnwire.stores.rules import CommitHooks
 
-# What many turns have to say, committed in one statement.
+logger = logging.getLogger("turnwire.stores.postgres")
+
+_FULL_DISK_FAILURES = 6
+_CLOSE_SECONDS = 15.0
 
 
 class GroupedAppend:
-    """What one turn adds to its log in one commit."""
+    """The events that one turn adds in one commit: one row of its log."""
 
-    __slots__ = ("ending", "epoch", "events", "parking", "release", "settle", "turn_id")
+    __slots__ = ("ending", "epoch", "events", "release", "settle", "suspension", "turn_id")
 
     def __init__(self, turn_id: str, epoch: int, events: list[LoggedEvent], settle: Settle) -> None:
         self.turn_id = turn_id
@@ -59,37 +62,35 @@ class GroupedAppend:
         self.events = events
         self.settle = settle
         self.ending: TurnState | None = None
-        self.parking: Suspension | None = None
+        self.suspension: Suspension | None = None
         self.release = False
 
     @property
     def is_plain(self) -> bool:
-        return self.ending is None and self.parking is None and not self.release
+        return self.ending is None and self.suspension is None and not self.release
 
     @property
-    def change(self) -> str | None:
-        """What becomes of the turn in the same step."""
+    def new_phase(self) -> str | None:
+        """The new phase of the turn, if the append changes it."""
         if self.ending is not None:
             return "ended"
-        if self.parking is not None:
+        if self.suspension is not None:
             return "waiting"
         return "queued" if self.release else None
 
 
-# Each of these is there for a reason, and for each there is a test that fails without it.
+# The guards of an append; for each there is a test that fails without it.
 FENCE = "head.epoch = i.epoch"
-PLACE = "head.last_position = i.first_position - 1"
-LIFE = "head.phase IN ('running', 'waiting')"
+POSITION = "head.last_position = i.first_position - 1"
+WRITABLE = "head.phase IN ('running', 'waiting')"
 _INPUT = """
     SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::int[], $5::bytea[])
     AS i (id, epoch, first_position, last_position, body)
 """
-
-
 PLAIN = f"""
     WITH i AS ({_INPUT}), moved AS (
         UPDATE turnwire.head SET last_position = i.last_position FROM i
-        WHERE head.id = i.id AND {FENCE} AND {PLACE} AND {LIFE}
+        WHERE head.id = i.id AND {FENCE} AND {POSITION} AND {WRITABLE}
         RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body
     ), logged AS (
         INSERT INTO turnwire.event (day, turn, last_position, first_position, epoch, body)
@@ -108,11 +109,11 @@ CHANGING = f"""
             phase = coalesce(i.change, head.phase),
             worker = CASE WHEN i.change IS NULL THEN head.worker END,
             waiting_until = coalesce(i.until, head.waiting_until)
-        FROM i WHERE i.change IS DISTINCT FROM 'ended' AND head.id = i.id AND {FENCE} AND {PLACE} AND {LIFE}
+        FROM i WHERE i.change IS DISTINCT FROM 'ended' AND head.id = i.id AND {FENCE} AND {POSITION} AND {WRITABLE}
         RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body, i.checkpoint
     ), ended AS (
         DELETE FROM turnwire.head USING i
-        WHERE i.change = 'ended' AND head.id = i.id AND {FENCE} AND {PLACE} AND {LIFE}
+        WHERE i.change = 'ended' AND head.id = i.id AND {FENCE} AND {POSITION} AND {WRITABLE}
         RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body,
             head.principal, head.worker, head.started_at, head.waiting_until,
             i.ended_at, i.outcome, i.folded_answer, i.state, i.tokens
@@ -144,7 +145,7 @@ CHANGING = f"""
 async def write_group(
     connection: DatabaseConnection, group: Sequence[GroupedAppend], *, keeps_outbox: bool
 ) -> set[str]:
-    """Commits what may be written. Returns the turns for which it was: each is in the group once."""
+    """Commit the appends that pass the guards, and return their turns. A turn may be in the group only once."""
     columns = _columns(group)
     if all(append.is_plain for append in group):
         rows = await connection.fetch(PLAIN, *columns)
@@ -166,9 +167,9 @@ def _columns(group: Sequence[GroupedAppend]) -> tuple[list[object], ...]:
 def _changes(group: Sequence[GroupedAppend]) -> tuple[list[object], ...]:
     endings = [(append.ending, append.events[-1].at) for append in group]
     return (
-        [append.change for append in group],
-        [append.parking.until if append.parking else None for append in group],
-        [append.parking.checkpoint if append.parking else None for append in group],
+        [append.new_phase for append in group],
+        [append.suspension.until if append.suspension else None for append in group],
+        [append.suspension.checkpoint if append.suspension else None for append in group],
         [at if state else None for state, at in endings],
         [state.outcome if state else None for state, _ in endings],
         [folded(state.text) if state else None for state, _ in endings],
@@ -178,45 +179,40 @@ def _changes(group: Sequence[GroupedAppend]) -> tuple[list[object], ...]:
 
 
 async def refusals(connection: DatabaseConnection, group: Sequence[GroupedAppend]) -> dict[str, Refusal]:
-    """Why these have not been written: what their heads say."""
+    """Return why these appends were not written, by turn."""
     query = "SELECT id, epoch, last_position FROM turnwire.head WHERE id = ANY($1)"
-    heads = {row[0]: (row[1], row[2]) for row in await connection.fetch(query, [one.turn_id for one in group])}
-    told: dict[str, Refusal] = {}
+    heads = {row[0]: (row[1], row[2]) for row in await connection.fetch(query, [append.turn_id for append in group])}
+    errors: dict[str, Refusal] = {}
     ended = [append for append in group if append.turn_id not in heads]
     query = "SELECT id, epoch FROM turnwire.turn WHERE id = ANY($1)"
-    epochs = dict(await connection.fetch(query, [one.turn_id for one in ended])) if ended else {}
+    epochs = dict(await connection.fetch(query, [append.turn_id for append in ended])) if ended else {}
     for append in group:
         turn_id = append.turn_id
         epoch, position = heads.get(turn_id, (epochs.get(turn_id, append.epoch), None))
         if epoch != append.epoch:
-            told[turn_id] = FencedError(turn_id)
+            errors[turn_id] = FencedError(turn_id)
         elif position is None:
-            told[turn_id] = TurnEndedError(turn_id)
+            errors[turn_id] = TurnEndedError(turn_id)
         elif append.events[0].position != position + 1:
-            told[turn_id] = PositionError(turn_id, position + 1, append.events[0].position)
+            errors[turn_id] = PositionError(turn_id, position + 1, append.events[0].position)
         else:
-            # It was given back, and nobody has claimed it since.
-            told[turn_id] = FencedError(turn_id)
-    return told
-
-
-logger = logging.getLogger("turnwire.stores.postgres")
-
-_FULL_PAUSE_TRIES = 5
-_CLOSE_SECONDS = 15.0
+            # The turn was released, and has not been claimed since.
+            errors[turn_id] = FencedError(turn_id)
+    return errors
 
 
 class PostgresWriter:
-    def __init__(self, connections: Connections, hub: CommitNotifier) -> None:
-        self.keeps_outbox = False
+    def __init__(self, connections: Connections, notifier: CommitNotifier, *, keeps_outbox: bool) -> None:
         self._connections = connections
-        self._hub = hub
-        self._gatherers = CommitHooks()
+        self._notifier = notifier
+        self._keeps_outbox = keeps_outbox
+        self._hooks = CommitHooks()
         self._waiting: list[GroupedAppend] = []
         self._open: dict[str, GroupedAppend] = {}
-        self._under_way: set[str] = set()
-        self._moved = asyncio.Event()
-        self._wanted = asyncio.Event()
+        """The last waiting append of each turn, which takes in the next plain one."""
+        self._committing: set[str] = set()
+        self._committed = asyncio.Event()
+        self._has_work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._connection: DatabaseConnection | None = None
@@ -226,7 +222,7 @@ class PostgresWriter:
         self._task = asyncio.create_task(self._write_all(), name="turnwire-writer")
 
     async def close(self) -> None:
-        """Commits what was handed over before, if the database is there."""
+        """Commit what was appended before, if the database is there."""
         if self._task is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
@@ -234,66 +230,58 @@ class PostgresWriter:
             self._task.cancel()
             await asyncio.wait([self._task])
         if self._connection is not None:
-            await hang_up(self._connection)
+            await close_quietly(self._connection)
 
     async def settled(self, turn_id: str) -> None:
-        """Returns when all that was handed over for this turn is committed or refused. Raises StoreAwayError."""
+        """Return when all earlier appends of this turn are committed or refused. Raises StoreAwayError."""
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while turn_id in self._open or turn_id in self._under_way:
-                    await self._moved.wait()
+            async with asyncio.timeout(RETRY_SECONDS):
+                while turn_id in self._open or turn_id in self._committing:
+                    await self._committed.wait()
         except TimeoutError as error:
-            raise StoreAwayError("what was written before is not committed yet") from error
+            raise StoreAwayError("earlier events of the turn are not committed yet") from error
 
     def before_commit(self, gather: Callable[[], None]) -> None:
-        self._gatherers.add(gather)
-        self._want()
+        self._hooks.add(gather)
+        self._commit_soon()
 
-    def append(
-        self,
-        turn_id: str,
-        epoch: int,
-        events: Sequence[LoggedEvent],
-        settle: Settle,
-        ending: TurnState | None,
-        parking: Suspension | None,
-        release: bool,
-    ) -> None:
+    def append(self, request: AppendRequest) -> None:
+        turn_id, epoch, settle = request.turn_id, request.epoch, request.settle
         append = self._open.get(turn_id)
         if append is not None and append.settle is settle and append.epoch == epoch and append.is_plain:
-            append.events.extend(events)
+            append.events.extend(request.events)
         else:
-            append = self._open[turn_id] = GroupedAppend(turn_id, epoch, list(events), settle)
+            append = self._open[turn_id] = GroupedAppend(turn_id, epoch, list(request.events), settle)
             self._waiting.append(append)
-        append.ending, append.parking, append.release = ending, parking, release
-        self._want()
+        append.ending, append.suspension, append.release = request.ending, request.suspension, request.release
+        self._commit_soon()
 
-    def _want(self) -> None:
+    def _commit_soon(self) -> None:
         self._idle.clear()
-        self._wanted.set()
+        self._has_work.set()
 
     async def _write_all(self) -> None:
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            self._gatherers.run()
+            await self._has_work.wait()
+            self._has_work.clear()
+            self._hooks.run()
             if group := self._next_group():
-                self._under_way = {append.turn_id for append in group}
+                self._committing = {append.turn_id for append in group}
                 try:
                     await self._commit(group)
                 except Exception as error:
-                    logger.exception("a group could not be committed")
+                    logger.exception("a commit failed")
                     self._refuse(group, {}, StoreError(f"the log could not be written: {type(error).__name__}"))
-                self._under_way = set()
-                self._moved.set()
-                self._moved = asyncio.Event()
-            if self._waiting or self._gatherers:
-                self._wanted.set()
-            elif not self._wanted.is_set():
+                self._committing = set()
+                self._committed.set()
+                self._committed = asyncio.Event()
+            if self._waiting or self._hooks:
+                self._has_work.set()
+            elif not self._has_work.is_set():
                 self._idle.set()
 
     def _next_group(self) -> list[GroupedAppend]:
-        """What waits, one append a turn: the next one of a turn is checked against what this one has left."""
+        """Take the waiting appends, one per turn: the next one of a turn is checked against the position after this."""
         group: dict[str, GroupedAppend] = {}
         later: list[GroupedAppend] = []
         for append in self._waiting:
@@ -306,80 +294,83 @@ class PostgresWriter:
         return list(group.values())
 
     async def _commit(self, group: list[GroupedAppend]) -> None:
-        tries = 0
+        failures = 0
+        # Whatever the driver says after a lost connection, the server may have committed the group.
         is_unsure = was_unsure = False
         while group:
             try:
-                connection = await self._connected()
+                connection = await self._connect()
                 async with self._connections.held(connection):
                     if is_unsure:
-                        group = await self._find_out(connection, group)
+                        group = await self._settle_committed(connection, group)
                         is_unsure = False
                         continue
-                    written = await write_group(connection, group, keeps_outbox=self.keeps_outbox)
+                    written = await write_group(connection, group, keeps_outbox=self._keeps_outbox)
             except Unwritable as error:
                 await self._commit_each(group, error)
                 return
             except DiskFull:
-                group = self._make_way(group)
-                tries = max(tries, _FULL_PAUSE_TRIES)
+                group = self._keep_endings(group)
+                failures = max(failures, _FULL_DISK_FAILURES - 1)
             except Exception as error:
-                if isinstance(error, Refused) and not is_passing(error):
+                if isinstance(error, Refused) and not is_transient(error):
                     raise
-                # Whatever the driver says, the server may have committed it.
                 if not was_unsure:
-                    logger.warning("the database was lost during a commit (%s); it is asked again", reason(error))
+                    logger.warning("the database was lost during a commit (%s); trying again", reason(error))
                 is_unsure = was_unsure = True
                 self._drop_connection()
             else:
-                # The next group is on its way before these are told.
-                asyncio.get_running_loop().call_soon(self._publish, [one for one in group if one.turn_id in written])
+                # The next group is on its way before this one is published.
+                published = [append for append in group if append.turn_id in written]
+                asyncio.get_running_loop().call_soon(self._publish, published)
                 refused = [append for append in group if append.turn_id not in written]
                 if refused:
                     await self._refuse_for_cause(refused, was_unsure)
                 return
-            await pause(tries)
-            tries += 1
+            failures += 1
+            await RETRY.wait(failures)
 
     async def _refuse_for_cause(self, group: list[GroupedAppend], was_unsure: bool) -> None:
-        async def look(connection: DatabaseConnection, _: bool) -> tuple[list[GroupedAppend], dict[str, Refusal]]:
+        async def find_why(connection: DatabaseConnection, _: bool) -> tuple[list[GroupedAppend], dict[str, Refusal]]:
             # The first attempt may have been committed after all, later than it was looked for.
-            rest = await self._find_out(connection, group) if was_unsure else group
+            rest = await self._settle_committed(connection, group) if was_unsure else group
             return rest, await refusals(connection, rest)
 
-        self._refuse(*await self._connections.run(look, patience=math.inf))
+        self._refuse(*await self._connections.run(find_why, retry_for=math.inf))
 
     async def _commit_each(self, group: list[GroupedAppend], error: Exception) -> None:
-        """Something that somebody wrote cannot be kept: it fails its own turn, not everybody's."""
+        """Commit the appends one by one, so that one that cannot be stored fails its own turn only."""
         if len(group) == 1:
-            logger.error("what turn %s wrote cannot be kept: %s", group[0].turn_id, reason(error))
+            logger.error("events of turn %s cannot be stored: %s", group[0].turn_id, reason(error))
             self._refuse(group, {}, StoreError(f"this cannot be written: {reason(error)}"))
             return
         for append in group:
             await self._commit([append])
 
-    def _make_way(self, group: list[GroupedAppend]) -> list[GroupedAppend]:
-        """The server's disk is full: what ends a turn is tried until there is room, the rest is refused."""
+    def _keep_endings(self, group: list[GroupedAppend]) -> list[GroupedAppend]:
+        """Refuse all but endings, which are retried until the server's disk has room. Return the endings."""
         logger.error("the database's disk is full: running turns are ended, new ones refused, until there is room")
         self._refuse([append for append in group if append.ending is None], {}, StoreFullError())
         return [append for append in group if append.ending is not None]
 
-    async def _find_out(self, connection: DatabaseConnection, group: list[GroupedAppend]) -> list[GroupedAppend]:
-        """Settles what has been committed, or never can be; returns what has to be written (again)."""
+    async def _settle_committed(
+        self, connection: DatabaseConnection, group: list[GroupedAppend]
+    ) -> list[GroupedAppend]:
+        """Publish the appends that the logs show as committed. Return the others, which have to be written again."""
         committed: list[GroupedAppend] = []
         for append in group:
             try:
-                found = await read_log(connection, append.turn_id, append.events[0].position - 1, 1)
+                events = await read_log(connection, append.turn_id, append.events[0].position - 1, 1)
             except TurnNotFoundError:
-                continue  # Writing it will say so.
+                continue  # The next attempt to write it reports that.
             except TurnwireError:
-                found = []
-            if found and found[0].epoch == append.epoch:
+                events = []
+            if events and events[0].epoch == append.epoch:
                 committed.append(append)
         self._publish(committed)
         return [append for append in group if append not in committed]
 
-    async def _connected(self) -> DatabaseConnection:
+    async def _connect(self) -> DatabaseConnection:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._connections.connect(**BY_KEY)
         return self._connection
@@ -391,13 +382,13 @@ class PostgresWriter:
 
     def _publish(self, group: Sequence[GroupedAppend]) -> None:
         for append in group:
-            self._hub.committed(append.turn_id, append.events)
+            self._notifier.committed(append.turn_id, append.events)
             if append.ending is not None or append.release:
-                self._hub.happened(RUNNABLE)
+                self._notifier.changed(RUNNABLE)
             append.settle(len(append.events), None)
 
     def _refuse(
-        self, group: Sequence[GroupedAppend], why: dict[str, Refusal], otherwise: StoreError | None = None
+        self, group: Sequence[GroupedAppend], errors: dict[str, Refusal], default: StoreError | None = None
     ) -> None:
         for append in group:
-            append.settle(len(append.events), why.get(append.turn_id) or otherwise or FencedError(append.turn_id))
+            append.settle(len(append.events), errors.get(append.turn_id) or default or FencedError(append.turn_id))

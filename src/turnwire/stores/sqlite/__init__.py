@@ -1,8 +1,8 @@
 """The default store: one process, one file, no set-up.
 
-`store` is what the server uses, `archive` what another process reads with while it runs. Live
-events go to an append-only journal (`writer`, `live`); a log that has ended is sealed into one
-compressed row. `schema` has the tables, `disk` the lock and the reserve for a full disk.
+The server uses `store`; another process reads with `SqliteArchive` while it runs. Live events go to an append-only
+journal (`writer`, `live_turn`); `maintenance` seals the log of an ended turn into one compressed row. `schema` has the
+tables, `disk` the lock and the ballast for a full disk.
 """
 
 from turnwire.stores.sqlite.store import SqliteStore

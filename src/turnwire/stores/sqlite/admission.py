@@ -1,29 +1,64 @@
-"""Accepting a turn: all checks and the beginning of its log, in one transaction."""
+"""The acceptance of a turn: all checks and the opening of its log, in one transaction."""
 
+import asyncio
 import json
 import sqlite3
 
 from msgspec.structs import replace
 
-from turnwire.core.contracts import Accepted, Admission, NewTurn
+from turnwire.core.contracts import Accepted, Admission, Command, NewTurn
 from turnwire.core.errors import IdempotencyConflictError, SessionExistsError, SessionNotFoundError
-from turnwire.core.turns import Session, title_from
+from turnwire.core.turns import Session, TurnRecord, title_from
 from turnwire.stores.lines import to_lines
-from turnwire.stores.rules import check_admission
-from turnwire.stores.sqlite.queries import TURN_COLUMNS, turn_from
+from turnwire.stores.rules import LogHead, check_admission
+from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 from turnwire.stores.sqlite.registry import insert_session
+from turnwire.stores.sqlite.rows import TURN_COLUMNS, turn_from
+from turnwire.stores.sqlite.writer import SqliteWriter
 
 
-def accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, row: int) -> tuple[Accepted, int]:
-    """The turn, and its number in the table."""
+class SqliteAdmission:
+    def __init__(self, writer: SqliteWriter, turns: LiveTurns) -> None:
+        self._writer = writer
+        self._turns = turns
+
+    async def create_turn(self, new: NewTurn, admission: Admission) -> Accepted:
+        await self._writer.refuse_if_full()
+        # A turn that is committed must become live even if the caller is cancelled.
+        return await asyncio.shield(self._accept(new, admission))
+
+    async def _accept(self, new: NewTurn, admission: Admission) -> Accepted:
+        turns, row = self._turns, self._turns.take_row()
+        turns.accepting.add(row)
+        try:
+            accepted, number = await self._writer.write(lambda connection: _accept(connection, new, admission, row))
+            record = accepted.record
+            if accepted.created:
+                head = LogHead(record.id, record.epoch, record.last_position)
+                live = turns.by_id[record.id] = LiveTurn(number, record, head, row)
+                live.add_committed(row, new.opening)
+        finally:
+            turns.accepting.discard(row)
+        if not accepted.created:
+            return Accepted(turns.current(record), created=False)
+        if admission.on_busy == "interrupt":
+            for turn_id in turns.queue.unfinished(record.session_id):
+                turns.take_command(turns.by_id[turn_id], Command(turn_id, "superseded"))
+        turns.enqueue(record)
+        turns.watchers.notify(record.session_id, ())
+        return accepted
+
+
+def _accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, row: int) -> tuple[Accepted, int]:
+    """Insert the turn, or find the one that it repeats. Return it with its number."""
     repeated = _find_repeated(connection, new)
     if repeated is not None:
         return repeated
     record = new.record
     if new.session is not None:
-        _refuse_known(connection, new.session)
+        _check_new_session(connection, new.session)
         insert_session(connection, new.session)
-    _check_admission(connection, new, admission)
+    _check_admission(connection, record, admission)
     if record.parent_turn_id is None:
         query = "SELECT id FROM turn WHERE session_id = ? ORDER BY number DESC LIMIT 1"
         last = connection.execute(query, (record.session_id,)).fetchone()
@@ -34,6 +69,19 @@ def accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, r
             " SELECT number, 'cancel', 'superseded' FROM turn WHERE session_id = ? AND phase <> 'ended'",
             (record.session_id,),
         )
+    number = _insert(connection, new, record, row)
+    connection.execute(
+        "INSERT INTO journal (id, turn, last_position, body) VALUES (?, ?, ?, ?)",
+        (row, number, record.last_position, to_lines(new.opening)),
+    )
+    connection.execute(
+        "UPDATE session SET updated_at = ?, title = coalesce(title, ?) WHERE id = ?",
+        (record.created_at, title_from(record.message), record.session_id),
+    )
+    return Accepted(record, created=True), number
+
+
+def _insert(connection: sqlite3.Connection, new: NewTurn, record: TurnRecord, row: int) -> int:
     names = TURN_COLUMNS.split(", ")[:-1]
     values = {name: getattr(record, name) for name in names}
     values |= {
@@ -47,22 +95,12 @@ def accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, r
         tuple(values.values()),
     ).lastrowid
     assert number is not None
-    connection.execute(
-        "INSERT INTO journal (id, turn, last_position, body) VALUES (?, ?, ?, ?)",
-        (row, number, record.last_position, to_lines(new.opening)),
-    )
-    connection.execute(
-        "UPDATE session SET updated_at = ?, title = coalesce(title, ?) WHERE id = ?",
-        (record.created_at, title_from(record.message), record.session_id),
-    )
-    return Accepted(record, created=True), number
+    return number
 
 
-def _refuse_known(connection: sqlite3.Connection, session: Session) -> None:
-    known = connection.execute(
-        "SELECT 1 FROM session WHERE principal = ? AND external_id = ?", (session.principal, session.external_id)
-    ).fetchone()
-    if known is not None:
+def _check_new_session(connection: sqlite3.Connection, session: Session) -> None:
+    query = "SELECT 1 FROM session WHERE principal = ? AND external_id = ?"
+    if connection.execute(query, (session.principal, session.external_id)).fetchone() is not None:
         raise SessionExistsError(session.external_id or "")
 
 
@@ -82,12 +120,9 @@ def _find_repeated(connection: sqlite3.Connection, new: NewTurn) -> tuple[Accept
     return None
 
 
-def _check_admission(connection: sqlite3.Connection, new: NewTurn, admission: Admission) -> None:
-    record = new.record
-    found = connection.execute(
-        "SELECT 1 FROM session WHERE id = ? AND principal = ?", (record.session_id, record.principal)
-    ).fetchone()
-    if found is None:
+def _check_admission(connection: sqlite3.Connection, record: TurnRecord, admission: Admission) -> None:
+    query = "SELECT 1 FROM session WHERE id = ? AND principal = ?"
+    if connection.execute(query, (record.session_id, record.principal)).fetchone() is None:
         raise SessionNotFoundError(record.session_id)
     unfinished, in_session = connection.execute(
         "SELECT count(*), total(session_id = ?) FROM turn WHERE principal = ? AND phase <> 'ended'",

@@ -1,4 +1,4 @@
-"""What the store holds on the disk beside its database: a lock, and a reserve for the day it is full."""
+"""The files beside the database: the folder's lock, and the ballast for a full disk."""
 
 import os
 import shutil
@@ -13,13 +13,14 @@ BALLAST_BYTES = 4 * 1024 * 1024
 
 
 class FolderLock:
-    """Lets one process at a time write to a data folder. The system frees it when the process dies."""
+    """A lock that lets one process write to a data folder. The system releases it when the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK_NAME
         self._file: IO[str] | None = None
 
     def acquire(self) -> None:
+        """Take the lock. Raises StoreUnusableError if another process has it, and OSError."""
         file = self._path.open("a+")
         try:
             _lock(file)
@@ -38,7 +39,7 @@ class FolderLock:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a server is using the folder now."""
+    """Return whether a server is using the folder now."""
     lock = FolderLock(folder)
     if not (folder / LOCK_NAME).exists():
         return False
@@ -51,14 +52,14 @@ def is_locked(folder: Path) -> bool:
 
 
 class Ballast:
-    """A file that takes up room until the disk is full: then it makes way for the last words of running turns."""
+    """A file that reserves room: when the disk is full, it is deleted so that running turns can be ended."""
 
     def __init__(self, folder: Path, size: int = BALLAST_BYTES) -> None:
         self._path = folder / BALLAST_NAME
         self._size = size
 
     def restore(self) -> bool:
-        """Takes the room again. False while the disk has too little of it."""
+        """Reserve the room again. Return False while the disk has too little."""
         if self._path.exists() and self._path.stat().st_size == self._size:
             return True
         if shutil.disk_usage(self._path.parent).free < 2 * self._size:

@@ -1,29 +1,30 @@
-"""What the writing process remembers of a turn until its log is sealed."""
+"""The turns that the writing process keeps in memory, until their logs are sealed.
 
-import json
+The folder's lock makes this process the only writer, so memory decides who may write, and the disk follows.
+"""
+
 import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
-from turnwire.core.budget import day_of, tokens_in
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Command, Suspension
-from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.rules import Head, lasting
+from turnwire.core.contracts import RUNNABLE, Command
+from turnwire.core.turns import Phase, TurnRecord
+from turnwire.stores.rules import Leases, LogHead, ReadyQueue, Watchers
+from turnwire.stores.sqlite.rows import TURN_COLUMNS, turn_from
 
 if TYPE_CHECKING:
-    from turnwire.stores.sqlite.writer import PendingAppend
+    from turnwire.stores.sqlite.writer import SqliteAppend
 
 _TAIL = 128
 
 
 class LiveTurn:
-    """Its head (who may write, and where), its newest events, and which journal rows are its own."""
+    """A turn's head (who may write, and where), its newest events, and its rows in the journal."""
 
     __slots__ = (
         "command",
@@ -38,7 +39,7 @@ class LiveTurn:
         "tail",
     )
 
-    def __init__(self, number: int, record: TurnRecord, head: Head, first_row: int) -> None:
+    def __init__(self, number: int, record: TurnRecord, head: LogHead, first_row: int) -> None:
         self.number = number
         self.record = record
         self.head = head
@@ -47,7 +48,7 @@ class LiveTurn:
         self.tail: list[LoggedEvent] = []
         self.rows = array("q")
         self.row_ends = array("q")
-        self.open_append: PendingAppend | None = None
+        self.open_append: SqliteAppend | None = None
         self.command: Command | None = None
 
     def current(self) -> TurnRecord:
@@ -57,17 +58,16 @@ class LiveTurn:
         self.rows.append(row)
         self.row_ends.append(last_position)
 
-    def remember(self, row: int, events: Sequence[LoggedEvent]) -> None:
-        """Takes in what has been committed."""
+    def add_committed(self, row: int, events: Sequence[LoggedEvent]) -> None:
+        """Take in events that have been committed as one row."""
         self.committed = events[-1].position
-        self.rows.append(row)
-        self.row_ends.append(self.committed)
+        self.add_row(row, self.committed)
         self.tail.extend(events)
         if len(self.tail) > 2 * _TAIL:
             del self.tail[:-_TAIL]
 
     def recent(self, after: int, limit: int) -> list[LoggedEvent] | None:
-        """The committed events after a position, if they are still in memory."""
+        """Return the committed events after a position, or None if they are not in memory any more."""
         if after >= self.committed:
             return []
         if not self.tail or after + 1 < self.tail[0].position:
@@ -76,38 +76,93 @@ class LiveTurn:
         return self.tail[start : start + limit]
 
     def rows_after(self, after: int, limit: int) -> list[int]:
-        """The journal rows that hold so many events after a position."""
+        """Return the journal rows that hold the next `limit` events after a position."""
         start = bisect_right(self.row_ends, after)
         end = bisect_left(self.row_ends, after + limit) + 1
         return self.rows[start:end].tolist()
 
-    def write_parking(self, connection: sqlite3.Connection, parking: Suspension) -> None:
-        query = "UPDATE turn SET phase = 'waiting', worker = NULL, waiting_until = ? WHERE number = ?"
-        connection.execute(query, (parking.until, self.number))
-        query = "INSERT OR REPLACE INTO checkpoint (turn, body) VALUES (?, ?)"
-        connection.execute(query, (self.number, parking.checkpoint))
 
-    def write_release(self, connection: sqlite3.Connection) -> None:
-        connection.execute("UPDATE turn SET phase = 'queued', worker = NULL WHERE number = ?", (self.number,))
+class LiveTurns:
+    """All live turns by id, with the queue, the leases and the watchers of this process."""
 
-    def write_ending(
-        self, connection: sqlite3.Connection, last: LoggedEvent, state: TurnState, *, keeps_outbox: bool
-    ) -> None:
-        connection.execute(
-            "UPDATE turn SET phase = 'ended', outcome = ?, ended_at = ?, last_position = ?, answer = ?, state = ?"
-            " WHERE number = ?",
-            (state.outcome, last.at, last.position, state.text, msgspec.json.encode(state), self.number),
-        )
-        if keeps_outbox:
-            connection.execute("INSERT INTO outbox (turn, due_at, attempts) VALUES (?, 0, 0)", (self.number,))
-        if self.record.waiting_until is not None:
-            connection.execute("DELETE FROM checkpoint WHERE turn = ?", (self.number,))
-        connection.execute("DELETE FROM command WHERE turn = ?", (self.number,))
-        if (options := lasting(self.record.options)) != self.record.options:
-            connection.execute("UPDATE turn SET options = ? WHERE number = ?", (json.dumps(options), self.number))
-        if tokens := tokens_in(state.usage):
-            connection.execute(
-                "INSERT INTO spending (principal, day, tokens) VALUES (?, ?, ?)"
-                " ON CONFLICT (principal, day) DO UPDATE SET tokens = tokens + excluded.tokens",
-                (self.record.principal, day_of(last.at), tokens),
-            )
+    def __init__(self, leases: Leases) -> None:
+        self.by_id: dict[str, LiveTurn] = {}
+        self.queue = ReadyQueue()
+        self.leases = leases
+        self.watchers = Watchers()
+        self.next_row = 1
+        self.accepting: set[int] = set()
+        """The first journal rows of turns whose acceptance is not committed yet."""
+
+    def load(self, connection: sqlite3.Connection) -> None:
+        """Read the turns whose events are still in the journal, in the order of acceptance."""
+        by_number: dict[int, LiveTurn] = {}
+        query = f"SELECT {TURN_COLUMNS}, number, first_row FROM turn WHERE sealed = 0 ORDER BY number"
+        for row in connection.execute(query):
+            record = turn_from(row[:-2])
+            head = LogHead(record.id, record.epoch, 0, ended=record.phase == "ended")
+            by_number[row[-2]] = self.by_id[record.id] = LiveTurn(row[-2], record, head, row[-1])
+            if record.phase != "ended":
+                self.queue.add(record.session_id, record.id, queued=record.phase == "queued")
+        for number, kind, reason in connection.execute("SELECT turn, kind, reason FROM command"):
+            if live := by_number.get(number):
+                live.command = Command(live.record.id, reason, kind)
+        query = "SELECT id, turn, last_position FROM journal ORDER BY id"
+        for row, number, last_position in connection.execute(query):
+            self.next_row = row + 1
+            if live := by_number.get(number):
+                live.add_row(row, last_position)
+                live.committed = live.head.position = last_position
+
+    def take_row(self) -> int:
+        row = self.next_row
+        self.next_row += 1
+        return row
+
+    def first_needed_row(self) -> int:
+        """Return the first journal row that a live turn or an acceptance under way still needs."""
+        return min([*[live.first_row for live in self.by_id.values()], *self.accepting, self.next_row])
+
+    def current(self, record: TurnRecord) -> TurnRecord:
+        """Return the newest version of a record that was read from the database."""
+        live = self.by_id.get(record.id)
+        return live.current() if live else record
+
+    def in_phase(self, phase: Phase) -> list[TurnRecord]:
+        return [live.current() for live in self.by_id.values() if live.record.phase == phase]
+
+    def take_command(self, live: LiveTurn, command: Command) -> None:
+        """Keep a committed command, and wake the worker of its turn."""
+        if live.record.phase != "ended":
+            live.command = live.command or command
+            self.watchers.notify(live.record.worker or "", ())
+
+    def enqueue(self, record: TurnRecord) -> None:
+        """Queue a newly accepted turn."""
+        self._wake_workers(self.queue.add(record.session_id, record.id))
+
+    def requeue(self, record: TurnRecord) -> None:
+        """Queue a turn again that its worker released."""
+        self._wake_workers(self.queue.queue(record.session_id, record.id))
+
+    def end(self, record: TurnRecord) -> None:
+        """Take an ended turn out of its session's queue."""
+        self._wake_workers(self.queue.end(record.session_id, record.id))
+
+    def _wake_workers(self, is_ready: bool) -> None:
+        if is_ready:
+            self.watchers.notify(RUNNABLE, ())
+
+    def forget_turn(self, record: TurnRecord) -> None:
+        """Drop a turn that was erased; turns that continue it continue the one before it."""
+        self.by_id.pop(record.id, None)
+        for live in self.by_id.values():
+            if live.record.parent_turn_id == record.id:
+                live.record = replace(live.record, parent_turn_id=record.parent_turn_id)
+
+    def forget_session(self, session_id: str) -> None:
+        """Drop the turns of a session that was erased."""
+        for turn_id, live in list(self.by_id.items()):
+            if live.record.session_id == session_id:
+                del self.by_id[turn_id]
+        self.watchers.notify(session_id, ())

@@ -1,154 +1,93 @@
-"""Reading the tables: rows into records, journal and sealed logs into events."""
-
-import asyncio
-import json
-import sqlite3
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, TypeVar
-
-import msgspec
+"""Reads of logs and turns: live turns from memory, all others from the database."""
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import ApiKey
-from turnwire.core.errors import EventsGoneError, TurnNotFoundError
-from turnwire.core.turns import Session, TurnRecord, TurnState
-from turnwire.stores.lines import from_lines, unseal
-from turnwire.stores.sqlite.schema import open_reader
+from turnwire.core.errors import TurnNotFoundError
+from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.sqlite_threads import SqliteThreads
+from turnwire.stores.lines import state_from
+from turnwire.stores.rules import read_with_epoch
+from turnwire.stores.sqlite.live_turn import LiveTurns
+from turnwire.stores.sqlite.rows import TURN_COLUMNS, find_turn, read_rows, read_turn, turn_from
 
-TURN_COLUMNS = (
-    "id, session_id, principal, agent, message, channel, external_id, parent_turn_id, phase, outcome, worker, epoch,"
-    " last_position, first_kept, created_at, started_at, ended_at, waiting_until, disconnect_grace, options"
+_LIST = (
+    f"SELECT {TURN_COLUMNS} FROM turn WHERE principal = ? AND (? IS NULL OR session_id = ?)"
+    " ORDER BY number DESC LIMIT ?"
 )
-SESSION_COLUMNS = (
-    "id, principal, created_at, updated_at, external_id, title,"
-    " (SELECT count(*) FROM turn WHERE session_id = session.id) AS turn_count"
+# Ids grow with time, so the position of a deleted turn can still be found.
+_NEXT = (
+    f"SELECT {TURN_COLUMNS} FROM turn WHERE session_id = ?"
+    " AND number > coalesce((SELECT number FROM turn WHERE id = ?),"
+    " (SELECT max(number) FROM turn WHERE session_id = ? AND id < ?), 0) ORDER BY number LIMIT 1"
 )
-KEY_COLUMNS = "id, digest, principal, scopes, created_at, expires_at, revoked_at"
-
-
-def turn_from(row: Sequence[Any]) -> TurnRecord:
-    names = TURN_COLUMNS.split(", ")
-    return TurnRecord(**dict(zip(names, row[:-1], strict=False)), options=json.loads(row[-1]))
-
-
-def session_from(row: Sequence[Any]) -> Session:
-    session_id, principal, created_at, updated_at, external_id, title, turn_count = row
-    return Session(
-        id=session_id,
-        principal=principal,
-        created_at=created_at,
-        updated_at=updated_at,
-        external_id=external_id,
-        title=title,
-        turn_count=turn_count,
+_HISTORY = """
+    WITH RECURSIVE chain (id, parent, state, depth, found) AS (
+        SELECT id, parent_turn_id, NULL, 0, 0 FROM turn WHERE id = ?
+        UNION ALL
+        SELECT turn.id, turn.parent_turn_id, turn.state, depth + 1, found + (turn.state IS NOT NULL)
+        FROM chain JOIN turn ON turn.id = chain.parent WHERE found < ?
     )
+    SELECT state FROM chain WHERE state IS NOT NULL ORDER BY depth DESC
+"""
 
 
-def key_from(row: Sequence[Any]) -> ApiKey:
-    key_id, digest, principal, scopes, created_at, expires_at, revoked_at = row
-    return ApiKey(
-        id=key_id,
-        digest=digest,
-        principal=principal,
-        scopes=tuple(scopes.split()),
-        created_at=created_at,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-    )
+class SqliteQueries:
+    def __init__(self, readers: SqliteThreads, turns: LiveTurns) -> None:
+        self._readers = readers
+        self._turns = turns
 
+    async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
+        if epoch is not None and after:
+            return await read_with_epoch(self.read, turn_id, after, limit, epoch)
+        live = self._turns.by_id.get(turn_id)
+        if live is not None:
+            recent = live.recent(after, limit)
+            if recent is not None:
+                return recent
+            rows = live.rows_after(after, limit)
+            events = await self._readers.run(lambda connection: read_rows(connection, rows, after))
+            if events is not None:
+                return events[:limit]
+        return await self._readers.run(lambda connection: read_turn(connection, turn_id, after, limit))
 
-def state_from(body: bytes | None) -> TurnState | None:
-    return None if body is None else msgspec.json.decode(body, type=TurnState)
-
-
-def find_turn(connection: sqlite3.Connection, turn_id: str, principal: str | None = None) -> TurnRecord:
-    """By our id or, for a principal, by their own."""
-    if principal is None:
-        where, values = "id = ?", (turn_id,)
-    else:
-        where, values = "(id = ? OR external_id = ?) AND principal = ?", (turn_id, turn_id, principal)
-    row = connection.execute(f"SELECT {TURN_COLUMNS}, first_row, number FROM turn WHERE {where}", values).fetchone()
-    if row is None:
-        raise TurnNotFoundError(turn_id)
-    record = turn_from(row[:-2])
-    return record if record.phase == "ended" else with_position(connection, record, row[-2], row[-1])
-
-
-def with_position(connection: sqlite3.Connection, record: TurnRecord, first_row: int, number: int) -> TurnRecord:
-    """An unfinished turn's position is the journal's to tell."""
-    query = "SELECT max(last_position) FROM journal WHERE id >= ? AND turn = ?"
-    position = connection.execute(query, (first_row, number)).fetchone()[0]
-    return msgspec.structs.replace(record, last_position=position or 0)
-
-
-def read_rows(connection: sqlite3.Connection, rows: Sequence[int], after: int) -> list[LoggedEvent] | None:
-    """Events from known journal rows; None if some of them are gone, which means that the log was sealed."""
-    query = "SELECT body, last_position FROM json_each(?) JOIN journal ON journal.id = value ORDER BY journal.id"
-    found = connection.execute(query, (json.dumps(list(rows)),)).fetchall()
-    return _events(found, after) if len(found) == len(rows) else None
-
-
-def read_turn(connection: sqlite3.Connection, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
-    """Events of any turn, wherever they are. Raises TurnNotFoundError, EventsGoneError."""
-    connection.execute("BEGIN")  # One view of the database: sealing moves events from one table to another.
-    try:
-        query = "SELECT number, first_row, sealed, first_kept FROM turn WHERE id = ?"
-        found = connection.execute(query, (turn_id,)).fetchone()
-        if found is None:
-            raise TurnNotFoundError(turn_id)
-        number, first_row, sealed, first_kept = found
-        if after + 1 < first_kept:
-            raise EventsGoneError(turn_id, after, first_kept)
-        if sealed:
-            body = connection.execute("SELECT body FROM sealed_log WHERE turn = ?", (number,)).fetchone()[0]
-            start = after + 1 - first_kept
-            return from_lines(unseal(body)[start : start + limit], after + 1)
-        query = (
-            "SELECT body, last_position FROM journal WHERE id >= ? AND turn = ? AND last_position > ?"
-            " ORDER BY id LIMIT ?"
+    async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
+        live = self._turns.by_id.get(turn_id)
+        if live is not None and live.record.principal == principal:
+            return live.current()
+        return self._turns.current(
+            await self._readers.run(lambda connection: find_turn(connection, turn_id, principal))
         )
-        return _events(connection.execute(query, (first_row, number, after, limit)).fetchall(), after)[:limit]
-    finally:
-        connection.execute("COMMIT")
 
+    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
+        values = (principal, session_id, session_id, limit)
+        rows = await self._readers.run(lambda connection: connection.execute(_LIST, values).fetchall())
+        return [self._turns.current(turn_from(row)) for row in reversed(rows)]
 
-def _events(rows: Sequence[tuple[bytes, int]], after: int) -> list[LoggedEvent]:
-    events: list[LoggedEvent] = []
-    for body, last_position in rows:
-        lines = body.split(b"\n")
-        events += from_lines(lines, last_position - len(lines) + 1)
-    # The first row may begin before the position.
-    return events[after + 1 - events[0].position :] if events else []
+    async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
+        values = (session_id, after_turn_id, session_id, after_turn_id)
+        row = await self._readers.run(lambda connection: connection.execute(_NEXT, values).fetchone())
+        return self._turns.current(turn_from(row)) if row else None
 
+    async def unfinished(self, session_id: str) -> list[TurnRecord]:
+        return [self._turns.by_id[turn_id].current() for turn_id in self._turns.queue.unfinished(session_id)]
 
-# Threads that read, so that the event loop never waits for the disk.
+    async def under_way(self, principal: str | None, limit: int) -> list[TurnRecord]:
+        turns = [live for live in self._turns.by_id.values() if live.record.phase != "ended"]
+        return [live.current() for live in turns if principal in (None, live.record.principal)][:limit]
 
+    async def history(self, turn_id: str, limit: int) -> list[TurnState]:
+        if (live := self._turns.by_id.get(turn_id)) and live.record.parent_turn_id is None:
+            return []
+        rows = await self._readers.run(lambda connection: connection.execute(_HISTORY, (turn_id, limit)).fetchall())
+        return [state for row in rows if (state := state_from(row[0]))]
 
-T = TypeVar("T")
-_THREADS = 2
+    async def turn_state(self, turn_id: str) -> TurnState | None:
+        query = "SELECT state FROM turn WHERE id = ?"
+        row = await self._readers.run(lambda connection: connection.execute(query, (turn_id,)).fetchone())
+        if row is None:
+            raise TurnNotFoundError(turn_id)
+        return state_from(row[0])
 
-
-class Readers:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="turnwire-reader")
-
-    async def run(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, read)
-
-    def close(self) -> None:
-        self._threads.shutdown()
-        for connection in self._connections:
-            connection.close()
-
-    def _call(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = open_reader(self._path)
-            self._connections.append(connection)
-        return read(connection)
+    async def tokens_used(self, principal: str, day: int) -> int:
+        query = "SELECT tokens FROM spending WHERE principal = ? AND day = ?"
+        row = await self._readers.run(lambda connection: connection.execute(query, (principal, day)).fetchone())
+        return row[0] if row else 0

@@ -1,14 +1,15 @@
-"""Sessions, API keys and the outbox: plain tables, read in a reader's thread, written through the writer."""
+"""Sessions, API keys and the outbox: plain tables, read on the readers' threads, written through the writer."""
 
 import sqlite3
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from turnwire.core.contracts import ApiKey, Notice
 from turnwire.core.errors import KeyNotFoundError, SessionBusyError, SessionNotFoundError
 from turnwire.core.turns import Session, new_session
-from turnwire.stores.sqlite.queries import (
+from turnwire.sqlite_threads import SqliteThreads
+from turnwire.stores.sqlite.live_turn import LiveTurns
+from turnwire.stores.sqlite.maintenance import erase_turns
+from turnwire.stores.sqlite.rows import (
     KEY_COLUMNS,
     SESSION_COLUMNS,
     TURN_COLUMNS,
@@ -16,41 +17,32 @@ from turnwire.stores.sqlite.queries import (
     session_from,
     turn_from,
 )
+from turnwire.stores.sqlite.writer import SqliteWriter
 
-T = TypeVar("T")
+_NUMBER = "(SELECT number FROM turn WHERE id = ?)"
 
 
-class SqliteRegistry(ABC):
-    @abstractmethod
-    async def _read(self, run: Callable[[sqlite3.Connection], T]) -> T: ...
-
-    @abstractmethod
-    async def _write(self, run: Callable[[sqlite3.Connection], T]) -> T: ...
-
-    @abstractmethod
-    async def _refuse_if_full(self) -> None: ...
-
-    @abstractmethod
-    def _erase_soon(self) -> None: ...
-
-    @abstractmethod
-    def _forget(self, session_id: str) -> None: ...
+class SqliteRegistry:
+    def __init__(self, readers: SqliteThreads, writer: SqliteWriter, turns: LiveTurns) -> None:
+        self._readers = readers
+        self._writer = writer
+        self._turns = turns
 
     async def ensure_session(self, principal: str, external_id: str | None, title: str | None) -> tuple[Session, bool]:
-        await self._refuse_if_full()
+        await self._writer.refuse_if_full()
         session = new_session(principal, external_id, title)
-        return await self._write(lambda connection: _ensure(connection, session))
+        return await self._writer.write(lambda connection: _ensure(connection, session))
 
     async def find_session(self, principal: str, session_id: str) -> Session:
-        return await self._read(lambda connection: _find(connection, principal, session_id))
+        return await self._readers.run(lambda connection: _find(connection, principal, session_id))
 
     async def list_sessions(
         self, principal: str, *, search: str | None = None, before: str | None = None, limit: int = 50
     ) -> list[Session]:
-        query = "principal = ?"
+        where = "principal = ?"
         values: list[Any] = [principal]
         if search:
-            query += (
+            where += (
                 " AND (mentions(title, ?) OR EXISTS (SELECT 1 FROM turn WHERE session_id = session.id"
                 " AND (mentions(message, ?) OR mentions(answer, ?))))"
             )
@@ -58,14 +50,14 @@ class SqliteRegistry(ABC):
 
         def run(connection: sqlite3.Connection) -> list[Any]:
             last = _find(connection, principal, before) if before is not None else None
-            place = " AND (updated_at, id) < (?, ?)" if last else ""
-            sql = (
-                f"SELECT {SESSION_COLUMNS} FROM session WHERE {query}{place} ORDER BY updated_at DESC, id DESC LIMIT ?"
+            page = " AND (updated_at, id) < (?, ?)" if last else ""
+            query = (
+                f"SELECT {SESSION_COLUMNS} FROM session WHERE {where}{page} ORDER BY updated_at DESC, id DESC LIMIT ?"
             )
-            after = [last.updated_at, last.id] if last else []
-            return connection.execute(sql, (*values, *after, limit)).fetchall()
+            cursor = [last.updated_at, last.id] if last else []
+            return connection.execute(query, (*values, *cursor, limit)).fetchall()
 
-        return [session_from(row) for row in await self._read(run)]
+        return [session_from(row) for row in await self._readers.run(run)]
 
     async def rename_session(self, principal: str, session_id: str, title: str) -> Session:
         def run(connection: sqlite3.Connection) -> Session:
@@ -73,7 +65,7 @@ class SqliteRegistry(ABC):
             connection.execute("UPDATE session SET title = ? WHERE id = ?", (title, session.id))
             return _find(connection, principal, session.id)
 
-        return await self._write(run)
+        return await self._writer.write(run)
 
     async def delete_session(self, principal: str, session_id: str) -> None:
         def run(connection: sqlite3.Connection) -> str:
@@ -82,33 +74,32 @@ class SqliteRegistry(ABC):
             unfinished = connection.execute(query, (session.id,)).fetchone()[0]
             if unfinished:
                 raise SessionBusyError(session.id, unfinished)
-            own = "(SELECT number FROM turn WHERE session_id = ?)"
-            for table in ("sealed_log", "journal", "checkpoint", "command"):
-                connection.execute(f"DELETE FROM {table} WHERE turn IN {own}", (session.id,))
-            connection.execute("DELETE FROM turn WHERE session_id = ?", (session.id,))
+            erase_turns(connection, "session_id", session.id)
             connection.execute("DELETE FROM session WHERE id = ?", (session.id,))
             return session.id
 
-        self._erase_soon()
-        self._forget(await self._write(run))
+        self._writer.must_erase = True
+        self._turns.forget_session(await self._writer.write(run))
 
     async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
         query = "SELECT EXISTS (SELECT 1 FROM outbox WHERE due_at <= ?)"
-        if not (await self._read(lambda connection: connection.execute(query, (now,)).fetchone()))[0]:
-            return []  # Mostly there is nothing to write.
-        return await self._write(lambda connection: _take_due(connection, now, until, limit))
+        if not (await self._readers.run(lambda connection: connection.execute(query, (now,)).fetchone()))[0]:
+            return []  # The usual case, in which nothing is written.
+        return await self._writer.write(lambda connection: _take_due(connection, now, until, limit))
 
     async def put_off(self, turn_id: str, due_at: int) -> None:
         query = f"UPDATE outbox SET due_at = ?, attempts = attempts + 1 WHERE turn = {_NUMBER}"
-        await self._write(lambda connection: connection.execute(query, (due_at, turn_id)))
+        await self._writer.write(lambda connection: connection.execute(query, (due_at, turn_id)))
 
     async def dismiss(self, turn_id: str) -> None:
         query = f"DELETE FROM outbox WHERE turn = {_NUMBER}"
-        await self._write(lambda connection: connection.execute(query, (turn_id,)))
+        await self._writer.write(lambda connection: connection.execute(query, (turn_id,)))
 
     async def list_keys(self) -> list[ApiKey]:
         query = f"SELECT {KEY_COLUMNS} FROM api_key ORDER BY created_at"
-        return [key_from(row) for row in await self._read(lambda connection: connection.execute(query).fetchall())]
+        return [
+            key_from(row) for row in await self._readers.run(lambda connection: connection.execute(query).fetchall())
+        ]
 
     async def add_key(self, key: ApiKey) -> None:
         values = (
@@ -121,7 +112,7 @@ class SqliteRegistry(ABC):
             key.revoked_at,
         )
         query = f"INSERT INTO api_key ({KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
-        await self._write(lambda connection: connection.execute(query, values))
+        await self._writer.write(lambda connection: connection.execute(query, values))
 
     async def revoke_key(self, key_id: str, at: int) -> ApiKey:
         def run(connection: sqlite3.Connection) -> ApiKey:
@@ -131,10 +122,7 @@ class SqliteRegistry(ABC):
                 raise KeyNotFoundError(key_id)
             return key_from(row)
 
-        return await self._write(run)
-
-
-_NUMBER = "(SELECT number FROM turn WHERE id = ?)"
+        return await self._writer.write(run)
 
 
 def _take_due(connection: sqlite3.Connection, now: int, until: int, limit: int) -> list[Notice]:

@@ -1,4 +1,4 @@
-"""The tables, how they came to be, and how connections to them are opened."""
+"""The tables with their migrations, and the connections to them."""
 
 import sqlite3
 from collections.abc import Generator
@@ -9,7 +9,7 @@ from turnwire.core.errors import StoreUnusableError
 
 DATABASE_NAME = "turnwire.db"
 
-# Each entry brings the database from version n to n + 1. A released entry is never changed.
+# Each entry migrates from version n to n + 1. A released entry is never changed.
 MIGRATIONS = (
     """
     CREATE TABLE session (
@@ -118,7 +118,7 @@ MIGRATIONS = (
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """The one connection that writes and checkpoints. Raises StoreUnusableError."""
+    """Open the one connection that writes and checkpoints, and migrate. Raises StoreUnusableError."""
     with _explained(path):
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     with _explained(path, connection):
@@ -126,14 +126,14 @@ def open_writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")
-        # Erased means erased: what is deleted, trimmed or replaced is overwritten too.
+        # Overwrite what is deleted, trimmed or replaced, so that erased text is not left in the file.
         connection.execute("PRAGMA secure_delete = ON")
         _migrate(connection, version)
     return connection
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write, not even a checkpoint. Raises StoreUnusableError."""
+    """Open a connection that cannot write, not even a checkpoint. Raises StoreUnusableError."""
     if not path.exists():
         raise StoreUnusableError(str(path), "there is no such file; start `turnwire serve` with the same --data first")
     with _explained(path):
@@ -148,7 +148,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def _explained(path: Path, connection: sqlite3.Connection | None = None) -> Generator[None]:
-    """Says what an error means, and leaves no connection open behind it."""
+    """Turn an SQLite error into StoreUnusableError, and close the connection after any error."""
     try:
         yield
     except (sqlite3.Error, StoreUnusableError) as error:
@@ -159,9 +159,9 @@ def _explained(path: Path, connection: sqlite3.Connection | None = None) -> Gene
         raise
 
 
-def _mentions(text: str | None, wanted: str) -> bool:
-    # SQLite's LIKE knows upper and lower case of A to Z only.
-    return text is not None and wanted in text.casefold()
+def _mentions(text: str | None, term: str) -> bool:
+    # SQLite's LIKE ignores the case of A to Z only.
+    return text is not None and term in text.casefold()
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:
@@ -181,6 +181,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def explain(error: sqlite3.Error) -> str:
+    """Say what is wrong with the file, and what to do."""
     match error.sqlite_errorname if hasattr(error, "sqlite_errorname") else "":
         case "SQLITE_READONLY" | "SQLITE_READONLY_DIRECTORY" | "SQLITE_READONLY_DBMOVED":
             return "the disk or the file is read-only; make it writable, or give another --data folder"

@@ -1,4 +1,4 @@
-"""Reading a data folder from another process, while its server runs or when it does not."""
+"""Access to a data folder from outside its server: reading along, copying, and moving to another store."""
 
 import asyncio
 import os
@@ -10,23 +10,32 @@ from pathlib import Path
 from typing import Any
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Command, Wake
+from turnwire.core.contracts import ApiKey, Command, Wake
 from turnwire.core.errors import StoreUnusableError
 from turnwire.core.turns import Session, TurnRecord, TurnState
-from turnwire.stores.lines import unseal
-from turnwire.stores.rules import Watchers, read_known
-from turnwire.stores.sqlite import queries
+from turnwire.stores.lines import state_from, unseal
+from turnwire.stores.rules import Watchers, read_with_epoch
 from turnwire.stores.sqlite.disk import BALLAST_NAME
-from turnwire.stores.sqlite.queries import TURN_COLUMNS, find_turn, read_turn, state_from, turn_from, with_position
+from turnwire.stores.sqlite.rows import (
+    SESSION_COLUMNS,
+    TURN_COLUMNS,
+    find_turn,
+    read_turn,
+    session_from,
+    turn_from,
+    with_position,
+)
 from turnwire.stores.sqlite.schema import DATABASE_NAME, explain, open_reader
 from turnwire.stores.sqlite.store import SqliteStore
 from turnwire.stores.transfer import MovingTurn, TokensSpent
+
+# Reading along
 
 _POLL_SECONDS = 0.05
 
 
 class SqliteArchive:
-    """A `LogReader` over a file that somebody else writes. It asks SQLite now and then whether anything changed."""
+    """A `LogReader` over a file that another process writes; it polls for changes."""
 
     def __init__(self, folder: Path) -> None:
         self._connection: sqlite3.Connection = open_reader(folder / DATABASE_NAME)
@@ -42,7 +51,7 @@ class SqliteArchive:
         return find_turn(self._connection, turn_id)
 
     def list_turns(self, limit: int) -> list[TurnRecord]:
-        """The newest turns of everybody, newest first: whoever can read the file can read them all."""
+        """Return the newest turns of all principals, newest first: read access to the file is access to all of them."""
         query = f"SELECT {TURN_COLUMNS}, first_row, number FROM turn ORDER BY number DESC LIMIT ?"
         rows = self._connection.execute(query, (limit,)).fetchall()
         return [
@@ -52,7 +61,7 @@ class SqliteArchive:
         ]
 
     def list_unfinished(self, limit: int) -> list[TurnRecord]:
-        """The turns that run, wait or are queued, of everybody, oldest first."""
+        """Return the unfinished turns of all principals, oldest first."""
         query = f"SELECT {TURN_COLUMNS}, first_row, number FROM turn WHERE phase <> 'ended' ORDER BY number LIMIT ?"
         rows = self._connection.execute(query, (limit,)).fetchall()
         return [with_position(self._connection, turn_from(row[:-2]), row[-2], row[-1]) for row in rows]
@@ -61,9 +70,9 @@ class SqliteArchive:
         return self._connection.execute("SELECT EXISTS (SELECT 1 FROM api_key)").fetchone()[0] == 1
 
     def check(self) -> str | None:
-        """What SQLite finds wrong with the file."""
-        found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        return None if found == "ok" else found
+        """Return what SQLite finds wrong with the file, or None."""
+        result = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        return None if result == "ok" else result
 
     def turn_state(self, turn_id: str) -> TurnState | None:
         row = self._connection.execute("SELECT state FROM turn WHERE id = ?", (turn_id,)).fetchone()
@@ -71,7 +80,7 @@ class SqliteArchive:
 
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         if epoch is not None and after:
-            return await read_known(self, turn_id, after, limit, epoch)
+            return await read_with_epoch(self.read, turn_id, after, limit, epoch)
         return read_turn(self._connection, turn_id, after, limit)
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
@@ -80,54 +89,53 @@ class SqliteArchive:
         return self._watchers.add(key, wake)
 
     async def _poll_changes(self) -> None:
-        seen = None
+        last_version = None
         while True:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
-            if version != seen:
-                seen = version
+            if version != last_version:
+                last_version = version
                 self._watchers.notify_all()
             await asyncio.sleep(_POLL_SECONDS)
 
 
-# A copy of a data folder, as it was at one moment, while somebody else writes to it.
-
+# Copying
 
 Progress = Callable[[str, int, int], None]
-"""Is told the name of a file, the pages that are copied, and how many there are."""
+"""Called with the name of a file, the pages copied so far, and the number of all pages."""
 
 _PAGES = 2_000
 _MAGIC = b"SQLite format 3\x00"
-# Files that belong to a running server, or come with a database.
-_LEFT_OUT = (".lock", "-wal", "-shm", "-journal")
-_LEFT_OUT_NAMES = (BALLAST_NAME, "server.json")
+# Files that belong to a running server or to an open database.
+_EXCLUDED_SUFFIXES = (".lock", "-wal", "-shm", "-journal")
+_EXCLUDED_NAMES = (BALLAST_NAME, "server.json")
 
 
 def copy_folder(folder: Path, target: Path, progress: Progress) -> tuple[int, int, int]:
-    """Copies everything but what belongs to a running server. Returns bytes, files and turns.
+    """Copy a data folder as it is at one moment, while a server may write to it. Return bytes, files and turns.
 
     Raises StoreUnusableError, OSError.
     """
-    open_reader(folder / DATABASE_NAME).close()  # There is something to copy, and this version can read it.
+    open_reader(folder / DATABASE_NAME).close()  # Raises if there is nothing that this version can read.
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_left_out(path)]
-    found.sort(key=lambda path: path == folder / DATABASE_NAME)
-    size = files = turns = 0
-    for path in found:
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_excluded(path)]
+    paths.sort(key=lambda path: path == folder / DATABASE_NAME)
+    size = turns = 0
+    for path in paths:
         name = path.relative_to(folder)
         copy = target / name
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_database(path):
-            turns = _copy_database(path, copy, str(name), progress)  # That of the last one, which has them.
+            turns = _copy_database(path, copy, str(name), progress)  # The store's own database comes last.
         else:
             shutil.copy2(path, copy)
         copy.chmod(0o600)
-        size, files = size + copy.stat().st_size, files + 1
-    _make_lasting(target)
-    return size, files, turns
+        size += copy.stat().st_size
+    _sync(target)
+    return size, len(paths), turns
 
 
-def _is_left_out(path: Path) -> bool:
-    return path.name in _LEFT_OUT_NAMES or path.name.endswith(_LEFT_OUT)
+def _is_excluded(path: Path) -> bool:
+    return path.name in _EXCLUDED_NAMES or path.name.endswith(_EXCLUDED_SUFFIXES)
 
 
 def _is_database(path: Path) -> bool:
@@ -136,30 +144,30 @@ def _is_database(path: Path) -> bool:
 
 
 def _copy_database(path: Path, copy: Path, name: str, progress: Progress) -> int:
-    """Returns how many turns are in it."""
+    """Copy one database, and return the number of turns in it."""
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with (
             closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as source,
-            closing(sqlite3.connect(copy, isolation_level=None)) as made,
+            closing(sqlite3.connect(copy, isolation_level=None)) as target,
         ):
             source.execute("PRAGMA wal_autocheckpoint = 0")
             source.execute("BEGIN")
-            source.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # From here on it sees one moment.
-            source.backup(made, pages=_PAGES, progress=lambda _, left, whole: progress(name, whole - left, whole))
+            source.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # This fixes the snapshot.
+            source.backup(target, pages=_PAGES, progress=lambda _, left, whole: progress(name, whole - left, whole))
             source.execute("COMMIT")
-            wrong = made.execute("PRAGMA quick_check(1)").fetchone()[0]
-            has_turns = made.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'turn')").fetchone()[0]
-            turns = made.execute("SELECT count(*) FROM turn").fetchone()[0] if has_turns else 0
+            check = target.execute("PRAGMA quick_check(1)").fetchone()[0]
+            has_turns = target.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'turn')").fetchone()[0]
+            turns = target.execute("SELECT count(*) FROM turn").fetchone()[0] if has_turns else 0
     except sqlite3.Error as error:
         raise StoreUnusableError(str(path), explain(error)) from error
-    if wrong != "ok":
-        raise StoreUnusableError(str(path), f"the copy is not sound: {wrong}")
+    if check != "ok":
+        raise StoreUnusableError(str(path), f"the copy is not sound: {check}")
     return turns
 
 
-def _make_lasting(target: Path) -> None:
-    """Has the disk keep it, also if the power goes now."""
+def _sync(target: Path) -> None:
+    """Flush the copy to the disk, so that it survives a power failure."""
     for path in [target, *target.rglob("*")]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -168,28 +176,38 @@ def _make_lasting(target: Path) -> None:
             os.close(descriptor)
 
 
-# Everything that is in the file, for whoever moves it elsewhere.
-
+# Moving
 
 _TURNS = (
-    f"SELECT {queries.TURN_COLUMNS}, number, sealed, first_row, idempotency_key, fingerprint, state"
+    f"SELECT {TURN_COLUMNS}, number, sealed, first_row, idempotency_key, fingerprint, state"
     " FROM turn WHERE number > ? ORDER BY number LIMIT ?"
 )
 
 
-class SqliteExport(SqliteStore):
-    """The store of a folder that no server uses; opening it sees to that."""
+class SqliteExport:
+    """The `TransferSource` of a folder. Opening it makes sure that no server uses the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._store = SqliteStore(folder)
+        self._readers = self._store.readers
+
+    async def open(self) -> None:
+        await self._store.open()
+
+    async def close(self) -> None:
+        await self._store.close()
 
     async def count_turns(self) -> int:
-        return await self._read(lambda connection: connection.execute("SELECT count(*) FROM turn").fetchone()[0])
+        query = "SELECT count(*) FROM turn"
+        return await self._readers.run(lambda connection: connection.execute(query).fetchone()[0])
 
     async def sessions_after(self, session_id: str, limit: int) -> list[Session]:
-        query = f"SELECT {queries.SESSION_COLUMNS} FROM session WHERE id > ? ORDER BY id LIMIT ?"
-        rows = await self._read(lambda connection: connection.execute(query, (session_id, limit)).fetchall())
-        return [queries.session_from(row) for row in rows]
+        query = f"SELECT {SESSION_COLUMNS} FROM session WHERE id > ? ORDER BY id LIMIT ?"
+        rows = await self._readers.run(lambda connection: connection.execute(query, (session_id, limit)).fetchall())
+        return [session_from(row) for row in rows]
 
     async def turns_after(self, number: int, limit: int) -> list[tuple[int, MovingTurn]]:
-        return await self._read(
+        return await self._readers.run(
             lambda connection: [
                 (row[-6], _moving(connection, row)) for row in connection.execute(_TURNS, (number, limit)).fetchall()
             ]
@@ -197,20 +215,24 @@ class SqliteExport(SqliteStore):
 
     async def spent(self) -> list[TokensSpent]:
         query = "SELECT principal, day, tokens FROM spending"
-        return [TokensSpent(*row) for row in await self._read(lambda connection: connection.execute(query).fetchall())]
+        rows = await self._readers.run(lambda connection: connection.execute(query).fetchall())
+        return [TokensSpent(*row) for row in rows]
+
+    async def list_keys(self) -> list[ApiKey]:
+        return await self._store.list_keys()
 
 
 def _moving(connection: sqlite3.Connection, row: Any) -> MovingTurn:
     number, sealed, first_row, key, fingerprint, state = row[-6:]
-    record = queries.turn_from(row[:-6])
+    record = turn_from(row[:-6])
     if record.phase != "ended":
-        record = queries.with_position(connection, record, first_row, number)
+        record = with_position(connection, record, first_row, number)
     if sealed:
         body = connection.execute("SELECT body FROM sealed_log WHERE turn = ?", (number,)).fetchone()[0]
         lines = b"\n".join(unseal(body))
     else:
         query = "SELECT body FROM journal WHERE id >= ? AND turn = ? ORDER BY id"
-        lines = b"\n".join(found[0] for found in connection.execute(query, (first_row, number)))
+        lines = b"\n".join(row[0] for row in connection.execute(query, (first_row, number)))
     checkpoint = connection.execute("SELECT body FROM checkpoint WHERE turn = ?", (number,)).fetchone()
     command = connection.execute("SELECT reason, kind FROM command WHERE turn = ?", (number,)).fetchone()
     return MovingTurn(

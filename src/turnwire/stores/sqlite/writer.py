@@ -1,130 +1,205 @@
-"""The one thread that writes: it commits in groups, as large as they come, with no timer.
+"""Group commit: appends and other writes of all turns, committed together by one thread, without a timer.
 
-While one group is being committed the next one gathers on the event loop. Idle means no delay,
-load means large groups. Nothing is told to anyone before its commit has returned.
+While one group is being committed, the next one gathers on the event loop: an idle store commits at once, a busy one
+commits large groups. Nothing is published before its commit has returned.
 """
 
 import asyncio
+import json
 import logging
-import queue
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
+import msgspec
+from msgspec.structs import replace
+
+from turnwire.core import metrics
+from turnwire.core.budget import day_of, tokens_in
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Settle, Suspension
-from turnwire.core.errors import StoreError, StoreFullError
+from turnwire.core.contracts import AppendRequest, Settle, Suspension
+from turnwire.core.errors import StoreError, StoreFullError, TurnEndedError
 from turnwire.core.turns import TurnState
+from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.lines import to_lines
+from turnwire.stores.rules import CommitHooks, without_attachments
 from turnwire.stores.sqlite.disk import Ballast
-from turnwire.stores.sqlite.live_turn import LiveTurn
+from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 
+T = TypeVar("T")
 logger = logging.getLogger("turnwire.stores.sqlite")
 
 
-class PendingAppend:
-    """What one turn adds to the journal in one commit."""
+class SqliteAppend:
+    """The events that one turn adds in one commit: one row of the journal."""
 
-    __slots__ = ("ending", "events", "parking", "release", "row", "settle", "turn")
+    __slots__ = ("ending", "events", "release", "row", "settle", "suspension", "turn")
 
-    def __init__(self, turn: LiveTurn, settle: Settle) -> None:
+    def __init__(self, turn: LiveTurn, settle: Settle, row: int) -> None:
         self.turn = turn
         self.settle = settle
+        self.row = row
         self.events: list[LoggedEvent] = []
         self.ending: TurnState | None = None
-        self.parking: Suspension | None = None
+        self.suspension: Suspension | None = None
         self.release = False
-        self.row = 0
 
 
-class Call:
+class SqliteCall:
     """Any other write; it fails alone, without taking the group with it."""
 
-    __slots__ = ("error", "result", "run", "told")
+    __slots__ = ("error", "future", "result", "run")
 
-    def __init__(self, run: Callable[[sqlite3.Connection], Any], told: asyncio.Future[Any]) -> None:
+    def __init__(self, run: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]) -> None:
         self.run = run
-        self.told = told
+        self.future = future
         self.result: Any = None
         self.error: BaseException | None = None
 
 
-Work = PendingAppend | Call
-Committed = Callable[[Sequence[Work], StoreError | None], None]
+Work = SqliteAppend | SqliteCall
 
 
 class SqliteWriter:
-    def __init__(self, connection: sqlite3.Connection, ballast: Ballast, committed: Committed) -> None:
+    def __init__(self, threads: SqliteThreads, turns: LiveTurns, ballast: Ballast, *, keeps_outbox: bool) -> None:
         self.is_full = False
         self.must_erase = False
-        self.keeps_outbox = False
-        self.commit_seconds = 0.0
-        """How long the last one took."""
-        self._connection = connection
+        """Whether the next commit must also empty the write-ahead log, which still has what was deleted."""
+        self._threads = threads
+        self._turns = turns
         self._ballast = ballast
-        self._committed = committed
+        self._keeps_outbox = keeps_outbox
+        self._hooks = CommitHooks()
+        self._waiting: list[Work] = []
+        self._is_committing = False
+        self._commit_seconds = 0.0
+
+    async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._groups: queue.SimpleQueue[Sequence[Work] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="turnwire-writer", daemon=True)
-        self._thread.start()
+        self.is_full = not await asyncio.to_thread(self._ballast.restore)
 
-    def submit(self, group: Sequence[Work]) -> None:
-        self._groups.put(group)
+    async def flush(self) -> None:
+        """Return when everything that was appended before is committed."""
+        await self.write(lambda connection: None)
 
-    async def close(self) -> None:
-        self._groups.put(None)
-        await asyncio.to_thread(self._thread.join)
+    # Gathering a group, on the event loop
 
-    def _run(self) -> None:
-        while (group := self._groups.get()) is not None:
-            began = time.perf_counter()
-            error = self._commit_or_make_room(group)
-            self.commit_seconds = time.perf_counter() - began
-            try:
-                self._loop.call_soon_threadsafe(self._committed, group, error)
-            except RuntimeError:
-                return  # The loop is closed; what was committed is on disk.
+    def before_commit(self, gather: Callable[[], None]) -> None:
+        self._commit_soon()
+        self._hooks.add(gather)
 
-    def _commit_or_make_room(self, group: Sequence[Work]) -> StoreError | None:
+    def append(self, request: AppendRequest) -> None:
+        events, settle, ending = request.events, request.settle, request.ending
+        live = self._turns.by_id.get(request.turn_id)
+        if live is None:
+            settle(len(events), TurnEndedError(request.turn_id))
+            return
+        refusal = live.head.refusal(request.epoch, events)
+        if refusal is None and ending is None and self.is_full:
+            refusal = StoreFullError()
+        if refusal is not None:
+            settle(len(events), refusal)
+            return
+        live.head.position = events[-1].position
+        append = live.open_append
+        if append is None or append.settle is not settle:
+            append = live.open_append = SqliteAppend(live, settle, self._turns.take_row())
+            self._commit_soon()
+            self._waiting.append(append)
+        append.events.extend(events)
+        if ending is not None:
+            live.head.ended = True
+            append.ending = ending
+        if request.suspension is not None:
+            append.suspension = request.suspension
+        append.release = append.release or request.release
+
+    async def write(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        """Call `run(connection)` in its order among the appends, and return its result after the commit."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._commit_soon()
+        self._waiting.append(SqliteCall(run, future))
+        return await future
+
+    async def refuse_if_full(self) -> None:
+        """Raise StoreFullError if the disk is full and still has no room."""
+        if self.is_full:
+            if not await asyncio.to_thread(self._ballast.restore):
+                raise StoreFullError
+            self.is_full = False
+
+    def _commit_soon(self) -> None:
+        if not (self._is_committing or self._hooks or self._waiting):
+            # Not at once: whatever else this iteration of the loop brings goes into the same commit.
+            self._loop.call_soon(self._commit_next)
+
+    def _commit_next(self) -> None:
+        if self._is_committing:
+            return  # One group at a time: if it fails, nothing after it may be written.
+        self._is_committing = True
+        self._hooks.run()
+        group, self._waiting = self._waiting, []
+        if not group:
+            self._is_committing = False
+            return
+        for work in group:
+            if isinstance(work, SqliteAppend):
+                work.turn.open_append = None
+        self._submit(group)
+
+    def _submit(self, group: Sequence[Work]) -> None:
+        self._threads.submit(partial(self._commit_group, group))
+
+    # Committing it, on the writer's thread
+
+    def _commit_group(self, group: Sequence[Work], connection: sqlite3.Connection) -> None:
+        began = time.perf_counter()
+        error = self._commit_or_make_room(group, connection)
+        self._commit_seconds = time.perf_counter() - began
+        # If the loop is closed, there is no writer to notify; the committed events are on disk.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._committed, group, error)
+
+    def _commit_or_make_room(self, group: Sequence[Work], connection: sqlite3.Connection) -> StoreError | None:
         try:
             try:
-                self._commit(group)
+                self._commit(group, connection)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                     raise
                 logger.error("the disk is full: running turns are ended, new ones refused, until there is room")
                 self.is_full = True
                 self._ballast.drop()
-                self._commit(group)
+                self._commit(group, connection)
             if self.must_erase:
-                # What was deleted is still in the write-ahead log; this empties it, unless somebody is reading.
+                # This does nothing while another connection is reading.
                 self.must_erase = False
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.Error as error:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except Exception as error:
             logger.exception("a commit failed")
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
                 return StoreFullError()
             return StoreError(f"the log could not be written: {error}")
         return None
 
-    def _commit(self, group: Sequence[Work]) -> None:
-        connection = self._connection
+    def _commit(self, group: Sequence[Work], connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             rows: list[tuple[int, int, int, bytes]] = []
             for work in group:
-                if isinstance(work, PendingAppend):
+                if isinstance(work, SqliteAppend):
                     rows.append((work.row, work.turn.number, work.events[-1].position, to_lines(work.events)))
                     if work.ending is not None:
-                        work.turn.write_ending(connection, work.events[-1], work.ending, keeps_outbox=self.keeps_outbox)
-                    elif work.parking is not None:
-                        work.turn.write_parking(connection, work.parking)
+                        _write_ending(connection, work.turn, work.events[-1], work.ending, self._keeps_outbox)
+                    elif work.suspension is not None:
+                        _write_suspension(connection, work.turn, work.suspension)
                     elif work.release:
-                        work.turn.write_release(connection)
+                        _write_release(connection, work.turn)
                 else:
-                    self._call(connection, work)
+                    _run_call(connection, work)
             if rows:
                 connection.executemany("INSERT INTO journal (id, turn, last_position, body) VALUES (?, ?, ?, ?)", rows)
             connection.execute("COMMIT")
@@ -133,16 +208,125 @@ class SqliteWriter:
                 connection.execute("ROLLBACK")
             raise
 
-    def _call(self, connection: sqlite3.Connection, call: Call) -> None:
-        connection.execute("SAVEPOINT call")
-        try:
-            call.result, call.error = call.run(connection), None
-        except sqlite3.IntegrityError as error:
-            connection.execute("ROLLBACK TO call")
-            call.error = StoreError(f"this cannot be written: {error}")
-        except sqlite3.Error:
-            raise
-        except Exception as error:
-            connection.execute("ROLLBACK TO call")
-            call.error = error
-        connection.execute("RELEASE call")
+    # Publishing it, on the event loop
+
+    def _committed(self, group: Sequence[Work], error: StoreError | None) -> None:
+        self._is_committing = False
+        events = sum([len(work.events) for work in group if isinstance(work, SqliteAppend)])
+        metrics.note_commit(events, self._commit_seconds)
+        if error is not None:
+            group = [*group, *self._waiting]
+            self._waiting = []
+            self._take_back(group, error)
+            if self._hooks:
+                self._commit_next()
+            return
+        has_more = bool(self._waiting or self._hooks)
+        must_make_way = has_more and self.is_full
+        if has_more and not must_make_way:
+            self._commit_next()
+        for work in group:
+            if isinstance(work, SqliteAppend):
+                self._publish(work)
+            elif work.future.cancelled():
+                pass
+            elif work.error is not None:
+                work.future.set_exception(work.error)
+            else:
+                work.future.set_result(work.result)
+        if must_make_way:
+            self._make_way()
+
+    def _make_way(self) -> None:
+        """Refuse all waiting appends but endings: on a full disk, the ballast's room is for endings."""
+        crowding = {work.turn for work in self._waiting if isinstance(work, SqliteAppend) and work.ending is None}
+        refused = [work for work in self._waiting if isinstance(work, SqliteAppend) and work.turn in crowding]
+        self._waiting = [work for work in self._waiting if work not in refused]
+        self._commit_next()
+        self._take_back(refused, StoreFullError())
+
+    def _publish(self, append: SqliteAppend) -> None:
+        live, events, ending = append.turn, append.events, append.ending
+        live.add_committed(append.row, events)
+        if ending is not None:
+            live.record = replace(
+                live.record,
+                phase="ended",
+                outcome=ending.outcome,
+                ended_at=events[-1].at,
+                options=without_attachments(live.record.options),
+            )
+            self._turns.leases.forget_readers(live.record.id)
+        elif (suspension := append.suspension) is not None:
+            live.record = replace(live.record, phase="waiting", worker=None, waiting_until=suspension.until)
+        elif append.release:
+            live.record = replace(live.record, phase="queued", worker=None)
+        self._turns.watchers.notify(live.record.id, events)
+        append.settle(len(events), None)
+        if ending is not None:
+            self._turns.end(live.record)
+        elif append.release:
+            self._turns.requeue(live.record)
+
+    def _take_back(self, group: Sequence[Work], error: StoreError) -> None:
+        """Undo a group of which nothing was committed, and report the error to its writers."""
+        for work in group:
+            if isinstance(work, SqliteAppend):
+                work.turn.open_append = None
+                work.turn.head.position = work.turn.committed
+                work.turn.head.ended = False
+        for work in group:
+            if isinstance(work, SqliteAppend):
+                work.settle(len(work.events), error)
+            elif not work.future.cancelled():
+                work.future.set_exception(error)
+
+
+def _run_call(connection: sqlite3.Connection, call: SqliteCall) -> None:
+    connection.execute("SAVEPOINT call")
+    try:
+        call.result, call.error = call.run(connection), None
+    except sqlite3.IntegrityError as error:
+        connection.execute("ROLLBACK TO call")
+        call.error = StoreError(f"this cannot be written: {error}")
+    except sqlite3.Error:
+        raise
+    except Exception as error:
+        connection.execute("ROLLBACK TO call")
+        call.error = error
+    connection.execute("RELEASE call")
+
+
+def _write_ending(
+    connection: sqlite3.Connection, live: LiveTurn, last: LoggedEvent, state: TurnState, keeps_outbox: bool
+) -> None:
+    record, number = live.record, live.number
+    connection.execute(
+        "UPDATE turn SET phase = 'ended', outcome = ?, ended_at = ?, last_position = ?, answer = ?, state = ?"
+        " WHERE number = ?",
+        (state.outcome, last.at, last.position, state.text, msgspec.json.encode(state), number),
+    )
+    if keeps_outbox:
+        connection.execute("INSERT INTO outbox (turn, due_at, attempts) VALUES (?, 0, 0)", (number,))
+    if record.waiting_until is not None:
+        connection.execute("DELETE FROM checkpoint WHERE turn = ?", (number,))
+    connection.execute("DELETE FROM command WHERE turn = ?", (number,))
+    if (options := without_attachments(record.options)) != record.options:
+        connection.execute("UPDATE turn SET options = ? WHERE number = ?", (json.dumps(options), number))
+    if tokens := tokens_in(state.usage):
+        connection.execute(
+            "INSERT INTO spending (principal, day, tokens) VALUES (?, ?, ?)"
+            " ON CONFLICT (principal, day) DO UPDATE SET tokens = tokens + excluded.tokens",
+            (record.principal, day_of(last.at), tokens),
+        )
+
+
+def _write_suspension(connection: sqlite3.Connection, live: LiveTurn, suspension: Suspension) -> None:
+    query = "UPDATE turn SET phase = 'waiting', worker = NULL, waiting_until = ? WHERE number = ?"
+    connection.execute(query, (suspension.until, live.number))
+    query = "INSERT OR REPLACE INTO checkpoint (turn, body) VALUES (?, ?)"
+    connection.execute(query, (live.number, suspension.checkpoint))
+
+
+def _write_release(connection: sqlite3.Connection, live: LiveTurn) -> None:
+    connection.execute("UPDATE turn SET phase = 'queued', worker = NULL WHERE number = ?", (live.number,))

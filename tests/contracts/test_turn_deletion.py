@@ -1,8 +1,8 @@
-"""What every store promises about a turn that is erased while its session stays."""
+"""The contract of every store: the deletion of a turn whose session stays."""
 
 import pytest
 
-from tests.contracts.stores import Place
+from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, new_session_id, start, started
 from turnwire.core.contracts import Store
 from turnwire.core.errors import SessionBusyError, TurnNotFoundError
@@ -14,7 +14,7 @@ async def chain(store: Store, session_id: str) -> list[str]:
     return [*(turn.id for turn in turns), (await started(store, session_id=session_id, message="three")).id]
 
 
-async def test_a_deleted_turn_is_gone(store: Store) -> None:
+async def test_deleted_turn_is_not_found(store: Store) -> None:
     record = await ended(store, external_id="mine")
     await store.delete_turn("ann", "mine")
     for name in (record.id, "mine"):
@@ -30,7 +30,7 @@ async def test_a_deleted_turn_is_gone(store: Store) -> None:
     assert (await store.find_session("ann", record.session_id)).turn_count == 0
 
 
-async def test_the_names_of_a_deleted_turn_are_free_again(store: Store) -> None:
+async def test_key_and_external_id_of_a_deleted_turn_are_free(store: Store) -> None:
     session_id = await new_session_id(store)
     record = await ended(store, external_id="mine", key="k", session_id=session_id)
     await store.delete_turn("ann", record.id)
@@ -39,7 +39,7 @@ async def test_the_names_of_a_deleted_turn_are_free_again(store: Store) -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-async def test_what_continued_a_deleted_turn_continues_the_one_before_it(store: Store, sealed: bool) -> None:
+async def test_child_of_a_deleted_turn_continues_its_parent(store: Store, sealed: bool) -> None:
     session_id = await new_session_id(store)
     one, two, three = await chain(store, session_id)
     if sealed:
@@ -52,7 +52,7 @@ async def test_what_continued_a_deleted_turn_continues_the_one_before_it(store: 
     assert await store.history(three, 50) == []
 
 
-async def test_who_walks_a_session_goes_on_after_a_deleted_turn(store: Store) -> None:
+async def test_next_turn_continues_after_a_deleted_turn(store: Store) -> None:
     session_id = await new_session_id(store)
     one, two, three = await chain(store, session_id)
     await store.delete_turn("ann", two)
@@ -65,27 +65,27 @@ async def test_who_walks_a_session_goes_on_after_a_deleted_turn(store: Store) ->
     assert first.id == three
 
 
-async def test_a_turn_that_has_not_ended_is_not_deleted(store: Store) -> None:
+async def test_unfinished_turn_is_not_deleted(store: Store) -> None:
     for record in (await started(store), await claimed(store)):
         with pytest.raises(SessionBusyError):
             await store.delete_turn("ann", record.id)
         assert (await store.find_turn("ann", record.id)).id == record.id
 
 
-async def test_only_the_owner_deletes(store: Store) -> None:
+async def test_delete_by_another_principal_is_refused(store: Store) -> None:
     record = await ended(store)
     with pytest.raises(TurnNotFoundError):
         await store.delete_turn("bob", record.id)
     assert (await store.find_turn("ann", record.id)).phase == "ended"
 
 
-async def test_a_deletion_is_remembered_after_a_crash(place: Place) -> None:
-    store = await place.open()
+async def test_deleted_turn_stays_deleted_after_a_crash(backend: StoreBackend) -> None:
+    store = await backend.open()
     session_id = await new_session_id(store)
     one, two, three = await chain(store, session_id)
     await store.delete_turn("ann", two)
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     assert [record.id for record in await store.list_turns("ann")] == [one, three]
     assert (await store.find_turn("ann", three)).parent_turn_id == one
     assert [state.message for state in await store.history(three, 50)] == ["one"]

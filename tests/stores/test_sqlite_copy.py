@@ -1,4 +1,4 @@
-"""A copy of a data folder is of one moment, whatever is written meanwhile."""
+"""The copy of a data folder: a snapshot, whatever is written meanwhile."""
 
 import sqlite3
 from contextlib import closing
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.stores import SqlitePlace
+from tests.contracts.stores import SqliteBackend
 from tests.contracts.turns import ended
 from turnwire.stores.sqlite import transfer
 from turnwire.stores.sqlite.schema import DATABASE_NAME
@@ -18,17 +18,17 @@ def titles(folder: Path) -> list[str | None]:
         return [row[0] for row in connection.execute("SELECT title FROM session ORDER BY id")]
 
 
-async def test_commits_during_the_copy_neither_get_into_it_nor_make_it_begin_again(
+async def test_commits_during_a_copy_are_not_copied_and_do_not_restart_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "_PAGES", 1)
-    data, place = tmp_path / "data", SqlitePlace(tmp_path / "data")
-    store = await place.open()
+    data, backend = tmp_path / "data", SqliteBackend(tmp_path / "data")
+    store = await backend.open()
     for _ in range(3):
         await ended(store)
     before = titles(data)
     steps: list[tuple[str, int, int]] = []
-    # The server, as another process is one.
+    # A writer like a server in another process.
     with closing(sqlite3.connect(data / DATABASE_NAME, isolation_level=None)) as server:
 
         def write_on(name: str, done: int, whole: int) -> None:
@@ -37,7 +37,7 @@ async def test_commits_during_the_copy_neither_get_into_it_nor_make_it_begin_aga
             server.execute("UPDATE session SET title = ?", (f"written at {len(steps)}",))
 
         _, files, turns = copy_folder(data, tmp_path / "copy", write_on)
-    await place.close()
+    await backend.close()
     assert (files, turns) == (1, 3)
     assert titles(tmp_path / "copy") == before
     assert titles(data) == [f"written at {len(steps)}"] * 3

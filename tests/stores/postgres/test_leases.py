@@ -1,4 +1,4 @@
-"""A worker that cannot reach the database lets go of its turns while nobody else can have them yet."""
+"""A worker that cannot reach the database: it stops its turns before another worker can take them over."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from turnwire.core.turns import Turn, TurnRecord
 from turnwire.stores.postgres import PostgresStore
 
 LEASE = 1.0
-Said = AsyncIterator[Event | str]
+Answer = AsyncIterator[Event | str]
 
 
 @pytest.fixture
@@ -37,15 +37,15 @@ async def distant(processes: Processes, network: FaultProxy) -> PostgresStore:
         processes.url = direct
 
 
-class Watched:
-    """An agent that says a word and works on, until it is stopped."""
+class StoppableAgent:
+    """An agent that answers with a word and then works until it is cancelled."""
 
     def __init__(self) -> None:
         self.stopped_at: dict[str, float] = {}
         self.stopped = asyncio.Event()
         self.has_begun = asyncio.Event()
 
-    async def answer(self, turn: Turn) -> Said:
+    async def answer(self, turn: Turn) -> Answer:
         if turn.message == "short":
             yield "done"
             return
@@ -59,9 +59,9 @@ class Watched:
         yield "never"
 
 
-async def committed(store: PostgresStore, turn: TurnRecord, watched: Watched) -> None:
-    """When the first word can be read elsewhere."""
-    await watched.has_begun.wait()
+async def committed(store: PostgresStore, turn: TurnRecord, agent: StoppableAgent) -> None:
+    """Return when the first word can be read by another process."""
+    await agent.has_begun.wait()
     async with aclosing(follow(store, turn.id, 2)) as batches:
         assert texts(await anext(batches)) == ["mine"]
 
@@ -70,61 +70,61 @@ async def is_running(store: PostgresStore, turn: TurnRecord) -> bool:
     return (await store.find_turn("ann", turn.id)).phase == "running"
 
 
-async def test_a_worker_in_the_dark_stops_its_agents_before_another_has_its_turns(
+async def test_worker_without_database_stops_its_agents_before_a_takeover(
     processes: Processes, network: FaultProxy, distant: PostgresStore
 ) -> None:
-    watched = Watched()
+    agent = StoppableAgent()
     near = await processes.join(lease=LEASE)
-    async with open_desk(distant, watched.answer, lease=LEASE) as desk, asyncio.timeout(BOUND):
+    async with open_desk(distant, agent.answer, lease=LEASE) as desk, asyncio.timeout(BOUND):
         turn = await desk.start()
-        await committed(near, turn, watched)
+        await committed(near, turn, agent)
         [before] = await near.workers()
         network.swallow()
-        async with open_desk(near, watched.answer, lease=LEASE) as other:
+        async with open_desk(near, agent.answer, lease=LEASE) as other:
             done = await other.end(turn)
             taken_at = time.monotonic()
             assert (done.outcome, done.reason) == ("interrupted", "worker_lost")
-            assert watched.stopped_at[turn.id] < taken_at
+            assert agent.stopped_at[turn.id] < taken_at
             assert texts(await whole_log(near, turn.id)) == ["mine"]
             network.mend()
             network.cut()
-        # Who comes back is a new worker: nothing that the old one was told, or had, is its own.
+        # The process comes back as a new worker, without the claims and commands of the old one.
         short = await desk.start("short")
         assert (await desk.end(short)).outcome == "completed"
         assert desk.runner.worker != before.id
 
 
-async def test_what_a_worker_let_go_is_closed_by_whoever_comes_first_also_itself(
+async def test_turn_of_an_expired_worker_is_closed_also_by_itself(
     network: FaultProxy, distant: PostgresStore, store: PostgresStore
 ) -> None:
-    """Its old name would say for ever that somebody has the turn."""
-    watched = Watched()
-    async with open_desk(distant, watched.answer, lease=LEASE) as desk, asyncio.timeout(BOUND):
+    """Under its old id, the turn would look claimed for ever."""
+    agent = StoppableAgent()
+    async with open_desk(distant, agent.answer, lease=LEASE) as desk, asyncio.timeout(BOUND):
         turn = await desk.start()
-        await committed(store, turn, watched)
+        await committed(store, turn, agent)
         network.swallow()
-        await watched.stopped.wait()
-        assert await is_running(store, turn)  # Nothing was written that nobody may know of.
+        await agent.stopped.wait()
+        assert await is_running(store, turn)  # The worker without a lease has written nothing.
         network.mend()
         network.cut()
         done = await desk.end(turn)
     assert (done.outcome, done.reason) == ("interrupted", "worker_lost")
 
 
-async def test_a_turn_that_was_claimed_for_a_worker_that_is_no_more_is_not_run(
+async def test_turn_claimed_after_the_lease_expired_is_not_run(
     network: FaultProxy, distant: PostgresStore, store: PostgresStore
 ) -> None:
-    """The answer to a claim may come when the lease of whoever claimed is over."""
-    watched = Watched()
+    """The reply to a claim may arrive after the lease of its worker has expired."""
+    agent = StoppableAgent()
     ran: list[str] = []
 
-    async def second(turn: Turn) -> Said:
+    async def second(turn: Turn) -> Answer:
         ran.append(turn.id)
         yield "done"
 
-    async with open_desk(distant, watched.answer, second, lease=LEASE) as desk, asyncio.timeout(BOUND):
+    async with open_desk(distant, agent.answer, second, lease=LEASE) as desk, asyncio.timeout(BOUND):
         turn = await desk.start()
-        await committed(store, turn, watched)
+        await committed(store, turn, agent)
         worker = desk.runner._worker
         held = asyncio.Event()
         claim_next = distant.claim_next
@@ -133,7 +133,7 @@ async def test_a_turn_that_was_claimed_for_a_worker_that_is_no_more_is_not_run(
             claimed = await claim_next(worker_id, limit)
             if claimed:
                 network.swallow()
-                await watched.stopped.wait()
+                await agent.stopped.wait()
                 held.set()
             return claimed
 

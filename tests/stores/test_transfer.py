@@ -1,4 +1,4 @@
-"""From a folder to a database: everything, exactly, and again where it was broken off."""
+"""The move from a folder to a database: everything, unchanged, and continued where it was interrupted."""
 
 import zlib
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.stores import PostgresPlace, SqlitePlace
-from tests.contracts.turns import append, claimed, ended, started, whole_log, write
+from tests.contracts.stores import PostgresBackend, SqliteBackend
+from tests.contracts.turns import append, claimed, ended, queued_turns, started, whole_log, write
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import ApiKey, Command, Store, Suspension
 from turnwire.core.errors import StoreError, StoreUnusableError
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.postgres
 
 
 async def fill(store: Store) -> list[TurnRecord]:
-    """One turn of every kind: sealed, ended, expired, queued, waiting, running."""
+    """Create a turn of every kind: sealed, ended, expired, queued, waiting, running."""
     session, _ = await store.ensure_session("ann", "her own name", "A title that she gave")
     expired = await ended(store, session_id=session.id, message="Ümlaut? ÄRGER")
     await store.maintain(expire_before=2**50)
@@ -46,27 +46,27 @@ async def fill(store: Store) -> list[TurnRecord]:
 
 
 async def contents(store: Store, turns: list[TurnRecord]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    everything: dict[str, Any] = {}
     for turn in turns:
         record = await store.find_turn("ann", turn.id)
         log = await whole_log(store, turn.id, after=record.first_kept - 1)
-        found[turn.id] = (
+        everything[turn.id] = (
             record,
             [(logged.position, logged.epoch, logged.at, logged.body) for logged in log],
             await store.turn_state(turn.id),
             await store.checkpoint(turn.id),
             await store.history(turn.id, 10),
         )
-    found["sessions"] = await store.list_sessions("ann")
-    found["found"] = [session.id for session in await store.list_sessions("ann", search="ärger")]
-    found["queued"] = [turn.id for turn in await store.queued()]
-    found["waiting"] = [turn.id for turn in await store.waiting()]
-    found["commands"] = await store.commands("anybody")
-    found["keys"] = await store.list_keys()
-    found["order"] = [turn.id for turn in await store.list_turns("ann")]
+    everything["sessions"] = await store.list_sessions("ann")
+    everything["search"] = [session.id for session in await store.list_sessions("ann", search="ärger")]
+    everything["queued"] = [turn.id for turn in await queued_turns(store)]
+    everything["waiting"] = [turn.id for turn in await store.waiting()]
+    everything["commands"] = await store.commands("anybody")
+    everything["keys"] = await store.list_keys()
+    everything["order"] = [turn.id for turn in await store.list_turns("ann")]
     day = turns[1].created_at // 86_400_000
-    found["spent"] = await store.tokens_used("ann", day)
-    return found
+    everything["spent"] = await store.tokens_used("ann", day)
+    return everything
 
 
 async def moved(folder: Path, url: str) -> Moved:
@@ -80,8 +80,8 @@ async def moved(folder: Path, url: str) -> Moved:
         await source.close()
 
 
-async def test_everything_is_moved_as_it_is(tmp_path: Path) -> None:
-    folder, database = SqlitePlace(tmp_path), PostgresPlace(tmp_path)
+async def test_move_copies_everything_unchanged(tmp_path: Path) -> None:
+    folder, database = SqliteBackend(tmp_path), PostgresBackend(tmp_path)
     turns = await fill(await folder.open())
     folder.crash()
     store = await folder.open()
@@ -90,7 +90,7 @@ async def test_everything_is_moved_as_it_is(tmp_path: Path) -> None:
     assert (await moved(tmp_path, database.url)).turns == len(turns)
     target = await database.open()
     assert await contents(target, turns) == expected
-    # And it is alive: the lost turn is closed, the waiting one goes on, the queued one may run after it was told to.
+    # The target works: the lost turn is taken over, and the queued one runs after it.
     await target.renew("new")
     (taken,) = await target.take_over("new")
     assert taken.id == turns[3].id
@@ -99,8 +99,8 @@ async def test_everything_is_moved_as_it_is(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_a_move_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, database = SqlitePlace(tmp_path), PostgresPlace(tmp_path)
+async def test_interrupted_move_continues_with_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, database = SqliteBackend(tmp_path), PostgresBackend(tmp_path)
     store = await folder.open()
     turns = [await ended(store, message=str(number)) for number in range(7)]
     expected = await contents(store, turns)
@@ -124,22 +124,22 @@ async def test_a_move_that_was_broken_off_goes_on(tmp_path: Path, monkeypatch: p
     await database.close()
 
 
-def _seal_most(lines: bytes) -> bytes:
+def _seal_truncated(lines: bytes) -> bytes:
     return zlib.compress(lines[:-1])
 
 
-async def test_what_reads_otherwise_than_it_was_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, database = SqlitePlace(tmp_path), PostgresPlace(tmp_path)
+async def test_log_that_differs_after_the_move_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, database = SqliteBackend(tmp_path), PostgresBackend(tmp_path)
     await ended(await folder.open())
     await folder.close()
-    monkeypatch.setattr("turnwire.stores.postgres.transfer.seal", _seal_most)
-    with pytest.raises(StoreError, match="was not moved as it is"):
+    monkeypatch.setattr("turnwire.stores.postgres.transfer.seal", _seal_truncated)
+    with pytest.raises(StoreError, match="differs after the move"):
         await moved(tmp_path, database.url)
     await database.close()
 
 
-async def test_a_folder_in_use_is_not_moved(tmp_path: Path) -> None:
-    folder, database = SqlitePlace(tmp_path), PostgresPlace(tmp_path)
+async def test_folder_in_use_is_not_moved(tmp_path: Path) -> None:
+    folder, database = SqliteBackend(tmp_path), PostgresBackend(tmp_path)
     await folder.open()
     with pytest.raises(StoreUnusableError, match="another turnwire server is using it"):
         await moved(tmp_path, database.url)

@@ -1,4 +1,4 @@
-"""What many turns write at once: one transaction, each checked for itself, and nothing lost with a connection."""
+"""Group commit: one transaction for many turns, each checked for itself, and nothing lost with a connection."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,6 +15,7 @@ from tests.contracts.turns import (
     ended,
     followed,
     positions,
+    queued_turns,
     seized,
     start,
     started,
@@ -26,6 +27,7 @@ from tests.stores.postgres.conftest import Processes
 from tests.stores.postgres.proxy import Fault, Proxy, proxied
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, log_event
+from turnwire.core.contracts import AppendRequest
 from turnwire.core.errors import FencedError, PositionError, StoreError, StoreFullError
 from turnwire.core.events import StatusEvent, TokenEvent
 from turnwire.core.ids import new_id
@@ -42,7 +44,7 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def distant(processes: Processes, proxy: Proxy) -> PostgresStore:
-    """A process whose connections can be broken."""
+    """A store whose connections can be broken."""
     processes.url, direct = proxy.url(processes.database), processes.url
     try:
         return await processes.join()
@@ -50,7 +52,7 @@ async def distant(processes: Processes, proxy: Proxy) -> PostgresStore:
         processes.url = direct
 
 
-async def test_what_many_turns_write_at_once_is_one_transaction(processes: Processes, store: PostgresStore) -> None:
+async def test_appends_of_many_turns_at_once_are_one_transaction(processes: Processes, store: PostgresStore) -> None:
     records = [await claimed(store) for _ in range(20)]
     last = records.pop()
     await asyncio.gather(
@@ -58,11 +60,11 @@ async def test_what_many_turns_write_at_once_is_one_transaction(processes: Proce
         append(store, last.id, last.epoch, 3, done(last), end=True),
     )
     query = "SELECT count(*) || ' rows in ' || count(DISTINCT xmin::text) FROM turnwire.event WHERE first_position = 3"
-    assert processes.ask(query) == "20 rows in 1"
+    assert processes.fetchval(query) == "20 rows in 1"
     assert (await store.find_turn("ann", last.id)).phase == "ended"
 
 
-async def test_what_is_refused_takes_nobody_with_it(store: PostgresStore) -> None:
+async def test_refused_append_does_not_fail_the_group(store: PostgresStore) -> None:
     good, fenced, misplaced = [await claimed(store) for _ in range(3)]
     results = await asyncio.gather(
         append(store, good.id, good.epoch, 3, TokenEvent("good")),
@@ -74,10 +76,8 @@ async def test_what_is_refused_takes_nobody_with_it(store: PostgresStore) -> Non
     assert [len(await whole_log(store, record.id)) for record in (good, fenced, misplaced)] == [3, 2, 2]
 
 
-async def test_who_was_taken_over_by_another_process_writes_nothing_more(
-    store: PostgresStore, other: PostgresStore
-) -> None:
-    """In the window before the new owner's first event, where the positions still agree."""
+async def test_worker_taken_over_by_another_process_is_fenced(store: PostgresStore, other: PostgresStore) -> None:
+    """The old owner writes before the new owner's first event, while the positions still agree."""
     zombie = await claimed(store, "zombie")
     await append(store, zombie.id, zombie.epoch, 3, TokenEvent("mine"))
     owner = await seized(other, zombie, "owner")
@@ -89,10 +89,10 @@ async def test_who_was_taken_over_by_another_process_writes_nothing_more(
     assert texts(await whole_log(store, zombie.id)) == ["mine", "ours"]
 
 
-async def test_a_released_turn_takes_nothing_until_somebody_claims_it(store: PostgresStore) -> None:
+async def test_released_turn_refuses_appends_until_it_is_claimed(store: PostgresStore) -> None:
     record = await claimed(store)
     log = TurnLog(store, record, Limits())
-    log.append(StatusEvent("somebody else goes on"))
+    log.append(StatusEvent("released"))
     await log.release()
     with pytest.raises(FencedError):
         await append(store, record.id, record.epoch, 4, TokenEvent("late"))
@@ -102,13 +102,13 @@ async def test_a_released_turn_takes_nothing_until_somebody_claims_it(store: Pos
 
 
 @pytest.mark.parametrize("fault", ["lose the request", "lose the reply"])
-async def test_a_connection_that_is_lost_in_a_commit_loses_and_doubles_nothing(
+async def test_connection_lost_in_a_commit_loses_and_repeats_no_event(
     processes: Processes, proxy: Proxy, distant: PostgresStore, fault: Fault
 ) -> None:
     record = await claimed(distant)
     quiet = await claimed(distant)
     proxy.break_at(b"break here", fault)
-    told: list[bool] = []
+    was_committed: list[bool] = []
     await asyncio.gather(
         append(
             distant,
@@ -116,19 +116,19 @@ async def test_a_connection_that_is_lost_in_a_commit_loses_and_doubles_nothing(
             record.epoch,
             3,
             TokenEvent("break here"),
-            told=lambda: told.append(len(processes.committed(record.id)) == 3),
+            on_commit=lambda: was_committed.append(len(processes.committed(record.id)) == 3),
         ),
         append(distant, quiet.id, quiet.epoch, 3, TokenEvent("beside it")),
     )
     assert proxy.happened.is_set()
-    assert told == [True]
+    assert was_committed == [True]
     await append(distant, record.id, record.epoch, 4, TokenEvent("and on"))
     assert texts(await whole_log(distant, record.id)) == ["break here", "and on"]
     assert texts(await whole_log(distant, quiet.id)) == ["beside it"]
 
 
 @pytest.mark.parametrize("fault", ["lose the request", "lose the reply"])
-async def test_a_turn_ends_once_also_when_the_connection_is_lost_in_that_moment(
+async def test_turn_ends_once_if_the_connection_is_lost_in_its_last_commit(
     proxy: Proxy, distant: PostgresStore, fault: Fault
 ) -> None:
     record = await claimed(distant)
@@ -138,10 +138,10 @@ async def test_a_turn_ends_once_also_when_the_connection_is_lost_in_that_moment(
     assert [logged.is_last for logged in await whole_log(distant, record.id)] == [False, False, True]
 
 
-async def test_what_is_committed_later_than_it_is_looked_for_is_not_refused(
+async def test_append_committed_after_the_check_is_not_refused(
     processes: Processes, proxy: Proxy, distant: PostgresStore
 ) -> None:
-    """The server has the statement, and is held up with it, when the connection is lost and the next attempt comes."""
+    """The server is still running the first statement when the connection is lost and the writer tries again."""
     record = await claimed(distant)
     blocker, watcher = await asyncpg.connect(processes.url), await asyncpg.connect(processes.url)
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -150,7 +150,7 @@ async def test_what_is_committed_later_than_it_is_looked_for_is_not_refused(
         await blocker.execute("SELECT 1 FROM turnwire.head WHERE id = $1 FOR UPDATE", record.id)
         writing = asyncio.create_task(append(distant, record.id, record.epoch, 3, TokenEvent("held up")))
         for attempts in (1, 2):
-            while await watcher.fetchval(blocked) < attempts:  # noqa: ASYNC110 - the server has no other way to say it
+            while await watcher.fetchval(blocked) < attempts:  # noqa: ASYNC110 - the server cannot notify of a lock
                 await asyncio.sleep(0.005)
             if attempts == 1:
                 proxy.close()
@@ -160,11 +160,11 @@ async def test_what_is_committed_later_than_it_is_looked_for_is_not_refused(
     assert texts(await whole_log(distant, record.id)) == ["held up"]
 
 
-@pytest.mark.parametrize("says", [[], [TokenEvent("ours")]], ids=["silent", "speaking"])
-async def test_who_is_taken_over_while_the_database_is_away_is_fenced(
-    proxy: Proxy, distant: PostgresStore, store: PostgresStore, says: list[TokenEvent]
+@pytest.mark.parametrize("events", [[], [TokenEvent("ours")]], ids=["silent", "writing"])
+async def test_worker_taken_over_while_the_database_is_away_is_fenced(
+    proxy: Proxy, distant: PostgresStore, store: PostgresStore, events: list[TokenEvent]
 ) -> None:
-    """Also when the new owner has written something where its own words would have been."""
+    """Also if the new owner has written at the same position."""
     zombie = await claimed(distant, "zombie")
     await append(distant, zombie.id, zombie.epoch, 3, TokenEvent("mine"))
     proxy.break_at(b"break here", "lose the request")
@@ -173,18 +173,16 @@ async def test_who_is_taken_over_while_the_database_is_away_is_fenced(
     async with asyncio.timeout(BOUND):
         await proxy.happened.wait()
     owner = await seized(store, zombie, "owner")
-    for position, event in enumerate(says, start=4):
+    for position, event in enumerate(events, start=4):
         await append(store, owner.id, owner.epoch, position, event)
     proxy.is_open = True
     with pytest.raises(FencedError):
         await writing
-    assert texts(await whole_log(store, zombie.id)) == ["mine", *[event.content for event in says]]
+    assert texts(await whole_log(store, zombie.id)) == ["mine", *[event.content for event in events]]
 
 
 @pytest.mark.parametrize("fault", ["lose the request", "lose the reply"])
-async def test_a_turn_is_accepted_once_also_when_the_answer_is_lost(
-    proxy: Proxy, distant: PostgresStore, fault: Fault
-) -> None:
+async def test_turn_is_accepted_once_if_the_reply_is_lost(proxy: Proxy, distant: PostgresStore, fault: Fault) -> None:
     session, _ = await distant.ensure_session("ann", None, None)
     proxy.break_at(b"COMMIT", fault)
     accepted = await start(distant, session_id=session.id, key="k")
@@ -192,10 +190,10 @@ async def test_a_turn_is_accepted_once_also_when_the_answer_is_lost(
     assert proxy.happened.is_set()
     assert accepted.created
     assert [turn.id for turn in await distant.list_turns("ann")] == [record.id]
-    assert [turn.id for turn in await distant.queued()] == [record.id]
+    assert [turn.id for turn in await queued_turns(distant)] == [record.id]
 
 
-async def test_what_was_claimed_is_known_also_when_the_answer_is_lost(proxy: Proxy, distant: PostgresStore) -> None:
+async def test_claimed_turns_are_returned_if_the_reply_is_lost(proxy: Proxy, distant: PostgresStore) -> None:
     worker = new_id()
     await distant.renew(worker)
     turns = [(await started(distant)).id for _ in range(3)]
@@ -207,13 +205,15 @@ async def test_what_was_claimed_is_known_also_when_the_answer_is_lost(proxy: Pro
     assert [record.id for record in await distant.claim_next(worker, 10)] == turns[2:]
 
 
-async def test_what_cannot_be_written_fails_its_own_turn_alone(store: PostgresStore) -> None:
+async def test_append_that_cannot_be_stored_fails_its_own_turn_only(store: PostgresStore) -> None:
     good, poisoned = await claimed(store), await claimed(store)
     settled: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
     last = log_event(done(poisoned), 3, poisoned.epoch)
-    # No such outcome can come about; what matters is that the database refuses it.
-    unheard_of = TurnState(outcome="\x00")  # type: ignore[arg-type]
-    store.append(poisoned.id, poisoned.epoch, [last], lambda _, error: settled.set_result(error), unheard_of)
+    # There is no such outcome; what matters is that the database refuses it.
+    unwritable = TurnState(outcome="\x00")  # type: ignore[arg-type]
+    store.append(
+        AppendRequest(poisoned.id, poisoned.epoch, [last], lambda _, error: settled.set_result(error), unwritable)
+    )
     await append(store, good.id, good.epoch, 3, TokenEvent("good"))
     async with asyncio.timeout(BOUND):
         error = await settled
@@ -223,32 +223,30 @@ async def test_what_cannot_be_written_fails_its_own_turn_alone(store: PostgresSt
     await write(store, await store.claim(poisoned.id, "worker"), end="failed")
 
 
-async def test_what_a_full_disk_refuses_ends_when_there_is_room(processes: Processes, store: PostgresStore) -> None:
+async def test_full_disk_refuses_appends_and_retries_endings(processes: Processes, store: PostgresStore) -> None:
     earlier = await ended(store)
     record, ending = await claimed(store), await claimed(store)
-    processes.ask(
+    processes.fetchval(
         "CREATE FUNCTION turnwire.fill() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = 'disk_full'; END $$"
     )
     trigger = "TRIGGER fill BEFORE INSERT ON turnwire.event FOR EACH ROW EXECUTE FUNCTION turnwire.fill()"
-    processes.ask(f"CREATE {trigger}")
+    processes.fetchval(f"CREATE {trigger}")
     try:
         with pytest.raises(StoreFullError):
             await append(store, record.id, record.epoch, 3, TokenEvent("no room"))
         with pytest.raises(StoreFullError):
             await started(store)
-        last_words = asyncio.create_task(append(store, ending.id, ending.epoch, 3, done(ending, "failed"), end=True))
+        ending_append = asyncio.create_task(append(store, ending.id, ending.epoch, 3, done(ending, "failed"), end=True))
         assert len(await whole_log(store, earlier.id)) == earlier.last_position
     finally:
-        processes.ask("DROP FUNCTION turnwire.fill CASCADE")
-    await last_words
+        processes.fetchval("DROP FUNCTION turnwire.fill CASCADE")
+    await ending_append
     await append(store, record.id, record.epoch, 3, TokenEvent("room again"))
     assert (await store.find_turn("ann", ending.id)).outcome == "failed"
 
 
-async def test_nothing_is_lost_while_the_server_is_killed_and_started_again(
-    store: PostgresStore, other: PostgresStore
-) -> None:
+async def test_server_restart_loses_no_event(store: PostgresStore, other: PostgresStore) -> None:
     record = await claimed(store)
     pieces = [f"piece {number} " for number in range(60)]
     log = TurnLog(store, record, Limits(max_uncommitted_events=5))

@@ -1,4 +1,4 @@
-"""What a process is told of the others' commits: soon with hints, a little later without, never wrongly."""
+"""Notifications of the commits of other processes: soon with hints, a little later without, never wrong."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ from turnwire.stores.postgres.notifications import payloads
 NEVER = 1_000.0
 
 
-class Told:
-    """What a watcher is told."""
+class Watcher:
+    """A watcher that records its wakes."""
 
     def __init__(self, store: PostgresStore, key: str) -> None:
         self.wakes: list[Sequence[LoggedEvent]] = []
@@ -53,7 +53,7 @@ class Told:
 
 
 class Reader:
-    """Follows a turn, and keeps what it is given."""
+    """A follower of a turn that keeps its events."""
 
     def __init__(self, store: PostgresStore, turn_id: str) -> None:
         self.seen: list[LoggedEvent] = []
@@ -72,14 +72,14 @@ class Reader:
 
 
 async def listening(store: PostgresStore) -> None:
-    """Returns when a hint would be heard."""
-    hints = store._hub._hints
+    """Return when the store receives hints."""
+    hints = store._notifier._hints
     assert hints is not None
     async with asyncio.timeout(BOUND):
         await hints.is_listening.wait()
 
 
-async def test_with_hints_no_look_is_needed(
+async def test_reader_with_hints_needs_no_polling(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
@@ -98,7 +98,7 @@ async def test_with_hints_no_look_is_needed(
 async def test_followers_of_many_turns_are_served_by_one_query(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once they have caught up, what is new is read for all of them, and none of them reads for itself."""
+    """Once they have caught up, new events are read for all of them together, and none reads for itself."""
     monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
     await listening(other)
     records = [await claimed(store, principal=f"p{number % 4}") for number in range(40)]
@@ -110,9 +110,10 @@ async def test_followers_of_many_turns_are_served_by_one_query(
             await asyncio.wait([reading])
     reads: list[str] = []
     queries: list[str] = []
-    read, ask = other.read, other._hub._ask
+    pool = other._following
+    read, fetch = other.read, pool.fetch
     monkeypatch.setattr(other, "read", lambda turn_id, *rest: reads.append(turn_id) or read(turn_id, *rest))
-    monkeypatch.setattr(other._hub, "_ask", lambda query, *values: queries.append(query) or ask(query, *values))
+    monkeypatch.setattr(pool, "fetch", lambda query, *values: queries.append(query) or fetch(query, *values))
     await asyncio.gather(
         *(append(store, r.id, r.epoch, 4, *(TokenEvent(f"{r.id} {n}") for n in range(5))) for r in records)
     )
@@ -124,14 +125,14 @@ async def test_followers_of_many_turns_are_served_by_one_query(
         assert texts(reader.seen) == ["first ", *[f"{record.id} {number}" for number in range(5)]]
 
 
-async def test_hints_tell_of_sessions_work_and_commands(
+async def test_hints_wake_watchers_of_sessions_work_and_commands(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
     await listening(other)
     await other.renew("theirs")
     session_id = await new_session_id(store)
-    session, work, commands = Told(other, session_id), Told(other, RUNNABLE), Told(other, "theirs")
+    session, work, commands = Watcher(other, session_id), Watcher(other, RUNNABLE), Watcher(other, "theirs")
     record = await started(store, session_id=session_id)
     await session.until(lambda: bool(session.wakes))
     await work.until(lambda: bool(work.wakes))
@@ -140,10 +141,10 @@ async def test_hints_tell_of_sessions_work_and_commands(
     await commands.until(lambda: bool(commands.wakes))
 
 
-async def test_a_lost_hint_costs_a_moment_and_nothing_else(
+async def test_lost_hint_is_made_up_for_by_polling(
     processes: Processes, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection that listens is silently dead: nobody has closed it, and nothing comes through."""
+    """The listening connection is silently dead: it is open, but nothing comes through."""
     monkeypatch.setattr(notifications, "SAFETY_SECONDS", 0.3)
     async with proxied(shared_databases().server.folder) as proxy:
         proxy.break_at(b"LISTEN", "go silent")
@@ -155,7 +156,7 @@ async def test_a_lost_hint_costs_a_moment_and_nothing_else(
         session_id = await new_session_id(store)
         record = await claimed(store, session_id=session_id)
         await deaf.renew("deaf")
-        reader, session = Reader(deaf, record.id), Told(deaf, session_id)
+        reader, session = Reader(deaf, record.id), Watcher(deaf, session_id)
         await reader.has(2)
         await append(store, record.id, record.epoch, 3, TokenEvent("unheard"))
         await reader.has(3)
@@ -164,37 +165,37 @@ async def test_a_lost_hint_costs_a_moment_and_nothing_else(
         await write(store, await store.claim(record.id, "worker"), end="completed")
         await reader.has(4)
         assert reader.seen == await whole_log(store, record.id)
-        work = Told(deaf, RUNNABLE)
+        work = Watcher(deaf, RUNNABLE)
         await work.until(lambda: bool(work.wakes))
 
 
-async def test_behind_a_pooler_readers_look_instead_of_listening(processes: Processes) -> None:
-    one, two = await processes.join(hints=False), await processes.join(hints=False)
-    await two.renew("theirs")
-    reader_of_all = asyncio.create_task(followed(two, (record := await claimed(one)).id))
-    commands = Told(two, "theirs")
+async def test_store_without_hints_polls_and_does_not_listen(processes: Processes) -> None:
+    first, second = await processes.join(hints=False), await processes.join(hints=False)
+    await second.renew("theirs")
+    reader_of_all = asyncio.create_task(followed(second, (record := await claimed(first)).id))
+    commands = Watcher(second, "theirs")
     for position in range(3, 6):
-        await append(one, record.id, record.epoch, position, TokenEvent(str(position)))
-    await append(one, record.id, record.epoch, 6, done(record), end=True)
+        await append(first, record.id, record.epoch, position, TokenEvent(str(position)))
+    await append(first, record.id, record.epoch, 6, done(record), end=True)
     assert positions(await reader_of_all) == list(range(1, 7))
-    running = await claimed(two, "theirs")
-    await one.command(Command(running.id, "requested"))
+    running = await claimed(second, "theirs")
+    await first.command(Command(running.id, "requested"))
     await commands.until(lambda: bool(commands.wakes))
     listeners = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
-    assert processes.ask(listeners) == 0
+    assert processes.fetchval(listeners) == 0
 
 
-async def test_a_log_that_was_rewound_is_told_to_its_readers(processes: Processes, store: PostgresStore) -> None:
-    """As after a failover to a standby that had not everything: the log is shorter, then has other events."""
+async def test_rewound_log_wakes_its_readers_and_is_refused(processes: Processes, store: PostgresStore) -> None:
+    """As after a failover to a standby that was behind: the log is shorter, and then has other events."""
     record = await claimed(store)
     await append(store, record.id, record.epoch, 3, TokenEvent("a"))
     await append(store, record.id, record.epoch, 4, TokenEvent("lost"))
     assert await store.read(record.id, 4, 10, record.epoch) == []
-    told = Told(store, record.id)
+    watcher = Watcher(store, record.id)
     assert await store.read(record.id, 4, 10, record.epoch) == []
-    processes.ask("DELETE FROM turnwire.event WHERE last_position = 4")
-    processes.ask("UPDATE turnwire.head SET last_position = 3")
-    await told.until(lambda: () in told.wakes)
+    processes.fetchval("DELETE FROM turnwire.event WHERE last_position = 4")
+    processes.fetchval("UPDATE turnwire.head SET last_position = 3")
+    await watcher.until(lambda: () in watcher.wakes)
     with pytest.raises(LogRewoundError):
         await store.read(record.id, 4, 10, record.epoch)
     assert texts(await store.read(record.id, 2, 10, 0)) == ["a"]
@@ -205,9 +206,7 @@ async def test_a_log_that_was_rewound_is_told_to_its_readers(processes: Processe
     assert texts(await store.read(record.id, 4, 10, again.epoch)) == ["fifth"]
 
 
-async def test_a_reader_of_a_turn_that_is_sealed_before_it_is_read_misses_nothing(
-    store: PostgresStore, other: PostgresStore
-) -> None:
+async def test_reader_of_a_turn_sealed_meanwhile_misses_nothing(store: PostgresStore, other: PostgresStore) -> None:
     record = await claimed(store)
     reader = Reader(other, record.id)
     await reader.has(2)
@@ -217,15 +216,15 @@ async def test_a_reader_of_a_turn_that_is_sealed_before_it_is_read_misses_nothin
     assert positions(reader.seen) == list(range(1, 54))
 
 
-async def test_what_has_ended_is_read_by_every_process(store: PostgresStore, other: PostgresStore) -> None:
+async def test_ended_turn_is_read_by_every_process(store: PostgresStore, other: PostgresStore) -> None:
     record = await ended(store, *[TokenEvent(str(number)) for number in range(300)])
     assert await followed(other, record.id) == await whole_log(store, record.id)
     assert await other.turn_state(record.id) == await store.turn_state(record.id)
 
 
-def test_hints_fit_into_what_the_server_takes() -> None:
-    words = [f"+{number:036}" for number in range(1_000)]
-    made = payloads(words)
-    assert all(len(payload) < 8_000 for payload in made)
-    assert " ".join(made).split(" ") == words
+def test_payloads_stay_below_the_limit_of_the_server() -> None:
+    hints = [f"+{number:036}" for number in range(1_000)]
+    joined = payloads(hints)
+    assert all(len(payload) < 8_000 for payload in joined)
+    assert " ".join(joined).split(" ") == hints
     assert payloads([]) == []

@@ -1,4 +1,4 @@
-"""Two servers over one database: what one accepts, the other may run, read and stop."""
+"""Two servers on one database: a turn that one accepts can be run, read and cancelled by the other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -16,9 +16,7 @@ from turnwire.core.turns import Turn
 from turnwire.stores.postgres import PostgresStore
 
 
-async def test_a_turn_is_stopped_from_the_server_that_does_not_run_it(
-    store: PostgresStore, other: PostgresStore
-) -> None:
+async def test_turn_is_cancelled_by_a_server_that_does_not_run_it(store: PostgresStore, other: PostgresStore) -> None:
     gate = Gate()
 
     async def waiting(turn: Turn) -> AsyncIterator[str]:
@@ -46,7 +44,7 @@ def database_url() -> Iterator[str]:
     databases.give_back(name)
 
 
-def test_keys_are_made_in_the_database_that_the_environment_names(tmp_path: Path, database_url: str) -> None:
+def test_keys_command_uses_the_database_of_the_environment(tmp_path: Path, database_url: str) -> None:
     environment = {"TURNWIRE_DATABASE_URL": database_url}
 
     def turnwire(*arguments: str) -> str:
@@ -59,7 +57,7 @@ def test_keys_are_made_in_the_database_that_the_environment_names(tmp_path: Path
     assert not (tmp_path / "turnwire.db").exists()
 
 
-def test_a_server_whose_database_is_not_there_says_so(tmp_path: Path) -> None:
+def test_serve_without_a_reachable_database_fails_with_its_location(tmp_path: Path) -> None:
     url = "postgresql://ann:s3cret@127.0.0.1:1/logs"
     ran = CliRunner().invoke(app, ["serve", "--host", "0.0.0.0", "--data", str(tmp_path), "--database-url", url])
     assert ran.exit_code == 1

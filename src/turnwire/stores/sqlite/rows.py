@@ -1,0 +1,115 @@
+"""The conversion of rows: into records, and journal rows and sealed logs into events."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import ApiKey
+from turnwire.core.errors import EventsGoneError, TurnNotFoundError
+from turnwire.core.turns import Session, TurnRecord
+from turnwire.stores.lines import from_lines, unseal
+
+TURN_COLUMNS = (
+    "id, session_id, principal, agent, message, channel, external_id, parent_turn_id, phase, outcome, worker, epoch,"
+    " last_position, first_kept, created_at, started_at, ended_at, waiting_until, disconnect_grace, options"
+)
+SESSION_COLUMNS = (
+    "id, principal, created_at, updated_at, external_id, title,"
+    " (SELECT count(*) FROM turn WHERE session_id = session.id) AS turn_count"
+)
+KEY_COLUMNS = "id, digest, principal, scopes, created_at, expires_at, revoked_at"
+
+
+def turn_from(row: Sequence[Any]) -> TurnRecord:
+    names = TURN_COLUMNS.split(", ")
+    return TurnRecord(**dict(zip(names, row[:-1], strict=False)), options=json.loads(row[-1]))
+
+
+def session_from(row: Sequence[Any]) -> Session:
+    session_id, principal, created_at, updated_at, external_id, title, turn_count = row
+    return Session(
+        id=session_id,
+        principal=principal,
+        created_at=created_at,
+        updated_at=updated_at,
+        external_id=external_id,
+        title=title,
+        turn_count=turn_count,
+    )
+
+
+def key_from(row: Sequence[Any]) -> ApiKey:
+    key_id, digest, principal, scopes, created_at, expires_at, revoked_at = row
+    return ApiKey(
+        id=key_id,
+        digest=digest,
+        principal=principal,
+        scopes=tuple(scopes.split()),
+        created_at=created_at,
+        expires_at=expires_at,
+        revoked_at=revoked_at,
+    )
+
+
+def find_turn(connection: sqlite3.Connection, turn_id: str, principal: str | None = None) -> TurnRecord:
+    """Return a turn by its id or, for a principal, also by its external id. Raises TurnNotFoundError."""
+    if principal is None:
+        where, values = "id = ?", (turn_id,)
+    else:
+        where, values = "(id = ? OR external_id = ?) AND principal = ?", (turn_id, turn_id, principal)
+    row = connection.execute(f"SELECT {TURN_COLUMNS}, first_row, number FROM turn WHERE {where}", values).fetchone()
+    if row is None:
+        raise TurnNotFoundError(turn_id)
+    record = turn_from(row[:-2])
+    return record if record.phase == "ended" else with_position(connection, record, row[-2], row[-1])
+
+
+def with_position(connection: sqlite3.Connection, record: TurnRecord, first_row: int, number: int) -> TurnRecord:
+    """Return the record of an unfinished turn with its last position, which only the journal has."""
+    query = "SELECT max(last_position) FROM journal WHERE id >= ? AND turn = ?"
+    position = connection.execute(query, (first_row, number)).fetchone()[0]
+    return replace(record, last_position=position or 0)
+
+
+def read_rows(connection: sqlite3.Connection, rows: Sequence[int], after: int) -> list[LoggedEvent] | None:
+    """Return the events of these journal rows, or None if a row is gone because the log was sealed meanwhile."""
+    query = "SELECT body, last_position FROM json_each(?) JOIN journal ON journal.id = value ORDER BY journal.id"
+    found = connection.execute(query, (json.dumps(list(rows)),)).fetchall()
+    return _events(found, after) if len(found) == len(rows) else None
+
+
+def read_turn(connection: sqlite3.Connection, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
+    """Return events of any turn, live or sealed. Raises TurnNotFoundError, EventsGoneError."""
+    connection.execute("BEGIN")  # One view of the database: sealing moves events from one table to another.
+    try:
+        query = "SELECT number, first_row, sealed, first_kept FROM turn WHERE id = ?"
+        row = connection.execute(query, (turn_id,)).fetchone()
+        if row is None:
+            raise TurnNotFoundError(turn_id)
+        number, first_row, sealed, first_kept = row
+        if after + 1 < first_kept:
+            raise EventsGoneError(turn_id, after, first_kept)
+        if sealed:
+            body = connection.execute("SELECT body FROM sealed_log WHERE turn = ?", (number,)).fetchone()[0]
+            start = after + 1 - first_kept
+            return from_lines(unseal(body)[start : start + limit], after + 1)
+        query = (
+            "SELECT body, last_position FROM journal WHERE id >= ? AND turn = ? AND last_position > ?"
+            " ORDER BY id LIMIT ?"
+        )
+        return _events(connection.execute(query, (first_row, number, after, limit)).fetchall(), after)[:limit]
+    finally:
+        connection.execute("COMMIT")
+
+
+def _events(rows: Sequence[tuple[bytes, int]], after: int) -> list[LoggedEvent]:
+    events: list[LoggedEvent] = []
+    for body, last_position in rows:
+        lines = body.split(b"\n")
+        events += from_lines(lines, last_position - len(lines) + 1)
+    # The first row may begin at or before `after`.
+    return events[after + 1 - events[0].position :] if events else []

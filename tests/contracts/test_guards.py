@@ -1,0 +1,98 @@
+"""Proof that each check fails on a store without its guard: a check that cannot fail checks nothing."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import pytest
+from msgspec.structs import replace
+
+from tests.contracts import checks
+from tests.contracts.stores import StoreBackend
+from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import AppendRequest, Refusal, Store
+from turnwire.core.errors import FencedError, PositionError, TurnEndedError
+from turnwire.stores.memory import MemoryStore
+from turnwire.stores.postgres import writer
+from turnwire.stores.postgres.writer import GroupedAppend, PostgresWriter
+from turnwire.stores.rules import LogHead, Watchers
+from turnwire.stores.sqlite.writer import SqliteAppend, SqliteWriter, Work
+
+Check = Callable[[Store], Awaitable[None]]
+GUARDED_BY: dict[type[Refusal], Check] = {
+    FencedError: checks.check_append_with_old_epoch_is_refused,
+    PositionError: checks.check_append_at_a_wrong_position_is_refused,
+    TurnEndedError: checks.check_append_after_the_end_is_refused,
+}
+
+
+def remove_guard(guard: type[Refusal], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove a guard from the stores that decide in this process, and from the SQL of PostgreSQL."""
+    refusal_of = LogHead.refusal
+
+    def unguarded(head: LogHead, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
+        refusal = refusal_of(head, epoch, events)
+        return None if isinstance(refusal, guard) else refusal
+
+    monkeypatch.setattr(LogHead, "refusal", unguarded)
+    guards = {
+        FencedError: (writer.FENCE, "true"),
+        PositionError: (writer.POSITION, "true"),
+        # An ended turn has no head, so keep the head.
+        TurnEndedError: (
+            "DELETE FROM turnwire.head USING i",
+            "UPDATE turnwire.head SET last_position = i.last_position FROM i",
+        ),
+    }
+    for name in ("PLAIN", "CHANGING"):
+        monkeypatch.setattr(writer, name, getattr(writer, name).replace(*guards[guard]))
+
+
+@pytest.mark.parametrize("guard", GUARDED_BY, ids=lambda guard: guard.__name__)
+async def test_store_without_a_guard_fails_its_check(
+    store: Store, monkeypatch: pytest.MonkeyPatch, guard: type[Refusal]
+) -> None:
+    remove_guard(guard, monkeypatch)
+    with pytest.raises(AssertionError, match=f"{guard.__name__} was due"):
+        await GUARDED_BY[guard](store)
+    for other, check in GUARDED_BY.items():
+        if other is not guard:
+            await check(store)
+
+
+def publish_before_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the store publish events just before it commits them."""
+    if isinstance(store, MemoryStore):
+        watchers = Watchers()
+        append, store.watch = store.append, watchers.add
+
+        def hasty_append(request: AppendRequest) -> None:
+            watchers.notify(request.turn_id, request.events)
+            request.settle(len(request.events), None)
+            append(replace(request, settle=lambda count, error: None))
+
+        store.append = hasty_append
+
+    def hasty_submit(writer: SqliteWriter, group: Sequence[Work]) -> None:
+        if all(isinstance(work, SqliteAppend) for work in group):
+            writer._committed(group, None)
+            writer._threads.submit(partial(writer._commit, group))
+        else:
+            submit(writer, group)
+
+    async def hasty_commit(writer: PostgresWriter, group: list[GroupedAppend]) -> None:
+        writer._publish(group)
+        for append in group:
+            append.settle = lambda count, error: None
+        await commit(writer, group)
+
+    submit, commit = SqliteWriter._submit, PostgresWriter._commit
+    monkeypatch.setattr(PostgresWriter, "_commit", hasty_commit)
+    monkeypatch.setattr(SqliteWriter, "_submit", hasty_submit)
+
+
+async def test_store_that_publishes_before_commit_fails_the_check(
+    backend: StoreBackend, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_before_commit(store, monkeypatch)
+    with pytest.raises(AssertionError, match="published too early"):
+        await checks.check_no_event_is_published_before_its_commit(backend, store)

@@ -1,0 +1,120 @@
+"""The SQLite thread wrapper: order, transactions, cancellation, closing."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from turnwire.sqlite_threads import SqliteThreads
+
+BOUND = 10.0
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE IF NOT EXISTS entry (text TEXT)")
+    return connection
+
+
+@pytest.fixture
+async def threads(tmp_path: Path) -> AsyncIterator[SqliteThreads]:
+    threads = SqliteThreads(lambda: connect(tmp_path / "test.db"), name="test")
+    yield threads
+    await threads.close()
+
+
+def insert(connection: sqlite3.Connection, text: str) -> None:
+    connection.execute("INSERT INTO entry VALUES (?)", (text,))
+
+
+def entries(connection: sqlite3.Connection) -> list[str]:
+    return [row[0] for row in connection.execute("SELECT text FROM entry ORDER BY rowid")]
+
+
+async def test_calls_run_in_order_on_one_thread_that_is_not_the_caller(threads: SqliteThreads) -> None:
+    names: list[str] = []
+
+    def note(connection: sqlite3.Connection, text: str) -> None:
+        names.append(threading.current_thread().name)
+        insert(connection, text)
+
+    await asyncio.gather(*(threads.transaction(lambda db, text=text: note(db, text)) for text in "abcde"))
+    assert await threads.run(entries) == list("abcde")
+    assert set(names) == {"test_0"}
+
+
+async def test_open_raises_what_connect_raises(tmp_path: Path) -> None:
+    threads = SqliteThreads(lambda: connect(tmp_path / "missing" / "test.db"), name="test")
+    with pytest.raises(sqlite3.OperationalError):
+        await threads.open()
+    await threads.close()
+
+
+async def test_transaction_that_raises_writes_nothing(threads: SqliteThreads) -> None:
+    def fail(connection: sqlite3.Connection) -> None:
+        insert(connection, "half")
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await threads.transaction(fail)
+    await threads.transaction(lambda connection: insert(connection, "whole"))
+    assert await threads.run(entries) == ["whole"]
+
+
+async def test_cancelled_transaction_is_committed_and_cancelled_read_is_dropped(threads: SqliteThreads) -> None:
+    begun, release = asyncio.Event(), threading.Event()
+    loop, reads = asyncio.get_running_loop(), list[str]()
+
+    def block(connection: sqlite3.Connection) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert release.wait(BOUND)
+
+    blocking = threads.run(block)
+    async with asyncio.timeout(BOUND):
+        await begun.wait()
+    # Both are queued behind the call that blocks the thread when they are cancelled.
+    write = threads.transaction(lambda connection: insert(connection, "kept"))
+    read = threads.run(lambda connection: reads.append("read"))
+    write.cancel()
+    read.cancel()
+    await asyncio.wait([write, read])
+    release.set()
+    await blocking
+    assert await threads.run(entries) == ["kept"]
+    assert reads == []
+
+
+async def test_submitted_call_runs_without_being_awaited(threads: SqliteThreads) -> None:
+    future = threads.submit(lambda connection: insert(connection, "posted"))
+    assert await threads.run(entries) == ["posted"]
+    assert future.done()
+
+
+async def test_several_threads_have_a_connection_each(tmp_path: Path) -> None:
+    threads = SqliteThreads(lambda: connect(tmp_path / "test.db"), name="test", threads=2)
+    meeting = threading.Barrier(2)
+
+    def meet(connection: sqlite3.Connection) -> int:
+        meeting.wait(BOUND)
+        return id(connection)
+
+    first, second = await asyncio.gather(threads.run(meet), threads.run(meet))
+    assert first != second
+    await threads.close()
+
+
+async def test_close_finishes_earlier_calls_and_refuses_later_ones(tmp_path: Path) -> None:
+    threads = SqliteThreads(lambda: connect(tmp_path / "test.db"), name="test")
+    futures = [threads.submit(lambda connection, text=text: insert(connection, text)) for text in "abc"]
+    await threads.close()
+    await threads.close()
+    assert all(future.done() for future in futures)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        await threads.run(entries)
+    with connect(tmp_path / "test.db") as connection:
+        assert entries(connection) == ["a", "b", "c"]
+    connection.close()
