@@ -1,4 +1,4 @@
-"""Draws what the simulation foresees, for docs/research/scale.md: `python -m bench.figures` writes docs/pictures/scale-*.svg.
+"""Draw the pictures of docs/research/scale.md: `python -m bench.figures` writes docs/pictures/scale-*.svg.
 
 The constants are those that were measured for that page. The same ones give the same pictures, byte for byte.
 """
