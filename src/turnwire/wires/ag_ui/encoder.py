@@ -41,7 +41,7 @@ from turnwire.wires.ag_ui.frames import (
     AgentPath,
     Events,
     OpenMessages,
-    PendingApprovals,
+    RunInterrupts,
     RunSequence,
     RunToolCalls,
     SubAgents,
@@ -118,7 +118,7 @@ class RunEncoder:
         self._searches: dict[tuple[AgentPath, str], str] = {}
         self._usage: dict[str | None, Usage] = {}
         self._parent_ids: dict[AgentPath, str] = {}
-        self._approvals = PendingApprovals()
+        self._approvals = RunInterrupts()
         self._error: ErrorEvent | None = None
         self._response: ResponseEvent | None = None
 
@@ -203,7 +203,7 @@ class RunEncoder:
     def _next_run(self) -> Events:
         ended, decided = self._interrupted(), self._approvals.decided
         self._clear()
-        self._approvals, self._usage = PendingApprovals(), {}
+        self._approvals, self._usage = RunInterrupts(), {}
         return ended + self._runs.next(self._agent) + decided
 
     def _end(self, done: DoneEvent, position: int) -> Events:

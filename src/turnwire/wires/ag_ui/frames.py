@@ -301,7 +301,7 @@ def interrupt_id(turn_id: str, position: int) -> str:
     return f"{turn_id}:{position}"
 
 
-class PendingApprovals:
+class RunInterrupts:
     """The approval requests that suspend a run. The run ends when all of them are decided.
 
     `decided` holds the decisions that came before, which the next run begins with.
