@@ -23,7 +23,7 @@ class Call:
 
 @dataclass
 class TurnSummary:
-    """What a client knows of a turn. `outcome` is the turn's, `waiting`, or `running` for an unfinished stream."""
+    """A turn as a client knows it. `outcome` is the turn's, `waiting`, or `running` for an unfinished stream."""
 
     text: str = ""
     reasoning: str = ""

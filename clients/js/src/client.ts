@@ -28,8 +28,8 @@ export class TurnwireClient {
   }
 
   /**
-   * Starts a turn; resolves when the server has accepted it. Retries use one Idempotency-Key, so they never start a second
-   * turn. The signal ends the retries, not the turn.
+   * Starts a turn; resolves when the server has accepted it. Retries use one Idempotency-Key, so they never start a
+   * second turn. The signal ends the retries, not the turn.
    */
   async start({ signal, idempotencyKey = uuid(), ...options }: StartOptions): Promise<TurnHandle> {
     const body = messageBody(options);
@@ -52,8 +52,8 @@ export class TurnwireClient {
   }
 
   /**
-   * Starts a turn in an existing session without reading it, for callers that follow the session. It is retried as a start
-   * is.
+   * Starts a turn in an existing session without reading it, for callers that follow the session. It is retried as a
+   * start is.
    */
   enqueue({ sessionId, idempotencyKey = uuid(), signal, ...options }: EnqueueOptions): Promise<TurnRecord> {
     const headers = { "Idempotency-Key": idempotencyKey };
@@ -82,8 +82,8 @@ export class TurnwireClient {
   }
 
   /**
-   * Follows all turns of a session in one stream, in order, also those that other clients start. The stream ends when you
-   * leave it. `after` is the last `id` that you have.
+   * Follows all turns of a session in one stream, in order, also those that other clients start. The stream ends when
+   * you leave it. `after` is the last `id` that you have.
    */
   followSession(
     sessionId: string,

@@ -28,8 +28,8 @@ export class Documents {
   }
 
   /**
-   * Uploads a document, which only you can read. `onProgress` is called with fractions from 0 to 1 in browsers. There is no
-   * retry, so that a failed upload is reported at once.
+   * Uploads a document, which only you can read. `onProgress` is called with fractions from 0 to 1 in browsers. There
+   * is no retry, so that a failed upload is reported at once.
    */
   upload(
     file: Blob & { name?: string },

@@ -2,7 +2,7 @@
 
 import { ConnectionWatch } from "./connection.js";
 import { TurnwireError } from "./errors.js";
-import { ConnectionGuard, backoff, sleep, RETRY, type RetryOptions } from "./retry.js";
+import { backoff, ConnectionGuard, RETRY, type RetryOptions, sleep } from "./retry.js";
 
 /** A longer Retry-After is thrown to the caller, unless the server is away, which may end sooner. */
 const MAX_RETRY_AFTER = 60_000;
@@ -100,7 +100,10 @@ export class Http {
   }
 
   /** Repeats an action until it succeeds, fails for good, or has no attempts left. */
-  async withRetries<T>(request: { signal?: AbortSignal | undefined; attempts?: number }, once: () => Promise<T>): Promise<T> {
+  async withRetries<T>(
+    request: { signal?: AbortSignal | undefined; attempts?: number },
+    once: () => Promise<T>,
+  ): Promise<T> {
     const owner = {};
     try {
       for (let attempt = 1; ; attempt++) {
@@ -160,7 +163,10 @@ async function textOf(response: Response, guard: ConnectionGuard): Promise<strin
   return text + decoder.decode();
 }
 
-export async function* chunksOf(response: Response, guard: ConnectionGuard): AsyncGenerator<Uint8Array, void, undefined> {
+export async function* chunksOf(
+  response: Response,
+  guard: ConnectionGuard,
+): AsyncGenerator<Uint8Array, void, undefined> {
   const reader = response.body?.getReader();
   for (;;) {
     const { done, value } = (reader && (await guard.receive(reader.read()))) ?? { done: true };

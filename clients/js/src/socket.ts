@@ -13,7 +13,13 @@ import { SocketTurn } from "./socket_turn.js";
 import { backoff } from "./retry.js";
 
 /** The error codes after which a request is sent again: a socket has no HTTP status. */
-const RETRYABLE_CODES = new Set(["shutting_down", "store_failed", "too_many_turns", "too_many_streams", "internal_error"]);
+const RETRYABLE_CODES = new Set([
+  "shutting_down",
+  "store_failed",
+  "too_many_turns",
+  "too_many_streams",
+  "internal_error",
+]);
 
 interface Accepted {
   turn_id: string;
@@ -60,7 +66,7 @@ export class TurnwireSocket {
   constructor(client: TurnwireClient, options: SocketOptions = {}) {
     this.#http = client.http;
     const WebSocketClass = options.WebSocket ?? globalThis.WebSocket;
-    if (typeof WebSocketClass !== "function") throw new TypeError("WebSocket is not available: pass one as the option `WebSocket`");
+    if (typeof WebSocketClass !== "function") throw new TypeError("WebSocket is missing: pass the option `WebSocket`");
     const socket = this;
     this.#connection = new SocketConnection(client.http, WebSocketClass, {
       get isNeeded() {
@@ -164,7 +170,8 @@ export class TurnwireSocket {
   #follow(channel: Channel): void {
     const unfinished = [...channel.readers].filter((reader) => !reader.isComplete);
     if (!unfinished.length) return;
-    const { cursor } = unfinished.reduce((slowest, reader) => (reader.cursor.position < slowest.cursor.position ? reader : slowest));
+    const cursors = unfinished.map((reader) => reader.cursor);
+    const cursor = cursors.reduce((slowest, other) => (other.position < slowest.position ? other : slowest));
     const epoch = cursor.lastId?.split(".")[1];
     const after = epoch ? { after: cursor.position, epoch: Number(epoch) } : { after: cursor.position };
     channel.followId = ++this.#number;
@@ -226,7 +233,8 @@ export class TurnwireSocket {
     const request = typeof id === "number" ? this.#requests.get(id) : undefined;
     if (typeof id === "number" && request) {
       if (retryable && ++request.attempt < this.#http.retry.attempts) {
-        this.#retryLater(request.attempt, () => this.#requests.get(id) === request && this.#connection.send(request.message));
+        const send = (): void => this.#connection.send(request.message);
+        this.#retryLater(request.attempt, () => this.#requests.get(id) === request && send());
       } else {
         this.#requests.delete(id);
         request.fail(failure);

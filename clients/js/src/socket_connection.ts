@@ -69,7 +69,10 @@ export class SocketConnection {
         if (!wasOpen) await this.#checkServer(signal);
         if (!this.#handler.isNeeded) return;
         if (retryMs !== undefined) await sleep(retryMs, signal);
-        else await this.#http.waitBeforeRetry(this, failureOf("the socket is closed"), attempt, this.#http.retry.streamAttempts, signal);
+        else {
+          const closed = failureOf("the socket is closed");
+          await this.#http.waitBeforeRetry(this, closed, attempt, this.#http.retry.streamAttempts, signal);
+        }
       }
     } catch (error) {
       if (!signal.aborted) this.#handler.failed(failureOf(error));

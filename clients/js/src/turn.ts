@@ -46,8 +46,8 @@ export class TurnHandle {
   }
 
   /**
-   * Yields the events from any position up to `done`. A lost connection is opened again, and every event is yielded exactly
-   * once. Throws TurnwireError for a final error, and the signal's reason.
+   * Yields the events from any position up to `done`. A lost connection is opened again, and every event is yielded
+   * exactly once. Throws TurnwireError for a final error, and the signal's reason.
    */
   events(options: FollowOptions = {}): AsyncGenerator<Followed, void, undefined> {
     return abortable(options.signal, (signal) => this.#follow({ ...options, signal }));

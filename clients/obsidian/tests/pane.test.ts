@@ -39,7 +39,7 @@ describe("an answer", () => {
     );
     await pane.says("Searching the vault for “rocket”");
     expect(pane.find(".turnwire-step").classList.contains("is-running")).toBe(true);
-    const [reasoning] = pane.all("details").filter((one) => one.textContent.startsWith("Reasoning"));
+    const [reasoning] = pane.all("details").filter((element) => element.textContent.startsWith("Reasoning"));
     expect([reasoning?.textContent, reasoning?.hasAttribute("open")]).toEqual(["ReasoningWhere might it be?", false]);
     await open(searching);
     await pane.shows("That is ");
@@ -52,7 +52,7 @@ describe("an answer", () => {
     await open(ending);
     await pane.isDone();
     expect(rendered.at(-1)).toBe("It **launches** on Friday.\n\nThat is soon.");
-    expect(pane.all(".turnwire-blocks p").map((one) => one.textContent)).toEqual([
+    expect(pane.all(".turnwire-blocks p").map((element) => element.textContent)).toEqual([
       "It **launches** on Friday.",
       "That is soon.",
     ]);
@@ -81,7 +81,7 @@ describe("an answer", () => {
     const args = { path: "Notes/New.md", content: "- <b>one</b>\n- two" };
     await pane.ask(script(["ask", "create_note", args], ["say", "Done."]));
     await pane.says("Waiting for your decision");
-    const shown = pane.all(".turnwire-argument").map((one) => one.textContent);
+    const shown = pane.all(".turnwire-argument").map((element) => element.textContent);
     expect(shown).toEqual([args.path, args.content]);
     expect(pane.all(".turnwire-argument b")).toEqual([]);
     pane.button("Allow").click();
@@ -131,11 +131,11 @@ describe("an answer", () => {
     await pane.isDone();
     const wait = gate();
     const session_id = obsidian.plugin.settings.sessions[""];
-    const asked = post("/chat", { message: script(["say", "From afar"], ["wait", wait]), agent: "play", session_id });
+    const response = post("/chat", { message: script(["say", "From afar"], ["wait", wait]), agent: "play", session_id });
     await pane.shows("From afar");
     expect(pane.all(".turnwire-turn").length).toBe(2);
     await open(wait);
-    await asked;
+    await response;
     await pane.isDone();
   });
 
@@ -225,11 +225,11 @@ describe("the connection", () => {
   it("sends the key to the server only, and keeps it out of the vault", async () => {
     obsidian = await startObsidian({}, { secret: "turnwire-key" });
     obsidian.app.secretStorage.setSecret("turnwire-key", "twk_sesame");
-    const asked = vi.spyOn(globalThis, "fetch");
+    const fetched = vi.spyOn(globalThis, "fetch");
     pane = await Pane.open(obsidian);
     await pane.ask(script(["say", "Hello"]));
     await pane.isDone();
-    const headers = asked.mock.calls.map(([, init]) => (init?.headers as Record<string, string>)["Authorization"]);
+    const headers = fetched.mock.calls.map(([, init]) => (init?.headers as Record<string, string>)["Authorization"]);
     expect(new Set(headers)).toEqual(new Set(["Bearer twk_sesame"]));
     expect(JSON.stringify(await obsidian.plugin.loadData())).not.toContain("sesame");
   });
@@ -304,7 +304,7 @@ describe("citations", () => {
     const leaf = WorkspaceLeaf.create2__(obsidian.app);
     const opened = vi.spyOn(leaf, "openFile");
     vi.spyOn(obsidian.app.workspace, "getLeaf").mockReturnValue(leaf);
-    expect(pane.all(".turnwire-source").map((one) => one.textContent)).toEqual(["1 Plan"]);
+    expect(pane.all(".turnwire-source").map((element) => element.textContent)).toEqual(["1 Plan"]);
     pane.find(".turnwire-marker").click();
     await until(() => expect(opened).toHaveBeenCalled());
     const [file, state] = opened.mock.calls[0]!;

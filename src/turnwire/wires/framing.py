@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from turnwire.core.codec import ascii_json
+from turnwire.core.codec import SUSPENSION_EVENTS, ascii_json
 from turnwire.core.events import Usage
 
 COMMENT_HEARTBEAT = b": hb\n\n"
@@ -17,6 +17,9 @@ DONE = b"data: [DONE]\n\n"
 
 TOKEN_BODY = b'{"type":"token","content":'
 _CONTENT_START = len(TOKEN_BODY)
+
+SUSPENDED_TYPES = (*SUSPENSION_EVENTS, "approval_response")
+"""The event types of a suspended turn until everything is decided; any other type means that it has continued."""
 
 TURN_FAILED = "The answer could not be completed."
 """The error text of a failed turn whose log has none."""

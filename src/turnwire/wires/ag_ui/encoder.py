@@ -58,12 +58,10 @@ from turnwire.wires.ag_ui.frames import (
     run_usage,
     unanswered,
 )
-from turnwire.wires.framing import answer_json, known
+from turnwire.wires.framing import SUSPENDED_TYPES, answer_json, known
 
 VERSIONS = (0, 1)
 _ID = re.compile(r"[A-Za-z0-9._:@-]{0,160}")
-# A suspended turn logs only these until everything is decided; any other event means that it has continued.
-_SUSPENDED_TYPES = ("tool_call", "approval_request", "approval_response")
 
 
 class AgUi:
@@ -127,7 +125,7 @@ class RunEncoder:
         if content and not self._approvals and (prefix := self._messages.answer_prefix):
             self._sent += 1
             return b"id: %d\ndata: %b%b}\n\n" % (self._sent, prefix, content)
-        events = self._next_run() if self._approvals and logged.type not in _SUSPENDED_TYPES else []
+        events = self._next_run() if self._approvals and logged.type not in SUSPENDED_TYPES else []
         if content:
             events += self._delta((), content, logged.position, is_reasoning=False)
         else:

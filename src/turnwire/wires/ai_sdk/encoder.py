@@ -46,11 +46,9 @@ from turnwire.wires.ai_sdk.frames import (
     outcome_chunks,
     source_chunk,
 )
-from turnwire.wires.framing import answer_json, answer_text, known
+from turnwire.wires.framing import SUSPENDED_TYPES, answer_json, answer_text, known
 
 VERSIONS = (5, 6, 7)
-# A suspended turn logs only these until everything is decided; any other event means that it has continued.
-_SUSPENDED_TYPES = ("tool_call", "approval_request", "approval_response")
 _RESERVED_PARTS = frozenset({"status", "handoff", "search", "review", "citation", "approval", "agent", "agent-delta"})
 """The data parts that an application's own event must not pass for."""
 
@@ -102,7 +100,7 @@ class ChatEncoder:
 
     def frame(self, logged: LoggedEvent) -> bytes:
         resumed = b""
-        if self._undecided and logged.type not in _SUSPENDED_TYPES:
+        if self._undecided and logged.type not in SUSPENDED_TYPES:
             resumed = self._resume()
         if content := answer_json(logged.body):
             return resumed + self._token(logged, content)

@@ -84,9 +84,7 @@ class ChatBody(BaseModel):
     model_config = ConfigDict(title="AiSdkChat", populate_by_name=True)
 
     id: ClientId | None = Field(None, description="The chat, a session; created if it is new.")
-    messages: list[UIMessage] = Field(
-        default=[], description="UI messages; the last one asks or decides."
-    )
+    messages: list[UIMessage] = Field(default=[], description="UI messages; the last one asks or decides.")
     message: UIMessage | None = Field(None, description="The newest message, if it comes alone.")
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
     message_id: str | None = Field(
