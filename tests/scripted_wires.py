@@ -1,8 +1,7 @@
-"""What a scripted model says, and how it looks on the two wires of the OpenAI API.
+"""Answers of a scripted model, as the server-sent events of OpenAI's two APIs.
 
-`chat` and `responses` turn an `Answer` into the server-sent events that the real servers send, one by one.
-Between them stand the gates (`asyncio.Event`) at which the answer waits. `tests/scripted_model.py` has the
-helpers that make answers, and the server that sends them.
+`chat` and `responses` yield the events that the real servers send for an `Answer`, and the gates (`asyncio.Event`) at
+which the answer waits. `tests/scripted_model.py` has the helpers that make answers, and the server.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ _ids = count(1)
 
 @dataclass(frozen=True)
 class Thought:
-    """A piece of reasoning; `field` is what a chat server calls it."""
+    """A piece of reasoning; `field` is its field in a chat chunk."""
 
     text: str
     field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
@@ -26,7 +25,7 @@ class Thought:
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call, its arguments already cut into pieces. One without an id is a server's that sends none."""
+    """A tool call with its arguments cut into pieces. The id is None for a server that sends none."""
 
     tool: str
     arguments: tuple[str, ...]
@@ -39,7 +38,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Calls:
-    """Tool calls of one answer. `whole`: each in one chunk. `woven`: their pieces come in turns."""
+    """Tool calls of one answer. `whole`: each in one chunk. `woven`: their pieces are interleaved."""
 
     calls: tuple[Call, ...]
     whole: bool = False
@@ -48,7 +47,7 @@ class Calls:
 
 Ending = Literal["finished", "length", "content_filter", "unfinished", "cut", "silence", "failed", "error"]
 Piece = str | Thought | Calls | asyncio.Event | bytes
-"""`bytes` are put on the wire as the data of one event, whatever they are."""
+"""`bytes` are sent unchanged as the data of one event."""
 
 
 @dataclass(frozen=True)
@@ -68,24 +67,24 @@ def sse(data: Any, event: str | None = None) -> bytes:
 
 
 def rounds(calls: Calls) -> Iterator[tuple[int, Call, int]]:
-    """The order in which pieces of arguments go out: index of the call, the call, index of the piece."""
-    places = [(index, call, piece) for index, call in enumerate(calls.calls) for piece in range(len(call.arguments))]
-    return iter(sorted(places, key=lambda place: place[2])) if calls.woven else iter(places)
+    """Yield the pieces of arguments in order: index of the call, the call, index of the piece."""
+    steps = [(index, call, piece) for index, call in enumerate(calls.calls) for piece in range(len(call.arguments))]
+    return iter(sorted(steps, key=lambda step: step[2])) if calls.woven else iter(steps)
 
 
 # Chat Completions
 
 
 def chat(answer: Answer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
-    """The events of `POST /v1/chat/completions` with `stream`."""
-    told_usage = bool((request.get("stream_options") or {}).get("include_usage"))
+    """Yield the events of `POST /v1/chat/completions` with `stream`."""
+    include_usage = bool((request.get("stream_options") or {}).get("include_usage"))
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
 
     def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return sse({**frame, "choices": [choice], **({"usage": None} if told_usage else {})})
+        return sse({**frame, "choices": [choice], **({"usage": None} if include_usage else {})})
 
-    called = False
+    has_calls = False
     yield chunk({"role": "assistant", "content": ""})
     for piece in answer.pieces:
         match piece:
@@ -98,14 +97,14 @@ def chat(answer: Answer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Ev
             case Thought(text, name):
                 yield chunk({name: text})
             case Calls():
-                called = True
+                has_calls = True
                 yield from map(chunk, _chat_calls(piece))
     if answer.ending in ("failed", "error"):
         yield sse({"error": answer.error})
-    finish = {"finished": "tool_calls" if called else "stop", "length": "length", "content_filter": "content_filter"}
+    finish = {"finished": "tool_calls" if has_calls else "stop", "length": "length", "content_filter": "content_filter"}
     if answer.ending in finish:
         yield chunk({}, finish[answer.ending])
-        if told_usage and answer.usage is not None:
+        if include_usage and answer.usage is not None:
             yield sse({**frame, "choices": [], "usage": chat_usage(answer.usage)})
     if answer.ending not in ("cut", "silence", "failed", "error"):
         yield sse(b"[DONE]")
@@ -125,31 +124,31 @@ def _chat_calls(calls: Calls) -> Iterator[dict[str, Any]]:
 
 
 def _chat_call(index: int, call: Call, arguments: str) -> dict[str, Any]:
-    named = {"id": call.id} if call.id is not None else {}
-    return {"index": index, **named, "type": "function", "function": {"name": call.tool, "arguments": arguments}}
+    ids = {"id": call.id} if call.id is not None else {}
+    return {"index": index, **ids, "type": "function", "function": {"name": call.tool, "arguments": arguments}}
 
 
 def chat_usage(usage: dict[str, int]) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    details: dict[str, Any] = {
         "prompt_tokens": usage["input"],
         "completion_tokens": usage["output"],
         "total_tokens": usage["input"] + usage["output"],
     }
     if "cached" in usage:
-        told["prompt_tokens_details"] = {"cached_tokens": usage["cached"]}
+        details["prompt_tokens_details"] = {"cached_tokens": usage["cached"]}
     if "reasoning" in usage:
-        told["completion_tokens_details"] = {"reasoning_tokens": usage["reasoning"]}
-    return told
+        details["completion_tokens_details"] = {"reasoning_tokens": usage["reasoning"]}
+    return details
 
 
 # Responses
 
 
 def responses(answer: Answer, request: dict[str, Any]) -> Iterator[bytes | asyncio.Event]:
-    """The events of `POST /v1/responses` with `stream`."""
-    teller = _Responses()
-    yield teller.event("response.created", response=teller.response("in_progress"))
-    yield teller.event("response.in_progress", response=teller.response("in_progress"))
+    """Yield the events of `POST /v1/responses` with `stream`."""
+    writer = _Responses()
+    yield writer.event("response.created", response=writer.response("in_progress"))
+    yield writer.event("response.in_progress", response=writer.response("in_progress"))
     for piece in answer.pieces:
         match piece:
             case asyncio.Event():
@@ -157,34 +156,34 @@ def responses(answer: Answer, request: dict[str, Any]) -> Iterator[bytes | async
             case bytes():
                 yield sse(piece)
             case str():
-                yield from teller.text(piece)
+                yield from writer.text(piece)
             case Thought(text):
-                yield from teller.thought(text)
+                yield from writer.thought(text)
             case Calls():
-                yield from teller.close()
-                yield from teller.calls(piece)
+                yield from writer.close()
+                yield from writer.calls(piece)
     if answer.ending in ("finished", "length", "content_filter"):
-        yield from teller.close()
+        yield from writer.close()
     match answer.ending:
         case "finished":
-            yield teller.event("response.completed", response=teller.response("completed", usage=answer.usage))
+            yield writer.event("response.completed", response=writer.response("completed", usage=answer.usage))
         case "length" | "content_filter":
             reason = "max_output_tokens" if answer.ending == "length" else "content_filter"
-            told = teller.response("incomplete", usage=answer.usage, incomplete_details={"reason": reason})
-            yield teller.event("response.incomplete", response=told)
+            details = writer.response("incomplete", usage=answer.usage, incomplete_details={"reason": reason})
+            yield writer.event("response.incomplete", response=details)
         case "failed":
-            yield teller.event("response.failed", response=teller.response("failed", error=answer.error))
+            yield writer.event("response.failed", response=writer.response("failed", error=answer.error))
         case "error":
-            yield teller.event("error", code=answer.error["code"], message=answer.error["message"], param=None)
+            yield writer.event("error", code=answer.error["code"], message=answer.error["message"], param=None)
         case _:
             pass
 
 
 class _Responses:
-    """Numbers the events, and keeps the one open item that text or thoughts go to."""
+    """The state of one response: the event number, the output, and the open item that grows."""
 
     def __init__(self) -> None:
-        # Of its own, as the real server's: who keeps a conversation by ids would take two answers for one.
+        # Unique, as the real server's: clients that track a conversation by ids would merge two answers.
         self._id = f"resp_{next(_ids)}"
         self._number = 0
         self._output: list[dict[str, Any]] = []
@@ -197,80 +196,82 @@ class _Responses:
     def response(self, status: str, usage: dict[str, int] | None = None, **fields: Any) -> dict[str, Any]:
         plain = {"id": self._id, "object": "response", "created_at": 1, "model": MODEL, "error": None}
         rest = {"incomplete_details": None, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
-        told = responses_usage(usage) if usage is not None else None
-        return {**plain, **rest, "status": status, "output": self._output, "usage": told, **fields}
+        details = responses_usage(usage) if usage is not None else None
+        return {**plain, **rest, "status": status, "output": self._output, "usage": details, **fields}
 
     def text(self, text: str) -> Iterator[bytes]:
         if self._open is None or self._open["type"] != "message":
             yield from self.close()
             item = {"id": f"msg_{len(self._output)}", "type": "message", "role": "assistant", "content": []}
             yield from self._begin(item)
-            yield self._about(item, "response.content_part.added", content_index=0, part=_text_part(""))
+            yield self._item_event(item, "response.content_part.added", content_index=0, part=_text_part(""))
         assert self._open is not None
         self._open["content"] = self._open["content"] or [_text_part("")]
         self._open["content"][0]["text"] += text
-        yield self._about(self._open, "response.output_text.delta", content_index=0, delta=text, logprobs=[])
+        yield self._item_event(self._open, "response.output_text.delta", content_index=0, delta=text, logprobs=[])
 
     def thought(self, text: str) -> Iterator[bytes]:
         if self._open is None or self._open["type"] != "reasoning":
             yield from self.close()
             item = {"id": f"rs_{len(self._output)}", "type": "reasoning", "summary": []}
             yield from self._begin(item)
-            yield self._about(item, "response.reasoning_summary_part.added", summary_index=0, part=_summary_part(""))
+            yield self._item_event(
+                item, "response.reasoning_summary_part.added", summary_index=0, part=_summary_part("")
+            )
         assert self._open is not None
         self._open["summary"] = self._open["summary"] or [_summary_part("")]
         self._open["summary"][0]["text"] += text
-        yield self._about(self._open, "response.reasoning_summary_text.delta", summary_index=0, delta=text)
+        yield self._item_event(self._open, "response.reasoning_summary_text.delta", summary_index=0, delta=text)
 
     def calls(self, calls: Calls) -> Iterator[bytes]:
-        """One after the other, as the real server does; woven, they are all begun before the first one ends."""
+        """Yield the calls one after the other, as the real server does; woven calls all begin before the first ends."""
         for together in [calls.calls] if calls.woven else [(call,) for call in calls.calls]:
             yield from self._calls(Calls(together, calls.whole, calls.woven))
 
     def _calls(self, calls: Calls) -> Iterator[bytes]:
         items: list[dict[str, Any]] = []
         for call in calls.calls:
-            named = {"call_id": call.id} if call.id is not None else {}
-            item = {"id": f"fc_{len(self._output)}", "type": "function_call", "name": call.tool, **named}
+            ids = {"call_id": call.id} if call.id is not None else {}
+            item = {"id": f"fc_{len(self._output)}", "type": "function_call", "name": call.tool, **ids}
             items.append(item)
             self._output.append({**item, "arguments": "", "status": "in_progress"})
-            yield self._about(item, "response.output_item.added", item=self._output[-1])
+            yield self._item_event(item, "response.output_item.added", item=self._output[-1])
         for index, call, piece in () if calls.whole else rounds(calls):
             kind = "response.function_call_arguments.delta"
-            yield self._about(items[index], kind, delta=call.arguments[piece])
+            yield self._item_event(items[index], kind, delta=call.arguments[piece])
         for item, call in zip(items, calls.calls, strict=True):
             done = {**item, "arguments": call.whole, "status": "completed"}
-            yield self._about(item, "response.function_call_arguments.done", arguments=call.whole, name=call.tool)
-            yield self._about(item, "response.output_item.done", item=done)
-            self._output[self._place(item)] = done
+            yield self._item_event(item, "response.function_call_arguments.done", arguments=call.whole, name=call.tool)
+            yield self._item_event(item, "response.output_item.done", item=done)
+            self._output[self._index(item)] = done
 
     def close(self) -> Iterator[bytes]:
-        """Ends the open item as the real server does, with everything said once more."""
+        """End the open item as the real server does, repeating its whole text."""
         item, self._open = self._open, None
         if item is None:
             return
         if item["type"] == "message":
             part = item["content"][0]
-            yield self._about(item, "response.output_text.done", content_index=0, text=part["text"], logprobs=[])
-            yield self._about(item, "response.content_part.done", content_index=0, part=part)
+            yield self._item_event(item, "response.output_text.done", content_index=0, text=part["text"], logprobs=[])
+            yield self._item_event(item, "response.content_part.done", content_index=0, part=part)
         else:
             part = item["summary"][0]
-            yield self._about(item, "response.reasoning_summary_text.done", summary_index=0, text=part["text"])
-            yield self._about(item, "response.reasoning_summary_part.done", summary_index=0, part=part)
+            yield self._item_event(item, "response.reasoning_summary_text.done", summary_index=0, text=part["text"])
+            yield self._item_event(item, "response.reasoning_summary_part.done", summary_index=0, part=part)
         item["status"] = "completed"
-        yield self._about(item, "response.output_item.done", item=item)
+        yield self._item_event(item, "response.output_item.done", item=item)
 
     def _begin(self, item: dict[str, Any]) -> Iterator[bytes]:
         self._open = {**item, "status": "in_progress"}
         self._output.append(self._open)
-        yield self._about(item, "response.output_item.added", item=self._open)
+        yield self._item_event(item, "response.output_item.added", item=self._open)
 
-    def _about(self, item: dict[str, Any], kind: str, /, **fields: Any) -> bytes:
+    def _item_event(self, item: dict[str, Any], kind: str, /, **fields: Any) -> bytes:
         of = {} if "item" in fields else {"item_id": item["id"]}
-        return self.event(kind, output_index=self._place(item), **of, **fields)
+        return self.event(kind, output_index=self._index(item), **of, **fields)
 
-    def _place(self, item: dict[str, Any]) -> int:
-        return next(index for index, one in enumerate(self._output) if one["id"] == item["id"])
+    def _index(self, item: dict[str, Any]) -> int:
+        return next(index for index, item_at in enumerate(self._output) if item_at["id"] == item["id"])
 
 
 def _text_part(text: str) -> dict[str, Any]:
@@ -282,13 +283,13 @@ def _summary_part(text: str) -> dict[str, Any]:
 
 
 def responses_usage(usage: dict[str, int]) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    details: dict[str, Any] = {
         "input_tokens": usage["input"],
         "output_tokens": usage["output"],
         "total_tokens": usage["input"] + usage["output"],
     }
     if "cached" in usage:
-        told["input_tokens_details"] = {"cached_tokens": usage["cached"]}
+        details["input_tokens_details"] = {"cached_tokens": usage["cached"]}
     if "reasoning" in usage:
-        told["output_tokens_details"] = {"reasoning_tokens": usage["reasoning"]}
-    return told
+        details["output_tokens_details"] = {"reasoning_tokens": usage["reasoning"]}
+    return details

@@ -10,7 +10,7 @@ export default defineConfig([
     files: ["src/**/*.ts"],
     languageOptions: { parserOptions: { project: "./tsconfig.json" } },
     rules: {
-      // Names of ours that are not the beginning of a sentence.
+      // Product names keep their capital letters.
       "obsidianmd/ui/sentence-case": ["error", { brands: ["Obsidian", "Turnwire"] }],
     },
   },

@@ -14,7 +14,7 @@ export default defineConfig({
     include: ["tests/**/*.test.ts"],
     setupFiles: ["tests/setup.ts"],
     testTimeout: 60_000,
-    // One process: starting more costs more than it saves.
+    // One process, because starting more takes longer.
     fileParallelism: false,
   },
 });

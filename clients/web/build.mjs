@@ -1,8 +1,8 @@
 /**
- * Builds the page into src/turnwire/server/page, which is committed: nobody needs Node to run the server.
+ * Builds the page into src/turnwire/server/page, which is committed, so that the server needs no Node.
  *
- * The same sources give the same bytes: versions are pinned, nothing of the time or the machine gets in.
- * `--out FOLDER` builds elsewhere, `--sizes` tells what it weighs.
+ * The same sources give the same bytes: versions are pinned, and no time or path gets in.
+ * `--out FOLDER` builds elsewhere, `--sizes` prints the sizes.
  */
 
 import { build } from "esbuild";
@@ -18,7 +18,7 @@ const out = values.out ?? join(here, "../../src/turnwire/server/page");
 
 await rm(out, { recursive: true, force: true });
 await mkdir(join(out, "assets"), { recursive: true });
-// Two bundles that share nothing: together they weigh more, but each page is lighter than with a shared chunk.
+// Two separate bundles: each page loads less than with a shared chunk.
 await build({
   absWorkingDir: here,
   entryPoints: { app: "src/app.tsx", turn: "src/turn.tsx" },
@@ -71,7 +71,7 @@ if (values.sizes) {
   }
 }
 
-/** Of the packages that are bundled. DOMPurify may be had under Apache-2.0, whose text is Turnwire's own LICENSE. */
+/** Returns the licences of the bundled packages. DOMPurify is used under Apache-2.0, the text of Turnwire's LICENSE. */
 async function licences() {
   const read = async (name, file) =>
     `${name}\n\n${(await readFile(join(here, "node_modules", name, file), "utf8")).trim()}\n`;

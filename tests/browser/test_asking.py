@@ -196,7 +196,7 @@ async def test_a_message_is_answered_again_and_asked_otherwise(browser: Browser,
         part.say("Third.")
         part.end()
         await expect(page.answer).to_have_text("Third.")
-        await page.page.get_by_role("button", name="Version before").click()
+        await page.page.get_by_role("button", name="Previous version").click()
         await expect(page.answer).to_have_text("Second, better.")
         # All of it is there again after a reload, on the newest branch.
         await page.page.reload()

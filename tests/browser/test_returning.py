@@ -78,11 +78,11 @@ async def test_a_server_that_is_killed_and_started_again_is_come_back_to(browser
         await page.ask("100000")
         await expect(page.answer).to_contain_text("30 ")
         await server.kill()
-        await expect(page.part("connection")).to_contain_text("away")
+        await expect(page.part("connection")).to_contain_text("unreachable")
         seen = (await page.answer.inner_text()).split()
         port = str(server.port)
         async with served(data, "--port", port, agents=["slow"], lease="2"):
-            await expect(page.part("connection")).not_to_contain_text("away")
+            await expect(page.part("connection")).not_to_contain_text("unreachable")
             await page.ended("interrupted")
             await expect(page.part("failure")).to_be_visible()
             # Nothing that was shown was taken back, nothing came twice.

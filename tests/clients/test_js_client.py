@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.clients.conftest import Script
 from tests.clients.scenes import RICH, play
-from tests.contracts.any_log import DENSE, log_of, logs
+from tests.contracts.log_strategies import DENSE, log_of, logs
 from tests.node_packages import node_with
 from tests.process.running import served
 from tests.server.conftest import Serve

@@ -1,4 +1,4 @@
-"""What every agent adapter tells, every wire carries: whole turns of each SDK, read back as a client does."""
+"""Whole turns of every agent adapter, read back from the wires as a client does."""
 
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ __all__ = ["case", "model_server"]
 
 
 async def rich_turn(case: AgentCase, model_server: ScriptedModel, folder: Path, *, whole: bool) -> list[LoggedEvent]:
-    """Thoughts, text, tools side by side, a person who says yes and no, cost, and an answer that may break off."""
+    """Run a turn with reasoning, text, parallel tools, approvals, usage and an answer that may be truncated."""
     post = Post("our tools", folder)
     last = says(thinks("Hm."), "All ", "done – é 🍵.") if whole else truncates("Half an")
-    wanted = ("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE)
-    model_server.plan(calls(*wanted, text="Let me\nsee. "), last)
+    requests = ("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE)
+    model_server.plan(calls(*requests, text="Let me\nsee. "), last)
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start("Write to both")
         await asked(desk, turn, times=2)
@@ -34,49 +34,49 @@ async def rich_turn(case: AgentCase, model_server: ScriptedModel, folder: Path, 
         return await whole_log(desk.store, turn.id)
 
 
-def sent(wire: Wire, log: list[LoggedEvent]) -> bytes:
+def encode(wire: Wire, log: list[LoggedEvent]) -> bytes:
     encoder = wire.encoder()
     return wire.opening + b"".join(map(encoder.frame, log))
 
 
-async def test_every_event_of_a_turn_is_read_back_from_sse_chat(
+async def test_turn_of_every_sdk_is_read_back_from_sse_chat(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     log = await rich_turn(case, model_server, tmp_path, whole=True)
-    frames = parse(sent(SseChat(), log))
+    frames = parse(encode(SseChat(), log))
     assert [decode_event(frame.data.encode()) for frame in frames] == [logged.event for logged in log]
     assert [frame.id for frame in frames] == [f"{logged.position}.{logged.epoch}" for logged in log]
 
 
-async def test_the_text_the_tools_and_the_outcome_are_read_back_from_three_phase_text(
+async def test_turn_of_every_sdk_is_read_back_from_three_phase_text(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     log = await rich_turn(case, model_server, tmp_path, whole=True)
-    lines, answer, trailer = phases(sent(ThreePhaseText(), log))
+    lines, answer, trailer = phases(encode(ThreePhaseText(), log))
     events = [logged.event for logged in log]
     assert answer == text(events)
     assert answer.endswith("All done – é 🍵.")
-    # A line that comes after the answer has begun stands in the trailer.
-    told = _tools([*lines, *trailer["events"]])
-    assert told["tool_call"] == [(event.call_id, event.tool, event.args) for event in only(events, ToolCallEvent)]
-    assert told["tool_result"] == [
+    # Events after the start of the answer are in the trailer.
+    by_type = _tools([*lines, *trailer["events"]])
+    assert by_type["tool_call"] == [(event.call_id, event.tool, event.args) for event in only(events, ToolCallEvent)]
+    assert by_type["tool_result"] == [
         (event.call_id, event.success, event.result) for event in only(events, ToolResultEvent)
     ]
-    assert told["approval_request"] == [("call_1", BOB), ("call_3", EVE)]
-    assert sorted(told["approval_response"]) == [("call_1", True), ("call_3", False)]
+    assert by_type["approval_request"] == [("call_1", BOB), ("call_3", EVE)]
+    assert sorted(by_type["approval_response"]) == [("call_1", True), ("call_3", False)]
     assert sorted(trailer["tools_used"]) == ["send", "weather"]
     assert (trailer["outcome"], "error" in trailer) == ("completed", False)
     assert trailer["usage"]["input_tokens"] == 22
 
 
-async def test_a_turn_that_failed_is_read_back_as_failed(
+async def test_failed_turn_of_every_sdk_is_read_back_as_failed(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     log = await rich_turn(case, model_server, tmp_path, whole=False)
-    events = [decode_event(frame.data.encode()) for frame in parse(sent(SseChat(), log))]
+    events = [decode_event(frame.data.encode()) for frame in parse(encode(SseChat(), log))]
     assert [event.code for event in only(events, ErrorEvent)] == ["truncated"]
     assert [event.outcome for event in only(events, DoneEvent)] == ["failed"]
-    _, answer, trailer = phases(sent(ThreePhaseText(), log))
+    _, answer, trailer = phases(encode(ThreePhaseText(), log))
     assert "Half an" in answer
     assert (trailer["outcome"], trailer["error"]["code"]) == ("failed", "truncated")
 

@@ -1,9 +1,12 @@
-"""What every wire promises: it is a function of the log, and of nothing else."""
+"""The wire contract: an encoder is a pure function of the log."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+import turnwire.wires
 from tests.contracts.wires import WIRES
 from tests.core.samples import FULL
 from tests.wires.sse import parse
@@ -25,7 +28,7 @@ def wire(request: pytest.FixtureRequest) -> Wire:
 
 
 def log_for(wire: Wire) -> list[LoggedEvent]:
-    """A wire that keeps state is given a log in which nothing is void."""
+    """Return the log for a wire; a wire that keeps state gets one without void events."""
     return SETTLED if wire.keeps_state else LOG
 
 
@@ -34,31 +37,31 @@ def stream(wire: Wire, log: list[LoggedEvent]) -> bytes:
     return b"".join(encoder.frame(logged) for logged in log)
 
 
-def test_a_wire_has_the_name_it_is_known_by() -> None:
+def test_wire_name_is_its_key_in_the_table() -> None:
     assert {name: wire.name for name, wire in WIRES.items()} == {name: name for name in WIRES}
 
 
-def test_the_same_log_gives_the_same_bytes(wire: Wire) -> None:
+def test_same_log_gives_same_bytes(wire: Wire) -> None:
     log = log_for(wire)
-    again = [LoggedEvent(logged.position, logged.epoch, logged.at, logged.body) for logged in log]
-    assert stream(wire, log) == stream(wire, again) == stream(wire, log)
+    copy = [LoggedEvent(logged.position, logged.epoch, logged.at, logged.body) for logged in log]
+    assert stream(wire, log) == stream(wire, copy) == stream(wire, log)
 
 
-def test_a_wire_does_not_look_at_the_clock(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wire_does_not_read_the_clock(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     before = stream(wire, log_for(wire))
     for clock in ("time", "time_ns", "monotonic", "perf_counter"):
-        monkeypatch.setattr(f"time.{clock}", lambda: pytest.fail("a wire looked at the clock"))
+        monkeypatch.setattr(f"time.{clock}", lambda: pytest.fail("a wire read the clock"))
     assert stream(wire, log_for(wire)) == before
 
 
-def test_a_wire_says_whether_a_frame_depends_on_those_before(wire: Wire) -> None:
+def test_keeps_state_tells_if_frames_depend_on_earlier_ones(wire: Wire) -> None:
     log = log_for(wire)
     alone = [wire.encoder().frame(logged) for logged in log]
     encoder = wire.encoder()
     assert (alone != [encoder.frame(logged) for logged in log]) is wire.keeps_state
 
 
-def test_a_restart_is_told_or_the_encoder_refuses_to_go_on(wire: Wire) -> None:
+def test_restart_is_encoded_or_refused(wire: Wire) -> None:
     if wire.keeps_state:
         with pytest.raises(RestartedError):
             stream(wire, LOG)
@@ -66,54 +69,66 @@ def test_a_restart_is_told_or_the_encoder_refuses_to_go_on(wire: Wire) -> None:
         assert all(map(wire.encoder().frame, LOG))
 
 
-def test_a_heartbeat_is_taken_before_the_first_frame(wire: Wire) -> None:
+def test_heartbeat_is_allowed_before_the_first_frame(wire: Wire) -> None:
     assert wire.heartbeat
     assert wire.encoder().takes_heartbeat
 
 
-def test_a_wire_says_what_it_speaks(wire: Wire) -> None:
+def test_media_type_is_ascii(wire: Wire) -> None:
     assert "/" in wire.media_type
     assert wire.media_type.isascii()
 
 
-def test_two_streams_of_one_wire_do_not_know_each_other(wire: Wire) -> None:
+def test_encoders_of_one_wire_are_independent(wire: Wire) -> None:
     first, second = wire.encoder(), wire.encoder()
     log = log_for(wire)
     mixed = [(first.frame(logged), second.frame(logged)) for logged in log]
-    assert b"".join(one for one, _ in mixed) == b"".join(two for _, two in mixed) == stream(wire, log)
+    assert (
+        b"".join(first_frame for first_frame, _ in mixed)
+        == b"".join(second_frame for _, second_frame in mixed)
+        == stream(wire, log)
+    )
 
 
-def test_a_control_is_said_or_the_connection_is_broken(wire: Wire) -> None:
+def test_control_is_encoded_or_none(wire: Wire) -> None:
     for control in CONTROLS:
-        said = wire.control(control)
-        assert said is None or len(said) > 0
-        assert said == wire.control(control)
+        body = wire.control(control)
+        assert body is None or len(body) > 0
+        assert body == wire.control(control)
+
+
+def test_encoders_import_no_server_code() -> None:
+    folder = Path(turnwire.wires.__path__[0])
+    modules = [folder / "framing.py", *folder.glob("*/*encoder.py"), *folder.glob("*/frames.py")]
+    assert len(modules) > len(WIRES)
+    for module in modules:
+        assert not re.search(r"turnwire\.(app|assembly|server)\b", module.read_text()), module
 
 
 STATELESS = [name for name, wire in WIRES.items() if not wire.keeps_state]
 
 
 @pytest.mark.parametrize("name", [name for name in STATELESS if name not in SOCKET_WIRES])
-def test_what_is_read_back_from_an_event_stream_is_the_log(name: str) -> None:
+def test_stateless_event_stream_is_read_back_as_the_log(name: str) -> None:
     wire = WIRES[name]
     frames = parse(wire.opening + stream(wire, LOG) + wire.heartbeat)
     assert [frame.id for frame in frames] == [f"{logged.position}.{logged.epoch}" for logged in LOG]
     assert [decode_event(frame.data.encode()) for frame in frames] == FULL
     for control in CONTROLS:
-        (told,) = parse(wire.control(control) or b"")
-        assert told.id is None
-        assert json.loads(told.data)["type"] == type(control).__name__.lower()
+        (frame,) = parse(wire.control(control) or b"")
+        assert frame.id is None
+        assert json.loads(frame.data)["type"] == type(control).__name__.lower()
 
 
 @pytest.mark.parametrize("name", SOCKET_WIRES)
-def test_what_is_read_back_from_a_socket_is_the_log(name: str) -> None:
+def test_socket_messages_are_read_back_as_the_log(name: str) -> None:
     wire = WIRES[name]
     messages = [json.loads(line) for line in stream(wire, LOG).splitlines()]
-    assert [(told["turn_id"], told["position"], told["epoch"]) for told in messages] == [
+    assert [(frame["turn_id"], frame["position"], frame["epoch"]) for frame in messages] == [
         ("t1", logged.position, logged.epoch) for logged in LOG
     ]
-    assert [decode_event(json.dumps(told["event"]).encode()) for told in messages] == FULL
+    assert [decode_event(json.dumps(frame["event"]).encode()) for frame in messages] == FULL
     for control in CONTROLS:
-        told = json.loads(wire.control(control) or b"")
-        assert "position" not in told
-        assert told["type"] == type(control).__name__.lower()
+        frame = json.loads(wire.control(control) or b"")
+        assert "position" not in frame
+        assert frame["type"] == type(control).__name__.lower()

@@ -1,4 +1,4 @@
-"""Whatever the log, and whatever stands in it: what a client reads from a wire is what the log holds."""
+"""The read-back contract: what a client reads from any wire is what the log holds, for any log."""
 
 import json
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.contracts.any_log import DENSE, answers, ending, log_of, logs, restarted_logs
-from tests.contracts.told import Told, fold, whole_frames
+from tests.contracts.log_strategies import DENSE, answers, ending, log_of, logs, restarted_logs
+from tests.contracts.turn_summary import TurnSummary, fold, whole_frames
 from tests.contracts.turns import append, claimed, whole_log
 from tests.contracts.wire_readers import READERS, Reader
 from tests.contracts.wires import WIRES
@@ -28,7 +28,7 @@ HAS_CURSOR = [name for name, reader in READERS.items() if reader.cursor]
 
 
 def encode(wire: Wire, log: Sequence[LoggedEvent]) -> bytes:
-    """What a reader has when the log has come so far: one that waits is told so."""
+    """Return the bytes that a reader has at the end of this log, with the pause if the turn waits."""
     restarts = [(logged.position, logged.event) for logged in log if isinstance(logged.event, RestartEvent)]
     void = tuple(range(event.from_position + 1, position + 1) for position, event in restarts)
     encoder = settled_encoder(wire, void if wire.keeps_state else ())
@@ -37,20 +37,20 @@ def encode(wire: Wire, log: Sequence[LoggedEvent]) -> bytes:
 
 
 def streams(name: str, log: Sequence[LoggedEvent]) -> list[bytes]:
-    """All that a client reads of a turn, response by response."""
+    """Return all streams that a client reads of a turn: one per response."""
     if name != OpenAIResponses.name:
         return [encode(WIRES[name], log)]
-    told: list[bytes] = []
-    while body := encode(OpenAIResponses(segment=len(told) + 1), log):
-        told.append(body)
-    return told
+    bodies: list[bytes] = []
+    while body := encode(OpenAIResponses(segment=len(bodies) + 1), log):
+        bodies.append(body)
+    return bodies
 
 
-def held(log: Sequence[LoggedEvent]) -> Told:
+def expected_summary(log: Sequence[LoggedEvent]) -> TurnSummary:
     return fold(json.loads(logged.body) for logged in log)
 
 
-def test_every_wire_that_is_offered_is_read_back() -> None:
+def test_every_offered_wire_has_a_reader() -> None:
     assert {*OFFERED, *SOCKET_WIRES} == set(READERS) == set(WIRES)
 
 
@@ -58,28 +58,26 @@ def test_every_wire_that_is_offered_is_read_back() -> None:
 @EXAMPLES
 @given(log=logs | restarted_logs())
 @example(log=log_of(DENSE))
-def test_what_is_read_is_what_the_log_holds(name: str, log: list[LoggedEvent]) -> None:
+def test_any_log_is_read_back(name: str, log: list[LoggedEvent]) -> None:
     reader, bodies = READERS[name], streams(name, log)
-    told = reader.read(bodies)
+    summary = reader.read(bodies)
     if name == OpenAIResponses.name:
-        check_annotations(told, held(log), bodies)
-    assert reader.sayable(told) == reader.sayable(held(log))
+        check_annotations(summary, expected_summary(log), bodies)
+    assert reader.reduce(summary) == reader.reduce(expected_summary(log))
 
 
-def check_annotations(told: Told, expected: Told, bodies: list[bytes]) -> None:
-    """A source needs a text to stand by; where every response has one, all are told, once each."""
-    wanted = {(None, None if url else document, url or None) for _, document, url in expected.citations}
-    assert set(told.citations) <= wanted
-    if told.outcome != "running" and all(b"response.output_text.delta" in body for body in bodies):
-        assert set(told.citations) == wanted
+def check_annotations(summary: TurnSummary, expected: TurnSummary, bodies: list[bytes]) -> None:
+    """Check that citations are annotations, all of them if every response has text to annotate."""
+    sources = {(None, None if url else document, url or None) for _, document, url in expected.citations}
+    assert set(summary.citations) <= sources
+    if summary.outcome != "running" and all(b"response.output_text.delta" in body for body in bodies):
+        assert set(summary.citations) == sources
 
 
 @pytest.mark.parametrize("name", READERS)
 @EXAMPLES
 @given(log=logs, peeks=st.sets(st.integers(0, 20)))
-def test_neither_batches_nor_looking_at_the_pause_change_a_byte(
-    name: str, log: list[LoggedEvent], peeks: set[int]
-) -> None:
+def test_calls_of_pause_change_no_byte(name: str, log: list[LoggedEvent], peeks: set[int]) -> None:
     encoder, body = WIRES[name].encoder(), b""
     for number, logged in enumerate(log):
         if number in peeks:
@@ -92,7 +90,7 @@ def test_neither_batches_nor_looking_at_the_pause_change_a_byte(
 @EXAMPLES
 @given(log=logs)
 @example(log=log_of(DENSE))
-def test_what_one_who_waits_was_told_is_what_the_stream_goes_on_with(name: str, log: list[LoggedEvent]) -> None:
+def test_stream_continues_with_the_bytes_of_the_pause(name: str, log: list[LoggedEvent]) -> None:
     encoder, whole, body = WIRES[name].encoder(), encode(WIRES[name], log), b""
     for number, logged in enumerate(log):
         body += encoder.frame(logged)
@@ -106,7 +104,7 @@ def test_what_one_who_waits_was_told_is_what_the_stream_goes_on_with(name: str, 
 @EXAMPLES
 @given(log=logs)
 @example(log=log_of(DENSE))
-def test_no_text_makes_a_border_where_there_is_none(name: str, log: list[LoggedEvent]) -> None:
+def test_hostile_text_adds_no_frame(name: str, log: list[LoggedEvent]) -> None:
     wire, has_ended = WIRES[name], log[-1].is_last
     for body in streams(name, log):
         if READERS[name].is_sse:
@@ -128,58 +126,56 @@ def test_no_text_makes_a_border_where_there_is_none(name: str, log: list[LoggedE
 @pytest.mark.parametrize("name", HAS_NO_CURSOR)
 @EXAMPLES
 @given(log=logs, data=st.data())
-def test_a_stream_that_was_cut_is_seen_to_be_where_there_is_no_going_on(
-    name: str, log: list[LoggedEvent], data: st.DataObject
-) -> None:
+def test_cut_stream_without_cursor_reads_as_unfinished(name: str, log: list[LoggedEvent], data: st.DataObject) -> None:
     body = encode(WIRES[name], log)
     cut = data.draw(st.integers(0, len(body) - 1))
     outcome = READERS[name].read([body[:cut]]).outcome
-    # A turn that has waited had an end then, and a client asks for what came of it.
+    # A turn that has waited ended a segment there, and a client asks for the next one.
     assert outcome == "running" or (outcome == "waiting" and any(logged.type == "approval_request" for logged in log))
     assert READERS[name].read([encode(WIRES[name], log)]) == READERS[name].read([body])
 
 
-# Going on
+# Resuming
 
 
 async def stored(answer: tuple[list[Event], Outcome | None]) -> tuple[MemoryStore, str]:
-    told, outcome = answer
+    yielded, outcome = answer
     store = MemoryStore()
     record = await claimed(store)
-    events = [*told, *ending(told, outcome, record.session_id, record.id)]
+    events = [*yielded, *ending(yielded, outcome, record.session_id, record.id)]
     if events:
         await append(store, record.id, 1, 3, *events, end=outcome is not None)
     return store, record.id
 
 
-async def go_on(store: MemoryStore, turn_id: str, wire: Wire, reader: Reader, had: bytes) -> bytes:
-    """What a client has in the end that lost its connection when it had these bytes."""
+async def resume(store: MemoryStore, turn_id: str, wire: Wire, reader: Reader, received: bytes) -> bytes:
+    """Return all that a client has after it lost its connection with these bytes and resumed."""
     if reader.cursor == "byte":
-        place = await place_of(store, turn_id, wire, len(had))
+        point = await place_of(store, turn_id, wire, len(received))
     elif reader.cursor == "frame":
-        had = whole_frames(had)
-        place = await place_of_frame(store, turn_id, wire, had.count(b"\n\n"))
+        received = whole_frames(received)
+        point = await place_of_frame(store, turn_id, wire, received.count(b"\n\n"))
     else:
         if reader.is_sse:
-            had = whole_frames(had)
-            seen = [int((frame.id or "").partition(".")[0]) for frame in parse(had)]
+            received = whole_frames(received)
+            seen = [int((frame.id or "").partition(".")[0]) for frame in parse(received)]
         else:
-            had = had[: had.rfind(b"\n") + 1]
-            seen = [json.loads(line)["position"] for line in had.splitlines()]
-        return had + b"".join(map(wire.encoder().frame, await whole_log(store, turn_id, max(seen, default=0))))
-    encoder = await encoder_at(store, turn_id, wire, place.position, await void_of(store, turn_id))
-    rest = b"".join(map(encoder.frame, await store.read(turn_id, place.position, 1_000)))
-    return had + place.rest + rest
+            received = received[: received.rfind(b"\n") + 1]
+            seen = [json.loads(line)["position"] for line in received.splitlines()]
+        return received + b"".join(map(wire.encoder().frame, await whole_log(store, turn_id, max(seen, default=0))))
+    encoder = await encoder_at(store, turn_id, wire, point.position, await void_of(store, turn_id))
+    rest = b"".join(map(encoder.frame, await store.read(turn_id, point.position, 1_000)))
+    return received + point.rest + rest
 
 
 @pytest.mark.parametrize("name", HAS_CURSOR)
 @EXAMPLES
 @given(answer=answers(), data=st.data())
-async def test_going_on_after_a_cut_at_any_byte_gives_the_same_whole(
+async def test_resume_after_a_cut_at_any_byte_gives_the_same_stream(
     name: str, answer: tuple[list[Event], Outcome | None], data: st.DataObject
 ) -> None:
     store, turn_id = await stored(answer)
     wire = WIRES[name]
     whole = b"".join(map(wire.encoder().frame, await whole_log(store, turn_id)))
     cut = data.draw(st.integers(0, len(whole)))
-    assert await go_on(store, turn_id, wire, READERS[name], whole[:cut]) == whole
+    assert await resume(store, turn_id, wire, READERS[name], whole[:cut]) == whole

@@ -1,30 +1,30 @@
-"""What a client makes of each wire's bytes, by the protocol alone, and what each wire cannot say."""
+"""A reader for each wire, written from its protocol alone, and the limits of what the wire can carry."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tests.contracts.openai_readers import read_openai_chat, read_openai_responses
-from tests.contracts.told import Call, Told, fold, give_up, whole_frames
+from tests.contracts.turn_summary import Call, TurnSummary, fold, reopen_waiting_calls, whole_frames
 from tests.wires.ag_ui_rules import Rules, frames_of
 from tests.wires.sse import parse
 from tests.wires.ui_message import UIMessage
 
-# The log itself
+# sse_chat and websocket
 
 
-def read_sse_chat(bodies: Sequence[bytes]) -> Told:
+def read_sse_chat(bodies: Sequence[bytes]) -> TurnSummary:
     return fold(json.loads(frame.data) for frame in parse(whole_frames(bodies[0])))
 
 
-def read_websocket(bodies: Sequence[bytes]) -> Told:
+def read_websocket(bodies: Sequence[bytes]) -> TurnSummary:
     return fold(json.loads(line)["event"] for line in bodies[0].split(b"\n")[:-1])
 
 
-# Text
+# three_phase_text
 
 
-def read_three_phase_text(bodies: Sequence[bytes]) -> Told:
+def read_three_phase_text(bodies: Sequence[bytes]) -> TurnSummary:
     lines, _, rest = bodies[0].partition(b"\x1d")
     answer, _, trailer = rest.partition(b"\x1e")
     events = [json.loads(line) for line in lines.split(b"\n")[:-1] if line]
@@ -35,25 +35,25 @@ def read_three_phase_text(bodies: Sequence[bytes]) -> Told:
         return replace(fold(events), text=text, outcome="running")
     if "error" in end:
         text = text.removesuffix(end["error"]["message"])[:-2]
-    told = fold([*events, *end["events"]])
-    give_up(told)
+    summary = fold([*events, *end["events"]])
+    reopen_waiting_calls(summary)
     cited = [(span["index"], span["document_id"], None) for span in end["spans"]]
-    return replace(told, text=text, citations=cited, outcome=end["outcome"])
+    return replace(summary, text=text, citations=cited, outcome=end["outcome"])
 
 
 # AI SDK
 
 
-def read_ai_sdk(bodies: Sequence[bytes]) -> Told:
+def read_ai_sdk(bodies: Sequence[bytes]) -> TurnSummary:
     message = UIMessage(6).read(whole_frames(bodies[0]))
     waits = message.is_done and message.finish_reason == "tool-calls"
     outcome = "waiting" if waits else message.metadata["outcome"] if message.is_done else "running"
     if message.is_done:
-        # What every client sees must agree with what only ours look at.
+        # The fields that every client reads must agree with our own metadata.
         assert message.aborted is (outcome == "cancelled")
         assert (message.error is not None) is (outcome in ("failed", "interrupted"))
         assert (message.finish_reason == "stop") is (outcome == "completed")
-    told = Told(message.text, "".join(part["text"] for part in message.of("reasoning")), outcome=outcome)
+    summary = TurnSummary(message.text, "".join(part["text"] for part in message.of("reasoning")), outcome=outcome)
     for part in message.of("tool"):
         call = Call(part["tool"], part.get("input"))
         match part["state"]:
@@ -67,28 +67,28 @@ def read_ai_sdk(bodies: Sequence[bytes]) -> Told:
                 call.state = "waiting"
             case _:
                 pass
-        told.calls.append(call)
+        summary.calls.append(call)
     cited = [part["data"] for part in message.of("data-citation")]
-    told.citations = [(one["index"], one["document_id"], one.get("url")) for one in cited]
-    return told
+    summary.citations = [(item["index"], item["document_id"], item.get("url")) for item in cited]
+    return summary
 
 
 # AG-UI
 
 
-def read_ag_ui(bodies: Sequence[bytes]) -> Told:
-    told, calls, rules = Told(), dict[str, Call](), Rules()
+def read_ag_ui(bodies: Sequence[bytes]) -> TurnSummary:
+    summary, calls, rules = TurnSummary(), dict[str, Call](), Rules()
     for _, event in frames_of(whole_frames(bodies[0])):
         rules.take(event)
-        own = "subagentRunId" not in event
+        is_own = "subagentRunId" not in event
         match event["type"]:
-            case "TEXT_MESSAGE_CONTENT" if own:
-                told.text += event["delta"]
-            case "REASONING_MESSAGE_CONTENT" if own:
-                told.reasoning += event["delta"]
+            case "TEXT_MESSAGE_CONTENT" if is_own:
+                summary.text += event["delta"]
+            case "REASONING_MESSAGE_CONTENT" if is_own:
+                summary.reasoning += event["delta"]
             case "TOOL_CALL_START":
                 calls[event["toolCallId"]] = Call(event["toolCallName"], "")
-                told.calls.append(calls[event["toolCallId"]])
+                summary.calls.append(calls[event["toolCallId"]])
             case "TOOL_CALL_ARGS":
                 calls[event["toolCallId"]].args += event["delta"]
             case "TOOL_CALL_END":
@@ -98,77 +98,74 @@ def read_ag_ui(bodies: Sequence[bytes]) -> Told:
                 calls[event["toolCallId"]].end(not failed, event["content"])
             case "CUSTOM" if event["name"] == "turnwire.citation":
                 cited = event["value"]
-                told.citations.append((cited["index"], cited["document_id"], cited.get("url")))
+                summary.citations.append((cited["index"], cited["document_id"], cited.get("url")))
             case "RUN_STARTED":
-                told.outcome = "running"
-                give_up(told)
+                summary.outcome = "running"
+                reopen_waiting_calls(summary)
             case "RUN_ERROR":
-                told.outcome = "failed"
+                summary.outcome = "failed"
             case "RUN_FINISHED":
-                ended = event["outcome"]["type"]
-                told.outcome = {"success": "completed", "interrupt": "waiting"}.get(ended) or ended
-                for one in event["outcome"].get("interrupts", ()):
-                    calls[one["toolCallId"]].state = "waiting"
+                outcome = event["outcome"]["type"]
+                summary.outcome = {"success": "completed", "interrupt": "waiting"}.get(outcome) or outcome
+                for item in event["outcome"].get("interrupts", ()):
+                    calls[item["toolCallId"]].state = "waiting"
             case _:
                 pass
-    return told
+    return summary
 
 
-# What each wire cannot say
+# Limits of the wires
 
 
-def _all(told: Told) -> Told:
-    return told
+def _unchanged(summary: TurnSummary) -> TurnSummary:
+    return summary
 
 
-def _in_text(told: Told) -> Told:
-    """The trailer has the sources without addresses; of a failed turn it has all that were found, cited or not.
+def _reduce_for_text(summary: TurnSummary) -> TurnSummary:
+    """Drop URLs, and the citations of a failed turn, whose trailer has all evidence, cited or not.
 
-    What happens once the answer has begun is told in the trailer too, so not before the turn has ended.
+    Events after the start of the answer are in the trailer, so they are missing until the turn has ended.
     """
-    has_ended = told.outcome not in ("running", "waiting")
-    has_sources = has_ended and told.outcome not in ("failed", "interrupted")
+    has_ended = summary.outcome not in ("running", "waiting")
+    has_sources = has_ended and summary.outcome not in ("failed", "interrupted")
     return replace(
-        told,
-        outcome=told.outcome if has_ended else "running",
-        citations=[(*cited[:2], None) for cited in told.citations] if has_sources else [],
-        calls=told.calls if has_ended else [],
-        reasoning=told.reasoning if has_ended else "",
+        summary,
+        outcome=summary.outcome if has_ended else "running",
+        citations=[(*cited[:2], None) for cited in summary.citations] if has_sources else [],
+        calls=summary.calls if has_ended else [],
+        reasoning=summary.reasoning if has_ended else "",
     )
 
 
-def _without_interrupted(told: Told) -> Told:
-    """There is one word for all that went wrong."""
-    return replace(told, outcome="failed" if told.outcome == "interrupted" else told.outcome)
+def _without_interrupted(summary: TurnSummary) -> TurnSummary:
+    """Merge `interrupted` into `failed`, because the protocol has one outcome for both."""
+    return replace(summary, outcome="failed" if summary.outcome == "interrupted" else summary.outcome)
 
 
-def _in_chat(told: Told) -> Told:
-    """There is no place for tools, but for those that a person must decide about, nor for what has no address.
-
-    One page that was cited twice may be told once.
-    """
-    pages = dict.fromkeys((None, None, url) for _, _, url in told.citations if url)
+def _reduce_for_chat(summary: TurnSummary) -> TurnSummary:
+    """Drop finished tool calls, citations without a URL, and repeated citations of one page."""
+    pages = dict.fromkeys((None, None, url) for _, _, url in summary.citations if url)
     return replace(
-        _without_interrupted(told),
+        _without_interrupted(summary),
         citations=list(pages),
-        calls=[call for call in told.calls if call.state == "waiting"],
+        calls=[call for call in summary.calls if call.state == "waiting"],
     )
 
 
-def _in_responses(told: Told) -> Told:
-    """A source is an address or a document, told with the text of its response; where there is no text, it is not."""
-    return replace(_without_interrupted(told), citations=[])
+def _reduce_for_responses(summary: TurnSummary) -> TurnSummary:
+    """Drop citations, which need a text in the same response; `check_annotations` checks them."""
+    return replace(_without_interrupted(summary), citations=[])
 
 
 @dataclass(frozen=True)
 class Reader:
-    """`sayable` leaves of a log what the wire can say, and says what it cannot; `cursor` is what a client goes on by.
+    """A wire's reader. `reduce` drops what the wire cannot carry; `cursor` is what a client resumes by.
 
-    Without a cursor it must be plain that a stream is not whole.
+    On a wire without a cursor, a client must be able to see that a stream is incomplete.
     """
 
-    read: Callable[[Sequence[bytes]], Told]
-    sayable: Callable[[Told], Told] = _all
+    read: Callable[[Sequence[bytes]], TurnSummary]
+    reduce: Callable[[TurnSummary], TurnSummary] = _unchanged
     cursor: str | None = None
     is_sse: bool = True
 
@@ -176,9 +173,9 @@ class Reader:
 READERS: Mapping[str, Reader] = {
     "ag_ui": Reader(read_ag_ui, _without_interrupted, "frame"),
     "ai_sdk": Reader(read_ai_sdk),
-    "openai_chat": Reader(read_openai_chat, _in_chat),
-    "openai_responses": Reader(read_openai_responses, _in_responses, "frame"),
+    "openai_chat": Reader(read_openai_chat, _reduce_for_chat),
+    "openai_responses": Reader(read_openai_responses, _reduce_for_responses, "frame"),
     "sse_chat": Reader(read_sse_chat, cursor="position"),
-    "three_phase_text": Reader(read_three_phase_text, _in_text, "byte", is_sse=False),
+    "three_phase_text": Reader(read_three_phase_text, _reduce_for_text, "byte", is_sse=False),
     "websocket": Reader(read_websocket, cursor="position", is_sse=False),
 }

@@ -1,4 +1,4 @@
-"""Every wire there is."""
+"""The wires that the contract suites run over."""
 
 from turnwire.core.contracts import Wire
 from turnwire.wires.ag_ui.encoder import AgUi

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.contracts.any_log import logs
+from tests.contracts.log_strategies import logs
 from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.events import (
     ApprovalRequestEvent,

@@ -1,7 +1,7 @@
-"""What a client of AG-UI makes of a stream: its frames, the order it insists on, and the messages it shows.
+"""A checker for AG-UI streams: the frames and the order of their events.
 
-The rules are those of the official client's verifier, and stricter where a stream of ours can be: after RUN_ERROR
-nothing is open either, and every tool call of a run that has ended has a result or is asked about.
+The rules are those of the official client's verifier, and two stricter ones: nothing is open after RUN_ERROR, and every
+tool call of an ended run has a result or an interrupt.
 """
 
 import json
@@ -57,14 +57,14 @@ _CLOSES = {
 
 
 def frames_of(body: bytes) -> list[tuple[int, dict[str, Any]]]:
-    """Every frame has an id, one line of data, and nothing else; there is no byte between them."""
+    """Return the events with their ids. Fail at any byte that is not part of a frame with an id and one data line."""
     assert _FRAME.sub(b"", body) == b""
     return [(int(number), json.loads(data)) for number, data in _FRAME.findall(body)]
 
 
 @dataclass
 class Rules:
-    """Is given one event after the other, and fails at the first that breaks a rule."""
+    """The state of a stream. It takes one event after the other and fails at the first that breaks a rule."""
 
     state: str = "unstarted"
     open: dict[tuple[str, str], str | None] = field(default_factory=dict[tuple[str, str], Any])
@@ -76,7 +76,7 @@ class Rules:
 
     def take(self, event: dict[str, Any]) -> None:
         kind = event["type"]
-        assert kind in REQUIRED, f"nobody knows {kind}"
+        assert kind in REQUIRED, f"unknown event {kind}"
         assert all(name in event for name in REQUIRED[kind]), event
         assert all(value is not None for value in event.values()), event
         if kind == "RUN_STARTED":
@@ -86,38 +86,38 @@ class Rules:
         assert self.state == "running", f"{kind} while the run is {self.state}"
         tag = event.get("subagentRunId")
         if kind not in ("SUBAGENT_STARTED", "SUBAGENT_FINISHED"):
-            assert tag is None or ("subagent", tag) in self.open, "of a sub-agent that is not at work"
+            assert tag is None or ("subagent", tag) in self.open, "sub-agent is not running"
         if kind in _OPENS:
             self._open(kind, event, tag)
         elif kind in _CONTINUES:
-            self._same(_CONTINUES[kind], event, tag)
+            self._open_key(_CONTINUES[kind], event, tag)
             assert event["delta"] != ""
         elif kind in _CLOSES:
-            del self.open[self._same(_CLOSES[kind], event, tag)]
+            del self.open[self._open_key(_CLOSES[kind], event, tag)]
         else:
             self._other(kind, event)
 
     def _open(self, kind: str, event: dict[str, Any], tag: str | None) -> None:
-        what, name = _OPENS[kind]
-        key = what, event[name]
+        item, name = _OPENS[kind]
+        key = item, event[name]
         assert key not in self.open
-        if what in ("text", "span", "call"):
-            assert event[name] not in self.ids, "an id that was used before"
+        if item in ("text", "span", "call"):
+            assert event[name] not in self.ids, "id was used before"
             self.ids.add(event[name])
-        if what == "call":
+        if item == "call":
             self.calls[event[name]] = False
-        if what == "subagent":
-            assert event[name] not in self.subagents, "begun twice in one run"
+        if item == "subagent":
+            assert event[name] not in self.subagents, "sub-agent started twice in one run"
             parent = event.get("parentSubagentRunId")
             assert parent is None or parent in self.subagents
             self.subagents.add(event[name])
         self.open[key] = tag
 
-    def _same(self, what: str, event: dict[str, Any], tag: str | None) -> tuple[str, str]:
-        name = {"call": "toolCallId", "subagent": "subagentRunId"}.get(what, "messageId")
-        key = what, event[name]
-        assert key in self.open, f"{event['type']} of what is not open"
-        assert self.open[key] == tag, "of another agent than its start"
+    def _open_key(self, item: str, event: dict[str, Any], tag: str | None) -> tuple[str, str]:
+        name = {"call": "toolCallId", "subagent": "subagentRunId"}.get(item, "messageId")
+        key = item, event[name]
+        assert key in self.open, f"{event['type']} of an item that is not open"
+        assert self.open[key] == tag, "item was started by another agent"
         return key
 
     def _other(self, kind: str, event: dict[str, Any]) -> None:
@@ -152,11 +152,11 @@ class Rules:
         assert outcome["type"] in ("success", "cancelled", "interrupt")
         unanswered = {call for call, answered in self.calls.items() if not answered}
         if outcome["type"] == "interrupt":
-            asked = outcome["interrupts"]
-            assert asked
-            assert len({one["id"] for one in asked}) == len(asked)
-            assert all(value is not None for one in asked for value in one.values())
-            assert {one["toolCallId"] for one in asked} <= unanswered
+            interrupts = outcome["interrupts"]
+            assert interrupts
+            assert len({interrupt["id"] for interrupt in interrupts}) == len(interrupts)
+            assert all(value is not None for interrupt in interrupts for value in interrupt.values())
+            assert {interrupt["toolCallId"] for interrupt in interrupts} <= unanswered
         else:
             assert not unanswered
         assert all(value is not None for usage in event.get("usage", []) for value in usage.values())
@@ -164,7 +164,7 @@ class Rules:
 
 
 def check(body: bytes) -> list[dict[str, Any]]:
-    """The events of a whole stream, which must keep the rules."""
+    """Return the events of a whole stream, after checking them."""
     frames = frames_of(body)
     assert [number for number, _ in frames] == list(range(1, len(frames) + 1)), "ids are not 1, 2, 3 …"
     rules = Rules()

@@ -1,4 +1,4 @@
-"""Two readers of server-sent events: one by the book, one that splits lines as careless clients do."""
+"""Two parsers of server-sent events: one by the specification, one that splits lines as careless clients do."""
 
 import re
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ class Frame:
 
 
 def parse(body: bytes) -> list[Frame]:
-    """What a browser makes of it: lines end with CR LF, LF or CR, and nothing else."""
+    """Parse as a browser does: lines end with CR LF, LF or CR only."""
     return _frames(re.split("\r\n|\n|\r", body.decode("utf-8-sig")))
 
 
 def parse_carelessly(body: bytes) -> list[Frame]:
-    """`str.splitlines` also breaks at U+2028, U+0085, 0x1e and others, as some clients do."""
+    """Parse with `str.splitlines`, which also breaks at U+2028, U+0085, 0x1e and others, as some clients do."""
     return _frames(body.decode().splitlines())
 
 

@@ -1,4 +1,4 @@
-"""`ag_ui`, frame by frame: what a client is told, and the order that it insists on."""
+"""`ag_ui`: the events of the stream, and the order that its clients require."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ def stream(*events: Event, wire: AgUi = WIRE) -> bytes:
     return b"".join(map(wire.encoder().frame, logged(events)))
 
 
-def told(*events: Event, wire: AgUi = WIRE) -> list[dict[str, Any]]:
+def events_of(*events: Event, wire: AgUi = WIRE) -> list[dict[str, Any]]:
     return check(stream(*events, wire=wire))
 
 
@@ -68,10 +68,10 @@ def custom(events: list[dict[str, Any]], name: str) -> list[Any]:
     return [event["value"] for event in only(events, "CUSTOM") if event["name"] == name]
 
 
-# What is told
+# Events
 
 
-def test_a_whole_turn_byte_by_byte() -> None:
+def test_whole_turn_has_these_bytes() -> None:
     body = stream(
         ToolCallEvent("c1", "find", {"q": "é"}),
         ToolResultEvent("c1", "find", True, {"n": 1}),
@@ -103,13 +103,13 @@ def test_a_whole_turn_byte_by_byte() -> None:
     )
 
 
-def test_without_names_of_the_client_a_run_goes_by_ours() -> None:
-    (begun,) = only(told(done()), "RUN_STARTED")
-    assert (begun["threadId"], begun["runId"]) == ("s1", "t1")
+def test_run_without_client_ids_uses_turn_and_session_id() -> None:
+    (started,) = only(events_of(done()), "RUN_STARTED")
+    assert (started["threadId"], started["runId"]) == ("s1", "t1")
 
 
-def test_thinking_is_a_span_with_a_message_in_it() -> None:
-    events = told(ReasoningEvent("hm"), ReasoningEvent("m"), TokenEvent("a"), done())
+def test_reasoning_is_a_span_with_one_message() -> None:
+    events = events_of(ReasoningEvent("hm"), ReasoningEvent("m"), TokenEvent("a"), done())
     assert kinds(events)[2:9] == [
         "REASONING_START",
         "REASONING_MESSAGE_START",
@@ -122,8 +122,8 @@ def test_thinking_is_a_span_with_a_message_in_it() -> None:
     assert events[3] == {"type": "REASONING_MESSAGE_START", "messageId": "t1:reasoning-3", "role": "reasoning"}
 
 
-def test_calls_after_a_text_are_of_its_message_and_what_follows_their_results_is_another() -> None:
-    events = told(
+def test_calls_after_text_belong_to_its_message_until_their_results() -> None:
+    events = events_of(
         TokenEvent("Let me look."),
         ToolCallEvent("c1", "find", {}),
         ToolCallEvent("c2", "find", {}),
@@ -141,8 +141,8 @@ def test_calls_after_a_text_are_of_its_message_and_what_follows_their_results_is
     assert [event["messageId"] for event in only(events, "TEXT_MESSAGE_START")] == ["t1:text-3", "t1:text-12"]
 
 
-def test_a_call_is_told_with_progress_and_a_failure_is_an_error_in_its_result() -> None:
-    events = told(
+def test_tool_progress_is_custom_and_failure_is_an_error_result() -> None:
+    events = events_of(
         ToolCallEvent("c1", "find", {}),
         ToolProgressEvent("c1", "half", 0.5, {"n": None}),
         ToolResultEvent("c1", "find", False, "no such page"),
@@ -158,17 +158,17 @@ def test_a_call_is_told_with_progress_and_a_failure_is_an_error_in_its_result() 
     assert [event["toolCallName"] for event in only(events, "TOOL_CALL_START")] == ["find", "unannounced"]
 
 
-def test_an_id_that_is_used_again_is_another_call() -> None:
+def test_reused_call_id_becomes_another_call() -> None:
     call, result = ToolCallEvent("c", "find", {}), ToolResultEvent("c", "find", True, "x")
-    events = told(call, result, call, result, ToolCallEvent("c-5", "find", {}), done())
-    begun = [event["toolCallId"] for event in only(events, "TOOL_CALL_START")]
-    assert begun == ["t1:c", "t1:c-5", "t1:c-5-7"]
-    assert [event["toolCallId"] for event in only(events, "TOOL_CALL_RESULT")][:2] == begun[:2]
+    events = events_of(call, result, call, result, ToolCallEvent("c-5", "find", {}), done())
+    started = [event["toolCallId"] for event in only(events, "TOOL_CALL_START")]
+    assert started == ["t1:c", "t1:c-5", "t1:c-5-7"]
+    assert [event["toolCallId"] for event in only(events, "TOOL_CALL_RESULT")][:2] == started[:2]
 
 
-def test_searches_are_activities_that_change_and_reviews_are_told_once() -> None:
+def test_searches_update_their_activity_and_reviews_do_not() -> None:
     hit = Hit(1, "d1", title="Tides")
-    events = told(
+    events = events_of(
         SearchEvent("r1", "started", "web", "tides"),
         SearchEvent("r1", "finished", "web", "tides", hits=(hit,), ms=2.5),
         ReviewEvent("v1", 1, "rejected", missing=("noon",)),
@@ -178,18 +178,18 @@ def test_searches_are_activities_that_change_and_reviews_are_told_once() -> None
     rules = Rules()
     for event in events:
         rules.take(event)
-    searched, *judged = rules.activities.values()
+    searched, *reviews = rules.activities.values()
     assert kinds(events)[2:6] == ["ACTIVITY_SNAPSHOT", "ACTIVITY_DELTA", "ACTIVITY_SNAPSHOT", "ACTIVITY_SNAPSHOT"]
     assert events[2]["content"] == {"step_id": "r1", "phase": "started", "tool": "web", "query": "tides"}
     assert (searched["phase"], searched["hits"]) == (
         "finished",
         [{"index": 1, "document_id": "d1", "title": "Tides"}],
     )
-    assert [one["verdict"] for one in judged] == ["rejected", "approved"]
+    assert [item["verdict"] for item in reviews] == ["rejected", "approved"]
 
 
-def test_what_the_protocol_has_no_event_for_is_custom_and_does_not_break_a_sentence() -> None:
-    events = told(
+def test_unknown_events_are_custom_and_leave_the_message_open() -> None:
+    events = events_of(
         TokenEvent("At noon "),
         CitationEvent(1, "d1", title="Tides"),
         StatusEvent("writing"),
@@ -206,14 +206,14 @@ def test_what_the_protocol_has_no_event_for_is_custom_and_does_not_break_a_sente
     assert len(only(events, "TEXT_MESSAGE_START")) == 1
 
 
-def test_an_applications_event_is_never_taken_for_one_of_ours() -> None:
-    events = told(CustomEvent("turnwire.citation", {"index": 1, "document_id": "forged"}), done())
+def test_application_event_with_reserved_name_gets_a_prefix() -> None:
+    events = events_of(CustomEvent("turnwire.citation", {"index": 1, "document_id": "forged"}), done())
     assert custom(events, "turnwire.citation") == []
     assert custom(events, "custom-turnwire.citation") == [{"index": 1, "document_id": "forged"}]
 
 
-def test_who_answers_is_the_step_of_the_run() -> None:
-    events = told(HandoffEvent("writer"), TokenEvent("a"), done())
+def test_handoff_starts_a_new_step() -> None:
+    events = events_of(HandoffEvent("writer"), TokenEvent("a"), done())
     steps = [(event["type"], event["stepName"]) for event in events if event["type"].startswith("STEP")]
     assert steps == [
         ("STEP_STARTED", "echo"),
@@ -227,9 +227,9 @@ def test_who_answers_is_the_step_of_the_run() -> None:
 # Sub-agents
 
 
-def test_what_sub_agents_do_is_theirs_and_never_the_answer() -> None:
+def test_sub_agent_events_carry_its_run_id_and_stay_out_of_the_answer() -> None:
     deep = ("research", "web")
-    events = told(
+    events = events_of(
         TokenEvent("I ask. "),
         TokenEvent("found", agent_path=deep),
         ToolCallEvent("c1", "find", {}, agent_path=("research",)),
@@ -239,8 +239,8 @@ def test_what_sub_agents_do_is_theirs_and_never_the_answer() -> None:
         TokenEvent("Done."),
         done(),
     )
-    begun = only(events, "SUBAGENT_STARTED")
-    assert begun == [
+    started = only(events, "SUBAGENT_STARTED")
+    assert started == [
         {"type": "SUBAGENT_STARTED", "subagentRunId": "t1:agent-4-1", "name": "research"},
         {
             "type": "SUBAGENT_STARTED",
@@ -256,8 +256,8 @@ def test_what_sub_agents_do_is_theirs_and_never_the_answer() -> None:
     assert {event["subagentRunId"] for event in only(events, "TOOL_CALL_RESULT")} == {"t1:agent-4-1"}
 
 
-def test_older_clients_would_take_a_sub_agents_words_for_the_answer_so_they_are_custom() -> None:
-    events = told(
+def test_sub_agent_text_is_custom_for_clients_before_1_0() -> None:
+    events = events_of(
         TokenEvent("inner", agent_path=("web",)),
         ReasoningEvent("hm", agent_path=("web",)),
         ToolCallEvent("c1", "find", {}, agent_path=("web",)),
@@ -273,7 +273,7 @@ def test_older_clients_would_take_a_sub_agents_words_for_the_answer_so_they_are_
     assert text_of(events) == "outer"
     assert not any("subagentRunId" in event or event["type"].startswith("SUBAGENT") for event in events)
     assert "protocolVersion" not in events[0]
-    # An outcome that they do not know would be an error of theirs; what it was is in the result.
+    # These clients raise an error at an unknown outcome, so only the result has it.
     assert "outcome" not in events[-1]
     assert events[-1]["result"] == {"outcome": "cancelled", "reason": "requested"}
 
@@ -283,11 +283,11 @@ def text_of(events: list[dict[str, Any]], agent: str | None = None) -> str:
     return "".join(event["delta"] for event in pieces if event.get("subagentRunId") == agent)
 
 
-# How a run ends
+# Ends of a run
 
 
-def test_a_failure_is_an_error_and_nothing_comes_after_it() -> None:
-    events = told(
+def test_failed_turn_ends_with_run_error() -> None:
+    events = events_of(
         TokenEvent("so f"),
         ToolCallEvent("c1", "find", {}),
         TokenEvent("x", agent_path=("web",)),
@@ -305,20 +305,22 @@ def test_a_failure_is_an_error_and_nothing_comes_after_it() -> None:
     assert json.loads(unanswered["content"]) == {"error": "The turn ended before this tool did."}
 
 
-def test_a_failure_without_words_still_says_something() -> None:
-    assert told(done("interrupted", "worker_lost"))[-1] == {
+def test_failure_without_error_event_has_a_default_message() -> None:
+    assert events_of(done("interrupted", "worker_lost"))[-1] == {
         "type": "RUN_ERROR",
         "message": "The answer could not be completed.",
         "code": "worker_lost",
     }
 
 
-def test_an_error_on_the_way_is_no_failure() -> None:
-    assert told(ErrorEvent("no model", "model_failed"), TokenEvent("a"), done())[-1]["outcome"] == {"type": "success"}
+def test_error_event_in_completed_turn_is_success() -> None:
+    assert events_of(ErrorEvent("no model", "model_failed"), TokenEvent("a"), done())[-1]["outcome"] == {
+        "type": "success"
+    }
 
 
-def test_a_cancelled_run_is_finished_as_cancelled() -> None:
-    events = told(TokenEvent("so f"), UsageEvent("m1", 3), UsageEvent("m2", 4, 2), done("cancelled", "requested"))
+def test_cancelled_turn_finishes_as_cancelled() -> None:
+    events = events_of(TokenEvent("so f"), UsageEvent("m1", 3), UsageEvent("m2", 4, 2), done("cancelled", "requested"))
     assert events[-1]["outcome"] == {"type": "cancelled"}
     assert events[-1]["result"] == {"outcome": "cancelled", "reason": "requested"}
     assert [usage["model"] for usage in events[-1]["usage"]] == ["m1", "m2"]
@@ -335,7 +337,7 @@ ASKING = [
 ]
 
 
-def test_a_turn_that_waits_ends_its_run_with_interrupts_and_goes_on_in_another() -> None:
+def test_waiting_turn_ends_its_run_with_interrupts_and_continues_in_another() -> None:
     wire = AgUi("thread", ("r1", "r2"))
     encoder = wire.encoder()
     before = b"".join(map(encoder.frame, logged([UsageEvent("m", 1), *ASKING])))
@@ -391,9 +393,9 @@ def test_a_turn_that_waits_ends_its_run_with_interrupts_and_goes_on_in_another()
     assert "usage" not in later[-1]
 
 
-def test_a_run_that_the_client_has_no_name_for_is_called_after_the_first() -> None:
+def test_later_run_without_client_id_is_named_after_the_first() -> None:
     rest = [ApprovalResponseEvent("c1", True), ToolResultEvent("c1", "pay", True), *ASKING[1:3]]
-    events = told(*ASKING[:3], *rest, done("cancelled"), wire=AgUi(run_ids=("r1",)))
+    events = events_of(*ASKING[:3], *rest, done("cancelled"), wire=AgUi(run_ids=("r1",)))
     assert [event["runId"] for event in only(events, "RUN_STARTED")] == ["r1", "r1:2", "r1:3"]
     assert [event["outcome"]["type"] for event in only(events, "RUN_FINISHED")] == [
         "interrupt",
@@ -402,7 +404,7 @@ def test_a_run_that_the_client_has_no_name_for_is_called_after_the_first() -> No
     ]
 
 
-def test_a_turn_that_does_not_wait_has_no_pause() -> None:
+def test_pause_of_running_turn_is_empty() -> None:
     encoder = WIRE.encoder()
     for entry in logged(ASKING[:2]):
         encoder.frame(entry)
@@ -412,29 +414,29 @@ def test_a_turn_that_does_not_wait_has_no_pause() -> None:
 # Framing
 
 
-def test_a_restart_cannot_be_told() -> None:
+def test_restart_is_refused() -> None:
     with pytest.raises(RestartedError):
         stream(TokenEvent("a"), RestartEvent(2, "worker_lost"))
 
 
-def test_there_are_no_words_for_what_is_no_event() -> None:
-    assert [WIRE.control(one) for one in (Gap(1, 2, TurnState()), Reset(), Reconnect(5))] == [None, None, None]
+def test_controls_are_not_encoded() -> None:
+    assert [WIRE.control(item) for item in (Gap(1, 2, TurnState()), Reset(), Reconnect(5))] == [None, None, None]
 
 
 @pytest.mark.parametrize(
     "query", [{"version": "2"}, {"version": "-1"}, {"run_id": "a\nb"}, {"thread_id": "é"}, {"run_id": "x" * 161}]
 )
-def test_an_option_that_is_none_is_refused(query: dict[str, str]) -> None:
+def test_invalid_option_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"version|run_id"):
         AgUi.of_query(query)
 
 
-def test_options_are_in_the_key() -> None:
+def test_key_contains_the_options() -> None:
     queries = [{}, {"version": "0"}, {"run_id": "r"}, {"thread_id": "r"}, {"run_id": "r", "thread_id": "r"}]
     assert len({AgUi.of_query(query).key for query in queries}) == len(queries)
 
 
-# Every log there can be
+# Any log
 
 paths = st.sampled_from([(), ("a",), ("a", "b"), ("b",)])
 ids = st.sampled_from(["c1", "c2", "c1-5"])
@@ -463,57 +465,55 @@ wires = st.sampled_from([WIRE, OLD])
 
 
 @given(st.lists(events, max_size=25), outcomes, wires)
-def test_every_log_keeps_the_order_that_clients_insist_on(log: list[Event], outcome: Outcome, wire: AgUi) -> None:
+def test_any_log_keeps_the_protocol_rules(log: list[Event], outcome: Outcome, wire: AgUi) -> None:
     entries = logged([*log, done(outcome)])
     body = b"".join(map(wire.encoder().frame, entries))
-    said = check(body)
+    read = check(body)
     assert [frame.data for frame in parse(body)] == [frame.data for frame in parse_carelessly(body)]
-    # The answer, its tools, its sources and its outcome are all there.
+    # The answer, its tools, sources and outcome are all there.
     kept = [entry.event for entry in entries]
-    assert text_of(said) == "".join(e.content for e in kept if isinstance(e, TokenEvent) and not e.agent_path)
-    assert [one["document_id"] for one in custom(said, "turnwire.citation")] == [
+    assert text_of(read) == "".join(e.content for e in kept if isinstance(e, TokenEvent) and not e.agent_path)
+    assert [item["document_id"] for item in custom(read, "turnwire.citation")] == [
         e.document_id for e in kept if isinstance(e, CitationEvent)
     ]
-    results = [event for event in only(said, "TOOL_CALL_RESULT") if ":result-" in event["messageId"]]
+    results = [event for event in only(read, "TOOL_CALL_RESULT") if ":result-" in event["messageId"]]
     assert len(results) == sum(isinstance(e, ToolResultEvent) for e in kept)
     last = {"completed": "success", "cancelled": "cancelled" if wire is WIRE else None}
     if outcome in ("failed", "interrupted"):
-        assert said[-1]["type"] == "RUN_ERROR"
+        assert read[-1]["type"] == "RUN_ERROR"
     else:
-        assert said[-1].get("outcome", {}).get("type") == last[outcome]
+        assert read[-1].get("outcome", {}).get("type") == last[outcome]
 
 
 @given(st.lists(events, max_size=25), outcomes, wires)
-def test_wherever_a_turn_waits_its_pause_ends_the_run_and_is_repeated(
-    log: list[Event], outcome: Outcome, wire: AgUi
-) -> None:
-    encoder, said, paused = wire.encoder(), b"", b""
+def test_pause_ends_the_run_and_begins_the_next_frame(log: list[Event], outcome: Outcome, wire: AgUi) -> None:
+    encoder, read, paused = wire.encoder(), b"", b""
     for entry in logged([*log, done(outcome)]):
         frame = encoder.frame(entry)
         if paused and isinstance(entry.event, ApprovalResponseEvent) and not frame:
             assert encoder.pause() == paused  # There is more to decide.
         elif paused and not isinstance(entry.event, ToolCallEvent | ApprovalRequestEvent):
             assert frame.startswith(paused)
-        said, paused = said + frame, encoder.pause()
+        read, paused = read + frame, encoder.pause()
         if isinstance(entry.event, ApprovalRequestEvent):
-            assert check(said + paused)[-1]["outcome"]["type"] == "interrupt"
+            assert check(read + paused)[-1]["outcome"]["type"] == "interrupt"
     assert not paused
 
 
 @given(st.lists(events, max_size=10), outcomes)
-def test_a_frame_depends_on_the_events_before_it_alone(log: list[Event], outcome: Outcome) -> None:
+def test_frames_depend_only_on_earlier_events(log: list[Event], outcome: Outcome) -> None:
     entries = logged([*log, done(outcome)])
     again = [LoggedEvent(entry.position, entry.epoch, entry.at, entry.body) for entry in entries]
     once, twice = WIRE.encoder(), WIRE.encoder()
     assert [once.frame(entry) for entry in entries] == [twice.frame(entry) for entry in again]
 
 
-def test_one_of_every_kind_keeps_the_order() -> None:
+def test_log_with_every_event_type_keeps_the_rules() -> None:
     log = [event for event in FULL[2:-1] if not isinstance(event, RestartEvent)]
-    assert {event["type"] for event in told(*log, done())} >= {"RUN_STARTED", "ACTIVITY_SNAPSHOT", "RUN_FINISHED"}
+    assert {event["type"] for event in events_of(*log, done())} >= {"RUN_STARTED", "ACTIVITY_SNAPSHOT", "RUN_FINISHED"}
 
 
-def test_the_rules_are_not_asleep() -> None:
+def test_rules_notice_every_missing_event() -> None:
     whole = frames_of(stream(ReasoningEvent("hm"), *ASKING, ApprovalResponseEvent("c1", True), TokenEvent("a"), done()))
     for left_out in range(len(whole)):
         kind = whole[left_out][1]["type"]
@@ -521,9 +521,9 @@ def test_the_rules_are_not_asleep() -> None:
             continue
         rules = Rules()
         try:
-            for place, (_, event) in enumerate(whole):
-                if place != left_out:
+            for index, (_, event) in enumerate(whole):
+                if index != left_out:
                     rules.take(event)
         except (AssertionError, KeyError):
             continue
-        assert place == left_out, f"{kind} was not missed"
+        assert index == left_out, f"{kind} is missing and no rule noticed"

@@ -1,4 +1,4 @@
-"""`ai_sdk`, chunk by chunk."""
+"""`ai_sdk`: the chunks of the stream."""
 
 import json
 from typing import Any
@@ -48,8 +48,8 @@ def stream(*events: Event, version: int = 6) -> bytes:
     return b"".join(frames(logged(events), version))
 
 
-def said(*events: Event, version: int = 6) -> list[dict[str, Any]]:
-    """The chunks of these events alone."""
+def chunks_of(*events: Event, version: int = 6) -> list[dict[str, Any]]:
+    """Return the chunks of these events alone."""
     body = b"".join(frames(logged(events), version)[2:])
     return [json.loads(frame.data) for frame in parse(body) if frame.data != "[DONE]"]
 
@@ -65,7 +65,7 @@ def done(outcome: Outcome = "completed", reason: str | None = None) -> DoneEvent
 # A whole stream
 
 
-def test_a_whole_stream_is_a_message_of_steps_and_ends_with_a_mark() -> None:
+def test_whole_stream_has_steps_and_an_end_mark() -> None:
     body = frames(
         logged(
             [
@@ -114,13 +114,13 @@ def test_heartbeat_and_opening_are_comments() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_version_is_told_nothing_that_it_does_not_know(version: int) -> None:
+def test_every_version_gets_only_chunks_that_it_knows(version: int) -> None:
     events = [event for event in FULL[2:] if not isinstance(event, RestartEvent)]
     read = message(*events, version=version)
     assert (read.id, read.text, read.is_done) == ("t1", "a", True)
 
 
-def test_there_are_three_versions() -> None:
+def test_versions_other_than_5_6_7_are_refused() -> None:
     assert [AiSdk.of_query({"sdk_version": str(version)}).sdk_version for version in VERSIONS] == [5, 6, 7]
     assert (AiSdk.of_query({}).sdk_version, AiSdk.of_query({}, 7).sdk_version) == (6, 7)
     assert len({AiSdk(version).key for version in VERSIONS}) == 3
@@ -129,35 +129,35 @@ def test_there_are_three_versions() -> None:
             AiSdk.of_query({"sdk_version": wrong})
 
 
-def test_a_restart_cannot_be_taken_back() -> None:
+def test_restart_is_refused() -> None:
     with pytest.raises(RestartedError):
         stream(TokenEvent("a"), RestartEvent(2, "worker_lost"))
 
 
-# How a turn ends
+# Ends of a turn
 
 
 @pytest.mark.parametrize("outcome", ["failed", "interrupted"])
-def test_a_failure_is_never_a_clean_end(outcome: Outcome) -> None:
+def test_failed_turn_ends_with_an_error(outcome: Outcome) -> None:
     read = message(TokenEvent("half"), ErrorEvent("it broke", "boom"), done(outcome))
     assert (read.error, read.text, read.metadata["outcome"]) == ("it broke", "half", outcome)
-    types = [chunk["type"] for chunk in said(done(outcome))]
+    types = [chunk["type"] for chunk in chunks_of(done(outcome))]
     assert types == ["message-metadata", "error", "finish-step", "finish"]
 
 
-def test_a_failure_without_words_has_some() -> None:
+def test_failure_without_error_event_has_a_default_message() -> None:
     assert message(done("failed")).error == "The answer could not be completed."
 
 
-def test_a_cancelled_turn_is_aborted_and_then_finished() -> None:
+def test_cancelled_turn_is_aborted_and_finished() -> None:
     read = message(TokenEvent("half"), UsageEvent("m", 1), done("cancelled", "requested"))
     assert (read.aborted, read.finish_reason, read.error, read.text) == (True, "other", None, "half")
     assert read.metadata["usage"] == {"inputTokens": 1}
-    assert {"type": "abort", "reason": "requested"} in said(done("cancelled", "requested"))
+    assert {"type": "abort", "reason": "requested"} in chunks_of(done("cancelled", "requested"))
 
 
 @pytest.mark.parametrize("outcome", ["completed", "cancelled", "failed"])
-def test_no_tool_is_left_running(outcome: Outcome) -> None:
+def test_open_tool_call_is_ended_with_the_turn(outcome: Outcome) -> None:
     read = message(ToolCallEvent("c1", "find", {}), ToolProgressEvent("c1", "half"), done(outcome))
     assert [part["state"] for part in read.of("tool")] == ["output-error"]
 
@@ -177,7 +177,7 @@ def test_no_tool_is_left_running(outcome: Outcome) -> None:
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_what_comes_between_divides_the_text(between: Event) -> None:
+def test_events_with_parts_divide_the_text(between: Event) -> None:
     read = message(TokenEvent("a"), between, TokenEvent("b"), done())
     assert [part["text"] for part in read.of("text")] == ["a", "b"]
 
@@ -187,15 +187,15 @@ def test_what_comes_between_divides_the_text(between: Event) -> None:
     [StatusEvent("reading"), CitationEvent(1, "d"), UsageEvent("m", 1)],
     ids=lambda event: type(event).__name__,
 )
-def test_what_is_said_about_the_text_does_not_divide_it(between: Event) -> None:
+def test_events_about_the_text_do_not_divide_it(between: Event) -> None:
     assert [part["text"] for part in message(TokenEvent("a"), between, TokenEvent("b"), done()).of("text")] == ["ab"]
 
 
-def test_empty_pieces_open_nothing() -> None:
-    assert said(TokenEvent(""), ReasoningEvent("")) == []
+def test_empty_pieces_open_no_part() -> None:
+    assert chunks_of(TokenEvent(""), ReasoningEvent("")) == []
 
 
-def test_a_sub_agents_words_are_shown_and_kept_but_are_no_part_of_the_answer() -> None:
+def test_sub_agent_text_is_a_data_part_and_not_in_the_answer() -> None:
     read = message(
         TokenEvent("Mine. "),
         TokenEvent("one ", agent_path=("a",)),
@@ -220,7 +220,7 @@ def test_a_sub_agents_words_are_shown_and_kept_but_are_no_part_of_the_answer() -
 
 def test_progress_is_a_preliminary_output_that_the_result_replaces() -> None:
     call, progress = ToolCallEvent("c1", "find", {"q": 1}), ToolProgressEvent("c1", "half", 0.5)
-    assert said(call, progress)[-1] == {
+    assert chunks_of(call, progress)[-1] == {
         "type": "tool-output-available",
         "toolCallId": "c1",
         "output": {"text": "half", "fraction": 0.5},
@@ -239,31 +239,31 @@ def test_progress_is_a_preliminary_output_that_the_result_replaces() -> None:
 
 
 @pytest.mark.parametrize(("result", "text"), [("no", "no"), ({"a": 1}, '{"a":1}'), (None, "The tool failed.")])
-def test_a_tools_failure_has_words(result: Any, text: str) -> None:
+def test_failed_tool_has_an_error_text(result: Any, text: str) -> None:
     (part,) = message(ToolCallEvent("c", "f", {}), ToolResultEvent("c", "f", False, result), done()).of("tool")
     assert (part["state"], part["error"]) == ("output-error", text)
 
 
-def test_a_result_of_a_call_that_nobody_announced_announces_it() -> None:
+def test_result_without_call_starts_the_call() -> None:
     (part,) = message(ToolResultEvent("c1", "find", True, 1), done()).of("tool")
     assert (part["tool"], part["input"], part["output"]) == ("find", {}, 1)
-    assert said(ToolProgressEvent("c9", "half")) == []
+    assert chunks_of(ToolProgressEvent("c9", "half")) == []
 
 
-def test_an_id_that_is_used_again_is_another_call() -> None:
-    one = (ToolCallEvent("c1", "find", {"q": 1}), ToolResultEvent("c1", "find", True, 1))
+def test_reused_call_id_becomes_another_call() -> None:
+    first = (ToolCallEvent("c1", "find", {"q": 1}), ToolResultEvent("c1", "find", True, 1))
     two = (ToolCallEvent("c1", "find", {"q": 2}), ToolResultEvent("c1", "find", True, 2))
-    parts = message(*one, *two, done()).of("tool")
+    parts = message(*first, *two, done()).of("tool")
     assert [(part["input"], part["output"]) for part in parts] == [({"q": 1}, 1), ({"q": 2}, 2)]
     assert len({part["id"] for part in parts}) == 2
 
 
-def test_a_sub_agents_call_says_whose_it_is() -> None:
-    (start, _) = said(ToolCallEvent("c1", "find", {}, agent_path=("a", "b")))
+def test_sub_agent_call_carries_its_path() -> None:
+    (start, _) = chunks_of(ToolCallEvent("c1", "find", {}, agent_path=("a", "b")))
     assert start["providerMetadata"] == {"turnwire": {"agentPath": ["a", "b"]}}
 
 
-def test_calls_made_together_are_one_step_and_what_follows_is_the_next() -> None:
+def test_parallel_calls_are_one_step_and_later_text_begins_the_next() -> None:
     a, b = (ToolCallEvent(name, "find", {}) for name in "ab")
     ended_a, ended_b = (ToolResultEvent(name, "find", True) for name in "ab")
     read = message(a, b, ended_a, TokenEvent("So far. "), ended_b, TokenEvent("All."), done())
@@ -281,7 +281,7 @@ def test_calls_made_together_are_one_step_and_what_follows_is_the_next() -> None
     ],
 )
 @pytest.mark.parametrize("outcome", ["completed", "cancelled"])
-def test_no_client_asks_again_by_itself_when_a_turn_has_ended(last: list[Event], outcome: Outcome) -> None:
+def test_last_step_of_ended_turn_makes_no_client_send_again(last: list[Event], outcome: Outcome) -> None:
     tools = ToolCallEvent("a", "find", {}), ToolResultEvent("a", "find", True)
     assert not message(*tools, *last, done(outcome)).sends_by_itself
 
@@ -289,7 +289,7 @@ def test_no_client_asks_again_by_itself_when_a_turn_has_ended(last: list[Event],
 # Evidence
 
 
-def test_a_search_and_a_review_take_the_place_of_what_they_said_before() -> None:
+def test_search_and_review_replace_their_earlier_part() -> None:
     found = SearchEvent("r1", "finished", "find", "tides", ms=2.0)
     read = message(
         SearchEvent("r1", "started", "find", "tides"),
@@ -304,7 +304,7 @@ def test_a_search_and_a_review_take_the_place_of_what_they_said_before() -> None
     assert read.of("data-search")[0]["data"] == json.loads(logged([found])[-1].body)
 
 
-def test_a_status_is_only_passing_by() -> None:
+def test_status_is_transient() -> None:
     read = message(StatusEvent("reading"), done())
     assert [part["data"]["text"] for part in read.transient] == ["reading"]
     assert read.of("data-status") == []
@@ -333,20 +333,18 @@ def test_a_status_is_only_passing_by() -> None:
         ),
     ],
 )
-def test_a_citation_is_a_source_and_a_link_only_if_a_browser_may_follow_it(
-    citation: CitationEvent, source: dict[str, Any]
-) -> None:
-    assert said(citation)[0] == source
+def test_citation_source_is_a_link_only_for_http_urls(citation: CitationEvent, source: dict[str, Any]) -> None:
+    assert chunks_of(citation)[0] == source
 
 
-def test_a_source_is_named_once_and_every_citation_of_it_told() -> None:
+def test_source_is_sent_once_and_every_citation_of_it() -> None:
     twice = [CitationEvent(1, "d", answer_start=0), CitationEvent(1, "d", answer_start=9)]
     read = message(*twice, done())
     assert len(read.of("source-document")) == 1
     assert [part["data"]["answer_start"] for part in read.of("data-citation")] == [0, 9]
 
 
-def test_an_applications_own_event_is_a_part_of_its_name() -> None:
+def test_application_event_is_a_data_part_of_its_name() -> None:
     read = message(
         CustomEvent("chart", {"id": "k", "x": 1}),
         CustomEvent("chart", {"id": "k", "x": 2}),
@@ -360,17 +358,17 @@ def test_an_applications_own_event_is_a_part_of_its_name() -> None:
 # Approvals
 
 PAY, BUY = ApprovalRequestEvent("c1", "pay", {"n": 1}, "dear"), ApprovalRequestEvent("c2", "buy", {})
-ASKED = (TokenEvent("May I?"), ToolCallEvent("c1", "pay", {"n": 1}), PAY, ToolCallEvent("c2", "buy", {}), BUY)
+REQUESTS = (TokenEvent("May I?"), ToolCallEvent("c1", "pay", {"n": 1}), PAY, ToolCallEvent("c2", "buy", {}), BUY)
 ALLOWED, DENIED = ApprovalResponseEvent("c1", True, "go", "ann"), ApprovalResponseEvent("c2", False, "no", "ann")
 
 
 def waiting(version: int = 6) -> tuple[Any, bytes]:
     encoder = AiSdk(version).encoder()
-    return encoder, b"".join(map(encoder.frame, logged(ASKED)))
+    return encoder, b"".join(map(encoder.frame, logged(REQUESTS)))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_turn_that_waits_is_finished_for_now(version: int) -> None:
+def test_waiting_turn_pauses_with_a_finish(version: int) -> None:
     encoder, before = waiting(version)
     read = UIMessage(version).read(before + encoder.pause())
     assert (read.finish_reason, read.is_done, read.error) == ("tool-calls", True, None)
@@ -389,7 +387,7 @@ def test_a_turn_that_waits_is_finished_for_now(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_was_decided_goes_on_in_the_same_message(version: int) -> None:
+def test_decided_turn_continues_in_the_same_message(version: int) -> None:
     rest = (
         ALLOWED,
         DENIED,
@@ -398,22 +396,24 @@ def test_what_was_decided_goes_on_in_the_same_message(version: int) -> None:
         TokenEvent("Done."),
         done(),
     )
-    read = message(*ASKED, *rest, version=version)
+    read = message(*REQUESTS, *rest, version=version)
     assert (read.id, read.text, read.finish_reason) == ("t1", "May I?Done.", "stop")
     denied = "output-error" if version == 5 else "output-denied"
     assert [part["state"] for part in read.of("tool")] == ["output-available", denied]
-    told = [chunk for chunk in said(*ASKED, *rest, version=version) if chunk["type"] == "tool-approval-response"]
-    assert [chunk["approved"] for chunk in told] == ([True, False] if version == 7 else [])
+    responses = [
+        chunk for chunk in chunks_of(*REQUESTS, *rest, version=version) if chunk["type"] == "tool-approval-response"
+    ]
+    assert [chunk["approved"] for chunk in responses] == ([True, False] if version == 7 else [])
     if version == 5:
         assert [part["data"]["state"] for part in read.of("data-approval")] == ["approved", "denied"]
 
 
-def test_asking_for_the_pause_changes_nothing_and_the_next_frame_begins_with_it() -> None:
+def test_pause_has_no_side_effect_and_begins_the_next_frame() -> None:
     encoder, before = waiting()
     paused = encoder.pause()
     assert paused == encoder.pause()
-    first, last = logged([*ASKED, ALLOWED, DENIED])[-2:]
-    # It waits until everything is decided.
+    first, last = logged([*REQUESTS, ALLOWED, DENIED])[-2:]
+    # The turn waits until everything is decided.
     assert (encoder.frame(first), encoder.pause()) == (b"", paused)
     resumed = encoder.frame(last)
     assert resumed.startswith(paused)
@@ -424,18 +424,18 @@ def test_asking_for_the_pause_changes_nothing_and_the_next_frame_begins_with_it(
 
 
 @pytest.mark.parametrize("outcome", ["cancelled", "interrupted"])
-def test_a_wait_that_is_cut_short_ends_in_a_segment_of_its_own(outcome: Outcome) -> None:
+def test_turn_ended_while_waiting_ends_in_another_segment(outcome: Outcome) -> None:
     encoder, _ = waiting()
     paused = encoder.pause()
-    (end,) = logged([*ASKED, done(outcome)])[-1:]
+    (end,) = logged([*REQUESTS, done(outcome)])[-1:]
     assert encoder.frame(end).startswith(paused + b'data: {"type":"start","messageId":"t1"')
-    assert [part["state"] for part in message(*ASKED, done(outcome)).of("tool")] == ["output-error"] * 2
+    assert [part["state"] for part in message(*REQUESTS, done(outcome)).of("tool")] == ["output-error"] * 2
 
 
-def test_a_call_that_is_asked_about_again_is_asked_about_where_the_client_looks() -> None:
+def test_repeated_approval_request_is_in_the_last_step() -> None:
     again = ApprovalRequestEvent("c1", "pay", {"n": 1})
     encoder = AiSdk().encoder()
-    body = b"".join(map(encoder.frame, logged([*ASKED[:3], ALLOWED, again]))) + encoder.pause()
+    body = b"".join(map(encoder.frame, logged([*REQUESTS[:3], ALLOWED, again]))) + encoder.pause()
     read = UIMessage().read(body)
     (part,) = (part for part in read.last_step if part["type"] == "tool")
     assert (part["state"], part["id"]) == ("approval-requested", part["approval"])
@@ -466,7 +466,7 @@ outcomes = st.sampled_from(["completed", "cancelled", "failed", "interrupted"])
 
 
 @given(st.lists(steps, max_size=30), outcomes, st.sampled_from(VERSIONS))
-def test_whatever_happens_a_client_can_read_it_to_the_end(events: list[Event], outcome: Outcome, version: int) -> None:
+def test_any_log_can_be_read_to_the_end(events: list[Event], outcome: Outcome, version: int) -> None:
     log = logged([*events, ErrorEvent("it broke", "boom"), done(outcome)])
     body = b"".join(frames(log, version))
     read = UIMessage(version).read(body)
@@ -484,18 +484,18 @@ def test_whatever_happens_a_client_can_read_it_to_the_end(events: list[Event], o
 
 
 @given(st.lists(steps, max_size=20))
-def test_frames_are_one_line_of_ascii_each_however_lines_are_split(events: list[Event]) -> None:
+def test_frames_are_one_line_of_ascii_for_every_line_splitter(events: list[Event]) -> None:
     body = stream(*events, done())
     assert body.isascii()
     assert parse(body) == parse_carelessly(body)
     assert all(block.startswith(b"data: ") and b"\n" not in block for block in body.split(b"\n\n")[:-1])
 
 
-# The bare answer
+# Answer text
 
 
 @given(st.lists(steps, max_size=20))
-def test_the_bare_answer_is_the_text_and_nothing_else(events: list[Event]) -> None:
+def test_answer_text_is_only_the_answer(events: list[Event]) -> None:
     log = logged([*events, done()])
     encoder = AnswerText().encoder()
     own = [e.event.content for e in log if isinstance(e.event, TokenEvent) and not e.agent_path]

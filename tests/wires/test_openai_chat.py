@@ -1,4 +1,4 @@
-"""`openai_chat`, chunk by chunk."""
+"""`openai_chat`: the chunks of the stream, and the completion object."""
 
 import json
 from typing import Any
@@ -57,7 +57,7 @@ def deltas(*events: Event) -> list[dict[str, Any]]:
     return [chunk["choices"][0]["delta"] for chunk in chunks(*events)]
 
 
-def test_a_whole_stream_is_a_role_the_answer_and_an_end() -> None:
+def test_whole_stream_has_role_answer_and_finish() -> None:
     head = {"id": "chatcmpl-t1", "object": "chat.completion.chunk", "created": 0, "model": "echo"}
 
     def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_a_whole_stream_is_a_role_the_answer_and_an_end() -> None:
     ]
 
 
-def test_usage_is_told_to_who_asks() -> None:
+def test_usage_is_sent_with_include_usage() -> None:
     events = (TokenEvent("x"), UsageEvent("m", 7, 5, 2, 1), UsageEvent("m", 1), done())
     assert not any("usage" in chunk for chunk in chunks(*events))
     *before, last = chunks(*events, wire=WITH_USAGE)
@@ -87,15 +87,15 @@ def test_usage_is_told_to_who_asks() -> None:
     assert WITH_USAGE.key != WIRE.key
 
 
-def test_usage_that_nobody_knows_is_not_made_up() -> None:
+def test_unknown_usage_is_left_out() -> None:
     assert all(chunk["choices"] for chunk in chunks(TokenEvent("x"), done(), wire=WITH_USAGE))
     given = ResponseEvent("x", usage=Usage(input_tokens=1))
     assert chunks(given, done(), wire=WITH_USAGE)[-1]["usage"]["prompt_tokens"] == 1
 
 
-def test_thoughts_and_pages_have_their_places_and_sub_agents_none() -> None:
+def test_reasoning_and_pages_are_sent_and_sub_agents_are_not() -> None:
     path = ("helper",)
-    told = deltas(
+    read = deltas(
         ReasoningEvent("hm"),
         ReasoningEvent("mumble", agent_path=path),
         TokenEvent("mumble", agent_path=path),
@@ -106,7 +106,7 @@ def test_thoughts_and_pages_have_their_places_and_sub_agents_none() -> None:
         done(),
     )
     page = {"url": "https://tides.example", "title": "Tides", "start_index": 0, "end_index": 3}
-    assert told[1:] == [
+    assert read[1:] == [
         {"reasoning_content": "hm"},
         {"content": "Yes"},
         {"annotations": [{"type": "url_citation", "url_citation": page}]},
@@ -114,20 +114,20 @@ def test_thoughts_and_pages_have_their_places_and_sub_agents_none() -> None:
     ]
 
 
-def test_what_tools_do_is_not_told() -> None:
-    told = deltas(ToolCallEvent("c", "find", {}), ToolResultEvent("c", "find", True, 1), TokenEvent("x"), done())
-    assert told == [{"role": "assistant", "content": ""}, {"content": "x"}, {}]
+def test_tool_events_are_left_out() -> None:
+    read = deltas(ToolCallEvent("c", "find", {}), ToolResultEvent("c", "find", True, 1), TokenEvent("x"), done())
+    assert read == [{"role": "assistant", "content": ""}, {"content": "x"}, {}]
 
 
-# How it ends
+# Ends of a turn
 
 
-def test_a_stopped_answer_was_cut_short() -> None:
+def test_cancelled_turn_finishes_with_length() -> None:
     assert chunks(TokenEvent("par"), done("cancelled"))[-1]["choices"][0]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("outcome", ["failed", "interrupted"])
-def test_a_failure_is_an_error_and_no_end(outcome: Outcome) -> None:
+def test_failed_turn_ends_with_an_error_and_no_done(outcome: Outcome) -> None:
     frames = parse(stream(TokenEvent("par"), ErrorEvent("It broke.", "agent_failed"), done(outcome)))
     assert json.loads(frames[-1].data) == {
         "error": {"message": "It broke.", "type": "server_error", "param": None, "code": "agent_failed"}
@@ -136,8 +136,8 @@ def test_a_failure_is_an_error_and_no_end(outcome: Outcome) -> None:
     assert error["error"]["code"] == "turn_failed"
 
 
-def test_a_call_that_waits_for_a_person_ends_the_segment() -> None:
-    asked = [
+def test_call_waiting_for_approval_ends_the_segment() -> None:
+    requested = [
         TokenEvent("May I? "),
         ToolCallEvent("c1", "pay", {"amount": 40}),
         ToolCallEvent("c2", "pay", {}),
@@ -145,11 +145,11 @@ def test_a_call_that_waits_for_a_person_ends_the_segment() -> None:
         ApprovalRequestEvent("c2", "pay", {}),
     ]
     encoder = WIRE.encoder()
-    frames = b"".join(map(encoder.frame, logged(asked)))
+    frames = b"".join(map(encoder.frame, logged(requested)))
     paused = encoder.pause()
     assert paused == encoder.pause()
-    told = [json.loads(frame.data) for frame in parse(frames + paused)[:-1]]
-    assert [chunk["choices"][0]["delta"].get("tool_calls") for chunk in told[-3:]] == [
+    read = [json.loads(frame.data) for frame in parse(frames + paused)[:-1]]
+    assert [chunk["choices"][0]["delta"].get("tool_calls") for chunk in read[-3:]] == [
         [
             {
                 "index": 0,
@@ -161,45 +161,45 @@ def test_a_call_that_waits_for_a_person_ends_the_segment() -> None:
         [{"index": 1, "id": "call_t1_c2", "type": "function", "function": {"name": "pay", "arguments": "{}"}}],
         None,
     ]
-    assert told[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert read[-1]["choices"][0]["finish_reason"] == "tool_calls"
     decided = [ApprovalResponseEvent("c1", True), ApprovalResponseEvent("c2", False), TokenEvent("Paid."), done()]
-    whole = stream(*asked, *decided)
+    whole = stream(*requested, *decided)
     assert whole.startswith(frames + paused)
     rest = [json.loads(frame.data)["choices"][0] for frame in parse(whole[len(frames + paused) :])[:-1]]
     assert [choice["delta"] for choice in rest] == [{"role": "assistant", "content": ""}, {"content": "Paid."}, {}]
     assert rest[-1]["finish_reason"] == "stop"
     every = WIRE.encoder()
-    for event in logged([*asked, *decided]):
+    for event in logged([*requested, *decided]):
         every.frame(event)
         assert bool(every.pause()) is (event.type == "approval_request")
 
 
-# As one object
+# Completion objects
 
 
-def test_the_whole_answer_as_one_object() -> None:
-    told = completion(folded(TokenEvent("Yes"), PAGE, UsageEvent("m", 1, 2), done()), 5)
-    ChatCompletion.model_validate(told)
-    assert (told["id"], told["created"], told["usage"]["total_tokens"]) == ("chatcmpl-t1", 5, 3)
-    (choice,) = told["choices"]
+def test_completion_of_completed_turn() -> None:
+    read = completion(folded(TokenEvent("Yes"), PAGE, UsageEvent("m", 1, 2), done()), 5)
+    ChatCompletion.model_validate(read)
+    assert (read["id"], read["created"], read["usage"]["total_tokens"]) == ("chatcmpl-t1", 5, 3)
+    (choice,) = read["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Yes", "stop")
     assert choice["message"]["annotations"][0]["url_citation"]["url"] == "https://tides.example"
     stopped = completion(folded(TokenEvent("Ye"), done("cancelled")), 5)
     assert (stopped["choices"][0]["finish_reason"], stopped["usage"]) == ("length", None)
 
 
-def test_a_waiting_answer_as_one_object() -> None:
-    told = completion(folded(ApprovalRequestEvent("c1", "pay", {"amount": 40})), 5)
-    ChatCompletion.model_validate(told)
-    (choice,) = told["choices"]
+def test_completion_of_waiting_turn_has_the_tool_call() -> None:
+    read = completion(folded(ApprovalRequestEvent("c1", "pay", {"amount": 40})), 5)
+    ChatCompletion.model_validate(read)
+    (choice,) = read["choices"]
     (call,) = choice["message"]["tool_calls"]
     assert (call["id"], call["function"]["name"], choice["finish_reason"]) == ("call_t1_c1", "pay", "tool_calls")
 
 
-def test_a_completion_after_a_wait_is_what_came_then() -> None:
+def test_completion_with_start_has_only_the_later_text() -> None:
     page = CitationEvent(2, "d2", url="https://later.example", answer_start=5, answer_end=8)
-    told = completion(folded(TokenEvent("Yes. "), PAGE, TokenEvent("Paid"), page, done()), 5, start=5)
-    message = told["choices"][0]["message"]
+    read = completion(folded(TokenEvent("Yes. "), PAGE, TokenEvent("Paid"), page, done()), 5, start=5)
+    message = read["choices"][0]["message"]
     assert message["content"] == "Paid"
     (annotation,) = message["annotations"]
     assert (annotation["url_citation"]["start_index"], annotation["url_citation"]["end_index"]) == (0, 3)
@@ -217,14 +217,14 @@ def test_a_completion_after_a_wait_is_what_came_then() -> None:
         ("", None),
     ],
 )
-def test_the_id_of_a_waiting_call_names_its_turn(text: str, named: tuple[str, str] | None) -> None:
+def test_parse_call_id_returns_turn_and_call(text: str, named: tuple[str, str] | None) -> None:
     assert parse_call_id(text) == named
 
 
 # The wire
 
 
-def test_every_chunk_is_one_that_openais_library_knows() -> None:
+def test_every_chunk_validates_with_the_openai_library() -> None:
     log = [event for event in FULL[2:] if not isinstance(event, RestartEvent | DoneEvent)]
     frames = parse(stream(*log, done(), wire=WITH_USAGE))
     for frame in frames:
@@ -233,7 +233,7 @@ def test_every_chunk_is_one_that_openais_library_knows() -> None:
     assert [frame.data for frame in frames].count("[DONE]") == 2  # It waited once.
 
 
-def test_there_are_no_words_for_control_or_a_restart() -> None:
+def test_controls_are_not_encoded_and_restart_is_refused() -> None:
     for control in (Gap(1, 2, TurnState()), Reset(), Reconnect(5)):
         assert WIRE.control(control) is None
     with pytest.raises(RestartedError):
@@ -241,11 +241,11 @@ def test_there_are_no_words_for_control_or_a_restart() -> None:
 
 
 @given(st.lists(st.one_of(texts.map(TokenEvent), texts.map(ReasoningEvent)), max_size=12))
-def test_any_text_comes_back(events: list[TokenEvent | ReasoningEvent]) -> None:
+def test_any_text_is_read_back(events: list[TokenEvent | ReasoningEvent]) -> None:
     body = stream(*events, done())
     assert body.isascii()
     assert [frame.data for frame in parse_carelessly(body)] == [frame.data for frame in parse(body)]
-    told = deltas(*events, done())
+    read = deltas(*events, done())
     for name, kind in (("content", TokenEvent), ("reasoning_content", ReasoningEvent)):
-        said = "".join(delta.get(name, "") for delta in told)
-        assert said == clean_text("".join(event.content for event in events if isinstance(event, kind)))
+        text = "".join(delta.get(name, "") for delta in read)
+        assert text == clean_text("".join(event.content for event in events if isinstance(event, kind)))

@@ -1,4 +1,4 @@
-"""`openai_responses`, frame by frame."""
+"""`openai_responses`: the frames of the stream, and the response object."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ from turnwire.wires.openai.responses_encoder import (
 from turnwire.wires.openai.resume import retold
 
 WIRE = OpenAIResponses()
-# What the Open Responses specification requires of the object.
+# The fields that the Open Responses specification requires.
 REQUIRED = {
     "id",
     "object",
@@ -90,8 +90,8 @@ def stream(*events: Event, wire: OpenAIResponses = WIRE) -> bytes:
     return b"".join(map(wire.encoder().frame, logged(events)))
 
 
-def told(body: bytes) -> list[dict[str, Any]]:
-    """The events of a whole stream, each under its name and with its number."""
+def parse_events(body: bytes) -> list[dict[str, Any]]:
+    """Return the events of a whole stream, after checking their names and numbers."""
     *frames, last = parse(body)
     assert last.data == "[DONE]"
     events = [json.loads(frame.data) for frame in frames]
@@ -101,12 +101,12 @@ def told(body: bytes) -> list[dict[str, Any]]:
     return events
 
 
-def told_of(*events: Event, wire: OpenAIResponses = WIRE) -> list[dict[str, Any]]:
-    return told(stream(*events, wire=wire))
+def events_of(*events: Event, wire: OpenAIResponses = WIRE) -> list[dict[str, Any]]:
+    return parse_events(stream(*events, wire=wire))
 
 
 def response(*events: Event, wire: OpenAIResponses = WIRE) -> dict[str, Any]:
-    return told_of(*events, wire=wire)[-1]["response"]
+    return events_of(*events, wire=wire)[-1]["response"]
 
 
 def answer(output: list[dict[str, Any]]) -> str:
@@ -116,8 +116,8 @@ def answer(output: list[dict[str, Any]]) -> str:
 # A whole stream
 
 
-def test_a_whole_stream_of_an_answer() -> None:
-    events = told_of(TokenEvent("Good "), TokenEvent("day – é"), ResponseEvent("Good day – é"), done())
+def test_whole_stream_of_an_answer() -> None:
+    events = events_of(TokenEvent("Good "), TokenEvent("day – é"), ResponseEvent("Good day – é"), done())
     assert [event["type"] for event in events] == [
         "response.created",
         "response.in_progress",
@@ -130,20 +130,20 @@ def test_a_whole_stream_of_an_answer() -> None:
         "response.output_item.done",
         "response.completed",
     ]
-    place = {"item_id": "msg_t1_3", "output_index": 0, "content_index": 0}
+    ids = {"item_id": "msg_t1_3", "output_index": 0, "content_index": 0}
     part = {"type": "output_text", "text": "Good day – é", "annotations": [], "logprobs": []}
     item = {"id": "msg_t1_3", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
     assert events[2]["item"] == {**item, "status": "in_progress", "content": []}
     assert events[3] == {
         "type": "response.content_part.added",
         "sequence_number": 3,
-        **place,
+        **ids,
         "part": {**part, "text": ""},
     }
     assert events[5] == {
         "type": "response.output_text.delta",
         "sequence_number": 5,
-        **place,
+        **ids,
         "delta": "day – é",
         "logprobs": [],
     }
@@ -153,11 +153,11 @@ def test_a_whole_stream_of_an_answer() -> None:
     assert events[9]["response"]["output"] == [item]
 
 
-def test_the_response_has_everything_that_is_required_from_the_first_event_on() -> None:
-    for event in told_of(TokenEvent("x"), UsageEvent("m", 7, 5, 2, 1), done()):
+def test_response_has_all_required_fields_from_the_first_event_on() -> None:
+    for event in events_of(TokenEvent("x"), UsageEvent("m", 7, 5, 2, 1), done()):
         if "response" in event:
             assert set(event["response"]) == REQUIRED | {"conversation", "user"}
-    first, *_, last = told_of(TokenEvent("x"), UsageEvent("m", 7, 5, 2, 1), UsageEvent("m", 1), done())
+    first, *_, last = events_of(TokenEvent("x"), UsageEvent("m", 7, 5, 2, 1), UsageEvent("m", 1), done())
     assert first["response"] == {
         **ECHOED,
         "id": "resp_t1",
@@ -184,8 +184,8 @@ def test_the_response_has_everything_that_is_required_from_the_first_event_on() 
     }
 
 
-def test_thoughts_tools_and_text_are_items_in_their_order() -> None:
-    events = told_of(
+def test_reasoning_tools_and_text_are_items_in_order() -> None:
+    events = events_of(
         ReasoningEvent("Let me "),
         ReasoningEvent("see."),
         TokenEvent("First. "),
@@ -248,7 +248,7 @@ def test_thoughts_tools_and_text_are_items_in_their_order() -> None:
     assert call[1]["delta"] == call[2]["arguments"] == '{"q":"é"}'
 
 
-def test_a_call_id_that_is_used_twice_names_two_calls() -> None:
+def test_reused_call_id_becomes_another_call() -> None:
     calls = [
         event for _ in range(3) for event in (ToolCallEvent("c", "find", {}), ToolResultEvent("c", "find", True, 1))
     ]
@@ -256,8 +256,8 @@ def test_a_call_id_that_is_used_twice_names_two_calls() -> None:
     assert [item["call_id"] for item in output] == ["c", "c", "c-2", "c-2", "c-3", "c-3"]
 
 
-def test_what_the_protocol_has_no_event_for_is_told_as_ours() -> None:
-    events = told_of(StatusEvent("reading"), CustomEvent("chart", {"x": "é"}, agent_path=("a",)), done())
+def test_unknown_events_are_sent_in_a_keepalive() -> None:
+    events = events_of(StatusEvent("reading"), CustomEvent("chart", {"x": "é"}, agent_path=("a",)), done())
     assert events[2:4] == [
         {"type": "keepalive", "sequence_number": 2, "event": {"type": "status", "text": "reading"}},
         {
@@ -268,7 +268,7 @@ def test_what_the_protocol_has_no_event_for_is_told_as_ours() -> None:
     ]
 
 
-def test_a_sub_agents_words_are_not_the_answers() -> None:
+def test_sub_agent_text_is_not_in_the_answer() -> None:
     path = ("helper",)
     output = response(
         TokenEvent("mumble", agent_path=path), ReasoningEvent("hm", agent_path=path), TokenEvent("Yes."), done()
@@ -277,11 +277,11 @@ def test_a_sub_agents_words_are_not_the_answers() -> None:
     assert answer(output) == "Yes."
 
 
-def test_a_token_without_text_begins_no_message() -> None:
+def test_empty_token_starts_no_message() -> None:
     assert response(TokenEvent(""), done())["output"] == []
 
 
-# How it ends
+# Ends of a response
 
 
 @pytest.mark.parametrize(
@@ -293,26 +293,28 @@ def test_a_token_without_text_begins_no_message() -> None:
         ("interrupted", "response.failed", "failed"),
     ],
 )
-def test_every_outcome_has_its_word(outcome: Outcome, kind: str, status: str) -> None:
-    last = told_of(TokenEvent("par"), ErrorEvent("It broke.", "agent_failed"), done(outcome))[-1]
-    told_response = last["response"]
-    assert (last["type"], told_response["status"]) == (kind, status)
-    assert told_response["error"] == ({"code": "agent_failed", "message": "It broke."} if status == "failed" else None)
-    assert told_response["incomplete_details"] == ({"reason": "cancelled"} if status == "cancelled" else None)
-    assert (told_response["completed_at"] is not None) is (status == "completed")
-    (item,) = told_response["output"]
+def test_outcome_sets_event_and_status(outcome: Outcome, kind: str, status: str) -> None:
+    last = events_of(TokenEvent("par"), ErrorEvent("It broke.", "agent_failed"), done(outcome))[-1]
+    response_object = last["response"]
+    assert (last["type"], response_object["status"]) == (kind, status)
+    assert response_object["error"] == (
+        {"code": "agent_failed", "message": "It broke."} if status == "failed" else None
+    )
+    assert response_object["incomplete_details"] == ({"reason": "cancelled"} if status == "cancelled" else None)
+    assert (response_object["completed_at"] is not None) is (status == "completed")
+    (item,) = response_object["output"]
     assert item["status"] == ("completed" if outcome == "completed" else "incomplete")
     assert item["content"][0]["text"] == "par"
 
 
-def test_a_failure_without_words_has_some() -> None:
+def test_failure_without_error_event_has_a_default_message() -> None:
     assert response(done("failed"))["error"] == {
         "code": "turn_failed",
         "message": "The answer could not be completed.",
     }
 
 
-def test_what_an_agent_says_of_its_usage_counts_if_no_model_did() -> None:
+def test_usage_of_response_event_counts_without_usage_events() -> None:
     usage = Usage(input_tokens=3, output_tokens=4)
     assert response(ResponseEvent("", usage=usage), done())["usage"]["total_tokens"] == 7
     assert response(UsageEvent("m", 1, 1), ResponseEvent("", usage=usage), done())["usage"]["total_tokens"] == 2
@@ -323,17 +325,17 @@ def test_what_an_agent_says_of_its_usage_counts_if_no_model_did() -> None:
 
 
 def annotations(*events: Event) -> list[list[dict[str, Any]]]:
-    """Of every message; those that were told one by one must be in the whole too."""
-    all_told = told_of(*events)
-    messages = [item for item in all_told[-1]["response"]["output"] if item["type"] == "message"]
-    for event in all_told:
+    """Return the annotations of every message, after checking them against the annotation events."""
+    read = events_of(*events)
+    messages = [item for item in read[-1]["response"]["output"] if item["type"] == "message"]
+    for event in read:
         if event["type"] == "response.output_text.annotation.added":
             (message,) = (message for message in messages if message["id"] == event["item_id"])
             assert message["content"][0]["annotations"][event["annotation_index"]] == event["annotation"]
     return [message["content"][0]["annotations"] for message in messages]
 
 
-def test_a_citation_of_a_page_has_its_place_in_the_message() -> None:
+def test_page_citation_has_offsets_in_the_message() -> None:
     cited = CitationEvent(1, "d1", title="Tides", url="https://tides.example", answer_start=6, answer_end=10)
     call = ToolCallEvent("c", "find", {})
     (first, second) = annotations(TokenEvent("One. "), call, TokenEvent("Two [1]."), cited, done())
@@ -349,14 +351,14 @@ def test_a_citation_of_a_page_has_its_place_in_the_message() -> None:
     ]
 
 
-def test_a_citation_of_an_earlier_message_stands_there() -> None:
+def test_citation_of_earlier_message_annotates_that_message() -> None:
     cited = CitationEvent(1, "d1", answer_start=1, answer_end=3)
     call = ToolCallEvent("c", "find", {})
     (first, second) = annotations(TokenEvent("One. "), call, TokenEvent("Two."), cited, done())
     assert ([citation["index"] for citation in first], second) == ([3], [])
 
 
-def test_a_citation_of_a_document_is_one_of_a_file() -> None:
+def test_document_citation_is_a_file_citation() -> None:
     cited = CitationEvent(1, "tides.md", title="Tides", answer_start=0, answer_end=3)
     assert annotations(TokenEvent("Yes [1]"), cited, done()) == [
         [{"type": "file_citation", "file_id": "tides.md", "filename": "Tides", "index": 3}]
@@ -366,19 +368,19 @@ def test_a_citation_of_a_document_is_one_of_a_file() -> None:
     ]
 
 
-def test_a_citation_that_comes_early_or_late_is_not_lost() -> None:
+def test_citation_outside_of_messages_is_kept() -> None:
     early, late = CitationEvent(1, "early"), CitationEvent(2, "late", answer_start=0, answer_end=1)
     call = ToolCallEvent("c", "find", {})
-    (found,) = annotations(early, TokenEvent("x"), call, late, done())
-    assert [citation["file_id"] for citation in found] == ["early", "late"]
-    (found,) = annotations(TokenEvent("x"), call, CitationEvent(3, "last"), done())
-    assert [citation["file_id"] for citation in found] == ["last"]
+    (cited,) = annotations(early, TokenEvent("x"), call, late, done())
+    assert [citation["file_id"] for citation in cited] == ["early", "late"]
+    (cited,) = annotations(TokenEvent("x"), call, CitationEvent(3, "last"), done())
+    assert [citation["file_id"] for citation in cited] == ["last"]
 
 
-def test_citations_that_only_the_whole_answer_has_are_told_and_others_once() -> None:
-    one, two = CitationEvent(1, "one"), CitationEvent(2, "two")
-    (found,) = annotations(TokenEvent("x"), one, ResponseEvent("x", (one, two)), done())
-    assert [citation["file_id"] for citation in found] == ["one", "two"]
+def test_citations_of_response_event_are_added_once() -> None:
+    first, second = CitationEvent(1, "one"), CitationEvent(2, "two")
+    (cited,) = annotations(TokenEvent("x"), first, ResponseEvent("x", (first, second)), done())
+    assert [citation["file_id"] for citation in cited] == ["one", "two"]
 
 
 # Waiting for a person
@@ -398,12 +400,12 @@ DECIDED = (
 )
 
 
-def test_a_turn_that_waits_ends_its_response_with_the_request() -> None:
+def test_waiting_turn_ends_its_response_with_the_request() -> None:
     encoder = WIRE.encoder()
     frames = list(map(encoder.frame, logged(ASKED)))
     paused = encoder.pause()
     assert paused == encoder.pause()
-    last = told(b"".join(frames) + paused)[-1]
+    last = parse_events(b"".join(frames) + paused)[-1]
     assert (last["type"], last["response"]["status"]) == ("response.completed", "completed")
     assert last["response"]["output"][-1] == {
         "id": "mcpr_c1",
@@ -413,16 +415,16 @@ def test_a_turn_that_waits_ends_its_response_with_the_request() -> None:
         "arguments": '{"amount":40}',
     }
     assert encoder.response() == last["response"]
-    # Whoever reads later is told the same, and nothing of what came then.
+    # A later reader gets the same bytes and nothing of the next response.
     assert stream(*ASKED, *DECIDED) == b"".join(frames) + paused
 
 
-def test_it_goes_on_in_a_response_of_its_own() -> None:
+def test_decided_turn_continues_in_another_response() -> None:
     wire = OpenAIResponses(segment=2)
     encoder = wire.encoder()
     assert [encoder.frame(event) for event in logged(ASKED)] == [b""] * 5
     assert encoder.pause() == b""
-    events = told_of(*ASKED, *DECIDED, wire=wire)
+    events = events_of(*ASKED, *DECIDED, wire=wire)
     whole = events[-1]["response"]
     assert (whole["id"], whole["previous_response_id"], whole["status"]) == ("resp_t1_2", "resp_t1", "completed")
     assert [item["type"] for item in whole["output"]] == ["function_call_output", "message"]
@@ -432,24 +434,24 @@ def test_it_goes_on_in_a_response_of_its_own() -> None:
     assert (events[2]["type"], events[2]["event"]["type"]) == ("keepalive", "approval_response")
 
 
-def test_a_turn_that_is_stopped_while_it_waits_is_told_so_in_the_next_response() -> None:
-    events = told_of(*ASKED, done("cancelled"), wire=OpenAIResponses(segment=2))
+def test_turn_cancelled_while_waiting_ends_in_the_next_response() -> None:
+    events = events_of(*ASKED, done("cancelled"), wire=OpenAIResponses(segment=2))
     assert [event["type"] for event in events] == [
         "response.created",
         "response.in_progress",
         "response.incomplete",
     ]
-    assert told_of(*ASKED, done("cancelled"))[-1]["type"] == "response.completed"
+    assert events_of(*ASKED, done("cancelled"))[-1]["type"] == "response.completed"
 
 
-def test_an_encoder_pauses_only_where_the_turn_waits() -> None:
+def test_pause_is_empty_unless_the_turn_waits() -> None:
     encoder = WIRE.encoder()
     for event in logged([*ASKED, *DECIDED]):
         encoder.frame(event)
         assert bool(encoder.pause()) is (event.type == "approval_request")
 
 
-def test_citations_of_an_earlier_response_stay_there() -> None:
+def test_citations_of_earlier_response_are_not_repeated() -> None:
     cited = CitationEvent(1, "early", answer_start=0, answer_end=3)
     log = [ASKED[0], cited, *ASKED[1:], DECIDED[0], TokenEvent("Paid."), ResponseEvent("", (cited,)), done()]
     (item,) = response(*log, wire=OpenAIResponses(segment=2))["output"]
@@ -459,64 +461,64 @@ def test_citations_of_an_earlier_response_stay_there() -> None:
 # The wire
 
 
-def test_what_is_echoed_is_told_and_makes_another_wire() -> None:
-    wire = OpenAIResponses({"temperature": 0.2, "metadata": {"a": "b"}, "history": ["not told"]})
-    told_response = response(done(), wire=wire)
-    assert (told_response["temperature"], told_response["metadata"]) == (0.2, {"a": "b"})
-    assert "history" not in told_response
+def test_echoed_fields_are_sent_and_change_the_key() -> None:
+    wire = OpenAIResponses({"temperature": 0.2, "metadata": {"a": "b"}, "history": ["not echoed"]})
+    response_object = response(done(), wire=wire)
+    assert (response_object["temperature"], response_object["metadata"]) == (0.2, {"a": "b"})
+    assert "history" not in response_object
     keys = {WIRE.key, wire.key, OpenAIResponses({"temperature": 0.3}).key, OpenAIResponses(segment=2).key}
     assert len(keys) == 4
     assert OpenAIResponses({"review": True}).key == WIRE.key == "openai_responses"
 
 
-def test_a_segment_is_a_number_from_one() -> None:
+def test_segment_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="segment"):
         OpenAIResponses(segment=0)
 
 
 @pytest.mark.parametrize("segment", [1, 2, 10, 123])
-def test_the_id_of_a_response_names_its_turn(segment: int) -> None:
+def test_response_id_is_parsed_back(segment: int) -> None:
     assert parse_response_id(response_id("0192-abc", segment)) == ("0192-abc", segment)
 
 
 @pytest.mark.parametrize("text", ["", "resp_", "t1", "resp_t1_1", "resp_t1_0", "resp_t1_02", "resp_t1_2_2", "resp_é"])
-def test_what_is_no_id_of_a_response_is_none(text: str) -> None:
+def test_parse_of_other_id_returns_none(text: str) -> None:
     assert parse_response_id(text) is None
 
 
-def test_there_are_no_words_for_control() -> None:
+def test_controls_are_not_encoded() -> None:
     for control in (Gap(1, 2, TurnState()), Reset(), Reconnect(5)):
         assert WIRE.control(control) is None
 
 
-def test_a_restart_cannot_be_told() -> None:
+def test_restart_is_refused() -> None:
     with pytest.raises(RestartedError):
         stream(TokenEvent("x"), RestartEvent(2, "worker_lost"))
 
 
-def test_a_heartbeat_is_no_event_at_any_place() -> None:
+def test_heartbeat_anywhere_in_the_stream_is_ignored() -> None:
     frames = [WIRE.heartbeat + frame for frame in map(WIRE.encoder().frame, logged([TokenEvent("x"), done()]))]
     assert parse(b"".join(frames)) == parse(stream(TokenEvent("x"), done()))
 
 
-# The real types
+# Types of the openai library
 
 
-def test_every_event_is_one_that_openais_library_knows() -> None:
+def test_every_event_validates_with_the_openai_library() -> None:
     known: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
     log = [event for event in FULL[2:] if not isinstance(event, RestartEvent | DoneEvent | ErrorEvent)]
     for segment in (1, 2):
-        for event in told_of(*log, done(), wire=OpenAIResponses(segment=segment)):
+        for event in events_of(*log, done(), wire=OpenAIResponses(segment=segment)):
             if event["type"] != "keepalive":
                 known.validate_python(event)
             if "response" in event:
                 Response.model_validate(event["response"])
 
 
-# What is left of a turn
+# Turns without events
 
 
-def test_a_turn_whose_events_are_gone_is_told_from_its_state() -> None:
+def test_turn_without_events_is_encoded_from_its_state() -> None:
     events = [
         TokenEvent("First. "),
         ToolCallEvent("c1", "find", {"q": "x"}),
@@ -536,8 +538,8 @@ def test_a_turn_whose_events_are_gone_is_told_from_its_state() -> None:
         assert _without_ids(encoder.response()) == _without_ids(response(*events, *ending))
 
 
-def _without_ids(told_response: dict[str, Any]) -> dict[str, Any]:
-    return {**told_response, "output": [{**item, "id": None} for item in told_response["output"]]}
+def _without_ids(response_object: dict[str, Any]) -> dict[str, Any]:
+    return {**response_object, "output": [{**item, "id": None} for item in response_object["output"]]}
 
 
 # Any log
@@ -554,14 +556,14 @@ outcomes: st.SearchStrategy[Outcome] = st.sampled_from(["completed", "failed", "
 
 
 @given(st.lists(parts, max_size=12), outcomes)
-def test_any_log_is_told_whole_and_in_order(events: list[Event], outcome: Outcome) -> None:
+def test_any_log_is_read_back_in_order(events: list[Event], outcome: Outcome) -> None:
     body = stream(*events, done(outcome))
     assert body.isascii()
     assert [frame.data for frame in parse_carelessly(body)] == [frame.data for frame in parse(body)]
-    all_told = told(body)
-    output = all_told[-1]["response"]["output"]
-    said = "".join(event["delta"] for event in all_told if event["type"] == "response.output_text.delta")
-    assert said == answer(output) == clean("".join(e.content for e in events if isinstance(e, TokenEvent)))
+    read = parse_events(body)
+    output = read[-1]["response"]["output"]
+    text = "".join(event["delta"] for event in read if event["type"] == "response.output_text.delta")
+    assert text == answer(output) == clean("".join(e.content for e in events if isinstance(e, TokenEvent)))
     tools = [item for item in output if item["type"] in ("function_call", "function_call_output")]
     assert [item.get("name", item.get("output")) for item in tools] == [
         clean(event.tool) if isinstance(event, ToolCallEvent) else clean(event.result)
@@ -582,19 +584,19 @@ def clean(text: str) -> str:
 
 
 def encoded(event: Event) -> Event:
-    """As the log keeps it."""
+    """Return the event as the log stores it."""
     return logged([event])[-1].event
 
 
 @given(st.lists(parts, max_size=8))
-def test_the_number_of_a_frame_is_its_place(events: list[Event]) -> None:
+def test_sequence_number_is_the_index_of_the_frame(events: list[Event]) -> None:
     *numbered, last, rest = stream(*events, done()).split(b"\n\n")
     assert (last, rest) == (b"data: [DONE]", b"")
     for number, frame in enumerate(numbered):
         assert b'"sequence_number":%d,' % number in frame
 
 
-def test_the_first_two_events_of_a_log_are_enough_to_begin() -> None:
+def test_first_two_events_start_the_response() -> None:
     encoder = WIRE.encoder()
     log: list[LoggedEvent] = logged([])
     assert len(log) == len(OPENING)

@@ -1,4 +1,4 @@
-"""`sse_chat`, byte by byte."""
+"""`sse_chat`: the bytes of the stream."""
 
 import json
 from typing import Any
@@ -36,15 +36,15 @@ def framed(event: Event, position: int = 3, epoch: int = 1) -> bytes:
         ),
     ],
 )
-def test_a_frame_is_an_id_and_one_line_of_data(event: Event, body: bytes) -> None:
+def test_frame_is_an_id_and_one_line_of_data(event: Event, body: bytes) -> None:
     assert framed(event) == body
 
 
-def test_the_id_is_the_position_and_the_epoch() -> None:
+def test_id_is_position_and_epoch() -> None:
     assert framed(TokenEvent("a"), 1234, 56).startswith(b"id: 1234.56\n")
 
 
-def test_in_a_session_s_stream_the_id_names_the_turn_too() -> None:
+def test_id_in_a_session_stream_names_the_turn() -> None:
     body = WIRE.session_encoder("t-1").frame(log_event(TokenEvent("a"), 7, 2))
     assert body == b'id: t-1:7\ndata: {"type":"token","content":"a"}\n\n'
 
@@ -72,11 +72,11 @@ def test_heartbeats_and_openings_are_comments() -> None:
 )
 def test_control_frames_have_no_id(control: Any, body: bytes) -> None:
     assert WIRE.control(control) == body
-    (told,) = parse(body)
-    assert told.id is None
+    (read,) = parse(body)
+    assert read.id is None
 
 
-def test_a_frame_may_have_no_id() -> None:
+def test_frame_without_id_has_only_data() -> None:
     assert frame(b"{}") == b"data: {}\n\n"
     assert frame(b"{}", b"1.1") == b"id: 1.1\ndata: {}\n\n"
 
@@ -93,7 +93,7 @@ FORGERIES = [
 
 
 @given(st.lists(texts | st.sampled_from(FORGERIES), min_size=1, max_size=5))
-def test_no_text_can_forge_a_frame(hostile: list[str]) -> None:
+def test_hostile_text_cannot_forge_a_frame(hostile: list[str]) -> None:
     log = [log_event(TokenEvent(text), position, 1) for position, text in enumerate(hostile, 3)]
     log += [log_event(CustomEvent(text, {text: [text]}), position, 1) for position, text in enumerate(hostile, 100)]
     encoder = WIRE.encoder()
@@ -106,17 +106,17 @@ def test_no_text_can_forge_a_frame(hostile: list[str]) -> None:
 
 
 @given(texts, texts)
-def test_no_text_can_forge_a_control_frame(text: str, more: str) -> None:
+def test_hostile_text_cannot_forge_a_control_frame(text: str, more: str) -> None:
     state = TurnState(text=log_text(text), status=log_text(more))
-    (told,) = parse(WIRE.control(Gap(1, 5, state)))
-    assert told == parse_carelessly(WIRE.control(Gap(1, 5, state)))[0]
-    assert json.loads(told.data)["state"].get("text", "") == state.text
+    (read,) = parse(WIRE.control(Gap(1, 5, state)))
+    assert read == parse_carelessly(WIRE.control(Gap(1, 5, state)))[0]
+    assert json.loads(read.data)["state"].get("text", "") == state.text
     (other,) = parse(control_frame("x", {"text": log_text(text)}))
     assert json.loads(other.data) == {"type": "x", "text": log_text(text)}
 
 
 def log_text(text: str) -> str:
-    """A text as the log lets it in."""
+    """Return the text as the log stores it."""
     event = log_event(StatusEvent(text), 3, 1).event
     assert isinstance(event, StatusEvent)
     return event.text

@@ -1,4 +1,4 @@
-"""`three_phase_text`, byte by byte."""
+"""`three_phase_text`: the bytes of the stream."""
 
 import json
 import math
@@ -51,7 +51,7 @@ def done(outcome: Outcome = "completed") -> DoneEvent:
 
 
 def phases(body: bytes) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:
-    """What a client makes of a whole stream."""
+    """Parse a whole stream into lines, answer and trailer."""
     text = body.decode()
     assert (text.count("\x1d"), text.count("\x1e")) == (1, 1)
     lines, _, rest = text.partition("\x1d")
@@ -68,7 +68,7 @@ def trailer(*events: Event) -> dict[str, Any]:
 # The three phases
 
 
-def test_a_whole_stream_is_lines_the_answer_and_a_trailer() -> None:
+def test_whole_stream_is_lines_answer_and_trailer() -> None:
     hit = Hit(1, "d1", "c1", "Tides", text="High water is at noon.", score=0.5)
     body = frames(
         logged(
@@ -107,7 +107,7 @@ def test_a_whole_stream_is_lines_the_answer_and_a_trailer() -> None:
 
 
 @pytest.mark.parametrize("event", FULL, ids=lambda event: type(event).__name__)
-def test_every_kind_of_event_is_a_line_or_silent(event: Event) -> None:
+def test_every_event_type_is_a_line_or_nothing(event: Event) -> None:
     if isinstance(event, RestartEvent | TokenEvent | DoneEvent):
         return
     (frame,) = frames(logged([event])[2:])
@@ -118,31 +118,31 @@ def test_every_kind_of_event_is_a_line_or_silent(event: Event) -> None:
     else:
         assert frame.endswith(b"\n")
         assert frame.count(b"\n") == 1
-        told = json.loads(frame)
-        assert list(told)[:3] == ["event", "timestamp", "type"]
-        assert told == {"event": kind, "timestamp": "1970-01-01T00:00:01.010Z", **json.loads(entry.body)}
+        end = json.loads(frame)
+        assert list(end)[:3] == ["event", "timestamp", "type"]
+        assert end == {"event": kind, "timestamp": "1970-01-01T00:00:01.010Z", **json.loads(entry.body)}
 
 
 @pytest.mark.parametrize(
-    ("at", "told"),
+    ("at", "text"),
     [
         (0, "1970-01-01T00:00:00.000Z"),
         (1_767_225_599_999, "2025-12-31T23:59:59.999Z"),
         (1_771_372_800_001, "2026-02-18T00:00:00.001Z"),
     ],
 )
-def test_a_timestamp_is_utc_with_milliseconds(at: int, told: str) -> None:
+def test_timestamp_is_utc_with_milliseconds(at: int, text: str) -> None:
     (entry,) = logged([StatusEvent("x")])[2:]
     entry.at = at
-    assert json.loads(WIRE.encoder().frame(entry))["timestamp"] == told
+    assert json.loads(WIRE.encoder().frame(entry))["timestamp"] == text
 
 
-def test_events_after_the_first_token_stand_in_the_trailer_in_order() -> None:
+def test_events_after_the_first_token_are_in_the_trailer_in_order() -> None:
     events = [StatusEvent("a"), TokenEvent("x"), StatusEvent("b"), TokenEvent("y"), CustomEvent("c", {"n": [1, "é"]})]
-    lines, answer, told = phases(stream(*events, ResponseEvent("xy"), done()))
+    lines, answer, end = phases(stream(*events, ResponseEvent("xy"), done()))
     assert [line["text"] for line in lines] == ["a"]
     assert answer == "xy"
-    assert told["events"] == [
+    assert end["events"] == [
         {"event": "status", "timestamp": "1970-01-01T00:00:01.030Z", "type": "status", "text": "b"},
         {
             "event": "custom",
@@ -154,7 +154,7 @@ def test_events_after_the_first_token_stand_in_the_trailer_in_order() -> None:
     ]
 
 
-def test_a_sub_agents_events_are_lines_but_its_tokens_never_enter_the_answer() -> None:
+def test_sub_agent_events_are_lines_and_its_tokens_are_left_out() -> None:
     path = ("helper",)
     body = stream(
         TokenEvent("mumble", agent_path=path),
@@ -164,18 +164,18 @@ def test_a_sub_agents_events_are_lines_but_its_tokens_never_enter_the_answer() -
         ResponseEvent("Yes."),
         done(),
     )
-    lines, answer, told = phases(body)
+    lines, answer, end = phases(body)
     assert [(line["event"], line["agent_path"]) for line in lines] == [("tool_call", ["helper"])]
     assert answer == "Yes."
-    assert told["events"] == []
+    assert end["events"] == []
 
 
-def test_a_token_without_text_does_not_begin_the_answer() -> None:
+def test_empty_token_does_not_begin_the_answer() -> None:
     lines, answer, _ = phases(stream(TokenEvent(""), StatusEvent("a"), TokenEvent("x"), ResponseEvent("x"), done()))
     assert ([line["text"] for line in lines], answer) == (["a"], "x")
 
 
-def test_a_turn_with_no_token_has_both_separators() -> None:
+def test_turn_without_token_has_both_separators() -> None:
     body = stream(ResponseEvent(""), done())
     assert body.startswith(b'\x1d\x1e{"citations":[]')
 
@@ -185,53 +185,53 @@ def test_control_characters_in_an_answer_cannot_forge_a_phase() -> None:
     body = stream(
         StatusEvent("a\x1db\x1ec\nd"), TokenEvent("x\x1dy\x1ez\x00"), TokenEvent(forged), CustomEvent(forged), done()
     )
-    lines, answer, told = phases(body)
+    lines, answer, end = phases(body)
     assert lines[0]["text"] == "abc\nd"
     assert answer == 'xyz{"citations":[]}'
-    assert told["events"][0]["name"] == '{"citations":[]}'
+    assert end["events"][0]["name"] == '{"citations":[]}'
 
 
 @given(st.lists(texts, max_size=4), st.lists(texts, max_size=4))
-def test_no_text_can_forge_a_phase(hostile: list[str], answers: list[str]) -> None:
+def test_hostile_text_cannot_forge_a_phase(hostile: list[str], answers: list[str]) -> None:
     citations = [CitationEvent(number, text, text, text, text) for number, text in enumerate(hostile, 1)]
     events = [ReasoningEvent(text) for text in hostile] + [TokenEvent(text) for text in answers]
     late = [ToolResultEvent("c", text, True, {text: [text]}) for text in hostile]
     log = logged([*events, *citations, *late, done("cancelled")])
-    lines, answer, told = phases(b"".join(frames(log)))
-    assert len(lines) + len(told["events"]) == 2 * len(hostile)
+    lines, answer, end = phases(b"".join(frames(log)))
+    assert len(lines) + len(end["events"]) == 2 * len(hostile)
     assert answer == "".join(entry.event.content for entry in log if isinstance(entry.event, TokenEvent))
-    assert len(told["citations"]) == len(told["spans"]) == len(hostile)
+    assert len(end["citations"]) == len(end["spans"]) == len(hostile)
 
 
-# How a turn ends
+# Ends of a turn
 
 
-def test_a_completed_turn_tells_what_the_response_says() -> None:
+def test_trailer_of_completed_turn_comes_from_the_response_event() -> None:
     cited = CitationEvent(1, "d2", supporting_quote="q")
     response = ResponseEvent("x", (cited,), "direct", ("a", "b"), Usage(1, 2, 3, 4), {"total_ms": 5.0, "own_ms": 1.0})
-    told = trailer(ToolCallEvent("c", "a", {}), UsageEvent("m", 100, 100), TokenEvent("x"), response, done())
-    assert told["citations"][0]["document_id"] == "d2"
-    assert [span["document_id"] for span in told["spans"]] == ["d2"]
-    assert (told["mode"], told["tools_used"], told["outcome"]) == ("direct", ["a", "b"], "completed")
-    assert told["usage"] == {
+    end = trailer(ToolCallEvent("c", "a", {}), UsageEvent("m", 100, 100), TokenEvent("x"), response, done())
+    assert end["citations"][0]["document_id"] == "d2"
+    assert [span["document_id"] for span in end["spans"]] == ["d2"]
+    assert (end["mode"], end["tools_used"], end["outcome"]) == ("direct", ["a", "b"], "completed")
+    assert end["usage"] == {
         "input_tokens": 1,
         "output_tokens": 2,
         "cached_input_tokens": 3,
         "reasoning_tokens": 4,
     }
-    assert told["timings"] == {"total_ms": 5.0, "own_ms": 1.0}
-    assert "error" not in told
+    assert end["timings"] == {"total_ms": 5.0, "own_ms": 1.0}
+    assert "error" not in end
 
 
-def test_a_cancelled_turn_keeps_what_was_written() -> None:
+def test_cancelled_turn_keeps_its_partial_answer() -> None:
     events = [ToolCallEvent("c", "find", {}), UsageEvent("m", 3), TokenEvent("Half [1]"), CitationEvent(1, "d1")]
-    lines, answer, told = phases(stream(*events, done("cancelled")))
+    lines, answer, end = phases(stream(*events, done("cancelled")))
     assert (len(lines), answer) == (1, "Half [1]")
-    assert (told["outcome"], told["mode"], told["tools_used"]) == ("cancelled", None, ["find"])
-    assert told["usage"] == {"input_tokens": 3}
-    assert told["timings"] == {"first_event_ms": 10, "first_token_ms": 30, "total_ms": 50}
-    assert [citation["document_id"] for citation in told["citations"]] == ["d1"]
-    assert "error" not in told
+    assert (end["outcome"], end["mode"], end["tools_used"]) == ("cancelled", None, ["find"])
+    assert end["usage"] == {"input_tokens": 3}
+    assert end["timings"] == {"first_event_ms": 10, "first_token_ms": 30, "total_ms": 50}
+    assert [citation["document_id"] for citation in end["citations"]] == ["d1"]
+    assert "error" not in end
 
 
 @pytest.mark.parametrize("outcome", ["failed", "interrupted"])
@@ -244,21 +244,21 @@ def test_a_cancelled_turn_keeps_what_was_written() -> None:
     ],
     ids=["at once", "in phase 1", "in phase 2"],
 )
-def test_a_failed_turn_is_completed_with_words_to_read(outcome: Outcome, before: tuple[Event, ...], after: str) -> None:
+def test_failed_turn_ends_with_a_readable_message(outcome: Outcome, before: tuple[Event, ...], after: str) -> None:
     error = ErrorEvent("The model is away.", "model_away", True)
     body = stream(*before, CitationEvent(1, "d1"), error, done(outcome))
     assert after in body.decode()
-    told = phases(body)[2]
-    assert (told["tools_used"], told["citations"], told["outcome"]) == (["chat_failed"], [], outcome)
-    assert [span["document_id"] for span in told["spans"]] == ["d1"]
-    assert told["error"] == {"code": "model_away", "message": "The model is away."}
+    end = phases(body)[2]
+    assert (end["tools_used"], end["citations"], end["outcome"]) == (["chat_failed"], [], outcome)
+    assert [span["document_id"] for span in end["spans"]] == ["d1"]
+    assert end["error"] == {"code": "model_away", "message": "The model is away."}
 
 
 @pytest.mark.parametrize("events", [(), (ErrorEvent(" \n", "odd"),)])
-def test_a_failure_without_words_has_some_of_ours(events: tuple[Event, ...]) -> None:
-    _, answer, told = phases(stream(*events, done("failed")))
-    assert answer == told["error"]["message"] == "The answer could not be completed."
-    assert told["error"]["code"] == ("odd" if events else "turn_failed")
+def test_failure_without_error_text_has_a_default_message(events: tuple[Event, ...]) -> None:
+    _, answer, end = phases(stream(*events, done("failed")))
+    assert answer == end["error"]["message"] == "The answer could not be completed."
+    assert end["error"]["code"] == ("odd" if events else "turn_failed")
 
 
 # Citations
@@ -272,7 +272,7 @@ def cited(*events: Event) -> list[dict[str, Any]]:
 
 
 def check_strictly(citation: dict[str, Any]) -> None:
-    """What a front end with a strict schema takes."""
+    """Check a citation as a front end with a strict schema does."""
     needed = {"document_id", "chunk_id", "page_number", "supporting_quote", "source_tool", "score"}
     assert needed <= set(citation) <= needed | {"title", "url"}
     texts = {name: value for name, value in citation.items() if name not in ("page_number", "score")}
@@ -281,7 +281,7 @@ def check_strictly(citation: dict[str, Any]) -> None:
     assert citation["score"] is None or isinstance(citation["score"], int | float)
 
 
-def test_a_citation_has_all_that_a_strict_front_end_takes_and_nothing_else() -> None:
+def test_citation_has_exactly_the_strict_fields() -> None:
     citation = CitationEvent(1, "d1", "c1", "T", "https://x", 2, "quote", "web", 0.5, 0, 5, 6, 9, heading="H")
     assert cited(citation) == [
         {
@@ -307,17 +307,15 @@ def test_a_citation_has_all_that_a_strict_front_end_takes_and_nothing_else() -> 
         (CitationEvent(1, "d1", score=math.nan), ("d1", "d1", "d1", "search")),
     ],
 )
-def test_what_a_citation_does_not_say_is_filled_in_and_never_empty(
-    citation: CitationEvent, filled: tuple[str, ...]
-) -> None:
+def test_missing_citation_texts_are_filled_in(citation: CitationEvent, filled: tuple[str, ...]) -> None:
     (found,) = cited(citation)
     assert (found["document_id"], found["chunk_id"], found["supporting_quote"], found["source_tool"]) == filled
     assert found["score"] is None
     assert "url" not in found
 
 
-def test_the_nth_citation_is_evidence_n_whatever_was_cited_first() -> None:
-    """Front ends take `[n]` for `citations[n - 1]`."""
+def test_nth_citation_is_evidence_n_in_any_order() -> None:
+    """Front ends read `[n]` as `citations[n - 1]`."""
     hits = (Hit(1, "d1", text="one"), Hit(2, "d2", "c2", "Two", "u2", 7, "two", 0.25), Hit(5, "d5"))
     found = cited(
         SearchEvent("r1", "finished", "find", "q", hits=hits),
@@ -344,7 +342,7 @@ def test_the_nth_citation_is_evidence_n_whatever_was_cited_first() -> None:
     }
 
 
-def test_a_number_of_which_nothing_is_known_says_so_in_its_place() -> None:
+def test_number_without_evidence_has_a_placeholder() -> None:
     unknown, third = cited(CitationEvent(2, "d2"))
     assert third["document_id"] == "d2"
     assert unknown == {
@@ -357,21 +355,21 @@ def test_a_number_of_which_nothing_is_known_says_so_in_its_place() -> None:
     }
 
 
-def test_a_number_that_has_no_place_in_a_list_is_in_the_spans_alone() -> None:
+def test_number_outside_of_the_list_is_only_in_the_spans() -> None:
     events = [CitationEvent(number, f"d{number}") for number in (0, -3, 10**12, 2, 1_001)]
     assert [citation["document_id"] for citation in cited(*events)] == ["unknown", "d2"]
-    told = trailer(*events, done("cancelled"))
-    assert [span["index"] for span in told["spans"]] == [0, -3, 10**12, 2, 1_001]
+    end = trailer(*events, done("cancelled"))
+    assert [span["index"] for span in end["spans"]] == [0, -3, 10**12, 2, 1_001]
     assert len(cited(CitationEvent(1_000, "last"))) == 1_000
 
 
-def test_spans_say_what_strict_citations_leave_out() -> None:
-    told = trailer(
+def test_spans_have_the_fields_that_strict_citations_lack() -> None:
+    end = trailer(
         CitationEvent(1, "d1", "c1", "T", "u", 2, "quote", "web", 0.5, 0, 5, 6, 9, heading="Tides > Noon"),
         CitationEvent(1, "d1", answer_start=12),
         done("cancelled"),
     )
-    assert told["spans"] == [
+    assert end["spans"] == [
         {
             "index": 1,
             "document_id": "d1",
@@ -405,22 +403,22 @@ searches = st.builds(lambda found: SearchEvent("r", "finished", "find", "q", hit
 
 
 @given(st.lists(sources | searches, max_size=6))
-def test_citations_are_strict_whatever_an_agent_says(events: list[Event]) -> None:
+def test_citations_of_any_log_are_strict(events: list[Event]) -> None:
     found = cited(*events)
     numbers = [event.index for event in events if isinstance(event, CitationEvent)]
     assert len(found) == max([0, *numbers])
 
 
-# What there are no words for
+# Controls and restarts
 
 
-def test_there_are_no_words_for_controls() -> None:
+def test_controls_are_not_encoded() -> None:
     for control in (Gap(2, 9, TurnState()), Reset(), Reconnect(500)):
         assert WIRE.control(control) is None
     assert WIRE.opening == b""
 
 
-def test_a_heartbeat_is_taken_in_phase_1_alone() -> None:
+def test_heartbeat_is_allowed_only_in_phase_1() -> None:
     encoder = WIRE.encoder()
     taken = []
     for entry in logged([StatusEvent("a"), TokenEvent(""), TokenEvent("x"), StatusEvent("b"), done()]):
@@ -430,11 +428,11 @@ def test_a_heartbeat_is_taken_in_phase_1_alone() -> None:
     assert WIRE.heartbeat == b"\n"
 
 
-def test_a_restart_cannot_be_told() -> None:
+def test_restart_is_refused() -> None:
     encoder = WIRE.encoder()
     *before, restart = logged([TokenEvent("x"), RestartEvent(2, "worker_lost")])
     for entry in before:
         encoder.frame(entry)
-    with pytest.raises(RestartedError) as told:
+    with pytest.raises(RestartedError) as end:
         encoder.frame(restart)
-    assert told.value.from_position == 2
+    assert end.value.from_position == 2

@@ -1,4 +1,4 @@
-"""A reader of UI message streams, as strict as the AI SDK's own: what would end a stream there fails here."""
+"""A reader of UI message streams, as strict as the AI SDK's own: a chunk that is fatal there fails here."""
 
 import json
 from typing import Any
@@ -31,19 +31,19 @@ _ADDED = {
     6: {"tool-approval-request": {"approvalId", "toolCallId"}, "tool-output-denied": {"toolCallId"}},
 }
 _ADDED[7] = {**_ADDED[6], "tool-approval-response": {"approvalId", "approved"}}
-# What may be anything, null among it; everywhere else null is fatal.
-_ANYTHING = {"input", "output", "data", "messageMetadata"}
+# Only these fields may be null.
+_NULLABLE = {"input", "output", "data", "messageMetadata"}
 _REASONS = {"stop", "length", "content-filter", "tool-calls", "error", "other"}
 
 
 class UIMessage:
-    """What a client makes of the chunks. `parts` are in order; a tool's part changes in place, as data with an id does.
+    """The message that a client builds from chunks. Tool parts, and data parts with an id, change in place.
 
-    `error` ends it for the client: what comes after that is not looked at. `transient` is what was only passing by.
+    An `error` ends the message: later chunks are ignored. `transient` are the data parts that a client does not keep.
     """
 
     def __init__(self, version: int = 6) -> None:
-        self.known = _COMMON | _ADDED[version]
+        self.required_fields = _COMMON | _ADDED[version]
         self.id: str | None = None
         self.metadata: dict[str, Any] = {}
         self.parts: list[dict[str, Any]] = []
@@ -55,7 +55,7 @@ class UIMessage:
         self._open: dict[str, dict[str, Any]] = {}
 
     def read(self, body: bytes) -> "UIMessage":
-        """Reads a whole stream; it must end as one."""
+        """Read a stream; `is_done` tells if it was complete."""
         assert body.isascii()
         for frame in parse(body):
             assert frame.id is frame.event is frame.retry is None
@@ -67,10 +67,10 @@ class UIMessage:
     def take(self, chunk: dict[str, Any]) -> None:
         kind = chunk["type"]
         if not kind.startswith("data-"):
-            assert kind in self.known, f"fatal: an unknown chunk {kind!r}"
-            assert self.known[kind] <= set(chunk), f"fatal: {chunk} lacks something"
+            assert kind in self.required_fields, f"fatal: an unknown chunk {kind!r}"
+            assert self.required_fields[kind] <= set(chunk), f"fatal: {chunk} lacks a field"
         for name, value in chunk.items():
-            assert value is not None or name in _ANYTHING, f"fatal: {name} is null in {chunk}"
+            assert value is not None or name in _NULLABLE, f"fatal: {name} is null in {chunk}"
         self.finish_reason = None if kind == "start" else self.finish_reason
         if kind.startswith("data-"):
             self._data(chunk)
@@ -92,7 +92,7 @@ class UIMessage:
         elif kind == "start-step":
             self.parts.append({"type": "step-start"})
         elif kind == "finish-step":
-            assert not self._open, "something was left open at the end of a step"
+            assert not self._open, "a part is open at the end of a step"
         elif kind == "finish":
             assert chunk["finishReason"] in _REASONS
             self.finish_reason = chunk["finishReason"]
@@ -101,14 +101,14 @@ class UIMessage:
         elif kind == "error":
             self.error = chunk["errorText"]
 
-    def _text(self, chunk: dict[str, Any], kind: str, what: str) -> None:
-        if what == "start":
+    def _text(self, chunk: dict[str, Any], kind: str, phase: str) -> None:
+        if phase == "start":
             assert chunk["id"] not in self._open
             self._open[chunk["id"]] = {"type": kind, "text": ""}
             self.parts.append(self._open[chunk["id"]])
             return
         assert chunk["id"] in self._open, f"fatal: {chunk} before its start"
-        if what == "delta":
+        if phase == "delta":
             self._open[chunk["id"]]["text"] += chunk["delta"]
         else:
             del self._open[chunk["id"]]
@@ -120,9 +120,9 @@ class UIMessage:
             self.parts.append({"type": "tool", "id": call, "tool": name, "state": "input-streaming"})
             assert chunk["dynamic"] is True
             return
-        wanted = chunk.get("toolCallId") or chunk["approvalId"]
-        part = next((p for p in reversed(self.parts) if p["type"] == "tool" and p["id"] == wanted), None)
-        assert part is not None, f"fatal: {chunk} is about no call"
+        call_id = chunk.get("toolCallId") or chunk["approvalId"]
+        part = next((p for p in reversed(self.parts) if p["type"] == "tool" and p["id"] == call_id), None)
+        assert part is not None, f"fatal: {chunk} names no call"
         part["state"] = {
             "tool-input-available": "input-available",
             "tool-output-available": "output-available",
@@ -131,8 +131,8 @@ class UIMessage:
             "tool-approval-request": "approval-requested",
             "tool-approval-response": "approval-responded",
         }[kind]
-        told = {"input": "input", "output": "output", "errorText": "error", "approvalId": "approval"}
-        part |= {name: chunk[given] for given, name in told.items() if given in chunk}
+        fields = {"input": "input", "output": "output", "errorText": "error", "approvalId": "approval"}
+        part |= {name: chunk[field] for field, name in fields.items() if field in chunk}
         if chunk.get("preliminary"):
             part["preliminary"] = True
         else:
@@ -158,12 +158,12 @@ class UIMessage:
 
     @property
     def last_step(self) -> list[dict[str, Any]]:
-        places = [place for place, part in enumerate(self.parts) if part["type"] == "step-start"]
-        return self.parts[places[-1] + 1 :]
+        starts = [index for index, part in enumerate(self.parts) if part["type"] == "step-start"]
+        return self.parts[starts[-1] + 1 :]
 
     @property
     def sends_by_itself(self) -> bool:
-        """Whether a client that sends when all tools have ended would now ask again."""
+        """Return True if a client that sends when all tools have ended would send a request now."""
         calls = [part for part in self.last_step if part["type"] == "tool"]
         ended = ("output-available", "output-error")
         return bool(calls) and all(part["state"] in ended and "preliminary" not in part for part in calls)

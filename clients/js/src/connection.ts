@@ -1,13 +1,13 @@
-/** Whether the server can be reached, as far as the streams and requests that are under way know. */
+/** The connection state, as reported by the current streams and requests. */
 
-import { heed } from "./waiting.js";
+import { callSafely } from "./retry.js";
 
 export type ConnectionState = "online" | "connecting" | "offline";
 
 export interface ConnectionDetail {
-  /** How often in a row it has failed. */
+  /** The number of failures in a row. */
   attempt: number;
-  /** Milliseconds until the next try, while offline; absent if nothing tries. */
+  /** Milliseconds until the next attempt while offline; absent if there is none. */
   retryIn?: number;
   error?: unknown;
 }
@@ -15,48 +15,48 @@ export interface ConnectionDetail {
 export type ConnectionListener = (state: ConnectionState, detail: ConnectionDetail) => void;
 
 /**
- * Many streams, one state: offline while any of them waits to try again, connecting while any of them tries again.
- * A first try is silent: a page should not say that it connects before anything went wrong.
+ * One state for many streams: offline while any of them waits for a retry, connecting while any of them retries.
+ * A first attempt is not reported: a page should not show "connecting" before anything has failed.
  */
 export class ConnectionWatch {
   state: ConnectionState = "online";
   readonly #listeners = new Set<ConnectionListener>();
-  readonly #troubles = new Map<object, ConnectionState>();
+  readonly #states = new Map<object, ConnectionState>();
 
   listen(listener: ConnectionListener): () => void {
     this.#listeners.add(listener);
     return () => void this.#listeners.delete(listener);
   }
 
-  tell(who: object, state: "connecting" | "offline", detail: ConnectionDetail): void {
-    this.#troubles.set(who, state);
+  report(owner: object, state: "connecting" | "offline", detail: ConnectionDetail): void {
+    this.#states.set(owner, state);
     const now = this.#worst();
-    if (now !== this.state || now === "offline") this.#announce(now, detail);
+    if (now !== this.state || now === "offline") this.#notify(now, detail);
   }
 
-  /** Somebody has given up; it stays so until somebody reaches the server. */
-  missed(error: unknown): void {
-    this.tell(this, "offline", { attempt: 1, error });
+  /** Reports that a request was given up; the state stays offline until the server is reached. */
+  reportFailure(error: unknown): void {
+    this.report(this, "offline", { attempt: 1, error });
   }
 
   reached(): void {
     this.forget(this);
   }
 
-  /** It is well, or has ended. */
-  forget(who: object): void {
-    this.#troubles.delete(who);
+  /** Removes the state of a stream that is connected or has ended. */
+  forget(owner: object): void {
+    this.#states.delete(owner);
     const now = this.#worst();
-    if (now !== this.state) this.#announce(now, { attempt: 0 });
+    if (now !== this.state) this.#notify(now, { attempt: 0 });
   }
 
   #worst(): ConnectionState {
-    const states = [...this.#troubles.values()];
+    const states = [...this.#states.values()];
     return states.includes("offline") ? "offline" : states.length ? "connecting" : "online";
   }
 
-  #announce(now: ConnectionState, detail: ConnectionDetail): void {
+  #notify(now: ConnectionState, detail: ConnectionDetail): void {
     this.state = now;
-    for (const listener of this.#listeners) heed(() => listener(now, detail));
+    for (const listener of this.#listeners) callSafely(() => listener(now, detail));
   }
 }

@@ -1,11 +1,11 @@
-/** Documents: what answers come from. */
+/** Documents of the server. */
 
-import type { DocumentPage, DocumentText, TurnwireDocument } from "./answers.js";
+import type { DocumentPage, DocumentText, TurnwireDocument } from "./api_types.js";
 import { TurnwireError } from "./errors.js";
 import { failureOf, type Http, queryOf, refusalOf } from "./http.js";
 
 export interface UploadOptions {
-  /** Of a Blob, which has none. */
+  /** The name of a Blob, which has none. */
   name?: string;
   signal?: AbortSignal;
 }
@@ -17,19 +17,19 @@ export class Documents {
     this.#http = http;
   }
 
-  /** Those that you may read, by name. */
+  /** Lists the documents that you may read, by name. */
   list(options: { search?: string; after?: string; limit?: number } = {}): Promise<DocumentPage> {
     return this.#http.json({ path: `/v1/documents${queryOf(options)}` });
   }
 
-  /** The whole text; with both offsets of a citation, the passage and what stands around it. */
+  /** Returns the whole text; with both offsets of a citation, the passage with its surroundings. */
   get(id: string, passage: { start?: number; end?: number } = {}): Promise<DocumentText> {
     return this.#http.json({ path: documentPath(id) + queryOf(passage) });
   }
 
   /**
-   * Uploads a document, which is yours alone. `onProgress` hears of fractions from 0 to 1 where the platform can tell
-   * (browsers). It is tried once: a file that did not get through is worth telling.
+   * Uploads a document, which only you can read. `onProgress` is called with fractions from 0 to 1 in browsers. There
+   * is no retry, so that a failed upload is reported at once.
    */
   upload(
     file: Blob & { name?: string },
@@ -39,16 +39,16 @@ export class Documents {
     const form = new FormData();
     form.append("file", file, options.name ?? file.name ?? "document.txt");
     if (onProgress && typeof XMLHttpRequest === "function") return this.#send(form, onProgress, options.signal);
-    const asked = { method: "POST", path: "/v1/documents", body: form, signal: options.signal };
-    return this.#http.json({ ...asked, attempts: 1, isLong: true });
+    const request = { method: "POST", path: "/v1/documents", body: form, signal: options.signal };
+    return this.#http.json({ ...request, attempts: 1, isLong: true });
   }
 
-  /** One that you uploaded. */
+  /** Deletes a document that you uploaded. */
   delete(id: string): Promise<void> {
-    return this.#http.erase(documentPath(id));
+    return this.#http.remove(documentPath(id));
   }
 
-  /** By XMLHttpRequest, because fetch does not say how much of a body has gone. */
+  /** Uploads with XMLHttpRequest, because fetch reports no upload progress. */
   #send(form: FormData, onProgress: (fraction: number) => void, signal?: AbortSignal): Promise<TurnwireDocument> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(signal.reason);

@@ -1,13 +1,13 @@
-/** The one error that this client throws on purpose. An AbortSignal's own reason is thrown as it is. */
+/** The error class of this client. The reason of an AbortSignal is thrown unchanged. */
 
 export class TurnwireError extends Error {
-  /** The HTTP status; 0 if there was no answer. */
+  /** The HTTP status; 0 without a response. */
   readonly status: number;
-  /** As in the server's list of errors; `network`, `not_turnwire`, `broken_stream` and `closed` are this client's. */
+  /** A code of the server, or `network`, `not_turnwire`, `broken_stream` or `closed`. */
   readonly code: string;
-  /** Whether the same thing may go well later. What is safe to try again has been, before this was thrown. */
+  /** True if a later attempt may succeed. Safe requests have been retried before this was thrown. */
   readonly retryable: boolean;
-  /** Milliseconds the server asks to wait, if it said. */
+  /** Milliseconds to wait, from the Retry-After header. */
   readonly retryAfter: number | undefined;
 
   constructor(
@@ -25,7 +25,7 @@ export class TurnwireError extends Error {
   }
 }
 
-/** A 4xx is final, but for those that say "later"; everything that is nobody's fault is not. */
+/** Returns true for statuses that may go away: no response, 5xx, and the 4xx that mean "later". */
 export function isRetryable(status: number): boolean {
   return status === 0 || status >= 500 || status === 408 || status === 425 || status === 429;
 }

@@ -1,40 +1,40 @@
 /**
- * What can happen in a turn, as the server sends it. The names are those of the wire.
+ * The events of a turn, with the server's field names.
  *
- * A server that is newer than this client may send types that are not listed here: a reader ignores them.
+ * A newer server may send other types; readers ignore them.
  */
 
 export type Outcome = "completed" | "failed" | "cancelled" | "interrupted";
 
-/** The sub-agents, outermost first, that something happened in; absent for what the turn's own agent does. */
-interface Happened {
+/** `agent_path` names the sub-agents, outermost first; it is absent for events of the turn's own agent. */
+interface EventBase {
   agent_path?: string[];
 }
 
-/** Always the first: which session and turn this log belongs to, and who answers. */
-export interface SessionEvent extends Happened {
+/** Always the first: the session, the turn and its agent. */
+export interface SessionEvent extends EventBase {
   type: "session";
   session_id: string;
   turn_id: string;
   agent: string;
 }
 
-/** Always the second: what was asked. */
-export interface MessageEvent extends Happened {
+/** Always the second: the message to answer. */
+export interface MessageEvent extends EventBase {
   type: "message";
   content: string;
   by: string;
   channel: string;
 }
 
-/** A line for a person about what is going on. */
-export interface StatusEvent extends Happened {
+/** A status line for a person. */
+export interface StatusEvent extends EventBase {
   type: "status";
   text: string;
 }
 
-/** Another agent has taken over. */
-export interface HandoffEvent extends Happened {
+/** Another agent takes over. */
+export interface HandoffEvent extends EventBase {
   type: "handoff";
   agent: string;
 }
@@ -52,8 +52,8 @@ export interface Hit {
   heading?: string;
 }
 
-/** A step of retrieval began or ended. */
-export interface SearchEvent extends Happened {
+/** A search began or ended. */
+export interface SearchEvent extends EventBase {
   type: "search";
   step_id: string;
   phase: "started" | "finished" | "failed";
@@ -64,8 +64,8 @@ export interface SearchEvent extends Happened {
   ms?: number;
 }
 
-/** Evidence, or a draft, was judged; `kept` and `dropped` are indexes of hits. */
-export interface ReviewEvent extends Happened {
+/** A review of evidence or of a draft; `kept` and `dropped` are indexes of hits. */
+export interface ReviewEvent extends EventBase {
   type: "review";
   step_id: string;
   iteration: number;
@@ -83,15 +83,15 @@ export interface ReviewEvent extends Happened {
 export type Arguments = { [name: string]: unknown };
 
 /** A tool is about to run. */
-export interface ToolCallEvent extends Happened {
+export interface ToolCallEvent extends EventBase {
   type: "tool_call";
   call_id: string;
   tool: string;
   args: Arguments;
 }
 
-/** A running tool says how far it is; `fraction` is from 0 to 1. */
-export interface ToolProgressEvent extends Happened {
+/** Progress of a running tool; `fraction` is from 0 to 1. */
+export interface ToolProgressEvent extends EventBase {
   type: "tool_progress";
   call_id: string;
   text?: string;
@@ -99,8 +99,8 @@ export interface ToolProgressEvent extends Happened {
   data?: unknown;
 }
 
-/** A tool has ended, well or badly. */
-export interface ToolResultEvent extends Happened {
+/** The result of a tool, or its failure. */
+export interface ToolResultEvent extends EventBase {
   type: "tool_result";
   call_id: string;
   tool: string;
@@ -109,20 +109,20 @@ export interface ToolResultEvent extends Happened {
   ms?: number;
 }
 
-/** A piece of the model's own thinking, where it shows it. */
-export interface ReasoningEvent extends Happened {
+/** A piece of the model's reasoning. */
+export interface ReasoningEvent extends EventBase {
   type: "reasoning";
   content: string;
 }
 
 /** A piece of the answer. */
-export interface TokenEvent extends Happened {
+export interface TokenEvent extends EventBase {
   type: "token";
   content: string;
 }
 
-/** What a `[n]` in the answer stands on. Offsets count code points, ends exclusive: see `sliceText`. */
-export interface CitationEvent extends Happened {
+/** The source of a `[n]` in the answer. Offsets count code points, ends exclusive: see `sliceText`. */
+export interface CitationEvent extends EventBase {
   type: "citation";
   index: number;
   document_id: string;
@@ -141,7 +141,7 @@ export interface CitationEvent extends Happened {
 }
 
 /** A person must decide before the tool may run. */
-export interface ApprovalRequestEvent extends Happened {
+export interface ApprovalRequestEvent extends EventBase {
   type: "approval_request";
   call_id: string;
   tool: string;
@@ -149,8 +149,8 @@ export interface ApprovalRequestEvent extends Happened {
   reason?: string;
 }
 
-/** A person has decided. */
-export interface ApprovalResponseEvent extends Happened {
+/** A person's decision. */
+export interface ApprovalResponseEvent extends EventBase {
   type: "approval_response";
   call_id: string;
   approved: boolean;
@@ -158,15 +158,15 @@ export interface ApprovalResponseEvent extends Happened {
   by?: string;
 }
 
-/** A new worker runs the unfinished step again: what came after `from_position` is void. */
-export interface RestartEvent extends Happened {
+/** A new worker repeats the unfinished step: events after `from_position` are void. */
+export interface RestartEvent extends EventBase {
   type: "restart";
   from_position: number;
   reason: string;
 }
 
-/** The application's own. */
-export interface CustomEvent extends Happened {
+/** An event of the application. */
+export interface CustomEvent extends EventBase {
   type: "custom";
   name: string;
   data?: unknown;
@@ -179,14 +179,14 @@ export interface Usage {
   reasoning_tokens?: number;
 }
 
-/** What a model call cost. Absent is not zero: the provider did not say. */
-export interface UsageEvent extends Happened, Usage {
+/** The usage of a model call. Absent means unknown, not zero. */
+export interface UsageEvent extends EventBase, Usage {
   type: "usage";
   model?: string;
 }
 
 /** The whole answer, once, before a completed `done`. */
-export interface ResponseEvent extends Happened {
+export interface ResponseEvent extends EventBase {
   type: "response";
   content: string;
   citations: CitationEvent[];
@@ -196,8 +196,8 @@ export interface ResponseEvent extends Happened {
   timings?: { [name: string]: number };
 }
 
-/** Why the turn failed, in words that are safe to show. */
-export interface ErrorEvent extends Happened {
+/** The reason of a failure, safe to show. */
+export interface ErrorEvent extends EventBase {
   type: "error";
   error: string;
   code: string;
@@ -205,7 +205,7 @@ export interface ErrorEvent extends Happened {
 }
 
 /** Always the last, exactly once; `reason` says why a turn did not complete. */
-export interface DoneEvent extends Happened {
+export interface DoneEvent extends EventBase {
   type: "done";
   outcome: Outcome;
   session_id: string;
@@ -235,7 +235,7 @@ export type TurnEvent =
   | ErrorEvent
   | DoneEvent;
 
-/** An event and its place. `id` is what the server calls that place; going on `after` it misses and repeats nothing. */
+/** An event and its position. `id` is the server's name of the position, to resume `after`. */
 export interface LoggedEvent {
   turnId: string;
   position: number;
@@ -246,14 +246,14 @@ export interface LoggedEvent {
   control?: undefined;
 }
 
-/** What you have is not of this log, and it starts over: forget it. In the stream of a session, of all its turns. */
+/** The events that you have are void and the log starts over; in the stream of a session, all its turns do. */
 export interface ResetControl {
   control: "reset";
   turnId?: string;
   event?: undefined;
 }
 
-/** Events up to `firstKept` are past their retention; `state` is what the whole turn came to. */
+/** Events before `firstKept` are past their retention; `state` is the folded turn. */
 export interface GapControl {
   control: "gap";
   turnId?: string;
@@ -263,7 +263,7 @@ export interface GapControl {
   event?: undefined;
 }
 
-/** What following yields: `item.event` is an event of the log; without one it is a word about the log. */
+/** An item of a followed stream: an event of the log, or a control message without `event`. */
 export type Followed = LoggedEvent | ResetControl | GapControl;
 
 export interface TurnStep {
@@ -282,7 +282,7 @@ export interface TurnStep {
   agent_path?: string[];
 }
 
-/** A turn as the server folds its log, up to `position`. What is absent is empty. */
+/** A turn as the server folds its log, up to `position`. Absent fields are empty. */
 export interface TurnState {
   turn_id?: string;
   session_id?: string;

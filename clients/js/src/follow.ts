@@ -1,144 +1,144 @@
-/** A stream that is read to its end through every drop. */
+/** Following a stream to its end, across lost connections. */
 
 import { TurnwireError } from "./errors.js";
 import type { Followed, TurnEvent } from "./events.js";
 import { type Frame, FrameParser } from "./frames.js";
 import { chunksOf, type Http } from "./http.js";
-import type { Control, Place } from "./places.js";
-import { heed, Lifeline, rest } from "./waiting.js";
+import type { Control, Cursor } from "./cursors.js";
+import { callSafely, ConnectionGuard, sleep } from "./retry.js";
 
-/** An answer that has begun, and its life. */
-export interface Opened {
+/** A response whose stream is open, and the guard of its connection. */
+export interface OpenStream {
   response: Response;
-  line: Lifeline;
+  guard: ConnectionGuard;
 }
 
-export interface Following {
+export interface StreamOptions {
   path: string;
-  place: Place;
-  /** A connection that is open already. */
-  opened?: Opened | undefined;
-  /** Whether the stream ends with `done`, or goes on with the next turn. */
+  cursor: Cursor;
+  /** A stream that is open already. */
+  opened?: OpenStream | undefined;
+  /** True if the stream ends with `done`; false if the next turn follows. */
   endsWithDone: boolean;
   signal?: AbortSignal | undefined;
   onControl?: ((control: Control) => void) | undefined;
 }
 
-/** A broken connection is not an error but a reason to come back; only what is final is thrown. */
-export async function* follow(http: Http, told: Following): AsyncGenerator<Followed, void, undefined> {
-  const { place, signal } = told;
-  const who = {};
-  let { opened } = told;
-  opened?.line.obey(signal);
+/** Yields the items of a stream. A lost connection is opened again; only final errors are thrown. */
+export async function* follow(http: Http, options: StreamOptions): AsyncGenerator<Followed, void, undefined> {
+  const { cursor, signal } = options;
+  const owner = {};
+  let { opened } = options;
+  opened?.guard.linkSignal(signal);
   let attempt = 0;
   let pause: number | undefined;
   try {
     for (;;) {
-      const line = opened?.line ?? new Lifeline(http.retry.heartbeat, signal);
+      const guard = opened?.guard ?? new ConnectionGuard(http.retry.heartbeat, signal);
       try {
-        const response = opened?.response ?? (await openStream(http, told.path, place.lastId, line));
+        const response = opened?.response ?? (await openStream(http, options.path, cursor.lastId, guard));
         opened = undefined;
-        if (response === undefined) return; // The turn has ended, and all of it was here before.
-        http.watch.forget(who);
+        if (response === undefined) return; // The turn has ended, and the reader has all of it.
+        http.watch.forget(owner);
         http.watch.reached();
         pause = undefined;
-        for await (const frame of framesOf(response, line)) {
+        for await (const frame of framesOf(response, guard)) {
           if (frame.retry !== undefined) pause = frame.retry;
-          const item = read(frame, told);
+          const item = itemOf(frame, options);
           if (item === undefined) continue;
           attempt = 0;
           yield item;
-          if (told.endsWithDone && item.event?.type === "done") return;
+          if (options.endsWithDone && item.event?.type === "done") return;
         }
         if (pause === undefined) throw new TurnwireError(0, "broken_stream", "the stream ended before the turn did");
-        await rest(pause, signal);
+        await sleep(pause, signal);
       } catch (error) {
-        await http.bear(who, error, ++attempt, http.retry.streamAttempts, signal, pause);
+        await http.waitBeforeRetry(owner, error, ++attempt, http.retry.streamAttempts, signal, pause);
       } finally {
-        line.cut();
+        guard.cut();
       }
     }
   } finally {
-    opened?.line.cut();
-    http.watch.forget(who);
+    opened?.guard.cut();
+    http.watch.forget(owner);
   }
 }
 
-/** Undefined when there is nothing more to come. Throws TurnwireError. */
+/** Returns undefined if the log has no more events. Throws TurnwireError. */
 async function openStream(
   http: Http,
   path: string,
   lastId: string | undefined,
-  line: Lifeline,
+  guard: ConnectionGuard,
 ): Promise<Response | undefined> {
   const headers: Record<string, string> = { Accept: "text/event-stream" };
   if (lastId !== undefined) headers["Last-Event-ID"] = lastId;
-  const response = await line.heard(http.open({ path, headers }, line));
+  const response = await guard.receive(http.open({ path, headers }, guard));
   return response.status === 204 ? undefined : checkStream(response);
 }
 
-/** What is not a stream comes from something between us and the server, which may be gone soon. */
+/** Throws a retryable error for a response that is no stream: it comes from a proxy, and may go away. */
 export function checkStream(response: Response): Response {
   if (response.body && response.headers.get("Content-Type")?.startsWith("text/event-stream")) return response;
-  throw new TurnwireError(0, "not_turnwire", "what answered there is not a stream of events");
+  throw new TurnwireError(0, "not_turnwire", "the response is not an event stream");
 }
 
-async function* framesOf(response: Response, line: Lifeline): AsyncGenerator<Frame, void, undefined> {
+async function* framesOf(response: Response, guard: ConnectionGuard): AsyncGenerator<Frame, void, undefined> {
   const parser = new FrameParser();
-  for await (const bytes of chunksOf(response, line)) yield* parser.feed(bytes);
+  for await (const bytes of chunksOf(response, guard)) yield* parser.feed(bytes);
 }
 
-function read(frame: Frame, { place, onControl }: Following): Followed | undefined {
+function itemOf(frame: Frame, { cursor, onControl }: StreamOptions): Followed | undefined {
   if (frame.data === undefined) return undefined;
   const event = JSON.parse(frame.data) as TurnEvent | Control;
   if (frame.id === undefined) {
     const control = event as Control;
     if (control.type !== "reset" && control.type !== "gap" && control.type !== "reconnect") return undefined;
-    if (onControl) heed(() => onControl(control));
-    return place.control(control);
+    if (onControl) callSafely(() => onControl(control));
+    return cursor.control(control);
   }
-  const placed = place.take(frame.id, event as TurnEvent);
-  if (placed === "missing") throw new TurnwireError(0, "broken_stream", "an event is missing in the stream");
-  return placed === "old" ? undefined : placed;
+  const result = cursor.take(frame.id, event as TurnEvent);
+  if (result === "missing") throw new TurnwireError(0, "broken_stream", "an event is missing in the stream");
+  return result === "old" ? undefined : result;
 }
 
 /**
- * A generator that can be left while it waits: `return` ends the connection first. One that was written plainly would
- * have to hear something before it could be left.
+ * Returns a generator whose `return` aborts the connection first. A plain generator could only return after the next
+ * item.
  */
-export function leavable(
+export function abortable(
   signal: AbortSignal | undefined,
   run: (signal: AbortSignal) => AsyncGenerator<Followed, void, undefined>,
 ): AsyncGenerator<Followed, void, undefined> {
-  const left = new AbortController();
-  const leave = (): void => left.abort(signal?.reason);
-  if (signal?.aborted) leave();
-  else signal?.addEventListener("abort", leave);
-  const inner = run(left.signal);
-  let isLeft = false;
+  const aborter = new AbortController();
+  const forwardAbort = (): void => aborter.abort(signal?.reason);
+  if (signal?.aborted) forwardAbort();
+  else signal?.addEventListener("abort", forwardAbort);
+  const inner = run(aborter.signal);
+  let hasReturned = false;
   const settle = async (step: Promise<IteratorResult<Followed, void>>): Promise<IteratorResult<Followed, void>> => {
     try {
       const result = await step;
-      if (result.done) signal?.removeEventListener("abort", leave);
+      if (result.done) signal?.removeEventListener("abort", forwardAbort);
       return result;
     } catch (error) {
-      signal?.removeEventListener("abort", leave);
-      if (isLeft) return { done: true, value: undefined };
+      signal?.removeEventListener("abort", forwardAbort);
+      if (hasReturned) return { done: true, value: undefined };
       throw error;
     }
   };
-  const end = (): void => {
-    isLeft = true;
-    left.abort();
+  const abort = (): void => {
+    hasReturned = true;
+    aborter.abort();
   };
   return {
     next: () => settle(inner.next()),
     return: () => {
-      end();
+      abort();
       return settle(inner.return());
     },
     throw: async (error: unknown) => {
-      end();
+      abort();
       await settle(inner.return());
       throw error;
     },

@@ -1,15 +1,15 @@
-/** Server-sent events from bytes that may be cut anywhere. */
+/** A parser of server-sent events, fed with chunks of bytes. */
 
 export interface Frame {
   id?: string;
   data?: string;
-  /** Milliseconds to wait before coming back. */
+  /** Milliseconds to wait before reconnecting. */
   retry?: number;
 }
 
 /**
- * The server's lines end with LF alone, and its data is ASCII: no other character may split a line. What is not ended by
- * an empty line is not handed out: half a frame is no frame.
+ * Lines end with LF alone, and data is ASCII: no other character may split a line. A frame without its empty line is
+ * incomplete and is not returned.
  */
 export class FrameParser {
   readonly #decoder = new TextDecoder();
@@ -31,7 +31,7 @@ export class FrameParser {
 
   #take(line: string): void {
     const colon = line.indexOf(":");
-    // A heartbeat, or another comment, has no name.
+    // A comment, such as a heartbeat, has an empty name.
     const name = colon < 0 ? line : line.slice(0, colon);
     const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
     if (name === "data") this.#frame.data = this.#frame.data === undefined ? value : `${this.#frame.data}\n${value}`;

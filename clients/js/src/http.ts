@@ -1,31 +1,31 @@
-/** Requests: the address, the key, what counts as an error, and what is tried again. */
+/** HTTP requests: address, key, errors and retries. */
 
 import { ConnectionWatch } from "./connection.js";
 import { TurnwireError } from "./errors.js";
-import { Lifeline, pauseBefore, rest, RETRY, type RetryOptions } from "./waiting.js";
+import { backoff, ConnectionGuard, RETRY, type RetryOptions, sleep } from "./retry.js";
 
-/** Who may come back in an hour is told so; a server that is away may be back before it said. */
-const LONGEST_WAIT = 60_000;
+/** A longer Retry-After is thrown to the caller, unless the server is away, which may end sooner. */
+const MAX_RETRY_AFTER = 60_000;
 
 export interface HttpOptions {
-  /** Where the server is; "" is where the page comes from. */
+  /** The server's address; "" is the origin of the page. */
   url?: string;
-  /** An API key, or how to get it each time it is needed. */
+  /** An API key, or a function that returns it. */
   key?: string | (() => string | undefined);
   fetch?: typeof fetch;
   credentials?: RequestCredentials;
   retry?: RetryOptions;
 }
 
-export interface Asked {
+export interface RequestOptions {
   method?: string;
   path: string;
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal | undefined;
-  /** How often it is tried. */
+  /** The number of attempts. */
   attempts?: number;
-  /** Whether the answer may take as long as it likes. */
+  /** True if the response has no timeout. */
   isLong?: boolean;
 }
 
@@ -55,25 +55,25 @@ export class Http {
     return key ? { ...more, Authorization: `Bearer ${key}` } : more;
   }
 
-  /** The answer of a JSON route, tried as often as it is safe; all that are called this way are. */
-  async json<Answer>(asked: Asked): Promise<Answer> {
-    return this.persist({ attempts: this.retry.attempts, ...asked }, async () => {
-      const line = new Lifeline(asked.isLong ? Infinity : this.retry.heartbeat, asked.signal);
+  /** Calls a JSON route, with retries: every request that is sent this way is safe to repeat. */
+  async json<Answer>(request: RequestOptions): Promise<Answer> {
+    return this.withRetries({ attempts: this.retry.attempts, ...request }, async () => {
+      const guard = new ConnectionGuard(request.isLong ? Infinity : this.retry.heartbeat, request.signal);
       try {
-        const response = await line.heard(this.open(asked, line));
-        return (response.status === 204 ? undefined : JSON.parse(await textOf(response, line))) as Answer;
+        const response = await guard.receive(this.open(request, guard));
+        return (response.status === 204 ? undefined : JSON.parse(await textOf(response, guard))) as Answer;
       } catch (error) {
         throw failureOf(error);
       } finally {
-        line.cut();
+        guard.cut();
       }
     });
   }
 
-  /** Deletes something. If it is gone after a try whose answer was lost, that try has done it. */
-  async erase(path: string): Promise<void> {
+  /** Deletes something. A 404 after a lost response means that the first attempt succeeded. */
+  async remove(path: string): Promise<void> {
     let tries = 0;
-    await this.persist({ attempts: this.retry.attempts }, async () => {
+    await this.withRetries({ attempts: this.retry.attempts }, async () => {
       try {
         await this.json({ method: "DELETE", path, attempts: 1 });
       } catch (error) {
@@ -82,26 +82,29 @@ export class Http {
     });
   }
 
-  /** One try. Throws TurnwireError for every answer that is not a good one. */
-  async open(asked: Asked, line: Lifeline): Promise<Response> {
+  /** Sends a request once. Throws TurnwireError for every status that is not 2xx. */
+  async open(request: RequestOptions, guard: ConnectionGuard): Promise<Response> {
     const { credentials } = this.#options;
-    const ask = this.#options.fetch ?? globalThis.fetch;
-    const headers = this.headers(asked.headers);
-    const init: RequestInit = { method: asked.method ?? "GET", headers, signal: line.signal, cache: "no-store" };
+    const send = this.#options.fetch ?? globalThis.fetch;
+    const headers = this.headers(request.headers);
+    const init: RequestInit = { method: request.method ?? "GET", headers, signal: guard.signal, cache: "no-store" };
     if (credentials) init.credentials = credentials;
-    if (asked.body instanceof FormData) init.body = asked.body;
-    else if (asked.body !== undefined) {
+    if (request.body instanceof FormData) init.body = request.body;
+    else if (request.body !== undefined) {
       headers["Content-Type"] = "application/json";
-      init.body = JSON.stringify(asked.body);
+      init.body = JSON.stringify(request.body);
     }
-    const response = await ask(this.url + asked.path, init);
+    const response = await send(this.url + request.path, init);
     if (!response.ok) throw await refusal(response);
     return response;
   }
 
-  /** Does something until it is done, the server says no for good, or it was tried often enough. */
-  async persist<T>(asked: { signal?: AbortSignal | undefined; attempts?: number }, once: () => Promise<T>): Promise<T> {
-    const who = {};
+  /** Repeats an action until it succeeds, fails for good, or has no attempts left. */
+  async withRetries<T>(
+    request: { signal?: AbortSignal | undefined; attempts?: number },
+    once: () => Promise<T>,
+  ): Promise<T> {
+    const owner = {};
     try {
       for (let attempt = 1; ; attempt++) {
         try {
@@ -109,17 +112,17 @@ export class Http {
           this.watch.reached();
           return done;
         } catch (error) {
-          await this.bear(who, error, attempt, asked.attempts ?? 1, asked.signal);
+          await this.waitBeforeRetry(owner, error, attempt, request.attempts ?? 1, request.signal);
         }
       }
     } finally {
-      this.watch.forget(who);
+      this.watch.forget(owner);
     }
   }
 
-  /** Waits after a failure until it is time to try again. Throws what is final. */
-  async bear(
-    who: object,
+  /** Waits until the next attempt. Throws final errors. */
+  async waitBeforeRetry(
+    owner: object,
     error: unknown,
     attempt: number,
     attempts: number,
@@ -128,42 +131,45 @@ export class Http {
   ): Promise<void> {
     signal?.throwIfAborted();
     const failure = failureOf(error);
-    const asked = Math.min(failure.retryAfter ?? 0, LONGEST_WAIT);
+    const retryAfter = Math.min(failure.retryAfter ?? 0, MAX_RETRY_AFTER);
     const isAway = failure.status === 0 || failure.status >= 500;
-    const isForLong = !isAway && (failure.retryAfter ?? 0) > LONGEST_WAIT;
+    const isForLong = !isAway && (failure.retryAfter ?? 0) > MAX_RETRY_AFTER;
     if (!failure.retryable || isForLong || attempt >= attempts) {
-      if (isAway) this.watch.missed(failure);
+      if (isAway) this.watch.reportFailure(failure);
       throw failure;
     }
-    const pause = Math.max(asked, pauseBefore(attempt, first, this.retry.most));
-    if (isAway) this.watch.tell(who, "offline", { attempt, retryIn: pause, error: failure });
-    await rest(pause, signal);
-    if (isAway) this.watch.tell(who, "connecting", { attempt, error: failure });
+    const pause = Math.max(retryAfter, backoff(attempt, first, this.retry.most));
+    if (isAway) this.watch.report(owner, "offline", { attempt, retryIn: pause, error: failure });
+    await sleep(pause, signal);
+    if (isAway) this.watch.report(owner, "connecting", { attempt, error: failure });
   }
 }
 
-/** What went wrong, as an error of ours. What nobody answered may go well the next time. */
+/** Returns any error as a TurnwireError. A request without a response is retryable. */
 export function failureOf(error: unknown): TurnwireError {
   if (error instanceof TurnwireError) return error;
   if (error instanceof SyntaxError) {
-    return new TurnwireError(0, "not_turnwire", "what answered there does not speak JSON", { cause: error });
+    return new TurnwireError(0, "not_turnwire", "the response is not JSON", { cause: error });
   }
-  const told = error instanceof Error ? error.message : String(error);
-  return new TurnwireError(0, "network", `the server cannot be reached: ${told}`, { cause: error });
+  const message = error instanceof Error ? error.message : String(error);
+  return new TurnwireError(0, "network", `the server cannot be reached: ${message}`, { cause: error });
 }
 
-/** Piece by piece: much may take its time, but not in silence. */
-async function textOf(response: Response, line: Lifeline): Promise<string> {
+/** Reads the body in pieces, so that a slow body does not time out and a silent one does. */
+async function textOf(response: Response, guard: ConnectionGuard): Promise<string> {
   const decoder = new TextDecoder();
   let text = "";
-  for await (const bytes of chunksOf(response, line)) text += decoder.decode(bytes, { stream: true });
+  for await (const bytes of chunksOf(response, guard)) text += decoder.decode(bytes, { stream: true });
   return text + decoder.decode();
 }
 
-export async function* chunksOf(response: Response, line: Lifeline): AsyncGenerator<Uint8Array, void, undefined> {
+export async function* chunksOf(
+  response: Response,
+  guard: ConnectionGuard,
+): AsyncGenerator<Uint8Array, void, undefined> {
   const reader = response.body?.getReader();
   for (;;) {
-    const { done, value } = (reader && (await line.heard(reader.read()))) ?? { done: true };
+    const { done, value } = (reader && (await guard.receive(reader.read()))) ?? { done: true };
     if (done) return;
     yield value!;
   }
@@ -171,32 +177,32 @@ export async function* chunksOf(response: Response, line: Lifeline): AsyncGenera
 
 async function refusal(response: Response): Promise<TurnwireError> {
   const body = await response.text().catch(() => "");
-  return refusalOf(response.status, body, waitAsked(response));
+  return refusalOf(response.status, body, retryAfterOf(response));
 }
 
-/** An answer that is a no. A proxy's page, or an answer that broke off, says enough with its status. */
+/** Returns the error of a response. A body that is not Turnwire's, such as a proxy's page, gives its status only. */
 export function refusalOf(status: number, body: string, retryAfter?: number): TurnwireError {
-  let told: { code?: unknown; message?: unknown } | undefined;
+  let error: { code?: unknown; message?: unknown } | undefined;
   try {
-    told = (JSON.parse(body) as { error?: typeof told }).error;
+    error = (JSON.parse(body) as { error?: typeof error }).error;
   } catch {
-    // Not ours.
+    // Not Turnwire's.
   }
-  const code = typeof told?.code === "string" ? told.code : "http_error";
-  const message = typeof told?.message === "string" ? told.message : `the server answered ${status}`;
+  const code = typeof error?.code === "string" ? error.code : "http_error";
+  const message = typeof error?.message === "string" ? error.message : `the server answered ${status}`;
   return new TurnwireError(status, code, message, { retryAfter });
 }
 
-function waitAsked(response: Response): number | undefined {
-  const told = response.headers.get("Retry-After");
-  if (!told) return undefined;
-  const seconds = Number(told);
-  const ms = Number.isNaN(seconds) ? Date.parse(told) - Date.now() : seconds * 1000;
+function retryAfterOf(response: Response): number | undefined {
+  const header = response.headers.get("Retry-After");
+  if (!header) return undefined;
+  const seconds = Number(header);
+  const ms = Number.isNaN(seconds) ? Date.parse(header) - Date.now() : seconds * 1000;
   return Number.isNaN(ms) ? undefined : Math.max(0, ms);
 }
 
-/** What is undefined is left out. */
+/** Returns a query string without undefined fields. */
 export function queryOf(fields: object): string {
-  const told = Object.entries(fields).filter(([, value]) => value !== undefined);
-  return told.length ? `?${new URLSearchParams(told.map(([name, value]) => [name, String(value)]))}` : "";
+  const entries = Object.entries(fields).filter(([, value]) => value !== undefined);
+  return entries.length ? `?${new URLSearchParams(entries.map(([name, value]) => [name, String(value)]))}` : "";
 }

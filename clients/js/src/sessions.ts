@@ -1,6 +1,6 @@
-/** Sessions: made, listed, searched, named, exported, erased. */
+/** Sessions: create, list, rename, export and delete. */
 
-import type { Session, SessionExport, SessionPage, SessionWithTurns } from "./answers.js";
+import type { Session, SessionExport, SessionPage, SessionWithTurns } from "./api_types.js";
 import type { Http } from "./http.js";
 import { queryOf } from "./http.js";
 
@@ -11,14 +11,14 @@ export class Sessions {
     this.#http = http;
   }
 
-  /** With an `id` of your own it is made only once. */
+  /** Creates a session; your own `id` is created only once. */
   create(options: { id?: string; title?: string } = {}): Promise<Session> {
-    // Without an id a second try would make a second one.
+    // Without an id, a retry would create a second session.
     const attempts = options.id === undefined ? { attempts: 1 } : {};
     return this.#http.json({ method: "POST", path: "/v1/sessions", body: options, ...attempts });
   }
 
-  /** Newest activity first. */
+  /** Lists sessions, newest activity first. */
   list(options: { search?: string; before?: string; limit?: number } = {}): Promise<SessionPage> {
     return this.#http.json({ path: `/v1/sessions${queryOf(options)}` });
   }
@@ -31,9 +31,9 @@ export class Sessions {
     return this.#http.json({ method: "PATCH", path: sessionPath(id), body: { title } });
   }
 
-  /** With its turns and their logs. */
+  /** Deletes a session with its turns and logs. */
   delete(id: string): Promise<void> {
-    return this.#http.erase(sessionPath(id));
+    return this.#http.remove(sessionPath(id));
   }
 
   export(id: string): Promise<SessionExport> {

@@ -1,19 +1,25 @@
 /** Many turns on one WebSocket. */
 
-import type { Decision, StartOptions } from "./answers.js";
-import { messageBody, uuid } from "./asking.js";
+import type { Decision, StartOptions } from "./api_types.js";
+import { messageBody, uuid } from "./message_body.js";
 import type { TurnwireClient } from "./client.js";
 import { TurnwireError } from "./errors.js";
 import type { TurnEvent } from "./events.js";
 import type { Http } from "./http.js";
-import type { Control } from "./places.js";
-import { SocketLine } from "./socket_line.js";
+import type { Control } from "./cursors.js";
+import { SocketConnection } from "./socket_connection.js";
 import { SocketReader } from "./socket_reader.js";
 import { SocketTurn } from "./socket_turn.js";
-import { pauseBefore } from "./waiting.js";
+import { backoff } from "./retry.js";
 
-/** The errors after which the same words may be said again. A socket does not tell the status. */
-const LATER = new Set(["shutting_down", "store_failed", "too_many_turns", "too_many_streams", "internal_error"]);
+/** The error codes after which a request is sent again: a socket has no HTTP status. */
+const RETRYABLE_CODES = new Set([
+  "shutting_down",
+  "store_failed",
+  "too_many_turns",
+  "too_many_streams",
+  "internal_error",
+]);
 
 interface Accepted {
   turn_id: string;
@@ -22,92 +28,92 @@ interface Accepted {
   last_position: number;
 }
 
-type Heard = { type: string; id?: number | null; turn_id?: string; error?: { code: string; message: string } };
+type ServerMessage = { type: string; id?: number | null; turn_id?: string; error?: { code: string; message: string } };
 
-/** Something that was said and is not answered yet. It is said again on the next socket; all of it may be said twice. */
-interface Ask {
+/** A request without a response. It is sent again on the next socket; every request is safe to repeat. */
+interface PendingRequest {
   message: object;
   attempt: number;
   done(accepted: Accepted): void;
   fail(error: unknown): void;
 }
 
-/** A turn that is followed, under the name that we were given for it. */
+/** A followed turn, by the id that the caller used. */
 interface Channel {
   name: string;
   readers: Set<SocketReader>;
-  /** Until this is answered, what comes is of an earlier following. */
-  asking: number | undefined;
-  /** When this is answered, and nothing has come before, there is nothing more to come. */
-  ending: number | undefined;
+  /** The id of an unanswered follow request; until its response, events belong to an earlier one. */
+  followId: number | undefined;
+  /** The id of a ping; if nothing comes before its pong, the turn has no more events. */
+  pingId: number | undefined;
 }
 
 export interface SocketOptions {
-  /** For Node 20, which has none of its own. */
+  /** Required on Node 20, which has no WebSocket. */
   WebSocket?: typeof WebSocket;
 }
 
-/** Opens with the first word, and again after a drop; every turn then goes on after the last event that came. */
+/** A socket that opens with the first request, and again after a drop; every turn then resumes after its last event. */
 export class TurnwireSocket {
   readonly #http: Http;
-  readonly #line: SocketLine;
-  readonly #asks = new Map<number, Ask>();
+  readonly #connection: SocketConnection;
+  readonly #requests = new Map<number, PendingRequest>();
   readonly #channels = new Map<string, Channel>();
-  /** By the server's own id of the turn. */
+  /** The channels by the server's turn id. */
   readonly #byTurn = new Map<string, Channel>();
   #number = 0;
 
   constructor(client: TurnwireClient, options: SocketOptions = {}) {
     this.#http = client.http;
-    const kind = options.WebSocket ?? globalThis.WebSocket;
-    if (typeof kind !== "function") throw new TypeError("there is no WebSocket here: pass one as an option");
+    const WebSocketClass = options.WebSocket ?? globalThis.WebSocket;
+    if (typeof WebSocketClass !== "function") throw new TypeError("WebSocket is missing: pass the option `WebSocket`");
     const socket = this;
-    this.#line = new SocketLine(client.http, kind, {
+    this.#connection = new SocketConnection(client.http, WebSocketClass, {
       get isNeeded() {
-        return socket.#asks.size > 0 || socket.#channels.size > 0;
+        return socket.#requests.size > 0 || socket.#channels.size > 0;
       },
       opened: () => this.#opened(),
-      heard: (message) => this.#heard(message as Heard),
-      refused: (error) => this.#failAsks(error),
+      received: (message) => this.#receive(message as ServerMessage),
+      refused: (error) => this.#failRequests(error),
       failed: (error) => this.#fail(error),
     });
   }
 
-  /** Starts a turn; resolves when the server has taken it. Never asks twice. */
+  /** Starts a turn; resolves when the server has accepted it. A retry never starts a second turn. */
   start({ signal, idempotencyKey = uuid(), ...options }: StartOptions): Promise<SocketTurn> {
     const message = { type: "start", ...messageBody(options), idempotency_key: idempotencyKey };
-    return this.#ask(message, signal, ({ turn_id: id, session_id: sessionId }) => {
+    return this.#request(message, signal, ({ turn_id: id, session_id: sessionId }) => {
       const reader = this.read(id, undefined, false);
       this.#byTurn.set(id, this.#channels.get(id)!);
       return new SocketTurn(this, id, sessionId, reader);
     });
   }
 
-  /** A turn that is there already. */
+  /** Returns a handle for an existing turn. */
   turn(turnId: string): SocketTurn {
     return new SocketTurn(this, turnId);
   }
 
-  /** Resolves when it has stopped. */
+  /** Resolves when the turn has stopped. */
   cancel(turnId: string): Promise<void> {
-    return this.#ask({ type: "cancel", turn_id: turnId }, undefined, () => undefined);
+    return this.#request({ type: "cancel", turn_id: turnId }, undefined, () => undefined);
   }
 
   decide(turnId: string, callId: string, decision: Decision): Promise<void> {
-    return this.#ask({ type: "approve", turn_id: turnId, call_id: callId, ...decision }, undefined, () => undefined);
+    return this.#request({ type: "approve", turn_id: turnId, call_id: callId, ...decision }, undefined, () => undefined);
   }
 
-  /** Whoever still reads or waits is told that it is closed. */
+  /** Closes the socket; pending requests and readers fail with `closed`. */
   close(): void {
-    this.#line.close();
-    this.#fail(new TurnwireError(0, "closed", "the socket was closed here", { retryable: false }));
+    this.#connection.close();
+    this.#fail(new TurnwireError(0, "closed", "the socket was closed by this client", { retryable: false }));
   }
 
-  /** A new reader of a turn; for `SocketTurn`. */
+  /** Adds a reader of a turn; for `SocketTurn`. */
   read(turnId: string, after: number | string | undefined, follows = true): SocketReader {
     let channel = this.#channels.get(turnId);
     if (!channel) {
-      channel = { name: turnId, readers: new Set(), asking: undefined, ending: undefined };
+      channel = { name: turnId, readers: new Set(), followId: undefined, pingId: undefined };
       this.#channels.set(turnId, channel);
     }
     const reader = new SocketReader(turnId, after);
@@ -116,7 +122,7 @@ export class TurnwireSocket {
     return reader;
   }
 
-  /** Asks again for what a reader did not keep. */
+  /** Follows the turn again, for events that a reader dropped. */
   again(turnId: string): void {
     const channel = this.#channels.get(turnId);
     if (channel) this.#follow(channel);
@@ -126,132 +132,134 @@ export class TurnwireSocket {
     const channel = this.#channels.get(turnId);
     if (!channel?.readers.delete(reader) || channel.readers.size) return;
     this.#drop(channel);
-    if (!reader.isWhole && this.#line.isOpen) this.#line.say({ type: "unfollow", turn_id: turnId });
+    if (!reader.isComplete && this.#connection.isOpen) this.#connection.send({ type: "unfollow", turn_id: turnId });
   }
 
   #drop(channel: Channel): void {
     this.#channels.delete(channel.name);
-    for (const [turnId, one] of this.#byTurn) if (one === channel) this.#byTurn.delete(turnId);
+    for (const [turnId, followed] of this.#byTurn) if (followed === channel) this.#byTurn.delete(turnId);
   }
 
-  #ask<T>(message: object, signal: AbortSignal | undefined, made: (accepted: Accepted) => T): Promise<T> {
+  #request<T>(message: object, signal: AbortSignal | undefined, build: (accepted: Accepted) => T): Promise<T> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(signal.reason);
       const number = ++this.#number;
       const abort = (): void => {
-        this.#asks.delete(number);
+        this.#requests.delete(number);
         reject(signal!.reason);
       };
       signal?.addEventListener("abort", abort);
-      this.#asks.set(number, {
+      this.#requests.set(number, {
         message: { ...message, id: number },
         attempt: 0,
-        // At once, and not when the promise is awaited: the next message may be the turn's first event.
+        // Not after the promise: the next message may be the turn's first event.
         done: (accepted) => {
           signal?.removeEventListener("abort", abort);
-          resolve(made(accepted));
+          resolve(build(accepted));
         },
         fail: (error) => {
           signal?.removeEventListener("abort", abort);
           reject(error);
         },
       });
-      this.#line.say({ ...message, id: number });
+      this.#connection.send({ ...message, id: number });
     });
   }
 
-  /** From where the reader that is the least far is. */
+  /** Follows from the position of the slowest reader. */
   #follow(channel: Channel): void {
-    const unfinished = [...channel.readers].filter((reader) => !reader.isWhole);
+    const unfinished = [...channel.readers].filter((reader) => !reader.isComplete);
     if (!unfinished.length) return;
-    const { place } = unfinished.reduce((least, one) => (one.place.position < least.place.position ? one : least));
-    const epoch = place.lastId?.split(".")[1];
-    const after = epoch ? { after: place.position, epoch: Number(epoch) } : { after: place.position };
-    channel.asking = ++this.#number;
-    channel.ending = undefined;
-    this.#line.say({ type: "follow", id: channel.asking, turn_id: channel.name, ...after });
+    const cursors = unfinished.map((reader) => reader.cursor);
+    const cursor = cursors.reduce((slowest, other) => (other.position < slowest.position ? other : slowest));
+    const epoch = cursor.lastId?.split(".")[1];
+    const after = epoch ? { after: cursor.position, epoch: Number(epoch) } : { after: cursor.position };
+    channel.followId = ++this.#number;
+    channel.pingId = undefined;
+    this.#connection.send({ type: "follow", id: channel.followId, turn_id: channel.name, ...after });
   }
 
   #opened(): void {
-    for (const ask of this.#asks.values()) this.#line.say(ask.message);
+    for (const request of this.#requests.values()) this.#connection.send(request.message);
     for (const channel of this.#channels.values()) this.#follow(channel);
   }
 
-  #heard(heard: Heard): void {
-    const channel = heard.turn_id === undefined ? undefined : this.#byTurn.get(heard.turn_id);
-    switch (heard.type) {
+  #receive(message: ServerMessage): void {
+    const channel = message.turn_id === undefined ? undefined : this.#byTurn.get(message.turn_id);
+    switch (message.type) {
       case "accepted":
-        return this.#accepted(heard.id, heard as unknown as Accepted);
+        return this.#accepted(message.id, message as unknown as Accepted);
       case "error":
-        return this.#refused(heard, channel);
+        return this.#refused(message, channel);
       case "pong":
-        for (const one of this.#channels.values()) {
-          if (one.ending === heard.id) for (const reader of one.readers) reader.end();
+        for (const { pingId, readers } of this.#channels.values()) {
+          if (pingId === message.id) for (const reader of readers) reader.end();
         }
         return;
     }
-    if (!channel || channel.asking !== undefined) return;
-    channel.ending = undefined;
-    if (heard.type === "event") {
-      const { position, epoch, event } = heard as unknown as { position: number; epoch: number; event: TurnEvent };
+    if (!channel || channel.followId !== undefined) return;
+    channel.pingId = undefined;
+    if (message.type === "event") {
+      const { position, epoch, event } = message as unknown as { position: number; epoch: number; event: TurnEvent };
       for (const reader of channel.readers) reader.take(`${position}.${epoch}`, event);
-    } else if (heard.type === "gap" || heard.type === "reset") {
-      for (const reader of channel.readers) reader.control(heard as unknown as Control);
+    } else if (message.type === "gap" || message.type === "reset") {
+      for (const reader of channel.readers) reader.control(message as unknown as Control);
     }
   }
 
   #accepted(number: number | null | undefined, accepted: Accepted): void {
     if (number === null || number === undefined) return;
-    const ask = this.#asks.get(number);
-    if (ask) {
-      this.#asks.delete(number);
-      return ask.done(accepted);
+    const request = this.#requests.get(number);
+    if (request) {
+      this.#requests.delete(number);
+      return request.done(accepted);
     }
     for (const channel of this.#channels.values()) {
-      if (channel.asking !== number) continue;
-      channel.asking = undefined;
+      if (channel.followId !== number) continue;
+      channel.followId = undefined;
       this.#byTurn.set(accepted.turn_id, channel);
-      const positions = [...channel.readers].map((reader) => reader.place.position);
+      const positions = [...channel.readers].map((reader) => reader.cursor.position);
       if (accepted.phase === "ended" && Math.min(...positions) >= accepted.last_position) {
-        // Either nothing comes, or it starts over: what is said before the answer to this tells which.
-        channel.ending = ++this.#number;
-        this.#line.say({ type: "ping", id: channel.ending });
+        // Either nothing comes, or a reset: whatever precedes the pong tells which.
+        channel.pingId = ++this.#number;
+        this.#connection.send({ type: "ping", id: channel.pingId });
       }
     }
   }
 
-  #refused({ id, error = { code: "internal_error", message: "" } }: Heard, broken: Channel | undefined): void {
-    const retryable = LATER.has(error.code);
+  #refused({ id, error = { code: "internal_error", message: "" } }: ServerMessage, broken: Channel | undefined): void {
+    const retryable = RETRYABLE_CODES.has(error.code);
     const failure = new TurnwireError(retryable ? 503 : 400, error.code, error.message);
-    const ask = typeof id === "number" ? this.#asks.get(id) : undefined;
-    if (typeof id === "number" && ask) {
-      if (retryable && ++ask.attempt < this.#http.retry.attempts) {
-        this.#later(ask.attempt, () => this.#asks.get(id) === ask && this.#line.say(ask.message));
+    const request = typeof id === "number" ? this.#requests.get(id) : undefined;
+    if (typeof id === "number" && request) {
+      if (retryable && ++request.attempt < this.#http.retry.attempts) {
+        const send = (): void => this.#connection.send(request.message);
+        this.#retryLater(request.attempt, () => this.#requests.get(id) === request && send());
       } else {
-        this.#asks.delete(id);
-        ask.fail(failure);
+        this.#requests.delete(id);
+        request.fail(failure);
       }
       return;
     }
     for (const channel of this.#channels.values()) {
-      if (channel !== broken && (typeof id !== "number" || channel.asking !== id)) continue;
-      if (retryable) this.#later(3, () => this.#channels.get(channel.name) === channel && this.#follow(channel));
+      if (channel !== broken && (typeof id !== "number" || channel.followId !== id)) continue;
+      if (retryable) this.#retryLater(3, () => this.#channels.get(channel.name) === channel && this.#follow(channel));
       else for (const reader of channel.readers) reader.fail(failure);
     }
   }
 
-  #later(attempt: number, act: () => unknown): void {
-    setTimeout(act, pauseBefore(attempt, this.#http.retry.first, this.#http.retry.most));
+  #retryLater(attempt: number, act: () => unknown): void {
+    setTimeout(act, backoff(attempt, this.#http.retry.first, this.#http.retry.most));
   }
 
-  #failAsks(error: TurnwireError): void {
-    const asks = [...this.#asks.values()];
-    this.#asks.clear();
-    for (const ask of asks) ask.fail(error);
+  #failRequests(error: TurnwireError): void {
+    const requests = [...this.#requests.values()];
+    this.#requests.clear();
+    for (const request of requests) request.fail(error);
   }
 
   #fail(error: TurnwireError): void {
-    this.#failAsks(error);
+    this.#failRequests(error);
     for (const channel of this.#channels.values()) for (const reader of channel.readers) reader.fail(error);
     this.#channels.clear();
     this.#byTurn.clear();

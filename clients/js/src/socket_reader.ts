@@ -1,44 +1,44 @@
-/** One iteration over a turn on a socket. */
+/** One reader of a turn on a socket. */
 
 import type { Followed, TurnEvent } from "./events.js";
-import { type Control, TurnPlace } from "./places.js";
+import { type Control, TurnCursor } from "./cursors.js";
 
-/** More than this is not kept for a reader that takes its time: it is asked for again. */
-const MOST_QUEUED = 4_096;
+/** A slow reader drops further events and fetches them again. */
+const MAX_QUEUED = 4_096;
 
 export class SocketReader {
-  readonly place: TurnPlace;
-  /** Has everything up to `done`. */
-  isWhole = false;
-  /** Some of what was sent was not kept, or never came: it has to be asked for again. */
+  readonly cursor: TurnCursor;
+  /** True if the reader has all events up to `done`. */
+  isComplete = false;
+  /** True if events were dropped or are missing, and must be fetched again. */
   isBehind = false;
   #queue: Followed[] = [];
   #error: unknown;
   #wake: (() => void) | undefined;
 
   constructor(turnId: string, after: number | string | undefined) {
-    this.place = new TurnPlace(turnId, after);
+    this.cursor = new TurnCursor(turnId, after);
   }
 
   take(id: string, event: TurnEvent): void {
-    if (this.isWhole || this.isBehind) return;
-    if (this.#queue.length >= MOST_QUEUED) this.isBehind = true;
+    if (this.isComplete || this.isBehind) return;
+    if (this.#queue.length >= MAX_QUEUED) this.isBehind = true;
     else {
-      const placed = this.place.take(id, event);
-      if (placed === "missing") this.isBehind = true;
-      else if (placed !== "old") this.#put(placed);
+      const result = this.cursor.take(id, event);
+      if (result === "missing") this.isBehind = true;
+      else if (result !== "old") this.#enqueue(result);
     }
     if (this.isBehind) this.#wake?.();
   }
 
   control(control: Control): void {
-    const item = this.place.control(control);
-    if (item) this.#put(item);
+    const item = this.cursor.control(control);
+    if (item) this.#enqueue(item);
   }
 
-  /** There is nothing more to come. */
+  /** Ends the reader: the log has no more events. */
   end(): void {
-    this.isWhole = true;
+    this.isComplete = true;
     this.#wake?.();
   }
 
@@ -47,8 +47,8 @@ export class SocketReader {
     this.#wake?.();
   }
 
-  /** What is there, as soon as there is something. `again` asks for what this reader did not keep. */
-  async *items(signal: AbortSignal, again: () => void): AsyncGenerator<Followed, void, undefined> {
+  /** Yields items as they come. `refetch` requests dropped events again. */
+  async *items(signal: AbortSignal, refetch: () => void): AsyncGenerator<Followed, void, undefined> {
     const wake = (): void => this.#wake?.();
     signal.addEventListener("abort", wake);
     try {
@@ -59,10 +59,10 @@ export class SocketReader {
         yield* items;
         if (this.#queue.length) continue;
         if (this.#error !== undefined) throw this.#error;
-        if (this.isWhole) return;
+        if (this.isComplete) return;
         if (this.isBehind) {
           this.isBehind = false;
-          again();
+          refetch();
         }
         if (signal.aborted) continue;
         await new Promise<void>((resolve) => (this.#wake = resolve));
@@ -73,9 +73,9 @@ export class SocketReader {
     }
   }
 
-  #put(item: Followed): void {
+  #enqueue(item: Followed): void {
     this.#queue.push(item);
-    if (item.event?.type === "done") this.isWhole = true;
+    if (item.event?.type === "done") this.isComplete = true;
     this.#wake?.();
   }
 }

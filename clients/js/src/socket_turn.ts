@@ -1,12 +1,12 @@
-/** A turn that is followed on a socket. */
+/** A turn on a socket. */
 
-import type { Decision } from "./answers.js";
+import type { Decision } from "./api_types.js";
 import type { Followed } from "./events.js";
-import { leavable } from "./follow.js";
+import { abortable } from "./follow.js";
 import type { TurnwireSocket } from "./socket.js";
 import type { SocketReader } from "./socket_reader.js";
 import type { FollowOptions } from "./turn.js";
-import { heed } from "./waiting.js";
+import { callSafely } from "./retry.js";
 
 export class SocketTurn {
   readonly id: string;
@@ -15,7 +15,7 @@ export class SocketTurn {
   #position = 0;
   #first: SocketReader | undefined;
 
-  /** Made by `socket.start` and `socket.turn`; `first` has heard the turn from its start. */
+  /** Created by `socket.start` and `socket.turn`; `first` reads the turn from its start. */
   constructor(socket: TurnwireSocket, id: string, sessionId?: string, first?: SocketReader) {
     this.#socket = socket;
     this.id = id;
@@ -23,19 +23,19 @@ export class SocketTurn {
     this.#first = first;
   }
 
-  /** Of a turn that was joined by its id alone it is known from its first event on. */
+  /** The session; for a turn joined by its id, it is known after the first event. */
   get sessionId(): string | undefined {
     return this.#sessionId;
   }
 
-  /** Of the event that was yielded last. */
+  /** The position of the last yielded event. */
   get position(): number {
     return this.#position;
   }
 
-  /** As those of a turn that is followed by fetch. */
+  /** Yields the events, as `TurnHandle.events` does. */
   events(options: FollowOptions = {}): AsyncGenerator<Followed, void, undefined> {
-    return leavable(options.signal, (signal) => this.#follow({ ...options, signal }));
+    return abortable(options.signal, (signal) => this.#follow({ ...options, signal }));
   }
 
   cancel(): Promise<void> {
@@ -54,7 +54,7 @@ export class SocketTurn {
     try {
       for await (const item of reader.items(signal!, () => this.#socket.again(this.id))) {
         if (item.event) this.#position = item.position;
-        else if (onControl) heed(() => onControl({ type: item.control }));
+        else if (onControl) callSafely(() => onControl({ type: item.control }));
         if (item.event?.type === "session") this.#sessionId = item.event.session_id;
         yield item;
       }

@@ -1,4 +1,4 @@
-/** `three_phase_text`: events as lines, then the answer, then a trailer. */
+/** `three_phase_text`: event lines, the answer, and a trailer. */
 
 import { TurnwireError } from "./errors.js";
 import type { Outcome, TurnEvent, Usage } from "./events.js";
@@ -52,16 +52,16 @@ const ANSWER = 0x1d;
 const TRAILER = 0x1e;
 
 /**
- * Fed with bytes, cut anywhere. After a break, ask for the rest from `offset` and go on feeding the same one: it keeps the
- * half line, or half character, that it has.
+ * A parser that is fed with chunks of bytes. After a lost connection, request the rest from `offset` and feed the same
+ * splitter: it keeps a partial line or character.
  */
 export class TextSplitter {
   readonly #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   #phase: "events" | "text" | "trailer" = "events";
-  #held = "";
+  #buffer = "";
   #offset = 0;
 
-  /** How many bytes of the stream are here. Empty lines before the answer are heartbeats, and not a part of it. */
+  /** The bytes read so far, without heartbeats (empty lines before the answer). */
   get offset(): number {
     return this.#offset;
   }
@@ -72,44 +72,44 @@ export class TextSplitter {
     while (this.#phase === "events" && start < bytes.length) {
       let end = start;
       while (end < bytes.length && bytes[end] !== NEWLINE && bytes[end] !== ANSWER) end++;
-      this.#hold(bytes.subarray(start, end));
+      this.#append(bytes.subarray(start, end));
       start = end + 1;
       if (end < bytes.length) pieces.push(...this.#endLine(bytes[end]!));
     }
     if (this.#phase === "text" && start < bytes.length) {
       const end = bytes.indexOf(TRAILER, start);
-      this.#hold(bytes.subarray(start, end < 0 ? bytes.length : end));
+      this.#append(bytes.subarray(start, end < 0 ? bytes.length : end));
       start = end < 0 ? bytes.length : end + 1;
-      if (this.#held) pieces.push({ kind: "text", text: this.#release() });
+      if (this.#buffer) pieces.push({ kind: "text", text: this.#flush() });
       if (end >= 0) this.#enter("trailer");
     }
-    if (this.#phase === "trailer") this.#hold(bytes.subarray(start));
+    if (this.#phase === "trailer") this.#append(bytes.subarray(start));
     return pieces;
   }
 
-  /** The trailer, when the stream has ended. Throws TurnwireError `broken_stream` if something is missing. */
+  /** Returns the trailer after the end of the stream. Throws TurnwireError `broken_stream` if it is incomplete. */
   end(): TextPiece {
-    if (this.#phase !== "trailer") throw broken("it ended before its trailer");
+    if (this.#phase !== "trailer") throw broken("it ended before the trailer");
     try {
-      return { kind: "trailer", trailer: JSON.parse(this.#held) as TextTrailer };
+      return { kind: "trailer", trailer: JSON.parse(this.#buffer) as TextTrailer };
     } catch (error) {
-      throw broken("its trailer is not whole", error);
+      throw broken("the trailer is incomplete", error);
     }
   }
 
-  #hold(bytes: Uint8Array): void {
+  #append(bytes: Uint8Array): void {
     this.#offset += bytes.length;
-    this.#held += this.#decoder.decode(bytes, { stream: true });
+    this.#buffer += this.#decoder.decode(bytes, { stream: true });
   }
 
-  #release(): string {
-    const held = this.#held;
-    this.#held = "";
-    return held;
+  #flush(): string {
+    const buffer = this.#buffer;
+    this.#buffer = "";
+    return buffer;
   }
 
   #endLine(byte: number): TextPiece[] {
-    const line = this.#release();
+    const line = this.#flush();
     if (byte === ANSWER) this.#enter("text");
     else if (line) this.#offset += 1;
     if (!line) return [];
@@ -126,7 +126,7 @@ export class TextSplitter {
   }
 }
 
-/** The pieces of a stream, as they come. Throws TurnwireError `broken_stream` if it ends before its trailer does. */
+/** Yields the pieces of a stream. Throws TurnwireError `broken_stream` if it ends before its trailer does. */
 export async function* splitStreamedText(
   stream: ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>,
   splitter: TextSplitter = new TextSplitter(),
@@ -135,7 +135,7 @@ export async function* splitStreamedText(
   yield splitter.end();
 }
 
-/** Not every browser can iterate over a stream. */
+/** Yields chunks with a reader, because not every browser can iterate over a stream. */
 async function* chunksOf(
   stream: ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>,
 ): AsyncGenerator<Uint8Array, void, undefined> {
@@ -153,5 +153,5 @@ async function* chunksOf(
 }
 
 function broken(why: string, cause?: unknown): TurnwireError {
-  return new TurnwireError(0, "broken_stream", `the stream of text is broken: ${why}`, { cause });
+  return new TurnwireError(0, "broken_stream", `the text stream is broken: ${why}`, { cause });
 }

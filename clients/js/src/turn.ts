@@ -1,16 +1,16 @@
-/** A turn on the server, and how to follow, stop and decide about it. */
+/** A turn on the server: follow, stop and approve it. */
 
-import type { Decision, Snapshot } from "./answers.js";
+import type { Decision, Snapshot } from "./api_types.js";
 import type { Followed } from "./events.js";
-import { follow, leavable, type Opened } from "./follow.js";
+import { follow, abortable, type OpenStream } from "./follow.js";
 import type { Http } from "./http.js";
-import { type Control, TurnPlace } from "./places.js";
+import { type Control, TurnCursor } from "./cursors.js";
 
 export interface FollowOptions {
-  /** The last position, or the last `id`, that you have; from the start without it. */
+  /** The last position or `id` that you have. Default: the start. */
   after?: number | string;
   signal?: AbortSignal;
-  /** Hears of `reset`, `gap` and `reconnect` as they come; the first two are also yielded. */
+  /** Called with `reset`, `gap` and `reconnect`; the first two are also yielded. */
   onControl?: (control: Control) => void;
 }
 
@@ -19,66 +19,66 @@ export class TurnHandle {
   readonly #http: Http;
   #sessionId: string | undefined;
   #position = 0;
-  #opened: Opened | undefined;
+  #opened: OpenStream | undefined;
   #unread: ReturnType<typeof setTimeout> | undefined;
 
-  /** Made by `client.start` and `client.turn`; `opened` is the stream that came with the start. */
-  constructor(http: Http, id: string, sessionId?: string, opened?: Opened) {
+  /** Created by `client.start` and `client.turn`; `opened` is the stream of the start. */
+  constructor(http: Http, id: string, sessionId?: string, opened?: OpenStream) {
     this.#http = http;
     this.id = id;
     this.#sessionId = sessionId;
     this.#opened = opened;
     if (opened) {
-      // What nobody reads is let go, because browsers have few connections to a server.
-      this.#unread = setTimeout(() => this.#takeOpened()?.line.cut(), http.retry.heartbeat);
+      // An unread stream is closed, because browsers have few connections per server.
+      this.#unread = setTimeout(() => this.#takeOpened()?.guard.cut(), http.retry.heartbeat);
       (this.#unread as { unref?: () => void }).unref?.();
     }
   }
 
-  /** Of a turn that was joined by its id alone it is known from its first event on. */
+  /** The session; for a turn joined by its id, it is known after the first event. */
   get sessionId(): string | undefined {
     return this.#sessionId;
   }
 
-  /** Of the event that was yielded last. */
+  /** The position of the last yielded event. */
   get position(): number {
     return this.#position;
   }
 
   /**
-   * Its events, from any position, until `done` has been yielded. A connection that is lost is opened again, and nothing
-   * is yielded twice or left out. Throws TurnwireError when the server says no for good, and the signal's reason.
+   * Yields the events from any position up to `done`. A lost connection is opened again, and every event is yielded
+   * exactly once. Throws TurnwireError for a final error, and the signal's reason.
    */
   events(options: FollowOptions = {}): AsyncGenerator<Followed, void, undefined> {
-    return leavable(options.signal, (signal) => this.#follow({ ...options, signal }));
+    return abortable(options.signal, (signal) => this.#follow({ ...options, signal }));
   }
 
   snapshot(): Promise<Snapshot> {
     return this.#http.json({ path: turnPath(this.id) });
   }
 
-  /** Resolves when it has stopped, also if it had before. */
+  /** Resolves when the turn has stopped, also if it had ended before. */
   cancel(): Promise<Snapshot> {
     return this.#http.json({ method: "POST", path: turnPath(this.id, "cancel") });
   }
 
-  /** Allows or denies a tool call that it waits for. The same decision twice is one. */
+  /** Approves or denies a tool call that the turn waits for. Repeating a decision is safe. */
   decide(callId: string, decision: Decision): Promise<Snapshot> {
     return this.#http.json({ method: "POST", path: turnPath(this.id, "approvals", callId), body: decision });
   }
 
   async *#follow({ after, signal, onControl }: FollowOptions): AsyncGenerator<Followed, void, undefined> {
-    const place = new TurnPlace(this.id, after);
-    const opened = place.position === 0 ? this.#takeOpened() : undefined;
+    const cursor = new TurnCursor(this.id, after);
+    const opened = cursor.position === 0 ? this.#takeOpened() : undefined;
     const path = turnPath(this.id, "events");
-    for await (const item of follow(this.#http, { path, place, opened, endsWithDone: true, signal, onControl })) {
-      this.#position = place.position;
+    for await (const item of follow(this.#http, { path, cursor, opened, endsWithDone: true, signal, onControl })) {
+      this.#position = cursor.position;
       if (item.event?.type === "session") this.#sessionId = item.event.session_id;
       yield item;
     }
   }
 
-  #takeOpened(): Opened | undefined {
+  #takeOpened(): OpenStream | undefined {
     const opened = this.#opened;
     this.#opened = undefined;
     clearTimeout(this.#unread);

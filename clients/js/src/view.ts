@@ -1,7 +1,7 @@
 /**
- * What a person sees of a turn, for pages and plugins alike.
+ * A turn as a page or plugin shows it.
  *
- * A view is never changed: what did not change in it is the same object in the next one, so `===` tells what to draw.
+ * Views are immutable: unchanged parts are the same objects in the next view, so `===` tells what to redraw.
  */
 
 import type {
@@ -20,24 +20,24 @@ import type {
 export interface StepView {
   kind: "tool" | "search" | "review" | "handoff";
   id: string;
-  /** The tool; of a review its verdict, of a handoff the agent. */
+  /** The tool, the verdict of a review, or the agent of a handoff. */
   name: string;
   position: number;
-  /** How many code points of the answer stood before it. */
+  /** The offset in the answer, in code points. */
   answerOffset: number;
   state: "running" | "waiting" | "succeeded" | "failed";
   args?: Arguments;
   result?: unknown;
-  /** Of a search. */
+  /** Only for a search. */
   query?: string;
   page?: number;
   hits?: Hit[];
-  /** Of a review. */
+  /** Only for a review. */
   review?: ReviewEvent;
-  /** What a running tool said last, and how far it is, from 0 to 1. */
+  /** The last progress text of a running tool, and its fraction from 0 to 1. */
   progress?: string;
   fraction?: number;
-  /** Why a person is asked, and what was decided. */
+  /** The reason of an approval request, and the decision. */
   reason?: string;
   decision?: { approved: boolean; reason?: string; by?: string };
   ms?: number;
@@ -48,11 +48,11 @@ export interface TurnView {
   turnId: string;
   sessionId: string;
   agent: string;
-  /** What was asked, by whom and where. */
+  /** The question, its author and its channel. */
   message: string;
   by: string;
   channel: string;
-  /** Of the last event that is in here. */
+  /** The position of the last folded event. */
   position: number;
   phase: "starting" | "running" | "waiting" | "ended";
   text: string;
@@ -60,7 +60,7 @@ export interface TurnView {
   status: string | undefined;
   steps: readonly StepView[];
   citations: readonly CitationEvent[];
-  /** What a person has yet to decide. */
+  /** The approval requests without a decision. */
   approvals: readonly ApprovalRequestEvent[];
   toolsUsed: readonly string[];
   custom: readonly CustomEvent[];
@@ -69,21 +69,21 @@ export interface TurnView {
   timings: { readonly [name: string]: number };
   error: ErrorEvent | undefined;
   outcome: Outcome | undefined;
-  /** Why it did not complete. */
+  /** The reason why the turn did not complete. */
   reason: string | undefined;
-  /** Part of it was begun anew, and what this view stands on is older: follow the turn again from its start. */
+  /** True if a restart reaches behind the start of this view: follow the turn from its start. */
   isStale: boolean;
-  /** What it was folded from, so that a restart can take back what is void. */
+  /** The folded events, so that a restart can drop void ones. */
   readonly memory: Memory;
 }
 
-/** `log` is shared by the views that follow each other and only ever grows; `count` of it are this view's. */
+/** `log` is shared by successive views and only grows; the first `count` events belong to this view. */
 export interface Memory {
   log: LoggedEvent[];
   count: number;
-  /** What the folding began with; undefined is nothing. */
+  /** The view that folding began with; undefined for the empty view. */
   base: TurnView | undefined;
-  /** Of the text, in code points. */
+  /** The length of the text in code points. */
   length: number;
 }
 
@@ -114,32 +114,32 @@ export const EMPTY_VIEW: TurnView = {
   memory: { log: [], count: 0, base: undefined, length: 0 },
 };
 
-/** A view that folding can begin with. */
+/** Returns a view that folding can begin with. */
 export function asBase(view: TurnView): TurnView {
   const base = { ...view, memory: { log: [], count: 0, base: undefined, length: codePoints(view.text) } };
   return { ...base, memory: { ...base.memory, base } };
 }
 
-/** A part of a text by offsets that count code points, as those of citations do. */
+/** Returns a slice of a text by code point offsets, as citations have them. */
 export function sliceText(text: string, start: number, end = Infinity): string {
   return text.slice(unitOffset(text, start), unitOffset(text, end));
 }
 
 function unitOffset(text: string, codePoints: number): number {
   let unit = 0;
-  for (let passed = 0; passed < codePoints && unit < text.length; passed++) {
+  for (let count = 0; count < codePoints && unit < text.length; count++) {
     unit += text.codePointAt(unit)! > 0xffff ? 2 : 1;
   }
   return unit;
 }
 
-/** How many they are. */
+/** Returns the number of code points. */
 export function codePoints(text: string): number {
   return text.length - (text.match(/[\udc00-\udfff]/g)?.length ?? 0);
 }
 
-/** Without the fields that are undefined: absent is not nothing. */
-export function given<Fields extends object>(fields: Fields): { [Name in keyof Fields]: NonNullable<Fields[Name]> } {
+/** Returns the fields that are not undefined. */
+export function omitUndefined<Fields extends object>(fields: Fields): { [Name in keyof Fields]: NonNullable<Fields[Name]> } {
   const entries = Object.entries(fields).filter(([, value]) => value !== undefined);
   return Object.fromEntries(entries) as { [Name in keyof Fields]: NonNullable<Fields[Name]> };
 }

@@ -1,7 +1,7 @@
-/** What each event changes in a view. */
+/** The changes of a view by each event. */
 
 import type { Arguments, LoggedEvent, Usage } from "./events.js";
-import { codePoints, given, type StepView, type TurnView } from "./view.js";
+import { codePoints, omitUndefined, type StepView, type TurnView } from "./view.js";
 
 export type Changes = Partial<TurnView> & { length?: number };
 
@@ -20,9 +20,9 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "reasoning":
       return isOwn ? { reasoning: view.reasoning + event.content } : {};
     case "handoff":
-      return begin(view, position, event, { kind: "handoff", id: `handoff-${position}`, name: event.agent, state: "succeeded" });
+      return addStep(view, position, event, { kind: "handoff", id: `handoff-${position}`, name: event.agent, state: "succeeded" });
     case "review":
-      return begin(view, position, event, {
+      return addStep(view, position, event, {
         kind: "review",
         id: event.step_id,
         name: event.verdict,
@@ -30,37 +30,37 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
         review: event,
       });
     case "search": {
-      const found = { kind: "search", id: event.step_id, name: event.tool, query: event.query } as const;
-      const next = hasStep(view, "search", event.step_id) ? view : { ...view, ...begin(view, position, event, found) };
-      const used = { steps: next.steps, toolsUsed: use(view, event.tool) };
-      if (event.phase === "started") return event.page === undefined ? used : { ...used, ...change(next, found, { page: event.page }) };
+      const search = { kind: "search", id: event.step_id, name: event.tool, query: event.query } as const;
+      const next = hasStep(view, "search", event.step_id) ? view : { ...view, ...addStep(view, position, event, search) };
+      const used = { steps: next.steps, toolsUsed: addTool(view, event.tool) };
+      if (event.phase === "started") return event.page === undefined ? used : { ...used, ...changeStep(next, search, { page: event.page }) };
       const state = event.phase === "finished" ? "succeeded" : "failed";
-      return { ...used, ...change(next, found, { state, page: event.page, hits: event.hits, ms: event.ms }) };
+      return { ...used, ...changeStep(next, search, { state, page: event.page, hits: event.hits, ms: event.ms }) };
     }
     case "tool_call": {
-      const called = { kind: "tool", id: event.call_id, name: event.tool, args: event.args } as const;
-      return { ...begin(view, position, event, called), toolsUsed: use(view, event.tool) };
+      const call = { kind: "tool", id: event.call_id, name: event.tool, args: event.args } as const;
+      return { ...addStep(view, position, event, call), toolsUsed: addTool(view, event.tool) };
     }
     case "tool_progress":
-      return change(view, tool(event), given({ progress: event.text, fraction: event.fraction }));
+      return changeStep(view, tool(event), omitUndefined({ progress: event.text, fraction: event.fraction }));
     case "tool_result": {
       const next = ensureTool(view, position, event, {});
       const state = event.success ? "succeeded" : "failed";
-      const changed = change(next, tool(event), { state, result: event.result, ms: event.ms });
-      return { ...changed, toolsUsed: use(view, event.tool) };
+      const changed = changeStep(next, tool(event), { state, result: event.result, ms: event.ms });
+      return { ...changed, toolsUsed: addTool(view, event.tool) };
     }
     case "approval_request": {
       const next = ensureTool(view, position, event, event.args);
-      const asked = [...view.approvals.filter((one) => one.call_id !== event.call_id), event];
-      const waiting = change(next, tool(event), { state: "waiting", reason: event.reason });
-      return { ...waiting, approvals: asked, phase: "waiting" };
+      const approvals = [...view.approvals.filter((request) => request.call_id !== event.call_id), event];
+      const waiting = changeStep(next, tool(event), { state: "waiting", reason: event.reason });
+      return { ...waiting, approvals: approvals, phase: "waiting" };
     }
     case "approval_response": {
-      const approvals = view.approvals.filter((one) => one.call_id !== event.call_id);
+      const approvals = view.approvals.filter((request) => request.call_id !== event.call_id);
       const { approved, reason, by } = event;
-      const decision = given({ approved, reason, by }) as { approved: boolean };
+      const decision = omitUndefined({ approved, reason, by }) as { approved: boolean };
       const phase = approvals.length ? "waiting" : "running";
-      return { ...change(view, tool(event), { state: "running", decision }), approvals, phase };
+      return { ...changeStep(view, tool(event), { state: "running", decision }), approvals, phase };
     }
     case "citation":
       return { citations: [...view.citations, event] };
@@ -75,7 +75,7 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "done":
       return { outcome: event.outcome, reason: event.reason, phase: "ended", approvals: [] };
     default:
-      return {}; // A type that this client does not know yet, or a restart.
+      return {}; // An unknown type, or a restart.
   }
 }
 
@@ -89,17 +89,17 @@ function hasStep(view: TurnView, kind: StepView["kind"], id: string): boolean {
   return view.steps.some((step) => step.kind === kind && step.id === id);
 }
 
-function begin(
+function addStep(
   view: TurnView,
   position: number,
   event: { agent_path?: string[] },
-  begun: StepName & Partial<StepView> & { name: string },
+  fields: StepName & Partial<StepView> & { name: string },
 ): { steps: readonly StepView[] } {
   const agentPath = event.agent_path ?? [];
-  return { steps: [...view.steps, { position, answerOffset: view.memory.length, state: "running", agentPath, ...begun }] };
+  return { steps: [...view.steps, { position, answerOffset: view.memory.length, state: "running", agentPath, ...fields }] };
 }
 
-/** The view in which the tool's call is there, also if its own event never was. */
+/** Returns a view that has the step of the tool call, also if the call was never logged. */
 function ensureTool(
   view: TurnView,
   position: number,
@@ -107,15 +107,15 @@ function ensureTool(
   args: Arguments,
 ): TurnView {
   if (hasStep(view, "tool", event.call_id)) return view;
-  return { ...view, ...begin(view, position, event, { ...tool(event), name: event.tool, args }) };
+  return { ...view, ...addStep(view, position, event, { ...tool(event), name: event.tool, args }) };
 }
 
-/** Changes the newest step of this name. */
-function change(view: TurnView, named: StepName, fields: Partial<StepView>): { steps: readonly StepView[] } {
+/** Changes the newest step of this kind and id. */
+function changeStep(view: TurnView, target: StepName, fields: Partial<StepView>): { steps: readonly StepView[] } {
   const steps = [...view.steps];
   for (let index = steps.length - 1; index >= 0; index--) {
     const step = steps[index]!;
-    if (step.kind === named.kind && step.id === named.id) {
+    if (step.kind === target.kind && step.id === target.id) {
       steps[index] = { ...step, ...fields };
       return { steps };
     }
@@ -123,7 +123,7 @@ function change(view: TurnView, named: StepName, fields: Partial<StepView>): { s
   return { steps: view.steps };
 }
 
-function use(view: TurnView, name: string): readonly string[] {
+function addTool(view: TurnView, name: string): readonly string[] {
   return view.toolsUsed.includes(name) ? view.toolsUsed : [...view.toolsUsed, name];
 }
 

@@ -1,4 +1,4 @@
-// What a program in TypeScript sees of the package: it is checked, and never run.
+// A TypeScript program that uses the package: type-checked, never run.
 import { applyEvent, EMPTY_VIEW, type Followed, TurnwireClient, TurnwireSocket, type TurnView } from "@turnwire/client";
 
 const client = new TurnwireClient({ key: () => undefined });
@@ -10,8 +10,8 @@ for await (const item of turn.events({ after: "1.1" })) {
   else if (item.event?.type === "citation") item.event.index satisfies number;
   else if (item.event) item.position satisfies number;
 }
-// @ts-expect-error: there is no such event.
+// @ts-expect-error: unknown event.
 export const wrong = (item: Followed): boolean => item.event?.type === "nothing";
-// @ts-expect-error: something must be asked.
+// @ts-expect-error: `message` is required.
 await client.start({ sessionId: "mine" });
 new TurnwireSocket(client).turn("t").events() satisfies AsyncIterable<Followed>;

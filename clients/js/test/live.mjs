@@ -1,14 +1,14 @@
-// The client against a real server: it is told what to do in its arguments, and prints one JSON value a line.
+// The client against a real server: runs the scene in its arguments and prints one JSON value per line.
 import { text } from "node:stream/consumers";
 import { applyEvent, EMPTY_VIEW, foldTurn, TextSplitter, TurnwireClient, TurnwireSocket, viewOfSnapshot } from "@turnwire/client";
 
-const [scene, url, ...told] = process.argv.slice(2);
-const say = (value) => console.log(JSON.stringify(value));
+const [scene, url, ...options] = process.argv.slice(2);
+const print = (value) => console.log(JSON.stringify(value));
 const client = new TurnwireClient({ url, retry: { first: 1, most: 20, attempts: 1_000, heartbeat: 4_000 } });
 const states = [];
 client.onConnection((state) => states.at(-1) === state || states.push(state));
 
-/** What the view shows, in the server's words. */
+/** Returns the view under the server's field names. */
 const shown = ({ memory, ...view }) => view;
 const brief = (item) => item.id ?? item.control;
 
@@ -24,7 +24,7 @@ async function read(events, { seen } = {}) {
 }
 
 const scenes = {
-  /** Asks one thing after the other; reads each, and once more from a place in the middle. */
+  /** Starts turns one after the other; reads each, and again from a middle position. */
   async ask(...messages) {
     for (const message of messages) {
       const turn = await client.start({ message, sessionId: "mine" });
@@ -32,41 +32,41 @@ const scenes = {
       const after = whole.ids[Math.floor(whole.ids.length / 2)];
       const rest = await read(client.turn(turn.id).events({ after }));
       const snapshot = await turn.snapshot();
-      say({ ...whole, turn_id: turn.id, rest: rest.ids, after, snapshot: shown(viewOfSnapshot(snapshot)) });
+      print({ ...whole, turn_id: turn.id, rest: rest.ids, after, snapshot: shown(viewOfSnapshot(snapshot)) });
     }
   },
 
-  /** Says each event of a turn as it comes. */
+  /** Prints each event of a turn as it comes. */
   async tell(message, agent) {
     const turn = await client.start({ message, agent });
-    say({ turn_id: turn.id });
-    const events = turn.events({ onControl: ({ type }) => say({ control: type }) });
-    say(await read(events, { seen: (item) => say({ id: brief(item), type: item.event?.type }) }));
+    print({ turn_id: turn.id });
+    const events = turn.events({ onControl: ({ type }) => print({ control: type }) });
+    print(await read(events, { seen: (item) => print({ id: brief(item), type: item.event?.type }) }));
   },
 
   async join(turnId, after) {
-    say(await read(client.turn(turnId).events(after === undefined ? {} : { after })));
+    print(await read(client.turn(turnId).events(after === undefined ? {} : { after })));
   },
 
-  /** Stops a turn as soon as it has said something. */
+  /** Stops a turn after its first token. */
   async stop(message) {
     const turn = await client.start({ message });
     let stopped;
-    const told = await read(turn.events(), {
+    const result = await read(turn.events(), {
       seen: ({ event }) => {
         if (event?.type === "token") stopped ??= turn.cancel();
       },
     });
-    say({ ...told, stopped: (await stopped).outcome, again: (await client.cancel(turn.id)).outcome });
+    print({ ...result, stopped: (await stopped).outcome, again: (await client.cancel(turn.id)).outcome });
   },
 
-  /** Decides about each call as soon as it is asked for: the first is approved, the second is not. */
+  /** Decides about each call at once: approves the first and denies the second. */
   async decide(...messages) {
     for (const [index, message] of messages.entries()) {
       const turn = await client.start({ message });
       const decision = index ? { approved: false, reason: "too much" } : { approved: true };
       const deciding = [];
-      const told = await read(turn.events(), {
+      const result = await read(turn.events(), {
         seen: ({ event }, view) => {
           if (event?.type !== "approval_request") return;
           const { call_id, args } = view.approvals[0];
@@ -75,11 +75,11 @@ const scenes = {
       });
       await Promise.all(deciding);
       const conflict = await turn.decide("c1", { approved: !decision.approved }).catch((error) => error.code);
-      say({ ...told, conflict });
+      print({ ...result, conflict });
     }
   },
 
-  /** Follows a session until so many turns have ended. */
+  /** Follows a session until a number of turns have ended. */
   async session(sessionId, count, after) {
     const ids = [];
     let left = Number(count);
@@ -87,10 +87,10 @@ const scenes = {
       ids.push(brief(item));
       if (item.event?.type === "done" && --left === 0) break;
     }
-    say({ ids, states });
+    print({ ids, states });
   },
 
-  /** Several turns at once on one socket; the first is stopped, each is read once more from a place in the middle. */
+  /** Runs several turns on one socket; stops the first, and reads each again from a middle position. */
   async socket(...messages) {
     const socket = new TurnwireSocket(client);
     const turns = await Promise.all(messages.map((message) => socket.start({ message })));
@@ -99,15 +99,15 @@ const scenes = {
       for await (const { event } of events) if (event?.type === "token") await turn.cancel();
       return (await read(socket.turn(turn.id).events())).view;
     });
-    const told = await Promise.all(turns.map((turn) => read(turn.events())));
-    for (const [index, { ids }] of told.entries()) {
+    const results = await Promise.all(turns.map((turn) => read(turn.events())));
+    for (const [index, { ids }] of results.entries()) {
       const after = ids[Math.floor(ids.length / 2)];
-      told[index].rest = (await read(socket.turn(turns[index].id).events({ after }))).ids;
-      told[index].none = (await read(socket.turn(turns[index].id).events({ after: ids.at(-1) }))).ids;
-      told[index].reset = (await read(socket.turn(turns[index].id).events({ after: `${ids.length}.77` }))).ids;
-      told[index].turn_id = turns[index].id;
+      results[index].rest = (await read(socket.turn(turns[index].id).events({ after }))).ids;
+      results[index].none = (await read(socket.turn(turns[index].id).events({ after: ids.at(-1) }))).ids;
+      results[index].reset = (await read(socket.turn(turns[index].id).events({ after: `${ids.length}.77` }))).ids;
+      results[index].turn_id = turns[index].id;
     }
-    say({ told, stopped: (await cancelling).outcome });
+    print({ told: results, stopped: (await cancelling).outcome });
     const refused = await socket.turn("nobody").events().next().catch((error) => error.code);
     const denied = await socket.start({ message: "hi", agent: "nobody" }).catch((error) => error.code);
     const asking = await socket.start({ message: "pay" });
@@ -119,42 +119,42 @@ const scenes = {
     socket.close();
     const rest = [];
     const closed = await (async () => { for await (const item of open) rest.push(item); })().catch((error) => error.code);
-    say({ refused, denied, paid: paid.view.text, closed: closed ?? rest.length });
+    print({ refused, denied, paid: paid.view.text, closed: closed ?? rest.length });
   },
 
-  /** Folds the logs that are told on standard input, one a line, and what the server makes of them. */
+  /** Folds the logs on standard input, one per line, with the server's own fold. */
   async fold() {
     for (const line of (await text(process.stdin)).split("\n")) {
       const { log, snapshot } = JSON.parse(line);
-      say([shown(foldTurn(log)), shown(viewOfSnapshot(snapshot))]);
+      print([shown(foldTurn(log)), shown(viewOfSnapshot(snapshot))]);
     }
   },
 
-  /** A text stream, gone on with by byte. */
+  /** Reads a text stream, resumed by byte offset. */
   async text(turnId) {
     const splitter = new TextSplitter();
-    const told = { events: 0, text: "", parts: 0 };
+    const parsed = { events: 0, text: "", parts: 0 };
     for (let whole = false; !whole; ) {
       try {
         const response = await fetch(`${url}/v1/turns/${turnId}/events?wire=three_phase_text&offset=${splitter.offset}`);
         if (!response.ok) throw new Error(await response.text());
-        told.parts += 1;
+        parsed.parts += 1;
         for await (const bytes of response.body ?? []) {
           for (const piece of splitter.feed(bytes)) {
-            if (piece.kind === "event") told.events += 1;
-            else told.text += piece.text;
+            if (piece.kind === "event") parsed.events += 1;
+            else parsed.text += piece.text;
           }
         }
-        told.trailer = splitter.end().trailer;
+        parsed.trailer = splitter.end().trailer;
         whole = true;
       } catch (error) {
         if (error.code !== "broken_stream" && !(error instanceof TypeError)) throw error;
       }
     }
-    say(told);
+    print(parsed);
   },
 
-  /** Documents and everything else that is asked and answered once. */
+  /** Calls the document routes and other JSON routes. */
   async rest() {
     const agents = (await client.agents()).map(({ name }) => name);
     const file = new File(["# Tide\n\nHigh water is at noon.\n"], "tide.md");
@@ -174,8 +174,8 @@ const scenes = {
     const left = (await client.sessions.list()).sessions.length;
     const { principal } = await client.me();
     const { used } = await client.budget();
-    say({ agents, found, quote: passage.quote, gone, title: session.title, listed, text: view.text, turns: turns.length, transcript, left, principal, used });
+    print({ agents, found, quote: passage.quote, gone, title: session.title, listed, text: view.text, turns: turns.length, transcript, left, principal, used });
   },
 };
 
-await scenes[scene](...told);
+await scenes[scene](...options);

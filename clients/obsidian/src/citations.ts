@@ -1,9 +1,9 @@
-/** Citations: which note one means, where in it, and how to go there. */
+/** Citations: finding the note and the passage, and opening it. */
 
 import type { CitationEvent } from "@turnwire/client";
 import { type App, MarkdownView, Notice } from "obsidian";
 
-/** The path of the note that a citation opens, from `obsidian://open?vault=…&file=…`; undefined for anything else. */
+/** Returns the note path of a citation, from `obsidian://open?vault=…&file=…`; undefined for other addresses. */
 export function noteOf(citation: CitationEvent): string | undefined {
   if (!citation.url?.startsWith("obsidian://open?")) return undefined;
   return new URLSearchParams(citation.url.slice("obsidian://open?".length)).get("file") ?? undefined;
@@ -15,15 +15,15 @@ export interface Range {
 }
 
 /**
- * Where a quotation stands in a note as it is now. The note may have changed since it was read: the same words, with any
- * space between them, nearest to where they were; then the heading they stood under.
+ * Returns the range of a quote in the current note, which may have changed: the same words with any white space, nearest
+ * to their old offset; otherwise the heading above them.
  */
 export function findPassage(text: string, citation: CitationEvent): Range | undefined {
   const words = (citation.supporting_quote ?? "").split(/\s+/).filter(Boolean).map(escaped);
   if (words.length) {
     const near = citation.source_start ?? 0;
-    const found = [...text.matchAll(new RegExp(words.join("\\s+"), "g"))];
-    const best = found.sort((one, other) => Math.abs(one.index - near) - Math.abs(other.index - near))[0];
+    const matches = [...text.matchAll(new RegExp(words.join("\\s+"), "g"))];
+    const best = matches.sort((first, other) => Math.abs(first.index - near) - Math.abs(other.index - near))[0];
     if (best) return { from: best.index, to: best.index + best[0].length };
   }
   const heading = citation.heading?.split(" › ").at(-1);
@@ -36,7 +36,7 @@ function escaped(text: string): string {
   return text.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&");
 }
 
-/** Opens the note with the passage marked, in the pane that was used last. */
+/** Opens the note with the passage selected, in the last used pane. */
 export async function openCitation(app: App, citation: CitationEvent): Promise<void> {
   const path = noteOf(citation);
   const file = path === undefined ? null : app.vault.getFileByPath(path);
@@ -47,12 +47,12 @@ export async function openCitation(app: App, citation: CitationEvent): Promise<v
   const text = await app.vault.cachedRead(file);
   const range = findPassage(text, citation);
   const leaf = app.workspace.getLeaf(false);
-  // As Obsidian's own search does it, which marks the passage in reading view too.
+  // The same state as Obsidian's search, which marks the passage in reading view, too.
   const match = range && { match: { content: text, matches: [[range.from, range.to]] } };
   await leaf.openFile(file, { active: true, ...(match ? { eState: match } : {}) });
   if (!range || !(leaf.view instanceof MarkdownView)) return;
   const { editor } = leaf.view;
-  const marked = { from: editor.offsetToPos(range.from), to: editor.offsetToPos(range.to) };
-  editor.setSelection(marked.from, marked.to);
-  editor.scrollIntoView(marked, true);
+  const selection = { from: editor.offsetToPos(range.from), to: editor.offsetToPos(range.to) };
+  editor.setSelection(selection.from, selection.to);
+  editor.scrollIntoView(selection, true);
 }

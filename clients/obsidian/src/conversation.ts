@@ -1,8 +1,7 @@
 /**
- * One conversation as it is on the server, and kept up with while somebody looks at it. It draws nothing.
+ * One conversation of the server, followed while it is open. It renders nothing.
  *
- * Turns belong to the server: to close this ends the looking, never the turn, and who opens the same session again finds
- * what has happened meanwhile, and what still happens.
+ * Turns belong to the server: closing a conversation stops no turn, and opening it again shows what has happened since.
  */
 
 import { applyEvent, type Decision, EMPTY_VIEW, type Followed, type TurnView, TurnwireError, viewOfSnapshot } from "@turnwire/client";
@@ -12,7 +11,7 @@ import type { Link } from "./link";
 const TURNS_SHOWN = 40;
 
 export interface ConversationListener {
-  /** A turn is new or has changed; undefined: all of them have. */
+  /** A turn is new or has changed; undefined means all turns. */
   changed(turnId: string | undefined): void;
   failed(error: unknown): void;
 }
@@ -22,8 +21,8 @@ export class Conversation {
   readonly link: Link;
   readonly #turns = new Map<string, TurnView>();
   readonly #listener: ConversationListener;
-  readonly #left = new AbortController();
-  #isFollowed = false;
+  readonly #closed = new AbortController();
+  #isFollowing = false;
 
   constructor(link: Link, sessionId: string, listener: ConversationListener) {
     this.link = link;
@@ -39,23 +38,23 @@ export class Conversation {
     return this.#turns.get(turnId);
   }
 
-  /** The turn that is answered now, or is the next to be. */
+  /** The running turn, or the next one in the queue. */
   get running(): TurnView | undefined {
     return this.turns.find((turn) => turn.phase !== "ended");
   }
 
-  /** Fetches what was said, and follows what comes. A session that is not there yet is one where nothing was said. */
+  /** Loads the turns and follows new ones. A session that does not exist yet is empty. */
   async open(): Promise<void> {
     const { client } = this.link;
-    let known;
+    let session;
     try {
-      known = await client.sessions.get(this.sessionId, { limit: TURNS_SHOWN });
+      session = await client.sessions.get(this.sessionId, { limit: TURNS_SHOWN });
     } catch (error) {
       if (error instanceof TurnwireError && error.status === 404) return;
       throw error;
     }
-    const snapshots = await Promise.all(known.turns.map((turn) => client.snapshot(turn.turn_id)));
-    if (this.#left.signal.aborted) return;
+    const snapshots = await Promise.all(session.turns.map((turn) => client.snapshot(turn.turn_id)));
+    if (this.#closed.signal.aborted) return;
     for (const snapshot of snapshots) this.#turns.set(snapshot.turn_id, viewOfSnapshot(snapshot));
     this.#listener.changed(undefined);
     this.#follow();
@@ -63,7 +62,7 @@ export class Conversation {
 
   async send(message: string, agent: string): Promise<void> {
     const turnId = await this.link.start(this.sessionId, message, agent);
-    if (this.#left.signal.aborted) return;
+    if (this.#closed.signal.aborted) return;
     if (!this.#turns.has(turnId)) {
       this.#turns.set(turnId, { ...EMPTY_VIEW, turnId, message });
       this.#listener.changed(turnId);
@@ -77,49 +76,49 @@ export class Conversation {
     if (turn) await this.link.client.cancel(turn.turnId);
   }
 
-  /** The decision holds for the arguments that were shown, and for no others. */
+  /** Sends a decision, which is valid only for the shown arguments. */
   async decide(turnId: string, callId: string, decision: Decision): Promise<void> {
     await this.link.client.decide(turnId, callId, decision);
   }
 
   close(): void {
-    this.#left.abort();
+    this.#closed.abort();
   }
 
   #follow(): void {
-    if (this.#isFollowed) return;
-    this.#isFollowed = true;
+    if (this.#isFollowing) return;
+    this.#isFollowing = true;
     const following = this.link.mode === "streaming" ? this.#stream() : this.#poll();
     following
       .catch((error: unknown) => {
-        if (!this.#left.signal.aborted) this.#listener.failed(error);
+        if (!this.#closed.signal.aborted) this.#listener.failed(error);
       })
-      .finally(() => (this.#isFollowed = false));
+      .finally(() => (this.#isFollowing = false));
   }
 
-  /** All turns in one stream, also those that are started elsewhere. */
+  /** Follows all turns in one stream, also those of other clients. */
   async #stream(): Promise<void> {
     const turns = this.turns.filter((turn) => turn.position > 0);
     const last = turns.find((turn) => turn.phase !== "ended") ?? turns.at(-1);
     const after = last && `${last.turnId}:${last.position}`;
-    for await (const item of this.link.client.followSession(this.sessionId, { after, signal: this.#left.signal })) {
+    for await (const item of this.link.client.followSession(this.sessionId, { after, signal: this.#closed.signal })) {
       await this.#take(item);
     }
   }
 
-  /** One turn after the other, until there is none left. */
+  /** Polls one turn after the other, until none is running. */
   async #poll(): Promise<void> {
     for (let turn = this.running; turn !== undefined; turn = this.running) {
-      for await (const item of this.link.poll(turn.turnId, turn.position, this.#left.signal)) await this.#take(item);
-      if (this.#left.signal.aborted) return;
+      for await (const item of this.link.poll(turn.turnId, turn.position, this.#closed.signal)) await this.#take(item);
+      if (this.#closed.signal.aborted) return;
       if (this.turn(turn.turnId)?.phase !== "ended") await this.#refresh(turn.turnId);
     }
-    // At once, so that no turn can begin unseen.
-    this.#isFollowed = false;
+    // Not in `finally`, so that a turn that starts now is followed.
+    this.#isFollowing = false;
   }
 
   async #take(item: Followed): Promise<void> {
-    if (this.#left.signal.aborted) return;
+    if (this.#closed.signal.aborted) return;
     const { turnId } = item;
     if (turnId === undefined) {
       this.#turns.clear();

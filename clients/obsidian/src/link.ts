@@ -1,12 +1,12 @@
 /**
- * The way to the server: by `fetch`, which streams; or, where the server does not allow Obsidian's origin, by
- * `requestUrl`, which only ever gives whole answers, so that the events are asked for again and again.
+ * The connection to the server: by `fetch`, which streams; or, if the server does not allow Obsidian's origin, by
+ * `requestUrl`, which returns whole responses only, so that events are polled.
  */
 
 import { type Followed, type TurnEvent, TurnwireClient, TurnwireError } from "@turnwire/client";
 import { requestUrl } from "obsidian";
 
-/** Shorter than any proxy's patience. */
+/** Shorter than the timeout of any proxy. */
 const POLL_SECONDS = 20;
 
 export type Mode = "streaming" | "polling";
@@ -22,47 +22,47 @@ export class Link {
 
   constructor(options: LinkOptions, mode: Mode) {
     this.mode = mode;
-    this.client = new TurnwireClient({ ...options, fetch: mode === "polling" ? requestFetch : fetchOfTheWindow });
+    this.client = new TurnwireClient({ ...options, fetch: mode === "polling" ? requestFetch : windowFetch });
   }
 
-  /** Starts a turn in a session, which is made if it is new; resolves with the turn's id. It is tried again safely. */
+  /** Starts a turn in a session, which is created if it is new; returns the turn id. Retries are safe. */
   async start(sessionId: string, message: string, agent: string): Promise<string> {
     await this.client.sessions.create({ id: sessionId });
-    const started = await this.client.enqueue({ sessionId, message, ...(agent ? { agent } : {}) });
-    return started.turn_id;
+    const record = await this.client.enqueue({ sessionId, message, ...(agent ? { agent } : {}) });
+    return record.turn_id;
   }
 
-  /** One turn's events after a position, until its last one; for who cannot stream. */
+  /** Yields the events of a turn after a position by long polling. */
   async *poll(turnId: string, after: number, signal: AbortSignal): AsyncGenerator<Followed, void, undefined> {
     let from = after;
     while (!signal.aborted) {
       const path = `/v1/turns/${encodeURIComponent(turnId)}/events?after=${from}&wait=${POLL_SECONDS}`;
-      let told: Polled | undefined;
+      let page: PollPage | undefined;
       try {
-        told = await this.client.request<Polled | undefined>("GET", path, undefined, signal);
+        page = await this.client.request<PollPage | undefined>("GET", path, undefined, signal);
       } catch (error) {
         if (!(error instanceof TurnwireError) || error.code !== "reset") throw error;
         from = 0;
         yield { control: "reset", turnId };
         continue;
       }
-      if (told === undefined) return;
-      for (const { position, epoch, event } of told.events) {
+      if (page === undefined) return;
+      for (const { position, epoch, event } of page.events) {
         yield { turnId, position, epoch, id: `${position}.${epoch}`, event };
       }
-      from = told.after;
-      if (told.done) return;
+      from = page.after;
+      if (page.done) return;
     }
   }
 }
 
-interface Polled {
+interface PollPage {
   events: { position: number; epoch: number; event: TurnEvent }[];
   after: number;
   done: boolean;
 }
 
-/** Finds the way that works. Throws TurnwireError if there is none, or the key is wrong. */
+/** Connects by streaming or by polling. Throws TurnwireError if both fail, or the key is wrong. */
 export async function connect(options: LinkOptions): Promise<{ link: Link; agents: string[] }> {
   const streaming = new Link(options, "streaming");
   try {
@@ -72,17 +72,17 @@ export async function connect(options: LinkOptions): Promise<{ link: Link; agent
     const polling = new Link(options, "polling");
     try {
       return { link: polling, agents: await agentsOf(polling, options) };
-    } catch (second) {
-      throw second instanceof TurnwireError && second.status !== 0 ? second : error;
+    } catch (pollingError) {
+      throw pollingError instanceof TurnwireError && pollingError.status !== 0 ? pollingError : error;
     }
   }
 }
 
 async function agentsOf(link: Link, options: LinkOptions): Promise<string[]> {
-  // Of its own, because this must be told at once what does not work.
+  // A separate client without retries, to report failures at once.
   const client = new TurnwireClient({
     ...options,
-    fetch: link.mode === "polling" ? requestFetch : fetchOfTheWindow,
+    fetch: link.mode === "polling" ? requestFetch : windowFetch,
     retry: { attempts: 1 },
   });
   return (await client.agents()).map((agent) => agent.name);
@@ -92,10 +92,10 @@ export function newId(): string {
   return `obsidian-${crypto.randomUUID()}`;
 }
 
-// Not requestUrl, which gives an answer only when all of it is there.
-const fetchOfTheWindow: typeof fetch = (input, init) => fetch(input, init);
+// Not `requestUrl`, which returns whole responses only.
+const windowFetch: typeof fetch = (input, init) => fetch(input, init);
 
-/** `fetch` by Obsidian's own means, which no server has to allow. The answer comes whole, and cannot be broken off. */
+/** `fetch` on top of `requestUrl`, which needs no CORS. The response comes whole and cannot be aborted. */
 const requestFetch: typeof fetch = async (input, init) => {
   const answer = await requestUrl({
     url: input as string,

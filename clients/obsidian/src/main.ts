@@ -1,9 +1,9 @@
-/** The plugin: its pane, its commands, its settings, and which conversation belongs where. */
+/** The plugin: its pane, commands and settings, and the conversations of notes. */
 
 import { Plugin, type TAbstractFile } from "obsidian";
 
 import { type LinkOptions, newId } from "./link";
-import { DEFAULT_SETTINGS, moved, readSettings, type TurnwireSettings } from "./settings";
+import { DEFAULT_SETTINGS, movedSessions, readSettings, type TurnwireSettings } from "./settings";
 import { TurnwireSettingTab } from "./settings-tab";
 import { CHAT_VIEW, ChatView } from "./view";
 
@@ -11,28 +11,28 @@ const RELOAD_MS = 600;
 
 export default class TurnwirePlugin extends Plugin {
   override settings: TurnwireSettings = DEFAULT_SETTINGS;
-  private reloading: number | undefined;
+  private reloadTimer: number | undefined;
 
   override async onload(): Promise<void> {
     this.settings = readSettings(await this.loadData());
     this.registerView(CHAT_VIEW, (leaf) => new ChatView(leaf, this));
     this.addRibbonIcon("message-circle", "Open chat", () => void this.openChat());
     this.addCommand({ id: "open-chat", name: "Open chat", callback: () => void this.openChat() });
-    this.addCommand({ id: "new-conversation", name: "New conversation", callback: () => void this.beginAnew() });
+    this.addCommand({ id: "new-conversation", name: "New conversation", callback: () => void this.startConversation() });
     this.addCommand({ id: "stop", name: "Stop the answer", callback: () => this.views().forEach((view) => void view.stop()) });
     this.addSettingTab(new TurnwireSettingTab(this.app, this));
     this.registerEvent(this.app.vault.on("rename", (file, before) => void this.move(file, before)));
     this.registerEvent(this.app.vault.on("delete", (file) => void this.forgetSession(file.path)));
-    this.register(() => window.clearTimeout(this.reloading));
+    this.register(() => window.clearTimeout(this.reloadTimer));
   }
 
-  /** Another device has written them. */
+  /** Reloads settings that another device has written. */
   override async onExternalSettingsChange(): Promise<void> {
     this.settings = readSettings(await this.loadData());
     this.views().forEach((view) => void view.reload());
   }
 
-  /** How to reach the server. The key is read each time it is needed, and kept nowhere. */
+  /** Returns the options of the connection. The key is read on each use and not kept. */
   linkOptions(): LinkOptions {
     return {
       url: this.settings.url,
@@ -43,32 +43,32 @@ export default class TurnwirePlugin extends Plugin {
   async change(changes: Partial<TurnwireSettings>): Promise<void> {
     this.settings = { ...this.settings, ...changes };
     await this.saveData(this.settings);
-    // Not after every letter of an address.
-    window.clearTimeout(this.reloading);
-    this.reloading = window.setTimeout(() => this.views().forEach((view) => void view.reload()), RELOAD_MS);
+    // Delayed, because an address changes with every key press.
+    window.clearTimeout(this.reloadTimer);
+    this.reloadTimer = window.setTimeout(() => this.views().forEach((view) => void view.reload()), RELOAD_MS);
   }
 
-  /** The session of a place, or the name of a new one that is not kept until something is said in it. */
-  sessionOf(place: string): string {
-    return this.settings.sessions[place] ?? newId();
+  /** Returns the session of a note ("" for the vault), or a new id, which is stored with the first message. */
+  sessionOf(notePath: string): string {
+    return this.settings.sessions[notePath] ?? newId();
   }
 
-  async keepSession(place: string, sessionId: string): Promise<void> {
-    if (this.settings.sessions[place] === sessionId) return;
-    this.settings.sessions = { ...this.settings.sessions, [place]: sessionId };
+  async keepSession(notePath: string, sessionId: string): Promise<void> {
+    if (this.settings.sessions[notePath] === sessionId) return;
+    this.settings.sessions = { ...this.settings.sessions, [notePath]: sessionId };
     await this.saveData(this.settings);
   }
 
-  /** The conversation stays on the server; this place begins a new one. */
-  async forgetSession(place: string): Promise<void> {
-    if (!(place in this.settings.sessions)) return;
-    const { [place]: _forgotten, ...sessions } = this.settings.sessions;
+  /** Forgets the session of a note, so that a new one begins. The old one stays on the server. */
+  async forgetSession(notePath: string): Promise<void> {
+    if (!(notePath in this.settings.sessions)) return;
+    const { [notePath]: _forgotten, ...sessions } = this.settings.sessions;
     this.settings.sessions = sessions;
     await this.saveData(this.settings);
   }
 
   private async move(file: TAbstractFile, before: string): Promise<void> {
-    this.settings.sessions = moved(this.settings.sessions, before, file.path);
+    this.settings.sessions = movedSessions(this.settings.sessions, before, file.path);
     await this.saveData(this.settings);
   }
 
@@ -79,9 +79,9 @@ export default class TurnwirePlugin extends Plugin {
       .filter((view) => view instanceof ChatView);
   }
 
-  private async beginAnew(): Promise<void> {
+  private async startConversation(): Promise<void> {
     await this.openChat();
-    await Promise.all(this.views().map((view) => view.beginAnew()));
+    await Promise.all(this.views().map((view) => view.startConversation()));
   }
 
   private async openChat(): Promise<void> {

@@ -20,7 +20,7 @@ export class TurnwireSettingTab extends PluginSettingTab {
     containerEl.empty();
     new Setting(containerEl)
       .setName("Server")
-      .setDesc("Where your server listens. Your questions, and what it reads of your notes, go there and nowhere else.")
+      .setDesc("The address of your server. Your questions and notes are sent to this server only.")
       .addText((text) =>
         text
           .setPlaceholder(DEFAULT_SETTINGS.url)
@@ -29,13 +29,13 @@ export class TurnwireSettingTab extends PluginSettingTab {
       );
     new Setting(containerEl)
       .setName("Key")
-      .setDesc("Needed if the server asks for one. It is kept in Obsidian's secret storage, not in the vault.")
+      .setDesc("Required if the server has keys. It is stored in Obsidian's secret storage, not in the vault.")
       .addComponent((el) =>
         new SecretComponent(this.app, el).setValue(settings.secret).onChange((secret) => turnwire.change({ secret })),
       );
     new Setting(containerEl)
       .setName("Agent")
-      .setDesc("Who answers; leave it empty for the server's default.")
+      .setDesc("The agent that answers. Leave it empty for the server's default.")
       .addText((text) => text.setValue(settings.agent).onChange((agent) => turnwire.change({ agent: agent.trim() })));
     new Setting(containerEl)
       .setName("Conversation")
@@ -49,7 +49,7 @@ export class TurnwireSettingTab extends PluginSettingTab {
       );
     new Setting(containerEl)
       .setName("Name the note")
-      .setDesc("Begin the first question of a note's conversation with the path of the note.")
+      .setDesc("Start the first question about a note with its path.")
       .addToggle((toggle) =>
         toggle.setValue(settings.mentionNote).onChange((mentionNote) => turnwire.change({ mentionNote })),
       );
@@ -64,13 +64,13 @@ export class TurnwireSettingTab extends PluginSettingTab {
     );
   }
 
-  /** What a person should know about the server as it is set. */
+  /** Returns the result of a connection test. */
   async test(): Promise<string> {
     try {
       const { link, agents } = await connect(this.turnwire.linkOptions());
       const { agent } = this.turnwire.settings;
-      if (agent && !agents.includes(agent)) return `Connected, but there is no agent “${agent}”. There is: ${agents.join(", ")}.`;
-      const how = link.mode === "streaming" ? "answers are streamed" : "answers come in larger pieces, because Obsidian cannot stream from this server";
+      if (agent && !agents.includes(agent)) return `Connected, but there is no agent “${agent}”. Agents: ${agents.join(", ")}.`;
+      const how = link.mode === "streaming" ? "answers are streamed" : "answers come in larger pieces, because this server does not allow streaming to Obsidian";
       return `Connected: ${how}. Agents: ${agents.join(", ")}.`;
     } catch (error) {
       return `Not connected: ${error instanceof Error ? error.message : String(error)}`;

@@ -1,15 +1,15 @@
-/** What the user has set, and which conversation belongs to which note. It is kept in the vault, so it holds no key. */
+/** The settings and the sessions of notes. They are stored in the vault, so they hold no key. */
 
 export interface TurnwireSettings {
   url: string;
-  /** The name of the key in Obsidian's secret storage; the key itself is never here. */
+  /** The name of the key in Obsidian's secret storage, not the key. */
   secret: string;
-  /** Who is asked; empty is the server's default. */
+  /** The agent; empty for the server's default. */
   agent: string;
   scope: "note" | "vault";
-  /** Whether the first question of a note's conversation names the note. */
+  /** True if the first question about a note names the note. */
   mentionNote: boolean;
-  /** Sessions by the path of their note; "" is the vault's own. */
+  /** Session ids by note path; "" is the session of the vault. */
   sessions: Record<string, string>;
 }
 
@@ -22,22 +22,22 @@ export const DEFAULT_SETTINGS: TurnwireSettings = {
   sessions: {},
 };
 
-/** Settings from a file that anything may have written. */
+/** Reads settings from untrusted data. */
 export function readSettings(stored: unknown): TurnwireSettings {
-  const told = (typeof stored === "object" && stored !== null ? stored : {}) as Partial<TurnwireSettings>;
-  const sessions = Object.entries(told.sessions ?? {}).filter(([, id]) => typeof id === "string");
+  const values = (typeof stored === "object" && stored !== null ? stored : {}) as Partial<TurnwireSettings>;
+  const sessions = Object.entries(values.sessions ?? {}).filter(([, id]) => typeof id === "string");
   return {
-    url: typeof told.url === "string" ? told.url : DEFAULT_SETTINGS.url,
-    secret: typeof told.secret === "string" ? told.secret : "",
-    agent: typeof told.agent === "string" ? told.agent : "",
-    scope: told.scope === "note" ? "note" : "vault",
-    mentionNote: told.mentionNote !== false,
+    url: typeof values.url === "string" ? values.url : DEFAULT_SETTINGS.url,
+    secret: typeof values.secret === "string" ? values.secret : "",
+    agent: typeof values.agent === "string" ? values.agent : "",
+    scope: values.scope === "note" ? "note" : "vault",
+    mentionNote: values.mentionNote !== false,
     sessions: Object.fromEntries(sessions),
   };
 }
 
-/** The conversations after a note or a folder was moved. */
-export function moved(sessions: Record<string, string>, from: string, to: string): Record<string, string> {
+/** Returns the sessions after a note or folder was moved. */
+export function movedSessions(sessions: Record<string, string>, from: string, to: string): Record<string, string> {
   return Object.fromEntries(
     Object.entries(sessions).map(([path, id]) => {
       if (path === from) return [to, id];

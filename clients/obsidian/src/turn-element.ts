@@ -1,4 +1,4 @@
-/** One turn on the screen: the question, what was done, the answer while it is written, its sources, what to decide. */
+/** The elements of one turn: question, steps, answer, sources and approvals. */
 
 import type { ApprovalRequestEvent, CitationEvent, Decision, TurnView } from "@turnwire/client";
 import { type App, Component, Keymap, MarkdownRenderer, setIcon, setTooltip } from "obsidian";
@@ -8,7 +8,7 @@ import { finishedEnd, harmless } from "./markdown";
 import { stepText } from "./status";
 
 export interface TurnActions {
-  /** The note that links in the answer are seen from. */
+  /** The note that relative links start from. */
   sourcePath(): string;
   open(citation: CitationEvent): void;
   decide(callId: string, decision: Decision): Promise<void>;
@@ -21,7 +21,7 @@ export class TurnElement extends Component {
   private shown: TurnView | undefined;
   private rendered = 0;
   private renderings: Component[] = [];
-  private isWhole = false;
+  private isComplete = false;
   private readonly questionEl: HTMLElement;
   private readonly reasoningEl: HTMLDetailsElement;
   private readonly stepsEl: HTMLDetailsElement;
@@ -73,7 +73,7 @@ export class TurnElement extends Component {
     this.el.remove();
   }
 
-  /** Obsidian follows links to notes in its own views only. */
+  /** Opens links to notes, which Obsidian handles in its own views only. */
   private followLink(event: MouseEvent): void {
     const link = (event.target as HTMLElement).closest?.("a.internal-link");
     const note = link?.getAttribute("data-href");
@@ -95,10 +95,10 @@ export class TurnElement extends Component {
     }
   }
 
-  /** Blocks are rendered once they are finished; what is still being written is plain text. */
+  /** Renders finished blocks; text that is still being written is plain. */
   private drawText(turn: TurnView): void {
     if (turn.phase === "ended") {
-      if (!this.isWhole) void this.drawWhole(turn);
+      if (!this.isComplete) void this.drawComplete(turn);
       return;
     }
     const end = finishedEnd(turn.text, this.rendered);
@@ -109,19 +109,19 @@ export class TurnElement extends Component {
     this.tailEl.setText(turn.text.slice(this.rendered));
   }
 
-  /** In one piece, now that it is there: lists and footnotes know of their other parts only then. */
-  private async drawWhole(turn: TurnView): Promise<void> {
-    this.isWhole = true;
-    const whole = createDiv();
+  /** Renders the complete answer at once, because lists and footnotes may span blocks. */
+  private async drawComplete(turn: TurnView): Promise<void> {
+    this.isComplete = true;
+    const container = createDiv();
     const earlier = this.renderings.splice(0);
-    await this.render(turn.text, whole);
-    if (this.shown !== turn && !this.isWhole) return;
-    for (const one of earlier) this.removeChild(one);
+    await this.render(turn.text, container);
+    if (this.shown !== turn && !this.isComplete) return;
+    for (const item of earlier) this.removeChild(item);
     this.blocksEl.empty();
-    this.blocksEl.append(whole);
+    this.blocksEl.append(container);
     this.tailEl.empty();
     this.rendered = turn.text.length;
-    this.linkMarkers(whole, turn.citations);
+    this.linkMarkers(container, turn.citations);
   }
 
   private async render(markdown: string, el: HTMLElement): Promise<void> {
@@ -131,17 +131,17 @@ export class TurnElement extends Component {
   }
 
   private clearAnswer(): void {
-    for (const one of this.renderings.splice(0)) this.removeChild(one);
+    for (const item of this.renderings.splice(0)) this.removeChild(item);
     this.rendered = 0;
-    this.isWhole = false;
+    this.isComplete = false;
     this.blocksEl.empty();
     this.tailEl.empty();
     this.endEl.empty();
   }
 
-  /** Makes each `[n]` of the answer a button that opens what it stands on. */
+  /** Replaces each `[n]` of the answer by a button that opens its source. */
   private linkMarkers(el: HTMLElement, citations: readonly CitationEvent[]): void {
-    const known = new Map(citations.map((one) => [one.index, one]));
+    const byIndex = new Map(citations.map((item) => [item.index, item]));
     const walker = el.doc.createTreeWalker(el, NodeFilter.SHOW_TEXT);
     const texts: Text[] = [];
     while (walker.nextNode()) texts.push(walker.currentNode as Text);
@@ -150,7 +150,7 @@ export class TurnElement extends Component {
       const pieces = text.data.split(/(\[\d{1,3}\])/);
       if (pieces.length === 1) continue;
       const nodes = pieces.map((piece) => {
-        const citation = known.get(Number(/^\[(\d{1,3})\]$/.exec(piece)?.[1] ?? -1));
+        const citation = byIndex.get(Number(/^\[(\d{1,3})\]$/.exec(piece)?.[1] ?? -1));
         return citation ? this.marker(citation) : piece;
       });
       text.replaceWith(...nodes);
@@ -164,7 +164,7 @@ export class TurnElement extends Component {
     return button;
   }
 
-  /** Each source once, with the first passage that it is cited for. */
+  /** Lists each source once, with its first passage. */
   private drawSources(citations: readonly CitationEvent[]): void {
     this.sourcesEl.empty();
     const seen = new Set<number>();
@@ -179,7 +179,7 @@ export class TurnElement extends Component {
     }
   }
 
-  /** What would be done, to the last character. */
+  /** Shows the approval requests with their full arguments. */
   private drawApprovals(requests: readonly ApprovalRequestEvent[]): void {
     this.approvalsEl.empty();
     for (const request of requests) {
@@ -195,10 +195,10 @@ export class TurnElement extends Component {
       const decide = (text: string, cls: string, approved: boolean): void => {
         const button = row.createEl("button", { text, cls });
         this.registerDomEvent(button, "click", () => {
-          for (const one of row.findAll("button")) one.setAttr("disabled", "");
+          for (const item of row.findAll("button")) item.setAttr("disabled", "");
           this.actions.decide(request.call_id, { approved, args: request.args }).catch((error: unknown) => {
             problem.setText(error instanceof Error ? error.message : String(error));
-            for (const one of row.findAll("button")) one.removeAttribute("disabled");
+            for (const item of row.findAll("button")) item.removeAttribute("disabled");
           });
         });
       };
@@ -212,7 +212,7 @@ export class TurnElement extends Component {
     if (turn.error) this.endEl.createDiv({ cls: "turnwire-problem", text: turn.error.error, attr: { role: "alert" } });
     else if (turn.outcome === "cancelled") this.endEl.createDiv({ cls: "turnwire-detail", text: "Stopped." });
     else if (turn.outcome === "interrupted") {
-      this.endEl.createDiv({ cls: "turnwire-problem", text: "The server was stopped before the answer was complete." });
+      this.endEl.createDiv({ cls: "turnwire-problem", text: "The server stopped before the answer was complete." });
     }
     if (!turn.text) return;
     const row = this.endEl.createDiv({ cls: "turnwire-row" });

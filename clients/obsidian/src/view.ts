@@ -1,4 +1,4 @@
-/** The pane: one conversation, a line about what goes on, and where to write. */
+/** The pane: one conversation, a status line and a message box. */
 
 import { TurnwireError } from "@turnwire/client";
 import { type App, ItemView, MarkdownView, Notice, type WorkspaceLeaf } from "obsidian";
@@ -17,18 +17,18 @@ const NEAR_PX = 40;
 export class ChatView extends ItemView {
   private conversation: Conversation | undefined;
   private readonly elements = new Map<string, TurnElement>();
-  /** Which note's conversation is shown; "" is the vault's. */
-  private place: string | undefined;
-  /** What is under way to open a conversation; a newer one makes an older one stop. */
-  private opening = 0;
-  private trouble = "";
+  /** The note of the shown conversation; "" for the vault. */
+  private notePath: string | undefined;
+  /** The number of the last attempt to open a conversation; earlier attempts stop. */
+  private openingId = 0;
+  private problem = "";
   private stopListening: () => void = () => {};
   private isSending = false;
-  private drawing = new Set<string | undefined>();
+  private changedTurns = new Set<string | undefined>();
   private turnsEl!: HTMLElement;
   private statusEl!: HTMLElement;
   private noticeEl!: HTMLElement;
-  private placeEl!: HTMLElement;
+  private headingEl!: HTMLElement;
   private inputEl!: HTMLTextAreaElement;
   private sendEl!: HTMLButtonElement;
   private stopEl!: HTMLButtonElement;
@@ -54,25 +54,25 @@ export class ChatView extends ItemView {
 
   override async onOpen(): Promise<void> {
     this.draw();
-    this.registerEvent(this.app.workspace.on("file-open", () => void this.showPlace()));
-    // Obsidian waits for this before it shows anything at all; a server that is not there must not keep it waiting.
-    void this.showPlace();
+    this.registerEvent(this.app.workspace.on("file-open", () => void this.showConversation()));
+    // Not awaited: Obsidian waits for `onOpen`, and the server may be unreachable.
+    void this.showConversation();
   }
 
-  /** The turn goes on without us. */
+  /** Closes the conversation; its turn continues on the server. */
   override async onClose(): Promise<void> {
-    this.opening++;
+    this.openingId++;
     this.leave();
   }
 
-  /** Begins again with what the settings say now. */
+  /** Opens the conversation again with the current settings. */
   async reload(): Promise<void> {
-    this.place = undefined;
-    await this.showPlace();
+    this.notePath = undefined;
+    await this.showConversation();
   }
 
-  async beginAnew(): Promise<void> {
-    await this.plugin.forgetSession(this.wantedPlace());
+  async startConversation(): Promise<void> {
+    await this.plugin.forgetSession(this.activeNotePath());
     await this.reload();
     this.inputEl.focus();
   }
@@ -86,8 +86,8 @@ export class ChatView extends ItemView {
     contentEl.empty();
     contentEl.addClass("turnwire-view");
     const header = contentEl.createDiv({ cls: "turnwire-header" });
-    this.placeEl = header.createDiv({ cls: "turnwire-title" });
-    const anew = header.createEl("button", { text: "New conversation" });
+    this.headingEl = header.createDiv({ cls: "turnwire-title" });
+    const newEl = header.createEl("button", { text: "New conversation" });
     this.noticeEl = contentEl.createDiv({ cls: "turnwire-notice" });
     this.turnsEl = contentEl.createDiv({ cls: "turnwire-turns", attr: { role: "log", "aria-live": "off", tabindex: "0" } });
     this.statusEl = contentEl.createDiv({ cls: "turnwire-status", attr: { role: "status" } });
@@ -96,11 +96,11 @@ export class ChatView extends ItemView {
     const row = composer.createDiv({ cls: "turnwire-row" });
     this.stopEl = row.createEl("button", { text: "Stop", cls: "mod-warning" });
     this.sendEl = row.createEl("button", { text: "Send", cls: "mod-cta" });
-    this.registerDomEvent(anew, "click", () => void this.beginAnew());
+    this.registerDomEvent(newEl, "click", () => void this.startConversation());
     this.registerDomEvent(this.stopEl, "click", () => void this.stop());
     this.registerDomEvent(this.sendEl, "click", () => void this.send());
     this.registerDomEvent(this.inputEl, "keydown", (event) => {
-      // While an input method is open, Enter chooses a word.
+      // In an input method, Enter chooses a word.
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       void this.send();
@@ -108,45 +108,45 @@ export class ChatView extends ItemView {
     this.refresh();
   }
 
-  private wantedPlace(): string {
+  private activeNotePath(): string {
     const note = this.plugin.settings.scope === "note" ? this.app.workspace.getActiveFile() : null;
     return note?.path ?? "";
   }
 
-  private async showPlace(): Promise<void> {
-    const place = this.wantedPlace();
-    if (place === this.place) return;
+  private async showConversation(): Promise<void> {
+    const notePath = this.activeNotePath();
+    if (notePath === this.notePath) return;
     this.leave();
-    this.place = place;
-    this.placeEl.setText(place ? place.slice(place.lastIndexOf("/") + 1).replace(/\.md$/, "") : "This vault");
-    await this.openConversation(place, ++this.opening);
+    this.notePath = notePath;
+    this.headingEl.setText(notePath ? notePath.slice(notePath.lastIndexOf("/") + 1).replace(/\.md$/, "") : "This vault");
+    await this.openConversation(notePath, ++this.openingId);
   }
 
-  /** Tries until it succeeds, the server says no, or another conversation is wanted. */
-  private async openConversation(place: string, opening: number): Promise<void> {
-    this.trouble = "Connecting…";
-    while (opening === this.opening) {
+  /** Retries until it succeeds, fails for good, or another conversation is opened. */
+  private async openConversation(notePath: string, openingId: number): Promise<void> {
+    this.problem = "Connecting…";
+    while (openingId === this.openingId) {
       this.refresh();
       try {
         const { link } = await connect(this.plugin.linkOptions());
-        if (opening !== this.opening) return;
+        if (openingId !== this.openingId) return;
         this.noticeEl.setText(link.mode === "polling" ? POLLING_NOTICE : "");
-        const conversation: Conversation = new Conversation(link, this.plugin.sessionOf(place), {
+        const conversation: Conversation = new Conversation(link, this.plugin.sessionOf(notePath), {
           changed: (turnId) => conversation === this.conversation && this.changed(turnId),
           failed: (error) => conversation === this.conversation && this.fail(error),
         });
         this.conversation = conversation;
         this.stopListening = link.client.onConnection((state) => {
-          this.trouble = state === "online" ? "" : "The connection is lost; trying again…";
+          this.problem = state === "online" ? "" : "Connection lost. Retrying…";
           this.refresh();
         });
         await conversation.open();
-        if (opening !== this.opening) return;
-        this.trouble = "";
+        if (openingId !== this.openingId) return;
+        this.problem = "";
         this.refresh();
         return;
       } catch (error) {
-        if (opening !== this.opening) return;
+        if (openingId !== this.openingId) return;
         this.leave();
         this.fail(error);
         if (!(error instanceof TurnwireError) || !error.retryable) return;
@@ -165,7 +165,7 @@ export class ChatView extends ItemView {
   private clear(): void {
     for (const element of this.elements.values()) this.removeChild(element);
     this.elements.clear();
-    this.drawing.clear();
+    this.changedTurns.clear();
   }
 
   private async send(): Promise<void> {
@@ -173,15 +173,15 @@ export class ChatView extends ItemView {
     const text = this.inputEl.value.trim();
     if (!text || !conversation || this.isSending) return;
     const isFirst = conversation.turns.length === 0;
-    const names = isFirst && this.place && this.plugin.settings.mentionNote;
+    const mentionsNote = isFirst && this.notePath && this.plugin.settings.mentionNote;
     this.isSending = true;
     this.inputEl.value = "";
     this.refresh();
     try {
-      await this.plugin.keepSession(this.place ?? "", conversation.sessionId);
-      await conversation.send(names ? `About the note “${this.place}”: ${text}` : text, this.plugin.settings.agent);
+      await this.plugin.keepSession(this.notePath ?? "", conversation.sessionId);
+      await conversation.send(mentionsNote ? `About the note “${this.notePath}”: ${text}` : text, this.plugin.settings.agent);
     } catch (error) {
-      // What was not sent must not be lost.
+      // Restore the text that was not sent.
       if (!this.inputEl.value) this.inputEl.value = text;
       this.fail(error);
     } finally {
@@ -190,16 +190,16 @@ export class ChatView extends ItemView {
     }
   }
 
-  /** Events may come in hundreds: what has changed is drawn once a frame. */
+  /** Schedules a redraw: changes are drawn once per frame. */
   private changed(turnId: string | undefined): void {
-    if (!this.drawing.size) window.requestAnimationFrame(() => this.drawChanged());
-    this.drawing.add(turnId);
+    if (!this.changedTurns.size) window.requestAnimationFrame(() => this.drawChanged());
+    this.changedTurns.add(turnId);
   }
 
   private drawChanged(): void {
     const { conversation } = this;
-    const changed = [...this.drawing];
-    this.drawing.clear();
+    const changed = [...this.changedTurns];
+    this.changedTurns.clear();
     if (!conversation) return;
     const { scrollHeight, scrollTop, clientHeight } = this.turnsEl;
     const isAtEnd = scrollHeight - scrollTop - clientHeight < NEAR_PX;
@@ -213,32 +213,32 @@ export class ChatView extends ItemView {
   }
 
   private elementOf(turnId: string, conversation: Conversation): TurnElement {
-    const known = this.elements.get(turnId);
-    if (known) return known;
-    const made = this.addChild(
+    const existing = this.elements.get(turnId);
+    if (existing) return existing;
+    const element = this.addChild(
       new TurnElement(this.turnsEl, this.app, {
-        sourcePath: () => this.place ?? "",
+        sourcePath: () => this.notePath ?? "",
         open: (citation) => void this.attempt(() => openCitation(this.app, citation)),
         decide: (callId, decision) => conversation.decide(turnId, callId, decision),
         copy: (text) => void this.attempt(() => navigator.clipboard.writeText(text)),
         insert: (text) => insertText(this.app, text),
       }),
     );
-    this.elements.set(turnId, made);
-    return made;
+    this.elements.set(turnId, element);
+    return element;
   }
 
   private refresh(): void {
     const running = this.conversation?.running;
-    const status = this.trouble || (this.isSending ? "Sending…" : running ? statusOf(running) : "");
-    // Only when it says something else: every change is read aloud.
+    const status = this.problem || (this.isSending ? "Sending…" : running ? statusOf(running) : "");
+    // Only if it differs: screen readers announce every change.
     if (this.statusEl.textContent !== status) this.statusEl.setText(status);
     this.stopEl.toggle(running !== undefined);
     this.sendEl.disabled = this.conversation === undefined || this.isSending;
   }
 
   private fail(error: unknown): void {
-    this.trouble = error instanceof Error ? sentence(error.message) : String(error);
+    this.problem = error instanceof Error ? sentence(error.message) : String(error);
     this.refresh();
   }
 
@@ -259,9 +259,9 @@ function sentence(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** At the cursor of the note that was used last. */
+/** Inserts text at the cursor of the last used note. */
 function insertText(app: App, text: string): void {
   const view = app.workspace.getMostRecentLeaf()?.view;
   if (view instanceof MarkdownView) view.editor.replaceSelection(text);
-  else new Notice("Open the note that the answer should go into first.");
+  else new Notice("Open the note for the answer first.");
 }

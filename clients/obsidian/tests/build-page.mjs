@@ -1,4 +1,4 @@
-/** Bundles page.ts into the file that is named. */
+/** Bundles page.ts into the given file. */
 
 import { fileURLToPath } from "node:url";
 

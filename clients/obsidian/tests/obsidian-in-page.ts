@@ -1,8 +1,8 @@
-/** Obsidian's API for the page: the mocks, and a `requestUrl` that, as in Obsidian, no origin stands in the way of. */
+/** Obsidian's API for the page: the mocks, and a `requestUrl` without CORS, as in Obsidian. */
 
 export * from "obsidian-test-mocks/obsidian";
 
-interface Asked {
+interface RequestOptions {
   url: string;
   method: string;
   headers: Record<string, string>;
@@ -17,8 +17,8 @@ interface Answer {
 
 declare global {
   interface Window {
-    askWithoutOrigin(asked: Asked): Promise<Answer>;
+    askWithoutOrigin(request: RequestOptions): Promise<Answer>;
   }
 }
 
-export const requestUrl = (asked: Asked): Promise<Answer> => window.askWithoutOrigin(asked);
+export const requestUrl = (request: RequestOptions): Promise<Answer> => window.askWithoutOrigin(request);

@@ -1,4 +1,4 @@
-/** The plugin in a page of a real browser, where requests to the server cross origins. Obsidian is mocked as elsewhere. */
+/** The plugin in a real browser, with cross-origin requests and a mocked Obsidian. */
 
 import type { PluginManifest } from "obsidian";
 import { App, MarkdownRenderer, WorkspaceLeaf } from "obsidian-test-mocks/obsidian";

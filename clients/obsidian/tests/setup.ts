@@ -1,6 +1,6 @@
 /**
- * Obsidian's additions to the DOM, and what the mocks leave out of it: the renderer as far as tests need it, text in, text
- * out; and `requestUrl`, which asks for real, with no regard to what `fetch` is made to do.
+ * Obsidian's additions to the DOM, and two parts that the mocks lack: a renderer of plain text, and a `requestUrl` that
+ * sends real requests, also while `fetch` is mocked.
  */
 
 import { setup } from "obsidian-test-mocks/setup";
@@ -8,7 +8,7 @@ import { vi } from "vitest";
 
 setup();
 
-const ask = globalThis.fetch;
+const realFetch = globalThis.fetch;
 
 vi.mock("obsidian-test-mocks/obsidian", async (original) => {
   const mocks = await original<typeof import("obsidian-test-mocks/obsidian")>();
@@ -19,13 +19,13 @@ vi.mock("obsidian-test-mocks/obsidian", async (original) => {
       if (block.trim()) el.createEl("p", { text: block });
     }
   };
-  const requestUrl = async (asked: { url: string; method: string; headers: Record<string, string>; body?: string }) => {
-    const { url, method, headers, body } = asked;
-    const answer = await ask(url, { method, headers, body });
+  const requestUrl = async (request: { url: string; method: string; headers: Record<string, string>; body?: string }) => {
+    const { url, method, headers, body } = request;
+    const answer = await realFetch(url, { method, headers, body });
     return { status: answer.status, headers: Object.fromEntries(answer.headers), text: await answer.text() };
   };
   return { ...mocks, requestUrl };
 });
 
-/** What was given to Obsidian's renderer, in order. */
+/** The texts that were passed to Obsidian's renderer, in order. */
 export const rendered: string[] = [];

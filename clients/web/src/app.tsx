@@ -1,9 +1,9 @@
-/** The page: sessions at the side, the conversation in the middle, a document beside it. */
+/** The page: the list of sessions, the conversation, and a panel with a document. */
 
 import { render } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Conversation } from "./conversation.ts";
-import { useObserved } from "./observed.ts";
+import { useObservable } from "./observable.ts";
 import { SourcePanel } from "./parts/document.tsx";
 import { DocumentsPanel } from "./parts/documents.tsx";
 import { Gate } from "./parts/gate.tsx";
@@ -11,7 +11,7 @@ import { Main } from "./parts/main.tsx";
 import { Sidebar } from "./parts/sidebar.tsx";
 import type { Source } from "./parts/sources.tsx";
 import { Uploads } from "./parts/uploads.tsx";
-import { isStatus, logOut, type Me, type Offer, root, sessionAddress, whatIsOffered } from "./server.ts";
+import { isStatus, logOut, type Me, type Offer, root, sessionAddress, fetchOffer } from "./server.ts";
 import { SessionList } from "./sessions.ts";
 
 type Panel = { kind: "source"; source: Source } | { kind: "documents" } | null;
@@ -19,7 +19,7 @@ type Panel = { kind: "source"; source: Source } | { kind: "documents" } | null;
 const sessionInAddress = (): string | null => new URLSearchParams(location.search).get("session");
 
 function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
-  const list = useObserved(useMemo(() => new SessionList(), []));
+  const list = useObservable(useMemo(() => new SessionList(), []));
   const uploads = useMemo(() => new Uploads(), []);
   const [offer, setOffer] = useState<Offer | null>(null);
   const [panel, setPanel] = useState<Panel>(null);
@@ -29,11 +29,11 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
 
   const open = useCallback((sessionId: string | null) => {
     return new Conversation(sessionId, {
-      began: (id) => {
+      created: (id) => {
         history.replaceState(null, "", sessionAddress(id));
         setBegun(id);
       },
-      moved: () => list.refresh(),
+      updated: () => list.refresh(),
       unauthorized: onLeave,
     });
   }, []);
@@ -53,7 +53,7 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
 
   useEffect(() => {
     list.refresh(0);
-    whatIsOffered().then(setOffer, (error: unknown) => isStatus(error, 401) && onLeave());
+    fetchOffer().then(setOffer, (error: unknown) => isStatus(error, 401) && onLeave());
     const back = () => pick(sessionInAddress(), true);
     addEventListener("popstate", back);
     return () => {
@@ -97,7 +97,7 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
       {isSideOpen && <div class="shade" onClick={() => setSideOpen(false)} />}
       <Main
         conversation={conversation}
-        title={list.sessions?.find((one) => one.id === current)?.title ?? null}
+        title={list.sessions?.find((session) => session.id === current)?.title ?? null}
         offer={offer}
         me={me}
         uploads={uploads}
@@ -139,7 +139,7 @@ function useShortcuts(onEscape: () => void, onFind: () => void): void {
   }, []);
 }
 
-/** Files that are dragged over the page. */
+/** Accepts files that are dropped on the page; returns true while they are dragged over it. */
 function useDrop(onFiles: ((files: File[]) => void) | null): boolean {
   const [isOver, setOver] = useState(false);
   const take = useRef(onFiles);

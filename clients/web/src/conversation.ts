@@ -1,27 +1,27 @@
 /**
- * One session as this page sees it: what the server has told so far, and what was sent and is not yet told.
+ * One session on this page: the turns of the server, and messages that the server has not yet confirmed.
  *
- * Old turns come as snapshots, the last few and everything new from the session's one stream, so that what happens in
- * another tab or on another device is seen here too.
+ * Old turns come as snapshots; the last few and all new ones come from the session's stream, so turns of other tabs and
+ * devices appear as well.
  */
 
 import { type Followed, type Session, type TurnRecord, TurnwireError } from "../../js/src/index.ts";
 import { visiblePath } from "./branches.ts";
-import { type Entry, foldedEntry, foreignEntry, phaseOf, sentEntry, snapshotEntry } from "./entries.ts";
-import { SessionStream } from "./following.ts";
-import { Observed } from "./observed.ts";
-import { client, isStatus, newId, told } from "./server.ts";
+import { type Entry, foldedEntry, remoteEntry, phaseOf, sentEntry, snapshotEntry } from "./entries.ts";
+import { SessionStream } from "./session_stream.ts";
+import { Observable } from "./observable.ts";
+import { client, isStatus, newId, errorText } from "./server.ts";
 
-/** So many of the last turns are read from their logs, which tell more than snapshots do. */
+/** The number of last turns that are read from their logs, which have more details than snapshots. */
 const REPLAYED = 6;
-const AGAIN_MS = 1_500;
+const RETRY_MS = 1_500;
 
-export class Conversation extends Observed {
+export class Conversation extends Observable {
   session: Session | null = null;
   isLoading = false;
-  /** Why it cannot be shown. */
+  /** The reason why the session cannot be shown. */
   problem: string | null = null;
-  /** What was chosen where there is more than one way to go on, by parent. */
+  /** The chosen branch, by parent. */
   readonly #chosen = new Map<string, string>();
   #entries: Entry[] = [];
   #stream: SessionStream | null = null;
@@ -29,11 +29,11 @@ export class Conversation extends Observed {
 
   constructor(
     public sessionId: string | null,
-    private readonly tell: {
-      /** A session was made for the first message. */
-      began: (sessionId: string) => void;
-      /** A turn was taken or has ended: the list of sessions is another one. */
-      moved: () => void;
+    private readonly callbacks: {
+      /** A session was created for the first message. */
+      created: (sessionId: string) => void;
+      /** A turn was accepted or has ended, which changes the list of sessions. */
+      updated: () => void;
       unauthorized: () => void;
     },
   ) {
@@ -47,12 +47,12 @@ export class Conversation extends Observed {
     this.sessionId = null;
   }
 
-  /** The turns to show, from the first to the last. */
+  /** The visible turns, in order. */
   get path(): Entry[] {
     return visiblePath(this.#entries, this.#chosen);
   }
 
-  /** Those that stand where this one stands: edits and other answers. */
+  /** Returns the versions of a turn: edits and other answers. */
   siblings(entry: Entry): Entry[] {
     return this.#entries.filter((other) => other.parent === entry.parent);
   }
@@ -62,7 +62,7 @@ export class Conversation extends Observed {
     this.changed();
   }
 
-  /** The one that is being answered. */
+  /** The running turn. */
   get running(): Entry | undefined {
     return this.#entries.find((entry) => entry.turnId && entry.phase === "running");
   }
@@ -71,7 +71,7 @@ export class Conversation extends Observed {
     return this.#entries.some((entry) => entry.phase !== "ended" && entry.phase !== "refused");
   }
 
-  /** Asks; `after` says which turn it continues, `""` none, and without it the last one that is shown. */
+  /** Sends a message; `after` is the turn to continue, `""` none. Default: the last visible turn. */
   async send(message: string, agent: string | undefined, after?: string): Promise<void> {
     const shown = this.path.findLast((entry) => entry.phase !== "refused");
     const last = this.#entries.findLast((entry) => entry.turnId);
@@ -81,7 +81,7 @@ export class Conversation extends Observed {
       parent: after === "" ? null : (parent ?? shown?.key ?? null),
       message,
       agent,
-      // The session's last turn is what the server takes by itself, also if that is one we do not know of yet.
+      // The server defaults to the session's last turn, which may be one that this page does not know yet.
       sentParent: parent === last?.turnId ? undefined : parent,
     });
     this.problem = null;
@@ -91,12 +91,12 @@ export class Conversation extends Observed {
   }
 
   async resend(entry: Entry): Promise<void> {
-    const again: Entry = { ...entry, phase: "sending", problem: null };
-    this.#put(again);
-    await this.#post(again);
+    const retried: Entry = { ...entry, phase: "sending", problem: null };
+    this.#put(retried);
+    await this.#post(retried);
   }
 
-  /** Stops an answer; takes a message back that waits. */
+  /** Stops an answer, or removes a queued message. */
   async stop(entry: Entry): Promise<void> {
     if (!entry.turnId) return this.#drop(entry);
     this.#put({ ...entry, isStopping: true });
@@ -104,7 +104,7 @@ export class Conversation extends Observed {
       await client.cancel(entry.turnId);
       if (entry.phase === "queued") this.#drop(entry);
     } catch (error) {
-      this.#fail(error);
+      this.#checkLogin(error);
       const now = this.#find(entry.key);
       if (now) this.#put({ ...now, isStopping: false });
     }
@@ -113,7 +113,7 @@ export class Conversation extends Observed {
   async #post(entry: Entry): Promise<void> {
     this.#sending++;
     try {
-      const sessionId = this.sessionId ?? (await this.#begin());
+      const sessionId = this.sessionId ?? (await this.#createSession());
       const record = await client.request<TurnRecord>("POST", `/v1/sessions/${sessionId}/turns`, {
         message: entry.message,
         turn_id: entry.key,
@@ -121,12 +121,12 @@ export class Conversation extends Observed {
         ...(entry.agent ? { agent: entry.agent } : {}),
         ...(entry.sentParent === undefined ? {} : { parent_turn_id: entry.sentParent }),
       });
-      this.#took(entry, record);
+      this.#accepted(entry, record);
     } catch (error) {
-      if (isAway(error)) void this.#postLater(entry, error);
+      if (isUnreachable(error)) void this.#postLater(entry, error);
       else {
-        this.#put({ ...entry, phase: "refused", problem: told(error) });
-        this.#fail(error);
+        this.#put({ ...entry, phase: "refused", problem: errorText(error) });
+        this.#checkLogin(error);
       }
     } finally {
       this.#sending--;
@@ -134,26 +134,26 @@ export class Conversation extends Observed {
     }
   }
 
-  /** Its key is the turn's id, so that a message which did arrive is not asked twice. */
+  /** Sends the message again. Its key is the turn id, so a message that did arrive starts no second turn. */
   async #postLater(entry: Entry, error: unknown): Promise<void> {
-    this.#put({ ...entry, problem: told(error) });
-    await new Promise((go) => setTimeout(go, AGAIN_MS));
+    this.#put({ ...entry, problem: errorText(error) });
+    await new Promise((go) => setTimeout(go, RETRY_MS));
     if (this.#find(entry.key)) await this.#post(entry);
   }
 
-  #took(entry: Entry, { turn_id: turnId, parent_turn_id: parent, phase }: TurnRecord): void {
-    // Messages that were sent before this one had an id hang on its key.
+  #accepted(entry: Entry, { turn_id: turnId, parent_turn_id: parent, phase }: TurnRecord): void {
+    // Messages that were sent before this turn had an id refer to its key.
     this.#entries = this.#entries.map((other) => (other.parent === entry.key ? { ...other, parent: turnId } : other));
     this.#put({ ...entry, turnId, parent, phase: phaseOf(phase), problem: null });
     this.#chosen.set(parent ?? "", entry.key);
     this.#advance();
-    this.tell.moved();
+    this.callbacks.updated();
   }
 
-  async #begin(): Promise<string> {
+  async #createSession(): Promise<string> {
     this.session = await client.sessions.create();
     this.sessionId = this.session.id;
-    this.tell.began(this.session.id);
+    this.callbacks.created(this.session.id);
     this.#follow(this.session.id);
     return this.session.id;
   }
@@ -164,7 +164,7 @@ export class Conversation extends Observed {
     try {
       const { turns, transcript: _, ...session } = await client.sessions.export(sessionId);
       if (this.sessionId !== sessionId) return;
-      turns.sort((one, other) => (one.turn_id < other.turn_id ? -1 : 1));
+      turns.sort((turn, other) => (turn.turn_id < other.turn_id ? -1 : 1));
       const firstOpen = turns.findIndex((turn) => turn.phase !== "ended");
       const cut = Math.max(0, Math.min(firstOpen < 0 ? turns.length : firstOpen, turns.length - REPLAYED));
       const before = turns[cut - 1];
@@ -172,12 +172,12 @@ export class Conversation extends Observed {
       this.#entries = turns.map((turn, index) => snapshotEntry(turn, index >= cut));
       this.#advance();
       this.#chosen.clear();
-      if (this.#entries.length) this.#lead(this.#entries.at(-1)!);
+      if (this.#entries.length) this.#choosePath(this.#entries.at(-1)!);
       this.#follow(sessionId, before && `${before.turn_id}:${before.last_position}`);
       this.problem = null;
     } catch (error) {
-      this.#broke(error, "This conversation is not there, or not yours.");
-      if (isAway(error)) setTimeout(() => this.sessionId === sessionId && this.#load(sessionId), AGAIN_MS);
+      this.#showError(error, "Conversation not found, or you have no access.");
+      if (isUnreachable(error)) setTimeout(() => this.sessionId === sessionId && this.#load(sessionId), RETRY_MS);
     }
     this.isLoading = false;
     this.changed();
@@ -192,7 +192,7 @@ export class Conversation extends Observed {
         this.changed();
       },
       reset: () => void this.#load(sessionId),
-      failed: (error) => this.#broke(error, "This conversation was deleted."),
+      failed: (error) => this.#showError(error, "This conversation was deleted."),
     });
   }
 
@@ -201,34 +201,34 @@ export class Conversation extends Observed {
     if (!turnId) return true;
     let index = this.#entries.findLastIndex((entry) => entry.turnId === turnId);
     if (index < 0) {
-      // It may be the one that is just being sent: the answer to the POST will tell.
+      // It may be the message that is being sent: the response of the POST will tell.
       if (this.#sending) return false;
-      this.#adopt(turnId);
+      this.#addRemote(turnId);
       index = this.#entries.length - 1;
     }
     this.#entries[index] = foldedEntry(this.#entries[index]!, item);
-    if (item.event?.type === "done" || item.event?.type === "message") this.tell.moved();
+    if (item.event?.type === "done" || item.event?.type === "message") this.callbacks.updated();
     return true;
   }
 
-  /** A turn that was started elsewhere. What it continues is asked for, and is the last one until that is known. */
-  #adopt(turnId: string): void {
+  /** Adds a turn that another client started. Its parent is the last turn until its snapshot arrives. */
+  #addRemote(turnId: string): void {
     const last = this.#entries.findLast((entry) => entry.turnId);
-    this.#entries = [...this.#entries, foreignEntry(turnId, last?.turnId ?? null)];
-    this.#lead(this.#entries.at(-1)!);
+    this.#entries = [...this.#entries, remoteEntry(turnId, last?.turnId ?? null)];
+    this.#choosePath(this.#entries.at(-1)!);
     client.snapshot(turnId).then(
       ({ parent_turn_id: parent }) => {
         const now = this.#find(turnId);
         if (!now || now.parent === parent) return;
         this.#put({ ...now, parent });
-        this.#lead(this.#find(turnId)!);
+        this.#choosePath(this.#find(turnId)!);
       },
       () => {},
     );
   }
 
-  /** Chooses the way that leads to a turn. */
-  #lead(entry: Entry): void {
+  /** Chooses the branches that lead to a turn. */
+  #choosePath(entry: Entry): void {
     for (let step: Entry | undefined = entry; step;) {
       const parent: string | null = step.parent;
       this.#chosen.set(parent ?? "", step.key);
@@ -237,7 +237,7 @@ export class Conversation extends Observed {
     this.changed();
   }
 
-  /** The first that has not ended waits for nobody, though its agent may not have said anything yet. */
+  /** Marks the first unfinished turn as running: no other turn is before it. */
   #advance(): void {
     const first = this.#entries.find((entry) => entry.turnId && entry.phase !== "ended");
     if (first?.phase === "queued") this.#put({ ...first, phase: "running" });
@@ -257,23 +257,23 @@ export class Conversation extends Observed {
     this.changed();
   }
 
-  #broke(error: unknown, ifGone: string): void {
-    this.problem = told(error);
+  #showError(error: unknown, ifGone: string): void {
+    this.problem = errorText(error);
     if (isStatus(error, 404)) {
-      // What is asked next begins another one.
+      // The next message starts a new session.
       this.problem = ifGone;
       this.close();
       this.#entries = [];
     }
-    this.#fail(error);
+    this.#checkLogin(error);
     this.changed();
   }
 
-  #fail(error: unknown): void {
-    if (isStatus(error, 401)) this.tell.unauthorized();
+  #checkLogin(error: unknown): void {
+    if (isStatus(error, 401)) this.callbacks.unauthorized();
   }
 }
 
-/** Nobody answered, or one who is just leaving or not yet there. */
-const isAway = (error: unknown): boolean =>
+/** Returns true if the server did not respond, is starting or is shutting down. */
+const isUnreachable = (error: unknown): boolean =>
   error instanceof TurnwireError && (error.status === 0 || error.status === 503);

@@ -1,4 +1,4 @@
-/** A turn as it is shown: what the server has told of it, or what was sent and is not yet told. */
+/** A turn on the page: confirmed by the server, or just sent. */
 
 import {
   applyEvent,
@@ -11,18 +11,18 @@ import {
 } from "../../js/src/index.ts";
 
 export interface Entry {
-  /** Chosen here before the server knows of it; the turn's own id if it was started elsewhere. */
+  /** An id of this page; the turn id if another client started the turn. */
   key: string;
   turnId: string | null;
-  /** The id of the turn that it continues, or the key while that has no id yet. */
+  /** The id of the parent turn, or its key while it has no id. */
   parent: string | null;
   message: string;
   agent: string | undefined;
-  /** What the server is told it continues; it takes the session's last one otherwise. */
+  /** The parent that is sent to the server. Default: the session's last turn. */
   sentParent: string | undefined;
   phase: "sending" | "refused" | "queued" | "running" | "ended";
   view: TurnView;
-  /** The same turn, read again from its start, until it has caught up with `view`. */
+  /** The same turn, read again from its start, until it reaches the position of `view`. */
   replay: TurnView | null;
   isStopping: boolean;
   problem: string | null;
@@ -42,13 +42,13 @@ const EMPTY: Entry = {
   problem: null,
 };
 
-/** What was just written here. */
+/** Returns the entry of a message that was just sent. */
 export function sentEntry(sent: Pick<Entry, "key" | "parent" | "message" | "agent" | "sentParent">): Entry {
   return { ...EMPTY, ...sent, phase: "sending", view: { ...EMPTY_VIEW, message: sent.message } };
 }
 
-/** A turn that was started elsewhere, of which nothing but its first event is known. */
-export function foreignEntry(turnId: string, parent: string | null): Entry {
+/** Returns the entry of a turn that another client started. */
+export function remoteEntry(turnId: string, parent: string | null): Entry {
   return { ...EMPTY, key: turnId, turnId, parent };
 }
 
@@ -68,7 +68,7 @@ export function snapshotEntry(turn: Snapshot, isReplayed: boolean): Entry {
 
 export const phaseOf = (phase: TurnRecord["phase"]): Entry["phase"] => (phase === "waiting" ? "running" : phase);
 
-/** A turn that is read again from its start is shown when it has come as far as what is shown already. */
+/** Folds an item. A replayed turn is shown when it has reached the position of the shown view. */
 export function foldedEntry(entry: Entry, item: Followed): Entry {
   const replay = entry.replay && applyEvent(entry.replay, item);
   const view = replay ? (replay.position >= entry.view.position ? replay : entry.view) : applyEvent(entry.view, item);

@@ -1,4 +1,4 @@
-/** Small pictures, drawn with one line as the rest of the page is. They say nothing that the text beside them does not. */
+/** Icons. They are decorative: every icon has a text or label beside it. */
 
 const PATHS = {
   plus: "M10 4v12M4 10h12",

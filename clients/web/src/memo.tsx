@@ -1,4 +1,4 @@
-/** A component that is drawn again only if what it shows has changed: a long answer must not cost more with every token. */
+/** Components that render only when their facts change, so that tokens do not re-render a long answer. */
 
 import { Component, type ComponentType, type VNode } from "preact";
 

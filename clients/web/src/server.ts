@@ -1,8 +1,8 @@
-/** The one client of this page, and what the server says about itself. */
+/** The client of this page, and requests that it needs at start. */
 
 import { TurnwireClient, TurnwireError } from "../../js/src/index.ts";
 
-/** Where Turnwire is mounted: this script is in a folder right below it. */
+/** The address where Turnwire is mounted: this script is in a folder below it. */
 export const root = new URL("..", import.meta.url).href.replace(/\/$/, "");
 export const client = new TurnwireClient({ url: root, credentials: "same-origin" });
 
@@ -18,23 +18,23 @@ export interface Offer {
   takes_documents: boolean;
 }
 
-export const whoAmI = (): Promise<Me> => client.request<Me>("GET", "/v1/me");
-export const whatIsOffered = (): Promise<Offer> => client.request<Offer>("GET", "/v1/agents");
+export const fetchMe = (): Promise<Me> => client.request<Me>("GET", "/v1/me");
+export const fetchOffer = (): Promise<Offer> => client.request<Offer>("GET", "/v1/agents");
 export const logIn = (key: string): Promise<Me> => client.request<Me>("POST", "/login", { key });
 export const logOut = (): Promise<void> => client.request<void>("POST", "/logout");
 
 export const sessionAddress = (id: string): string => `${root}/?session=${encodeURIComponent(id)}`;
 export const turnAddress = (id: string): string => `${root}/turns/${encodeURIComponent(id)}`;
 
-export function told(error: unknown): string {
-  if (error instanceof TurnwireError && error.status === 0) return "The server cannot be reached.";
+export function errorText(error: unknown): string {
+  if (error instanceof TurnwireError && error.status === 0) return "Server unreachable.";
   return error instanceof Error ? error.message : String(error);
 }
 
 export const isStatus = (error: unknown, status: number): boolean =>
   error instanceof TurnwireError && error.status === status;
 
-/** As `crypto.randomUUID`, which pages on plain HTTP do not have. */
+/** Returns a random id, also on plain HTTP pages, which have no `crypto.randomUUID`. */
 export function newId(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -1,32 +1,32 @@
-/** The list of sessions at the side: what is found, the newest first, and kept fresh. */
+/** The list of sessions in the sidebar, newest first, refreshed regularly. */
 
 import type { Session } from "../../js/src/index.ts";
-import { Observed } from "./observed.ts";
-import { isHidden } from "./seen.ts";
+import { Observable } from "./observable.ts";
+import { isHidden } from "./visibility.ts";
 import { client } from "./server.ts";
 
 const PAGE = 40;
 const FRESH_MS = 15_000;
 const TYPING_MS = 180;
 
-export class SessionList extends Observed {
+export class SessionList extends Observable {
   sessions: Session[] | null = null;
   hasMore = false;
   search = "";
-  #asked = 0;
-  readonly #clock: ReturnType<typeof setInterval>;
-  #soon: ReturnType<typeof setTimeout> | undefined;
+  #request = 0;
+  readonly #interval: ReturnType<typeof setInterval>;
+  #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor() {
     super();
-    // Others may ask too, from other devices; nothing tells of sessions that nobody here follows.
-    this.#clock = setInterval(() => !isHidden() && this.#shown <= PAGE && this.refresh(), FRESH_MS);
+    // Other devices may start turns, and there is no stream over all sessions.
+    this.#interval = setInterval(() => !isHidden() && this.#shown <= PAGE && this.refresh(), FRESH_MS);
     document.addEventListener("visibilitychange", this.#onVisibility);
   }
 
   close(): void {
-    clearInterval(this.#clock);
-    clearTimeout(this.#soon);
+    clearInterval(this.#interval);
+    clearTimeout(this.#timer);
     document.removeEventListener("visibilitychange", this.#onVisibility);
   }
 
@@ -45,8 +45,8 @@ export class SessionList extends Observed {
   }
 
   refresh(after = 300): void {
-    clearTimeout(this.#soon);
-    this.#soon = setTimeout(() => void this.#load(), after);
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => void this.#load(), after);
   }
 
   more(): void {
@@ -54,28 +54,28 @@ export class SessionList extends Observed {
   }
 
   async rename(id: string, title: string): Promise<void> {
-    this.sessions = this.sessions?.map((one) => (one.id === id ? { ...one, title } : one)) ?? null;
+    this.sessions = this.sessions?.map((session) => (session.id === id ? { ...session, title } : session)) ?? null;
     this.changed();
     await client.sessions.rename(id, title);
   }
 
   async delete(id: string): Promise<void> {
     await client.sessions.delete(id);
-    this.sessions = this.sessions?.filter((one) => one.id !== id) ?? null;
+    this.sessions = this.sessions?.filter((session) => session.id !== id) ?? null;
     this.changed();
     this.refresh();
   }
 
   async #load(before?: string): Promise<void> {
-    const asked = ++this.#asked;
+    const request = ++this.#request;
     const options = {
       limit: PAGE,
       ...(this.search.trim() ? { search: this.search.trim() } : {}),
       ...(before ? { before } : {}),
     };
-    // If it fails, what is shown stays; whether the server is there is told elsewhere.
+    // On failure the list stays; the connection state is shown elsewhere.
     const page = await client.sessions.list(options).catch(() => null);
-    if (!page || asked !== this.#asked) return;
+    if (!page || request !== this.#request) return;
     this.sessions = before ? [...(this.sessions ?? []), ...page.sessions] : page.sessions;
     this.hasMore = page.next !== null;
     this.changed();

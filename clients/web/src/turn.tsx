@@ -1,4 +1,4 @@
-/** The turn inspector: a turn's log as a picture, and what a reader saw at any position of it. */
+/** The turn inspector: the timeline of a turn, and its answer at any position of the log. */
 
 import { render } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
@@ -8,24 +8,24 @@ import { type TimedEvent, TurnLog } from "./inspector/log.ts";
 import { Picture } from "./inspector/picture.tsx";
 import { Rows, rowsOf } from "./inspector/rows.tsx";
 import { type Timing, timingOf } from "./inspector/timing.ts";
-import { useObserved } from "./observed.ts";
+import { useObservable } from "./observable.ts";
 import { SourcePanel } from "./parts/document.tsx";
 import { Gate } from "./parts/gate.tsx";
 import { type Source, sourceOfChip } from "./parts/sources.tsx";
 import { Json } from "./parts/steps.tsx";
 import { ThemeButton } from "./parts/theme.tsx";
-import { Reading } from "./parts/turn.tsx";
+import { AnswerContent } from "./parts/turn.tsx";
 import { client, root, sessionAddress } from "./server.ts";
-import { count, duration, outcomeWord, statusOf } from "./words.ts";
+import { count, duration, outcomeText, statusOf } from "./format.ts";
 
 const turnId = decodeURIComponent(location.pathname.split("/").filter(Boolean).at(-1) ?? "");
 const LONGEST_PAUSE_MS = 1500;
 
 function Inspector() {
-  const log = useObserved(useMemo(() => new TurnLog(turnId), []));
+  const log = useObservable(useMemo(() => new TurnLog(turnId), []));
   const { events } = log;
   const last = events.at(-1)?.position ?? 0;
-  // Null is the end, wherever that is: a live turn is followed until somebody takes hold of the scrubber.
+  // Null is the end of the log: a running turn is followed until the scrubber is moved.
   const [picked, setPicked] = useState<number | null>(null);
   const [isPlaying, setPlaying] = useState(false);
   const [source, setSource] = useState<Source | null>(null);
@@ -34,38 +34,38 @@ function Inspector() {
     0,
     events.findIndex((event) => event.position >= position),
   );
-  const now = useNow(!log.isDone && !log.isAway && events.length > 0);
+  const now = useNow(!log.isDone && !log.isUnreachable && events.length > 0);
   const timing = useMemo(() => timingOf(events, log.isDone ? null : now), [events, log.isDone, now]);
   const rows = useMemo(() => rowsOf(events), [events]);
   const view = useMemo(() => foldTurn(events.slice(0, index + 1).map(logged), EMPTY_VIEW), [events, index]);
-  const whole = useMemo(() => foldTurn(events.map(logged), EMPTY_VIEW), [events]);
-  const began = events[0]?.at ?? 0;
+  const final = useMemo(() => foldTurn(events.map(logged), EMPTY_VIEW), [events]);
+  const start = events[0]?.at ?? 0;
   const at = events[index];
 
   useEffect(() => {
     if (!isPlaying) return;
     const next = events[index + 1];
     if (!next) return setPlaying(false);
-    const soon = setTimeout(() => setPicked(next.position), Math.min(LONGEST_PAUSE_MS, next.at - at!.at));
-    return () => clearTimeout(soon);
+    const timer = setTimeout(() => setPicked(next.position), Math.min(LONGEST_PAUSE_MS, next.at - at!.at));
+    return () => clearTimeout(timer);
   }, [isPlaying, index, events]);
   useEffect(() => {
-    document.title = `${whole.message || "Turn"} · Turnwire`;
-  }, [whole.message]);
+    document.title = `${final.message || "Turn"} · Turnwire`;
+  }, [final.message]);
 
   const play = () => {
     if (!isPlaying && index >= events.length - 1) setPicked(events[0]!.position);
     setPlaying(!isPlaying);
   };
-  const pick = (wanted: number) => {
+  const pick = (target: number) => {
     setPlaying(false);
-    setPicked(wanted >= last ? null : wanted);
+    setPicked(target >= last ? null : target);
   };
   const pickTime = (time: number) => {
-    const found = events.findLast((event) => event.at - began <= time) ?? events[0];
+    const found = events.findLast((event) => event.at - start <= time) ?? events[0];
     if (found) pick(found.position);
   };
-  const look = (event: MouseEvent) => {
+  const openSource = (event: MouseEvent) => {
     const chip = (event.target as Element).closest<HTMLElement>("[data-cite], [data-source]");
     const found = chip && sourceOfChip(chip, view);
     if (found) setSource(found);
@@ -80,19 +80,19 @@ function Inspector() {
   return (
     <>
       <h1 class="inspected" data-testid="asked">
-        {whole.message}
+        {final.message}
       </h1>
-      <Facts view={whole} timing={timing} isAway={log.isAway} />
+      <Facts view={final} timing={timing} isUnreachable={log.isUnreachable} />
       {log.problem && (
         <p role="alert" class="failure">
           {log.problem}
         </p>
       )}
-      <Picture timing={timing} at={at.at - began} onPick={pickTime} />
+      <Picture timing={timing} at={at.at - start} onPick={pickTime} />
       <div class="scrubber">
         <IconButton
           name={isPlaying ? "stop" : "play"}
-          label={isPlaying ? "Pause" : "Play it as it went"}
+          label={isPlaying ? "Pause" : "Play"}
           testid="play"
           onClick={play}
         />
@@ -100,7 +100,7 @@ function Inspector() {
           type="range"
           data-testid="scrubber"
           aria-label="Position in the log"
-          aria-valuetext={`Position ${position} of ${last}, ${at.event.type}, after ${duration(at.at - began)}`}
+          aria-valuetext={`Position ${position} of ${last}, ${at.event.type}, after ${duration(at.at - start)}`}
           min={1}
           max={last}
           value={position}
@@ -112,15 +112,15 @@ function Inspector() {
       </div>
       <div class="inspect-columns">
         <section aria-labelledby="seen-title">
-          <h2 id="seen-title">What a reader saw then</h2>
-          <div class="seen" data-testid="seen" onClick={look}>
+          <h2 id="seen-title">Answer at this position</h2>
+          <div class="seen" data-testid="seen" onClick={openSource}>
             <div class="bubble">{view.message || "…"}</div>
             {position > 2 && (
               <article class="answer" aria-label="Answer">
-                <Reading view={view} />
+                <AnswerContent view={view} />
                 {view.outcome && view.outcome !== "completed" && (
                   <p class="note">
-                    {outcomeWord(view.outcome)}. {view.error?.error ?? view.reason ?? ""}
+                    {outcomeText(view.outcome)}. {view.error?.error ?? view.reason ?? ""}
                   </p>
                 )}
               </article>
@@ -128,8 +128,8 @@ function Inspector() {
           </div>
         </section>
         <section aria-labelledby="log-title">
-          <h2 id="log-title">The log</h2>
-          <Rows rows={rows} began={began} position={position} onPick={pick} />
+          <h2 id="log-title">Log</h2>
+          <Rows rows={rows} start={start} position={position} onPick={pick} />
           <Json label={`Event ${position}`} value={at.event} />
         </section>
       </div>
@@ -142,27 +142,27 @@ function Inspector() {
   );
 }
 
-function Facts({ view, timing, isAway }: { view: ReturnType<typeof foldTurn>; timing: Timing; isAway: boolean }) {
-  const spoken = timing.firstToken === null ? 0 : (timing.tokens.at(-1)! - timing.firstToken) / 1000;
+function Facts({ view, timing, isUnreachable }: { view: ReturnType<typeof foldTurn>; timing: Timing; isUnreachable: boolean }) {
+  const seconds = timing.firstToken === null ? 0 : (timing.tokens.at(-1)! - timing.firstToken) / 1000;
   const facts: [string, string][] = [
-    ["Outcome", view.outcome ? outcomeWord(view.outcome) : isAway ? "The server is away…" : statusOf(view)],
-    ["Took", duration(timing.total)],
+    ["Outcome", view.outcome ? outcomeText(view.outcome) : isUnreachable ? "Server unreachable…" : statusOf(view)],
+    ["Duration", duration(timing.total)],
     ["First event", timing.firstEvent === null ? "–" : duration(timing.firstEvent)],
     ["First token", timing.firstToken === null ? "–" : duration(timing.firstToken)],
     [
       "Tokens",
-      spoken > 0.05
-        ? `${timing.tokens.length.toLocaleString("en")} at ${Math.round(timing.tokens.length / spoken)}/s`
+      seconds > 0.05
+        ? `${timing.tokens.length.toLocaleString("en")} at ${Math.round(timing.tokens.length / seconds)}/s`
         : String(timing.tokens.length),
     ],
-    ["Longest silence", timing.gaps[0] ? duration(timing.gaps[0].to - timing.gaps[0].from) : "none felt"],
+    ["Longest silence", timing.gaps[0] ? duration(timing.gaps[0].to - timing.gaps[0].from) : "none"],
     ["Agent", view.agent],
   ];
-  const used = view.usage;
-  if (used?.input_tokens !== undefined || used?.output_tokens !== undefined) {
+  const usage = view.usage;
+  if (usage?.input_tokens !== undefined || usage?.output_tokens !== undefined) {
     facts.push([
       "Model tokens",
-      `${count(used.input_tokens ?? 0, "in", "in")}, ${count(used.output_tokens ?? 0, "out", "out")}`,
+      `${count(usage.input_tokens ?? 0, "in", "in")}, ${count(usage.output_tokens ?? 0, "out", "out")}`,
     ]);
   }
   return (
@@ -195,7 +195,7 @@ function Page() {
         <span class="spring" />
         {sessionId && (
           <a class="quiet back" href={sessionAddress(sessionId)}>
-            <Icon name="left" /> To the conversation
+            <Icon name="left" /> Open the conversation
           </a>
         )}
         <a
@@ -223,7 +223,7 @@ const logged = ({ position, epoch, event }: TimedEvent): LoggedEvent => ({
   event,
 });
 
-/** A clock that ticks while a turn runs, so that its picture grows also in silence. */
+/** Returns the current time, updated while the turn runs so that the timeline grows. */
 function useNow(isRunning: boolean): number {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {

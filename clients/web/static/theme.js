@@ -1,7 +1,7 @@
-// Runs before the first paint, so that a chosen theme never flashes. Only a word is kept: light or dark.
+// Runs before the first paint, so that a chosen theme does not flash. The stored value is `light` or `dark`.
 try {
   const chosen = localStorage.getItem("turnwire.theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch {
-  // Storage may be forbidden; the system's theme it is then.
+  // Without storage the system's theme is used.
 }

@@ -1,4 +1,4 @@
-/** Bundles the tests, as the page is bundled, and runs them in Node. */
+/** Bundles the tests and runs them in Node. */
 
 import { build } from "esbuild";
 import { mkdtemp, readdir, rm } from "node:fs/promises";

@@ -29,20 +29,20 @@ y = 2
 
 The end. [2, 3]\r\nReally.`;
 
-test("an answer that grows piece by piece reads as the whole one does", () => {
+test("growing answer renders like the whole answer", () => {
   const splitter = new BlockSplitter();
   let settled = "";
   let open = "";
   for (let end = 1; end <= ANSWER.length; end++) {
     const growth = splitter.grow(ANSWER.slice(0, end), true);
-    assert.equal(growth.isAnew, false);
+    assert.equal(growth.isRestarted, false);
     for (const piece of growth.settled) settled += renderBlocks(piece.blocks, true);
     open = renderBlocks(growth.open.blocks, true);
   }
   assert.equal(settled + open, renderBlocks(lexBlocks(ANSWER.replace("\r\n", "\n"), true), true));
 });
 
-test("only the last block stays open", () => {
+test("only the last block is open", () => {
   const splitter = new BlockSplitter();
   splitter.grow("one\n\ntwo\n\nthree");
   const { settled, open } = splitter.grow("one\n\ntwo\n\nthree\n\nfour");
@@ -53,50 +53,50 @@ test("only the last block stays open", () => {
   );
 });
 
-test("a long list is cut before its last item, and every item comes once and in order", () => {
+test("long list is cut before its last item, with every item once and in order", () => {
   const items = Array.from({ length: 60 }, (_, index) => `${index + 1}. item ${index} ${"and more ".repeat(6)}`);
   const text = `Before:\n\n${items.join("\n")}\n\nAfter.`;
   const splitter = new BlockSplitter();
-  const said: string[] = [];
+  const lines: string[] = [];
   let longest = 0;
   for (let end = 1; end <= text.length; end += 7) {
     const { settled, open } = splitter.grow(text.slice(0, end));
     for (const piece of settled)
-      if (piece.blocks[0]!.type === "list") said.push(...listed(piece), String(piece.isJoined));
+      if (piece.blocks[0]!.type === "list") lines.push(...listed(piece), String(piece.isJoined));
     longest = Math.max(longest, open.blocks[0]?.raw.length ?? 0);
   }
   assert.ok(longest < 1700);
   assert.deepEqual(
-    said.filter((line) => line.startsWith("item")).map((line) => line.split(" ")[1]),
+    lines.filter((line) => line.startsWith("item")).map((line) => line.split(" ")[1]),
     items.map((_, index) => String(index)),
   );
-  assert.deepEqual([...new Set(said.filter((line) => !line.startsWith("item")))], ["false", "true"]);
+  assert.deepEqual([...new Set(lines.filter((line) => !line.startsWith("item")))], ["false", "true"]);
 });
 
 const listed = (piece: Piece): string[] =>
   (piece.blocks[0] as { items: { text: string }[] }).items.map((item) => item.text);
 
-test("a text that was taken back is begun anew", () => {
+test("replaced text restarts the splitter", () => {
   const splitter = new BlockSplitter();
   splitter.grow("one\n\ntwo");
-  assert.equal(splitter.grow("other").isAnew, true);
+  assert.equal(splitter.grow("other").isRestarted, true);
 });
 
-test("numbers in brackets are sources only where there are sources, and never in code or links", () => {
+test("bracketed numbers are citations only with sources, and never in code or links", () => {
   const html = (text: string, hasCites: boolean) => renderBlocks(lexBlocks(text, hasCites), hasCites);
   assert.match(html("so it is [1, 12]", true), /data-cite="1".*data-cite="12"/);
   assert.doesNotMatch(html("so it is [1]", false), /data-cite/);
   assert.doesNotMatch(html("`a[1]` and [2](https://example.org)", true), /data-cite/);
 });
 
-test("offsets count code points", () => {
+test("unitOffset counts code points", () => {
   const text = "a😀b𝄞c";
   assert.equal(text.slice(unitOffset(text, 2), unitOffset(text, 3)), "b");
   assert.equal(text.slice(unitOffset(text, 3), unitOffset(text, 4)), "𝄞");
   assert.equal(unitOffset(text, 99), text.length);
 });
 
-test("brackets never change what a line is", () => {
+test("brackets do not change the Markdown of a line", () => {
   const at = (text: string, quote: string) => bracketed(text, text.indexOf(quote), text.indexOf(quote) + quote.length);
   assert.equal(at("x\n- an item\ny", "- an item"), "x\n- ⸨an item⸩\ny");
   assert.equal(at("x\n## A heading\n", "## A heading\n"), "x\n## ⸨A heading⸩\n");

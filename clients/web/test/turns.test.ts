@@ -3,28 +3,28 @@ import { test } from "node:test";
 import { visiblePath } from "../src/branches.ts";
 import type { Entry } from "../src/entries.ts";
 import { timingOf } from "../src/inspector/timing.ts";
-import { period, placeIn } from "../src/words.ts";
+import { period, headingIn } from "../src/format.ts";
 
 const entry = (key: string, parent: string | null): Entry => ({ key, turnId: key, parent }) as Entry;
 const keys = (entries: Entry[], chosen: [string, string][] = []) =>
-  visiblePath(entries, new Map(chosen)).map((one) => one.key);
+  visiblePath(entries, new Map(chosen)).map(({ key }) => key);
 
-test("the newest way through a conversation is shown, unless another was chosen", () => {
+test("visible path is the newest branch unless another was chosen", () => {
   const entries = [entry("a", null), entry("b", "a"), entry("c", "b"), entry("b2", "a")];
   assert.deepEqual(keys(entries), ["a", "b2"]);
   assert.deepEqual(keys(entries, [["a", "b"]]), ["a", "b", "c"]);
 });
 
-test("a message hangs on one that has no id yet", () => {
+test("message may have a parent without an id", () => {
   const sent = { ...entry("k1", null), turnId: null };
   assert.deepEqual(keys([sent, { ...entry("k2", "k1"), turnId: null }]), ["k1", "k2"]);
 });
 
-test("a turn whose parent is not known is a first one", () => {
+test("turn with an unknown parent is a root", () => {
   assert.deepEqual(keys([entry("a", "gone"), entry("b", "a")]), ["a", "b"]);
 });
 
-test("a log's times come to phases, steps and silences", () => {
+test("timing has phases, steps and gaps", () => {
   const at = (position: number, time: number, event: object) =>
     ({ position, epoch: 1, at: 1000 + time, event }) as never;
   const timing = timingOf(
@@ -47,9 +47,9 @@ test("a log's times come to phases, steps and silences", () => {
   );
 });
 
-test("words", () => {
+test("period and heading texts", () => {
   const noon = new Date(2030, 4, 10, 12);
   assert.equal(period(new Date(2030, 4, 10, 1).toISOString(), noon), "Today");
   assert.equal(period(new Date(2030, 4, 9, 23).toISOString(), noon), "Yesterday");
-  assert.equal(placeIn({ title: "Concepts", heading: "Concepts › One writer" }), "One writer");
+  assert.equal(headingIn({ title: "Concepts", heading: "Concepts › One writer" }), "One writer");
 });

@@ -1,1 +1,1 @@
-"""Every wire out: each module writes a log in one client protocol, as a pure function of the log."""
+"""The wires: one package per client protocol, each with a pure encoder from a turn's log to bytes."""

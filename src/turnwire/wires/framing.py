@@ -1,26 +1,29 @@
-"""Server-sent events, byte by byte: how frames, comments and reconnection times are written.
+"""Server-sent event framing, and the JSON helpers that several wires share.
 
-Lines end with LF alone, a frame has one `data` line, and `data` is a line of ASCII JSON, so no
-client's line splitter can find a border where there is none.
+Lines end with LF alone, a frame has one `data` line, and `data` is one line of ASCII JSON, so no client's line splitter
+finds a line break that is not there.
 """
 
-from turnwire.core.codec import ascii_json
+from typing import Any
+
+import msgspec
+
+from turnwire.core.codec import SUSPENSION_EVENTS, ascii_json
+from turnwire.core.events import Usage
 
 COMMENT_HEARTBEAT = b": hb\n\n"
 DONE = b"data: [DONE]\n\n"
 """The last frame of the protocols that have one."""
 
 TOKEN_BODY = b'{"type":"token","content":'
-_TOKEN_START = len(TOKEN_BODY)
+_CONTENT_START = len(TOKEN_BODY)
 
+SUSPENDED_TYPES = (*SUSPENSION_EVENTS, "approval_response")
+"""The event types of a suspended turn until everything is decided; any other type means that it has continued."""
 
-def answer_piece(token: bytes) -> bytes:
-    """The text of a token as the log has it, a JSON string in ASCII; nothing for what is not of the answer.
-
-    A sub-agent's token has its path after the text, and so another end.
-    """
-    encoded = token[_TOKEN_START:-1]
-    return encoded if token.endswith(b'"}') and len(encoded) > 2 else b""
+TURN_FAILED = "The answer could not be completed."
+"""The error text of a failed turn whose log has none."""
+TOOL_UNFINISHED = "The turn ended before this tool did."
 
 
 def frame(data: bytes, event_id: bytes | None = None) -> bytes:
@@ -30,7 +33,43 @@ def frame(data: bytes, event_id: bytes | None = None) -> bytes:
 
 
 def control_frame(kind: str, fields: dict[str, object], retry_ms: int | None = None) -> bytes:
-    """A frame without an id: it is told, but it is not an event of the log."""
+    """Return a frame without an id, because a control message is not an event of the log."""
     data = ascii_json({"type": kind, **fields})
     retry = b"" if retry_ms is None else b"retry: %d\n" % retry_ms
     return retry + frame(data)
+
+
+def answer_json(body: bytes) -> bytes:
+    """Return the text of an answer token as the ASCII JSON string of the log; b"" if it is empty or no answer token.
+
+    Nearly every event is a token, so wires send this string on without decoding it. A sub-agent's token has its path
+    after the text and therefore another end.
+    """
+    content = body[_CONTENT_START:-1]
+    return content if body.startswith(TOKEN_BODY) and body.endswith(b'"}') and len(content) > 2 else b""
+
+
+def answer_text(body: bytes) -> str:
+    content = answer_json(body)
+    return msgspec.json.decode(content, type=str) if content else ""
+
+
+def known(**fields: Any) -> dict[str, Any]:
+    """Return the fields that are not None: a null is fatal to some clients."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def text_or_json(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def usage_fields(usage: Usage) -> dict[str, int]:
+    """Return the token counts under camelCase names. An unknown count is left out: it is not zero."""
+    counts = usage.input_tokens, usage.output_tokens
+    return known(
+        inputTokens=usage.input_tokens,
+        outputTokens=usage.output_tokens,
+        totalTokens=None if None in counts else sum(count or 0 for count in counts),
+        cachedInputTokens=usage.cached_input_tokens,
+        reasoningTokens=usage.reasoning_tokens,
+    )

@@ -1,9 +1,9 @@
-/** The log of one turn with its times, read to its end and then followed. */
+/** The log of one turn with timestamps, read by long polling. */
 
 import type { TurnEvent } from "../../../js/src/index.ts";
-import { Observed } from "../observed.ts";
-import { whileSeen } from "../seen.ts";
-import { client, isStatus, told } from "../server.ts";
+import { Observable } from "../observable.ts";
+import { whileVisible } from "../visibility.ts";
+import { client, isStatus, errorText } from "../server.ts";
 
 export interface TimedEvent {
   position: number;
@@ -20,27 +20,27 @@ interface Poll {
 }
 
 const WAIT_SECONDS = 25;
-const AGAIN_MS = 1500;
+const RETRY_MS = 1500;
 
-export class TurnLog extends Observed {
+export class TurnLog extends Observable {
   events: TimedEvent[] = [];
   isDone = false;
-  /** Why nothing, or no more, can be shown. */
+  /** The reason why events cannot be shown. */
   problem: string | null = null;
-  isAway = false;
-  #isSeen = true;
+  isUnreachable = false;
+  #isVisible = true;
   #polling: AbortController | null = null;
 
   constructor(readonly turnId: string) {
     super();
-    whileSeen(
+    whileVisible(
       () => {
-        this.#isSeen = false;
+        this.#isVisible = false;
         this.#polling?.abort();
       },
       () => {
-        if (this.#isSeen) return;
-        this.#isSeen = true;
+        if (this.#isVisible) return;
+        this.#isVisible = true;
         void this.#read();
       },
     );
@@ -49,7 +49,7 @@ export class TurnLog extends Observed {
 
   async #read(): Promise<void> {
     let wait = 0;
-    while (this.#isSeen && !this.isDone && !this.problem) {
+    while (this.#isVisible && !this.isDone && !this.problem) {
       try {
         const after = this.events.at(-1)?.position ?? 0;
         const polling = (this.#polling = new AbortController());
@@ -57,19 +57,19 @@ export class TurnLog extends Observed {
         const poll = await client.request<Poll>("GET", path, undefined, polling.signal);
         this.events = poll.events.length ? [...this.events, ...poll.events] : this.events;
         this.isDone = poll.done;
-        this.isAway = false;
-        // What has been written is read at once, in pages; only then is it waited for.
+        this.isUnreachable = false;
+        // Existing events are read in pages without waiting.
         wait = poll.events.length < 1000 ? WAIT_SECONDS : 0;
       } catch (error) {
-        if (!this.#isSeen) return;
+        if (!this.#isVisible) return;
         if (isStatus(error, 409)) this.events = [];
-        else if (isStatus(error, 404)) this.problem = "This turn is not there, or not yours.";
-        else if (isStatus(error, 410)) this.problem = "The events of this turn are past their retention.";
-        else if (isStatus(error, 401) || isStatus(error, 403)) this.problem = told(error);
+        else if (isStatus(error, 404)) this.problem = "Turn not found, or you have no access.";
+        else if (isStatus(error, 410)) this.problem = "The events of this turn have expired.";
+        else if (isStatus(error, 401) || isStatus(error, 403)) this.problem = errorText(error);
         else {
-          this.isAway = true;
+          this.isUnreachable = true;
           this.changed();
-          await new Promise((go) => setTimeout(go, AGAIN_MS));
+          await new Promise((go) => setTimeout(go, RETRY_MS));
         }
       }
       this.changed();

@@ -1,7 +1,7 @@
-/** A turn as a picture: time from left to right, phases above, a line a step, the tokens as hills, silences hatched. */
+/** The timeline of a turn: phases, one bar per step, a token histogram, and hatched silences. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { count, duration } from "../words.ts";
+import { count, duration } from "../format.ts";
 import type { Span, Timing } from "./timing.ts";
 
 const LEFT = 8;
@@ -34,7 +34,7 @@ export function Picture({ timing, at, onPick }: { timing: Timing; at: number; on
         width={width}
         height={bottom + 4}
         role="img"
-        aria-label={described(timing)}
+        aria-label={describe(timing)}
         data-testid="picture"
         onPointerDown={pick}
         onPointerMove={pick}
@@ -48,7 +48,7 @@ export function Picture({ timing, at, onPick }: { timing: Timing; at: number; on
           <g key={time} class="tick">
             <path d={`M${x(time)} ${TOP - 8}V${bottom}`} />
             <text x={x(time) + 4} y={14}>
-              {time ? duration(time) : "asked"}
+              {time ? duration(time) : "start"}
             </text>
           </g>
         ))}
@@ -125,7 +125,7 @@ function Bar({
         y={y + 13.5}
         text-anchor={isLeft ? "end" : "start"}
       >
-        {clipped(
+        {clip(
           text,
           isInside ? text.length : isLeft ? text.length : Math.max(8, Math.floor((width - from - wide - 14) / 6.6)),
         )}
@@ -134,31 +134,31 @@ function Bar({
   );
 }
 
-const clipped = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const clip = (text: string, limit: number): string => (text.length > limit ? `${text.slice(0, limit - 1)}…` : text);
 
 function ticks(total: number, width: number): number[] {
-  const wanted = total / Math.max(2, Math.floor(width / 110));
-  const unit = 10 ** Math.floor(Math.log10(wanted));
-  const step = [1, 2, 5, 10].map((factor) => factor * unit).find((size) => size >= wanted)!;
+  const minimum = total / Math.max(2, Math.floor(width / 110));
+  const unit = 10 ** Math.floor(Math.log10(minimum));
+  const step = [1, 2, 5, 10].map((factor) => factor * unit).find((size) => size >= minimum)!;
   return Array.from({ length: Math.floor((total * 0.97) / step) + 1 }, (_, index) => index * step);
 }
 
-/** How many tokens came when. */
+/** Returns the path of the token histogram. */
 function hills(tokens: readonly number[], x: (time: number) => number, width: number, base: number): string {
   if (!tokens.length) return "";
   const bins = new Array<number>(Math.ceil(width / BIN) + 1).fill(0);
   for (const time of tokens) bins[Math.floor(x(time) / BIN)]!++;
-  const most = Math.max(...bins);
+  const highest = Math.max(...bins);
   return bins
     .map((number, index) =>
-      number ? `M${index * BIN} ${base}v${(-number / most) * (HILLS - 6)}h${BIN - 1}V${base}z` : "",
+      number ? `M${index * BIN} ${base}v${(-number / highest) * (HILLS - 6)}h${BIN - 1}V${base}z` : "",
     )
     .join("");
 }
 
-function described({ total, firstToken, steps, tokens, gaps }: Timing): string {
-  const said = [`The turn took ${duration(total)}`, count(steps.length, "step"), count(tokens.length, "token")];
-  if (firstToken !== null) said.push(`the first token after ${duration(firstToken)}`);
-  if (gaps[0]) said.push(`the longest silence ${duration(gaps[0].to - gaps[0].from)}`);
-  return said.join(", ");
+function describe({ total, firstToken, steps, tokens, gaps }: Timing): string {
+  const parts = [`The turn took ${duration(total)}`, count(steps.length, "step"), count(tokens.length, "token")];
+  if (firstToken !== null) parts.push(`the first token after ${duration(firstToken)}`);
+  if (gaps[0]) parts.push(`the longest silence ${duration(gaps[0].to - gaps[0].from)}`);
+  return parts.join(", ");
 }

@@ -1,8 +1,8 @@
-/** The log as a list; pieces that come in a row are one line. */
+/** The log as a list; consecutive pieces of one type are one row. */
 
 import { useEffect, useRef } from "preact/hooks";
 import type { TurnEvent } from "../../../js/src/index.ts";
-import { count, duration } from "../words.ts";
+import { count, duration } from "../format.ts";
 import type { TimedEvent } from "./log.ts";
 
 interface Row {
@@ -27,12 +27,12 @@ export function rowsOf(events: readonly TimedEvent[]): Row[] {
 
 export function Rows({
   rows,
-  began,
+  start,
   position,
   onPick,
 }: {
   rows: Row[];
-  began: number;
+  start: number;
   position: number;
   onPick: (position: number) => void;
 }) {
@@ -61,7 +61,7 @@ export function Rows({
             <span class="row-text">
               {number > 1 ? `${count(number, "piece")} in ${duration(last.at - first.at)}` : summary(first.event)}
             </span>
-            <span class="row-time">{duration(first.at - began)}</span>
+            <span class="row-time">{duration(first.at - start)}</span>
           </button>
         </li>
       ))}

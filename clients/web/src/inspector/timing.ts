@@ -1,4 +1,4 @@
-/** What a log's times come to: phases, steps, silences. Times are milliseconds since the turn was asked for. */
+/** The phases, steps and silences of a log. Times are milliseconds since the start of the turn. */
 
 import type { TimedEvent } from "./log.ts";
 
@@ -18,18 +18,18 @@ export interface Timing {
   phases: Span[];
   steps: Span[];
   tokens: number[];
-  /** Times in which nothing was said, the longest first. */
+  /** Silences, the longest first. */
   gaps: { from: number; to: number }[];
 }
 
-/** Shorter silences are not felt. */
-const LEAST_GAP = 700;
-const MOST_GAPS = 5;
+/** Shorter silences are not noticeable. */
+const MIN_GAP = 700;
+const MAX_GAPS = 5;
 
 /** `now` is the end of a turn that still runs. */
 export function timingOf(events: readonly TimedEvent[], now: number | null): Timing {
-  const began = events[0]?.at ?? 0;
-  const last = Math.max(events.at(-1)?.at ?? began, now ?? 0) - began;
+  const start = events[0]?.at ?? 0;
+  const last = Math.max(events.at(-1)?.at ?? start, now ?? 0) - start;
   const timing: Timing = {
     total: last,
     firstEvent: null,
@@ -40,21 +40,21 @@ export function timingOf(events: readonly TimedEvent[], now: number | null): Tim
     gaps: [],
   };
   const open = new Map<string, Span>();
-  const begin = (key: string, name: string, kind: Span["kind"], from: number) => {
+  const startSpan = (key: string, name: string, kind: Span["kind"], from: number) => {
     const span: Span = { name, kind, from, to: last, isOpen: true, isBad: false };
     open.set(key, span);
     timing.steps.push(span);
   };
-  const end = (key: string, to: number, isBad = false) => {
+  const endSpan = (key: string, to: number, isBad = false) => {
     const span = open.get(key);
     if (span) Object.assign(span, { to, isOpen: false, isBad });
     open.delete(key);
   };
   let before = 0;
-  let waitsFor = 0;
+  let waiting = 0;
   for (const { at, position, event } of events) {
-    const time = at - began;
-    if (time - before >= LEAST_GAP && !waitsFor) timing.gaps.push({ from: before, to: time });
+    const time = at - start;
+    if (time - before >= MIN_GAP && !waiting) timing.gaps.push({ from: before, to: time });
     before = time;
     if (position > 2) timing.firstEvent ??= time;
     switch (event.type) {
@@ -63,37 +63,37 @@ export function timingOf(events: readonly TimedEvent[], now: number | null): Tim
         timing.tokens.push(time);
         break;
       case "search":
-        if (event.phase === "started") begin(`s${event.step_id}`, event.query, "search", time);
-        else end(`s${event.step_id}`, time, event.phase === "failed");
+        if (event.phase === "started") startSpan(`s${event.step_id}`, event.query, "search", time);
+        else endSpan(`s${event.step_id}`, time, event.phase === "failed");
         break;
       case "review":
-        begin(
+        startSpan(
           `r${position}`,
-          event.verdict === "approved" ? "evidence is enough" : "evidence is not enough",
+          event.verdict === "approved" ? "evidence is sufficient" : "evidence is insufficient",
           "review",
           time,
         );
-        end(`r${position}`, time, event.verdict === "rejected");
+        endSpan(`r${position}`, time, event.verdict === "rejected");
         break;
       case "tool_call":
-        begin(`t${event.call_id}`, event.tool, "tool", time);
+        startSpan(`t${event.call_id}`, event.tool, "tool", time);
         break;
       case "tool_result":
-        end(`t${event.call_id}`, time, !event.success);
+        endSpan(`t${event.call_id}`, time, !event.success);
         break;
       case "approval_request":
-        waitsFor++;
-        begin(`a${event.call_id}`, `waits for a person: ${event.tool}`, "waiting", time);
+        waiting++;
+        startSpan(`a${event.call_id}`, `waiting for approval: ${event.tool}`, "waiting", time);
         break;
       case "approval_response":
-        waitsFor--;
-        end(`a${event.call_id}`, time, !event.approved);
+        waiting--;
+        endSpan(`a${event.call_id}`, time, !event.approved);
         break;
       case "done":
-        for (const key of [...open.keys()]) end(key, time, event.outcome !== "completed");
+        for (const key of [...open.keys()]) endSpan(key, time, event.outcome !== "completed");
     }
   }
-  timing.gaps = timing.gaps.sort((one, other) => other.to - other.from - (one.to - one.from)).slice(0, MOST_GAPS);
+  timing.gaps = timing.gaps.sort((first, other) => other.to - other.from - (first.to - first.from)).slice(0, MAX_GAPS);
   timing.phases = phasesOf(timing);
   return timing;
 }
@@ -107,9 +107,9 @@ function phasesOf({ firstEvent, firstToken, total, tokens }: Timing): Span[] {
     isOpen: false,
     isBad: false,
   });
-  const began = firstEvent ?? total;
-  const answered = firstToken ?? total;
-  const phases = [span("queued", "queued", 0, began), span("working", "working", began, answered)];
+  const start = firstEvent ?? total;
+  const answerStart = firstToken ?? total;
+  const phases = [span("queued", "queued", 0, start), span("working", "working", start, answerStart)];
   if (firstToken !== null) phases.push(span("answering", "answering", firstToken, total));
   return phases.filter((phase) => phase.to > phase.from || (phase.kind === "answering" && tokens.length > 0));
 }

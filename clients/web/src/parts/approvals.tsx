@@ -1,18 +1,18 @@
-/** A tool call that waits for a person: what exactly would run, and the two answers. */
+/** An approval request: the tool call with its arguments, and the two decisions. */
 
 import { useState } from "preact/hooks";
 import type { ApprovalRequestEvent } from "../../../js/src/index.ts";
 import { Icon } from "../icons.tsx";
-import { client, told } from "../server.ts";
+import { client, errorText } from "../server.ts";
 import { Json } from "./steps.tsx";
 
 export function Approval({
   turnId,
-  asked,
+  request,
   mayDecide,
 }: {
   turnId: string;
-  asked: ApprovalRequestEvent;
+  request: ApprovalRequestEvent;
   mayDecide: boolean;
 }) {
   const [reason, setReason] = useState("");
@@ -22,25 +22,25 @@ export function Approval({
     setDeciding(approved);
     setProblem(null);
     try {
-      // Bound to what was shown: if the arguments have become others, the server says no.
-      const decision = { approved, args: asked.args, ...(reason.trim() ? { reason: reason.trim() } : {}) };
-      await client.decide(turnId, asked.call_id, decision);
+      // With the shown arguments: the server refuses the decision if they have changed.
+      const decision = { approved, args: request.args, ...(reason.trim() ? { reason: reason.trim() } : {}) };
+      await client.decide(turnId, request.call_id, decision);
     } catch (error) {
-      setProblem(told(error));
+      setProblem(errorText(error));
       setDeciding(null);
     }
   };
   return (
-    <section class="approval" data-testid="approval" aria-label={`Decide about ${asked.tool}`}>
+    <section class="approval" data-testid="approval" aria-label={`Decide about ${request.tool}`}>
       <h3>
-        <Icon name="hand" /> May <code>{asked.tool}</code> run?
+        <Icon name="hand" /> Allow <code>{request.tool}</code> to run?
       </h3>
-      {asked.reason && <p>{asked.reason}</p>}
-      <Json label="With exactly these arguments" value={asked.args} />
+      {request.reason && <p>{request.reason}</p>}
+      <Json label="Arguments" value={request.args} />
       {mayDecide ? (
         <>
           <label class="field">
-            <span>A word to the agent (optional)</span>
+            <span>Message to the agent (optional)</span>
             <input value={reason} onInput={(event) => setReason(event.currentTarget.value)} maxLength={2000} />
           </label>
           <div class="row">
@@ -65,7 +65,7 @@ export function Approval({
           </div>
         </>
       ) : (
-        <p class="faint">Your key may not approve; somebody whose key may has to decide.</p>
+        <p class="faint">Your key cannot approve tool calls. Ask someone whose key can.</p>
       )}
       {problem && (
         <p role="alert" class="problem">

@@ -1,4 +1,4 @@
-/** Where a person writes, also while an answer is under way. */
+/** The message box, also usable while a turn runs. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Icon, IconButton } from "../icons.tsx";
@@ -18,7 +18,7 @@ interface ComposerProps {
   onStop: () => void;
 }
 
-/** Enter sends, unless it ends a word that an input method is composing (229 is how old ones say so). */
+/** Returns true for Enter, except while an input method composes (key code 229 in old browsers). */
 export function isEnter(event: KeyboardEvent): boolean {
   return event.key === "Enter" && !event.shiftKey && !event.altKey && !event.isComposing && event.keyCode !== 229;
 }
@@ -29,7 +29,7 @@ export function Composer(props: ComposerProps) {
   const box = useRef<HTMLTextAreaElement>(null);
   const files = useRef<HTMLInputElement>(null);
   useEffect(() => {
-    // On a phone the keyboard would hide half of what one came to read.
+    // Not on phones, where the keyboard would hide half of the page.
     if (matchMedia("(hover: hover)").matches) box.current?.focus();
   }, [props.focusKey]);
   useEffect(() => {
@@ -56,7 +56,7 @@ export function Composer(props: ComposerProps) {
         aria-describedby="composer-hint"
         rows={1}
         value={draft}
-        placeholder={isBusy ? "Ask the next thing; it waits its turn" : "Ask a question"}
+        placeholder={isBusy ? "Ask the next question; it will be queued" : "Ask a question"}
         onInput={(event) => setDraft(event.currentTarget.value)}
         onKeyDown={(event) => {
           if (isEnter(event)) (event.preventDefault(), send());
@@ -82,7 +82,7 @@ export function Composer(props: ComposerProps) {
         )}
         {offer && offer.agents.length > 1 && (
           <label class="agent-choice">
-            <span class="unseen">Who answers</span>
+            <span class="unseen">Agent</span>
             <select
               data-testid="agent"
               value={agent ?? ""}
@@ -97,7 +97,7 @@ export function Composer(props: ComposerProps) {
           </label>
         )}
         <span class="hint" id="composer-hint">
-          {draft ? "Enter sends · Shift + Enter for a new line" : ""}
+          {draft ? "Enter to send · Shift + Enter for a new line" : ""}
         </span>
         {isAnswering && (
           <button type="button" class="stop" data-testid="stop" disabled={isStopping} onClick={onStop}>

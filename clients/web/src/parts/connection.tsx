@@ -1,4 +1,4 @@
-/** Whether the server can be reached: said when it is away, and that it is back. */
+/** The connection state: shown while the server is unreachable, and when it is back. */
 
 import { useEffect, useState } from "preact/hooks";
 import type { ConnectionState } from "../../../js/src/index.ts";
@@ -7,11 +7,11 @@ import { client } from "../server.ts";
 export type Reach = ConnectionState | "back";
 
 const BACK_MS = 2500;
-export const REACH_WORDS: { [reach in Reach]: string } = {
+export const REACH_TEXT: { [reach in Reach]: string } = {
   online: "",
-  back: "Connected again",
-  connecting: "Connecting again…",
-  offline: "The server is away. Trying again…",
+  back: "Reconnected",
+  connecting: "Reconnecting…",
+  offline: "Server unreachable. Retrying…",
 };
 
 export function useReach(): Reach {
@@ -31,7 +31,7 @@ export function useReach(): Reach {
 export function ReachPill({ reach }: { reach: Reach }) {
   return (
     <div class={`connection ${reach}`} data-testid="connection" data-state={reach}>
-      {REACH_WORDS[reach]}
+      {REACH_TEXT[reach]}
     </div>
   );
 }

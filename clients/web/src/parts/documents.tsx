@@ -1,12 +1,12 @@
-/** The documents that answers come from: looked through, added, taken away. */
+/** A panel to search, add and delete documents. */
 
 import { useEffect, useState } from "preact/hooks";
 import type { DocumentPage } from "../../../js/src/index.ts";
-import { focusFirst } from "../focusing.ts";
+import { focusFirst } from "../focus.ts";
 import { Icon, IconButton } from "../icons.tsx";
-import { useObserved } from "../observed.ts";
-import { client, told } from "../server.ts";
-import { bytes } from "../words.ts";
+import { useObservable } from "../observable.ts";
+import { client, errorText } from "../server.ts";
+import { bytes } from "../format.ts";
 import type { Source } from "./sources.tsx";
 import { UploadList, type Uploads } from "./uploads.tsx";
 
@@ -17,33 +17,33 @@ interface DocumentsProps {
 }
 
 export function DocumentsPanel({ uploads, onOpen, onClose }: DocumentsProps) {
-  const { arrived } = useObserved(uploads);
+  const { arrived } = useObservable(uploads);
   const [search, setSearch] = useState("");
   const [page, setPage] = useState<DocumentPage | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
   const load = async (after?: string) => {
     try {
-      const found = await client.documents.list({
+      const result = await client.documents.list({
         limit: 50,
         ...(search ? { search } : {}),
         ...(after ? { after } : {}),
       });
-      setPage((now) => (after && now ? { ...found, documents: [...now.documents, ...found.documents] } : found));
+      setPage((now) => (after && now ? { ...result, documents: [...now.documents, ...result.documents] } : result));
       setProblem(null);
     } catch (error) {
-      setProblem(told(error));
+      setProblem(errorText(error));
     }
   };
   useEffect(() => {
-    const soon = setTimeout(load, search ? 200 : 0);
-    return () => clearTimeout(soon);
+    const timer = setTimeout(load, search ? 200 : 0);
+    return () => clearTimeout(timer);
   }, [search, arrived]);
   const remove = async (id: string) => {
     try {
       await client.documents.delete(id);
       await load();
     } catch (error) {
-      setProblem(told(error));
+      setProblem(errorText(error));
     }
   };
   return (
@@ -85,7 +85,7 @@ export function DocumentsPanel({ uploads, onOpen, onClose }: DocumentsProps) {
           </p>
         )}
         {page && !page.documents.length && (
-          <p class="faint">{search ? "None of this name." : "No documents yet. Add one, and ask about it."}</p>
+          <p class="faint">{search ? "No documents match." : "No documents yet. Add one to ask about it."}</p>
         )}
         <ul class="document-list">
           {page?.documents.map((document) => (

@@ -1,9 +1,9 @@
-/** Where a key is exchanged for a cookie that no script can read. The key itself is kept nowhere. */
+/** The login form: exchanges a key for a cookie that scripts cannot read. The key is not stored. */
 
 import { useState } from "preact/hooks";
-import { focusFirst } from "../focusing.ts";
+import { focusFirst } from "../focus.ts";
 import { Logo } from "../icons.tsx";
-import { isStatus, logIn, type Me, told } from "../server.ts";
+import { isStatus, logIn, type Me, errorText } from "../server.ts";
 
 export function Login({ onDone }: { onDone: (me: Me) => void }) {
   const [key, setKey] = useState("");
@@ -16,7 +16,7 @@ export function Login({ onDone }: { onDone: (me: Me) => void }) {
     try {
       onDone(await logIn(key.trim()));
     } catch (error) {
-      setProblem(isStatus(error, 401) ? "This key is not valid here." : told(error));
+      setProblem(isStatus(error, 401) ? "This key is not valid." : errorText(error));
       setBusy(false);
     }
   };
@@ -25,7 +25,7 @@ export function Login({ onDone }: { onDone: (me: Me) => void }) {
       <form onSubmit={submit} data-testid="login">
         <Logo />
         <h1>Turnwire</h1>
-        <p class="faint">This server asks who you are. Paste your API key to come in.</p>
+        <p class="faint">This server requires an API key.</p>
         <label class="field">
           <span>API key</span>
           <input
@@ -45,10 +45,10 @@ export function Login({ onDone }: { onDone: (me: Me) => void }) {
           </p>
         )}
         <button type="submit" class="primary" disabled={isBusy || !key.trim()}>
-          {isBusy ? "One moment…" : "Log in"}
+          {isBusy ? "Logging in…" : "Log in"}
         </button>
         <p class="faint small">
-          Whoever runs the server makes one with <code>turnwire keys create</code>.
+          The operator of the server creates keys with <code>turnwire keys create</code>.
         </p>
       </form>
     </main>

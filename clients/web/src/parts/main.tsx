@@ -1,20 +1,20 @@
-/** The middle of the page: one conversation, and the box one writes in. */
+/** The main column: one conversation and the message box. */
 
 import { useEffect, useState } from "preact/hooks";
 import type { Conversation } from "../conversation.ts";
 import { IconButton } from "../icons.tsx";
-import { useObserved } from "../observed.ts";
+import { useObservable } from "../observable.ts";
 import type { Me, Offer } from "../server.ts";
-import { statusOf } from "../words.ts";
+import { statusOf } from "../format.ts";
 import { Composer } from "./composer.tsx";
-import { ReachPill, REACH_WORDS, useReach } from "./connection.tsx";
+import { ReachPill, REACH_TEXT, useReach } from "./connection.tsx";
 import type { Source } from "./sources.tsx";
 import { Transcript } from "./transcript.tsx";
 import type { Uploads } from "./uploads.tsx";
 
 interface MainProps {
   conversation: Conversation;
-  /** The conversation's name, once it has one. */
+  /** The title of the conversation, if it has one. */
   title: string | null;
   offer: Offer | null;
   me: Me;
@@ -24,21 +24,21 @@ interface MainProps {
 }
 
 export function Main({ conversation, title, offer, me, uploads, onMenu, onSource }: MainProps) {
-  useObserved(conversation);
+  useObservable(conversation);
   const [picked, setAgent] = useState<string | undefined>();
   const reach = useReach();
   const hasAgents = !!offer && offer.agents.length > 1;
   const agent = hasAgents
-    ? (picked ?? (offer.agents.find((one) => one.is_default) ?? offer.agents[0])?.name)
+    ? (picked ?? (offer.agents.find((candidate) => candidate.is_default) ?? offer.agents[0])?.name)
     : undefined;
   const path = conversation.path;
   const running = conversation.running;
   const last = path.findLast((entry) => entry.phase === "running" || entry.phase === "ended");
   const name = title ?? conversation.session?.title ?? path[0]?.message ?? "";
-  const isAsking = last?.phase === "running";
+  const isRunning = last?.phase === "running";
   useEffect(() => {
-    document.title = `${isAsking ? "… " : ""}${name ? `${name} · ` : ""}Turnwire`;
-  }, [name, isAsking]);
+    document.title = `${isRunning ? "… " : ""}${name ? `${name} · ` : ""}Turnwire`;
+  }, [name, isRunning]);
   const ask = (message: string) => void conversation.send(message, agent);
   return (
     <main class="main">
@@ -76,7 +76,7 @@ export function Main({ conversation, title, offer, me, uploads, onMenu, onSource
         />
       </div>
       <div class="unseen" role="status" data-testid="status">
-        {REACH_WORDS[reach] || (last ? statusOf(last.view) : "")}
+        {REACH_TEXT[reach] || (last ? statusOf(last.view) : "")}
       </div>
     </main>
   );

@@ -1,12 +1,12 @@
-/** The sessions at the side. */
+/** The sidebar with the list of sessions. */
 
 import { useRef, useState } from "preact/hooks";
 import type { Session } from "../../../js/src/index.ts";
-import { focusFirst } from "../focusing.ts";
+import { focusFirst } from "../focus.ts";
 import { Icon, IconButton, Logo } from "../icons.tsx";
-import { type Me, sessionAddress, told } from "../server.ts";
+import { type Me, sessionAddress, errorText } from "../server.ts";
 import type { SessionList } from "../sessions.ts";
-import { period } from "../words.ts";
+import { period } from "../format.ts";
 import { ThemeButton } from "./theme.tsx";
 
 interface SidebarProps {
@@ -24,12 +24,12 @@ interface SidebarProps {
 export function Sidebar(props: SidebarProps) {
   const { list, current, me, hasDocuments, onPick } = props;
   const { sessions, search, hasMore } = list;
-  const [doomed, setDoomed] = useState<Session | null>(null);
-  let shown = "";
+  const [deleting, setDeleting] = useState<Session | null>(null);
+  let lastPeriod = "";
   return (
     <nav class="side" id="side" aria-label="Conversations">
       <header class="side-head">
-        <a class="brand" href={sessionAddress("").split("?")[0]} onClick={plain(() => onPick(null))}>
+        <a class="brand" href={sessionAddress("").split("?")[0]} onClick={onPlainClick(() => onPick(null))}>
           <Logo /> Turnwire
         </a>
         <IconButton name="close" label="Close the list" class="only-narrow" onClick={props.onClose} />
@@ -52,12 +52,12 @@ export function Sidebar(props: SidebarProps) {
       <ul class="session-list" data-testid="sessions">
         {sessions?.map((session) => {
           const when = period(session.updated_at);
-          const head = !search && when !== shown && (
+          const head = !search && when !== lastPeriod && (
             <li class="period" aria-hidden="true">
               {when}
             </li>
           );
-          shown = when;
+          lastPeriod = when;
           return [
             head,
             <SessionItem
@@ -65,12 +65,12 @@ export function Sidebar(props: SidebarProps) {
               session={session}
               isCurrent={session.id === current}
               {...props}
-              onDoom={() => setDoomed(session)}
+              onDelete={() => setDeleting(session)}
             />,
           ];
         })}
         {sessions && !sessions.length && (
-          <li class="faint none">{search ? "Nothing found." : "What you ask is kept here."}</li>
+          <li class="faint none">{search ? "Nothing found." : "No conversations yet."}</li>
         )}
         {hasMore && (
           <li>
@@ -90,8 +90,8 @@ export function Sidebar(props: SidebarProps) {
         <ThemeButton />
         {me?.logged_in && <IconButton name="out" label="Log out" testid="logout" onClick={props.onLogOut} />}
       </footer>
-      {doomed && (
-        <DeleteDialog session={doomed} list={list} onDeleted={props.onDeleted} onClose={() => setDoomed(null)} />
+      {deleting && (
+        <DeleteDialog session={deleting} list={list} onDeleted={props.onDeleted} onClose={() => setDeleting(null)} />
       )}
     </nav>
   );
@@ -100,23 +100,23 @@ export function Sidebar(props: SidebarProps) {
 interface ItemProps extends SidebarProps {
   session: Session;
   isCurrent: boolean;
-  onDoom: () => void;
+  onDelete: () => void;
 }
 
-function SessionItem({ session, isCurrent, list, onPick, onDoom }: ItemProps) {
+function SessionItem({ session, isCurrent, list, onPick, onDelete }: ItemProps) {
   const [title, setTitle] = useState<string | null>(null);
   const name = session.title ?? "New conversation";
   const save = async () => {
-    const wanted = title?.trim();
+    const newTitle = title?.trim();
     setTitle(null);
-    if (!wanted || wanted === name) return;
-    await list.rename(session.id, wanted).catch(() => list.refresh());
+    if (!newTitle || newTitle === name) return;
+    await list.rename(session.id, newTitle).catch(() => list.refresh());
   };
   if (title !== null) {
     return (
       <li class="session renaming">
         <input
-          aria-label="The conversation's name"
+          aria-label="Title of the conversation"
           data-testid="rename-box"
           ref={focusFirst}
           value={title}
@@ -136,14 +136,14 @@ function SessionItem({ session, isCurrent, list, onPick, onDoom }: ItemProps) {
       <a
         href={sessionAddress(session.id)}
         aria-current={isCurrent ? "page" : undefined}
-        onClick={plain(() => onPick(session.id))}
+        onClick={onPlainClick(() => onPick(session.id))}
         title={name}
       >
         {name}
       </a>
       <span class="tools">
         <IconButton name="edit" label={`Rename ${name}`} testid="rename" onClick={() => setTitle(name)} />
-        <IconButton name="trash" label={`Delete ${name}`} testid="delete" onClick={onDoom} />
+        <IconButton name="trash" label={`Delete ${name}`} testid="delete" onClick={onDelete} />
       </span>
     </li>
   );
@@ -162,13 +162,13 @@ function DeleteDialog({
 }) {
   const [problem, setProblem] = useState<string | null>(null);
   const dialog = useRef<HTMLDialogElement | null>(null);
-  const erase = async () => {
+  const confirm = async () => {
     try {
       await list.delete(session.id);
       onDeleted(session.id);
       onClose();
     } catch (error) {
-      setProblem(told(error));
+      setProblem(errorText(error));
     }
   };
   const open = (element: HTMLDialogElement | null) => {
@@ -186,7 +186,7 @@ function DeleteDialog({
     >
       <h2 id="delete-title">Delete this conversation?</h2>
       <p>
-        <strong>{session.title ?? "New conversation"}</strong> and the logs of all its turns are erased. This cannot be
+        <strong>{session.title ?? "New conversation"}</strong> and all its turns will be deleted. This cannot be
         undone.
       </p>
       {problem && (
@@ -196,9 +196,9 @@ function DeleteDialog({
       )}
       <div class="row end">
         <button type="button" class="secondary" onClick={() => dialog.current?.close()}>
-          Keep it
+          Cancel
         </button>
-        <button type="button" class="danger" data-testid="delete-confirm" onClick={erase}>
+        <button type="button" class="danger" data-testid="delete-confirm" onClick={confirm}>
           Delete
         </button>
       </div>
@@ -206,8 +206,8 @@ function DeleteDialog({
   );
 }
 
-/** A plain click stays on this page; one that asks for a new tab gets it. */
-function plain(act: () => void): (event: MouseEvent) => void {
+/** Handles plain clicks on a link; clicks that open a new tab keep their default. */
+function onPlainClick(act: () => void): (event: MouseEvent) => void {
   return (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
     event.preventDefault();

@@ -1,11 +1,11 @@
-/** What a chip in an answer stands on: found in the turn, and shown on a card beside the chip. */
+/** The source of a citation chip, and the card that shows it. */
 
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { CitationEvent, TurnView } from "../../../js/src/index.ts";
 import { markdownFragment } from "../text/answer.ts";
-import { placeIn } from "../words.ts";
+import { headingIn } from "../format.ts";
 
-/** What can be opened: a citation, or a hit that none of the citations names, or a whole document. */
+/** A source to open: a citation, a hit without a citation, or a whole document. */
 export type Source = Pick<
   CitationEvent,
   "document_id" | "title" | "url" | "heading" | "page_number" | "supporting_quote" | "source_start" | "source_end"
@@ -13,15 +13,15 @@ export type Source = Pick<
   index?: number;
 };
 
-/** Which source a chip means: the n-th chip of a number is the n-th citation of that number. */
+/** Returns the source of a chip: the n-th chip of a number is the n-th citation of that number. */
 export function sourceOfChip(chip: HTMLElement, view: TurnView): Source | undefined {
   const index = Number(chip.dataset.cite ?? chip.dataset.source);
   const cited = view.citations.filter((citation) => citation.index === index);
-  cited.sort((one, other) => (one.answer_start ?? 0) - (other.answer_start ?? 0));
+  cited.sort((first, other) => (first.answer_start ?? 0) - (other.answer_start ?? 0));
   const chips = [...(chip.closest(".answer")?.querySelectorAll(`.cite[data-cite="${index}"]`) ?? [])];
-  const found = (cited.length === chips.length ? cited[chips.indexOf(chip)] : undefined) ?? cited[0];
-  if (found) return found;
-  const hit = view.steps.flatMap((step) => step.hits ?? []).find((one) => one.index === index);
+  const match = (cited.length === chips.length ? cited[chips.indexOf(chip)] : undefined) ?? cited[0];
+  if (match) return match;
+  const hit = view.steps.flatMap((step) => step.hits ?? []).find((candidate) => candidate.index === index);
   return hit && { ...hit, supporting_quote: hit.text };
 }
 
@@ -32,7 +32,7 @@ export interface Peek {
 
 const GAP = 8;
 
-/** Shown by hovering or focusing a chip; on a touch screen by touching it. */
+/** The card of a chip, shown on hover, focus or touch. */
 export function PeekCard({
   peek,
   onOpen,
@@ -61,17 +61,17 @@ export function PeekCard({
       <strong>{source.title ?? source.document_id}</strong>
       <Where source={source} />
       {source.supporting_quote && (
-        <blockquote class="prose" ref={(place) => place?.replaceChildren(markdownFragment(source.supporting_quote!))} />
+        <blockquote class="prose" ref={(quote) => quote?.replaceChildren(markdownFragment(source.supporting_quote!))} />
       )}
       <button type="button" class="quiet" tabIndex={-1} data-testid="peek-open" onClick={onOpen}>
-        Open the document at this passage
+        Open the document
       </button>
     </div>
   );
 }
 
 function Where({ source }: { source: Source }) {
-  const said = [placeIn(source), source.page_number ? `page ${source.page_number}` : ""];
-  const text = said.filter(Boolean).join(" · ");
+  const parts = [headingIn(source), source.page_number ? `page ${source.page_number}` : ""];
+  const text = parts.filter(Boolean).join(" · ");
   return text ? <div class="faint small">{text}</div> : null;
 }

@@ -1,13 +1,13 @@
-/** What happened on the way to the answer: each search, review and tool call, live, and folded when it is over. */
+/** The steps of a turn: searches, reviews and tool calls, folded when the turn has ended. */
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import type { Hit, StepView, TurnView } from "../../../js/src/index.ts";
 import { Icon, type IconName } from "../icons.tsx";
 import { memo } from "../memo.tsx";
-import { count, duration, placeIn, statusOf, stepsSummary, stepTitle } from "../words.ts";
+import { count, duration, headingIn, statusOf, stepsSummary, stepTitle } from "../format.ts";
 
-const MOST_SHOWN = 4_000;
+const MAX_SHOWN = 4_000;
 const ICONS: { [kind in StepView["kind"]]: IconName } = {
   search: "search",
   review: "review",
@@ -15,7 +15,7 @@ const ICONS: { [kind in StepView["kind"]]: IconName } = {
   handoff: "handoff",
 };
 
-/** Told by these facts alone, so that tokens cost it nothing. */
+/** Renders only when one of these facts changes, so that tokens cost nothing. */
 export const Steps = /* @__PURE__ */ memo(StepList, ({ view }: { view: TurnView }) => [
   view.steps,
   view.status,
@@ -27,19 +27,19 @@ export const Steps = /* @__PURE__ */ memo(StepList, ({ view }: { view: TurnView 
 
 function StepList({ view }: { view: TurnView }) {
   const isOver = view.outcome !== undefined;
-  const [wanted, setWanted] = useState<boolean | null>(null);
-  const isOpen = wanted ?? !isOver;
+  const [choice, setChoice] = useState<boolean | null>(null);
+  const isOpen = choice ?? !isOver;
   if (!view.steps.length) return isOver || view.text ? null : <Waiting text={statusOf(view)} />;
   const hits = new Map(view.steps.flatMap((step) => step.hits ?? []).map((hit) => [hit.index, hit]));
-  const took = view.steps.reduce((sum, step) => sum + (step.ms ?? 0), 0);
+  const total = view.steps.reduce((sum, step) => sum + (step.ms ?? 0), 0);
   return (
     <div class={`steps ${isOpen ? "open" : ""}`} data-testid="steps" data-open={isOpen}>
-      <button type="button" class="steps-head" aria-expanded={isOpen} onClick={() => setWanted(!isOpen)}>
+      <button type="button" class="steps-head" aria-expanded={isOpen} onClick={() => setChoice(!isOpen)}>
         <Icon name="chevron" />
         {isOver ? (
           <span>
             {stepsSummary(view.steps)}
-            {took > 0 && <span class="faint"> · {duration(took)}</span>}
+            {total > 0 && <span class="faint"> · {duration(total)}</span>}
           </span>
         ) : (
           <span class={view.text ? "" : "shimmer"}>{statusOf(view)}</span>
@@ -76,7 +76,7 @@ function Waiting({ text }: { text: string }) {
 }
 
 function Step({ step, hits }: { step: StepView; hits: Map<number, Hit> }) {
-  const { line, more } = described(step, hits);
+  const { line, more } = describe(step, hits);
   const head = (
     <>
       <span class="dot">
@@ -111,39 +111,39 @@ function Step({ step, hits }: { step: StepView; hits: Map<number, Hit> }) {
   );
 }
 
-function described(step: StepView, hits: Map<number, Hit>): { line: ComponentChildren; more: ComponentChildren } {
+function describe(step: StepView, hits: Map<number, Hit>): { line: ComponentChildren; more: ComponentChildren } {
   switch (step.kind) {
     case "search":
-      return searched(step);
+      return describeSearch(step);
     case "review":
-      return reviewed(step, hits);
+      return describeReview(step, hits);
     case "handoff":
       return { line: null, more: null };
     case "tool":
-      return called(step);
+      return describeCall(step);
   }
 }
 
-function searched(step: StepView) {
-  const found = step.hits;
+function describeSearch(step: StepView) {
+  const hits = step.hits;
   return {
     line: (
       <>
         <q>{step.query}</q>
         {step.page !== undefined && step.page > 1 && <span class="faint"> page {step.page}</span>}
-        {found && <span class="badge">{count(found.length, "hit")}</span>}
+        {hits && <span class="badge">{count(hits.length, "hit")}</span>}
       </>
     ),
-    more: found?.length ? <Hits hits={found} /> : null,
+    more: hits?.length ? <Hits hits={hits} /> : null,
   };
 }
 
-function reviewed(step: StepView, hits: Map<number, Hit>) {
+function describeReview(step: StepView, hits: Map<number, Hit>) {
   const review = step.review;
   if (!review) return { line: null, more: null };
   const kept = review.kept ?? [];
   const dropped = review.dropped ?? [];
-  const named = (indexes: number[]) => indexes.map((index) => hits.get(index) ?? { index, document_id: "" });
+  const hitsOf = (indexes: number[]) => indexes.map((index) => hits.get(index) ?? { index, document_id: "" });
   return {
     line: (
       <>
@@ -156,14 +156,14 @@ function reviewed(step: StepView, hits: Map<number, Hit>) {
         {review.feedback && <p>{sentence(review.feedback)}</p>}
         {!!review.missing?.length && <p class="faint">Missing: {review.missing.join(", ")}</p>}
         {!!review.next_queries?.length && <p class="faint">Next: {review.next_queries.join(" · ")}</p>}
-        {kept.length > 0 && <Hits hits={named(kept)} label="Kept" />}
-        {dropped.length > 0 && <Hits hits={named(dropped)} label="Dropped" />}
+        {kept.length > 0 && <Hits hits={hitsOf(kept)} label="Kept" />}
+        {dropped.length > 0 && <Hits hits={hitsOf(dropped)} label="Dropped" />}
       </>
     ),
   };
 }
 
-function called(step: StepView) {
+function describeCall(step: StepView) {
   const args = step.args && Object.keys(step.args).length ? step.args : null;
   const hint =
     step.state === "running" && step.progress ? step.progress : args ? Object.values(args).map(short).join(", ") : "";
@@ -172,7 +172,7 @@ function called(step: StepView) {
     line: (
       <>
         <span class="hint">{hint}</span>
-        {step.state === "waiting" && <span class="badge warm">waits for you</span>}
+        {step.state === "waiting" && <span class="badge warm">waiting for you</span>}
         {step.state === "failed" && <span class="badge bad">failed</span>}
         {decision && (
           <span class={`badge ${decision.approved ? "good" : "bad"}`}>{decision.approved ? "allowed" : "denied"}</span>
@@ -202,7 +202,7 @@ function Hits({ hits, label }: { hits: Hit[]; label?: string }) {
               <button type="button" class="hit-title" data-source={hit.index}>
                 {hit.title ?? (hit.document_id || `Hit ${hit.index}`)}
               </button>
-              {placeIn(hit) && <span class="faint"> › {placeIn(hit)}</span>}
+              {headingIn(hit) && <span class="faint"> › {headingIn(hit)}</span>}
               {hit.text && <span class="excerpt">{hit.text}</span>}
             </span>
           </li>
@@ -218,8 +218,8 @@ export function Json({ label, value }: { label: string; value: unknown }) {
     <>
       <div class="label">{label}</div>
       <pre class="json" tabIndex={0} role="group" aria-label={label}>
-        {text.length > MOST_SHOWN
-          ? `${text.slice(0, MOST_SHOWN)}\n… ${count(text.length - MOST_SHOWN, "character")} more`
+        {text.length > MAX_SHOWN
+          ? `${text.slice(0, MAX_SHOWN)}\n… ${count(text.length - MAX_SHOWN, "character")} more`
           : text}
       </pre>
     </>

@@ -1,4 +1,4 @@
-/** Dark or light: as the system says, until somebody chooses. */
+/** The theme: the system's, until the user chooses one. */
 
 import { useState } from "preact/hooks";
 import { IconButton } from "../icons.tsx";
@@ -16,7 +16,7 @@ export function ThemeButton() {
     try {
       localStorage.setItem("turnwire.theme", theme);
     } catch {
-      // It holds for this visit then.
+      // Without storage the choice lasts for this visit.
     }
     setDark(!dark);
   };

@@ -1,8 +1,8 @@
-/** The conversation, scrolled along with what is written as long as one reads at its end. */
+/** The conversation. It scrolls with new text while the reader is at its end. */
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Conversation } from "../conversation.ts";
-import { copyCode } from "../copying.ts";
+import { copyCode } from "../clipboard.ts";
 import { Icon } from "../icons.tsx";
 import { type Peek, PeekCard, type Source, sourceOfChip } from "./sources.tsx";
 import { TurnItem } from "./turn.tsx";
@@ -18,8 +18,8 @@ interface TranscriptProps {
 }
 
 const NEAR = 60;
-/** So many turns are shown at first: a long conversation must not take long to open. */
-const AT_ONCE = 20;
+/** The number of turns shown at first, so that a long conversation opens fast. */
+const PAGE_SIZE = 20;
 
 export function Transcript(props: TranscriptProps) {
   const { conversation, hasDocuments, hasAgents, mayDecide, onAsk, onSource } = props;
@@ -28,9 +28,9 @@ export function Transcript(props: TranscriptProps) {
   const isFollowing = useRef(true);
   const [isAway, setAway] = useState(false);
   const [peek, setPeek] = useState<Peek | null>(null);
-  const leaving = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
-  const [most, setMost] = useState(AT_ONCE);
-  const earlier = Math.max(0, path.length - most);
+  const hideTimer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  const [limit, setLimit] = useState(PAGE_SIZE);
+  const earlier = Math.max(0, path.length - limit);
   const lastKey = path.at(-1)?.key;
 
   const toEnd = () => {
@@ -45,7 +45,7 @@ export function Transcript(props: TranscriptProps) {
     if (isFollowing.current) toEnd();
   });
   useEffect(() => {
-    // What opens, folds or is laid out late moves the end too.
+    // Unfolding and late layout move the end, too.
     const watch = new ResizeObserver(() => isFollowing.current && toEnd());
     watch.observe(scroller.current!.firstElementChild!);
     watch.observe(scroller.current!);
@@ -53,10 +53,10 @@ export function Transcript(props: TranscriptProps) {
   }, []);
   const showEarlier = () => {
     const element = scroller.current!;
-    const left = element.scrollHeight - element.scrollTop;
+    const distance = element.scrollHeight - element.scrollTop;
     isFollowing.current = false;
-    setMost(most + AT_ONCE);
-    requestAnimationFrame(() => (element.scrollTop = element.scrollHeight - left));
+    setLimit(limit + PAGE_SIZE);
+    requestAnimationFrame(() => (element.scrollTop = element.scrollHeight - distance));
   };
   const onScroll = () => {
     const { scrollHeight, scrollTop, clientHeight } = scroller.current!;
@@ -69,35 +69,35 @@ export function Transcript(props: TranscriptProps) {
     (event.target as Element).closest<HTMLElement>("[data-cite], [data-source]");
   const sourceFor = (chip: HTMLElement): Source | undefined => {
     const turnId = chip.closest<HTMLElement>("[data-turn-id]")?.dataset.turnId;
-    const entry = path.find((one) => one.turnId === turnId);
+    const entry = path.find((item) => item.turnId === turnId);
     return entry && sourceOfChip(chip, entry.view);
   };
-  const look = (event: Event) => {
+  const showPeek = (event: Event) => {
     const chip = chipOf(event);
     if (!chip?.dataset.cite) return;
-    clearTimeout(leaving.current);
+    clearTimeout(hideTimer.current);
     const source = sourceFor(chip);
     if (source) setPeek({ chip, source });
   };
-  const leave = () => {
-    leaving.current = setTimeout(() => setPeek(null), 160);
+  const hidePeek = () => {
+    hideTimer.current = setTimeout(() => setPeek(null), 160);
   };
   const open = ({ chip, source }: Peek) => {
     setPeek(null);
     onSource(source, chip);
-    // The document takes room away: what was clicked shall not move out of sight.
+    // The panel narrows the column: keep the clicked chip visible.
     setTimeout(() => chip.scrollIntoView({ block: "nearest" }), 50);
   };
   const click = (event: MouseEvent) => {
     const copy = (event.target as Element).closest<HTMLElement>("[data-copy]");
     if (copy) return void copyCode(copy);
-    // Who unfolds something wants to read it, and not to be taken to the end.
+    // Unfolding something stops the scrolling to the end.
     if ((event.target as Element).closest("summary, [aria-expanded]")) isFollowing.current = false;
     const chip = chipOf(event);
     const source = chip && sourceFor(chip);
     if (!chip || !source) return;
     if (chip.dataset.cite && (event as PointerEvent).pointerType === "touch" && peek?.chip !== chip) {
-      clearTimeout(leaving.current);
+      clearTimeout(hideTimer.current);
       return setPeek({ chip, source });
     }
     open({ chip, source });
@@ -110,10 +110,10 @@ export function Transcript(props: TranscriptProps) {
         data-testid="scroller"
         onScroll={onScroll}
         onClick={click}
-        onPointerOver={(event) => event.pointerType === "mouse" && look(event)}
-        onPointerOut={(event) => chipOf(event) && leave()}
-        onFocusIn={(event) => chipOf(event)?.matches(":focus-visible") && look(event)}
-        onFocusOut={(event) => chipOf(event) && leave()}
+        onPointerOver={(event) => event.pointerType === "mouse" && showPeek(event)}
+        onPointerOut={(event) => chipOf(event) && hidePeek()}
+        onFocusIn={(event) => chipOf(event)?.matches(":focus-visible") && showPeek(event)}
+        onFocusOut={(event) => chipOf(event) && hidePeek()}
         onKeyDown={(event) => event.key === "Escape" && peek && (event.stopPropagation(), setPeek(null))}
       >
         <div class="transcript" role="log" aria-live="off" aria-label="Conversation" data-testid="transcript">
@@ -138,8 +138,8 @@ export function Transcript(props: TranscriptProps) {
                 key={entry.key}
                 entry={entry}
                 conversation={conversation}
-                place={siblings.indexOf(entry)}
-                places={siblings.length}
+                version={siblings.indexOf(entry)}
+                versions={siblings.length}
                 agentName={hasAgents ? ((entry.view.agent || entry.agent) ?? null) : null}
                 mayDecide={mayDecide}
               />
@@ -161,7 +161,7 @@ export function Transcript(props: TranscriptProps) {
         </button>
       )}
       {peek && (
-        <PeekCard peek={peek} onStay={() => clearTimeout(leaving.current)} onLeave={leave} onOpen={() => open(peek)} />
+        <PeekCard peek={peek} onStay={() => clearTimeout(hideTimer.current)} onLeave={hidePeek} onOpen={() => open(peek)} />
       )}
     </div>
   );

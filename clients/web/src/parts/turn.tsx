@@ -1,34 +1,34 @@
-/** One message and everything that answers it. */
+/** One turn: the question and its answer. */
 
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { CitationEvent, TurnView } from "../../../js/src/index.ts";
 import type { Entry } from "../entries.ts";
 import type { Conversation } from "../conversation.ts";
-import { copyText } from "../copying.ts";
+import { copyText } from "../clipboard.ts";
 import { Icon, IconButton } from "../icons.tsx";
 import { memo } from "../memo.tsx";
 import { turnAddress } from "../server.ts";
-import { AnswerPaper } from "../text/answer.ts";
-import { count, duration, outcomeWord, placeIn } from "../words.ts";
+import { AnswerView } from "../text/answer.ts";
+import { count, duration, outcomeText, headingIn } from "../format.ts";
 import { Approval } from "./approvals.tsx";
-import { Asked, type AskedProps } from "./asked.tsx";
+import { Question, type QuestionProps } from "./question.tsx";
 import { Steps } from "./steps.tsx";
 
-interface TurnProps extends AskedProps {
+interface TurnProps extends QuestionProps {
   agentName: string | null;
   mayDecide: boolean;
 }
 
-export const TurnItem = /* @__PURE__ */ memo(DrawnTurn, ({ entry, place, places, agentName }: TurnProps) => [
+export const TurnItem = /* @__PURE__ */ memo(TurnArticle, ({ entry, version, versions, agentName }: TurnProps) => [
   entry,
-  place,
-  places,
+  version,
+  versions,
   agentName,
 ]);
 
-function DrawnTurn({ entry, conversation, place, places, agentName, mayDecide }: TurnProps) {
+function TurnArticle({ entry, conversation, version, versions, agentName, mayDecide }: TurnProps) {
   const { view } = entry;
-  const isBegun = entry.phase === "running" || entry.phase === "ended";
+  const hasStarted = entry.phase === "running" || entry.phase === "ended";
   return (
     <div
       class="turn"
@@ -37,14 +37,14 @@ function DrawnTurn({ entry, conversation, place, places, agentName, mayDecide }:
       data-phase={entry.phase}
       data-outcome={view.outcome}
     >
-      <Asked entry={entry} conversation={conversation} place={place} places={places} />
-      {isBegun && (
+      <Question entry={entry} conversation={conversation} version={version} versions={versions} />
+      {hasStarted && (
         <article class="answer" aria-label={`Answer${agentName ? ` of ${agentName}` : ""}`}>
           {agentName && <div class="who">{agentName}</div>}
-          <Reading view={view} />
+          <AnswerContent view={view} />
           {!view.outcome &&
-            view.approvals.map((asked) => (
-              <Approval key={asked.call_id} turnId={view.turnId} asked={asked} mayDecide={mayDecide} />
+            view.approvals.map((request) => (
+              <Approval key={request.call_id} turnId={view.turnId} request={request} mayDecide={mayDecide} />
             ))}
           <Ending entry={entry} conversation={conversation} />
         </article>
@@ -53,8 +53,8 @@ function DrawnTurn({ entry, conversation, place, places, agentName, mayDecide }:
   );
 }
 
-/** What stands in an answer, as far as it has come. */
-export function Reading({ view }: { view: TurnView }) {
+/** The content of an answer so far: reasoning, steps and text. */
+export function AnswerContent({ view }: { view: TurnView }) {
   return (
     <>
       <Reasoning view={view} />
@@ -64,20 +64,20 @@ export function Reading({ view }: { view: TurnView }) {
   );
 }
 
-const Reasoning = /* @__PURE__ */ memo(Thoughts, ({ view }: { view: TurnView }) => [
+const Reasoning = /* @__PURE__ */ memo(ReasoningText, ({ view }: { view: TurnView }) => [
   view.reasoning,
   view.outcome,
   !view.text,
 ]);
 
-function Thoughts({ view }: { view: TurnView }) {
+function ReasoningText({ view }: { view: TurnView }) {
   if (!view.reasoning) return null;
   const isThinking = !view.outcome && !view.text;
   return (
     <details class="reasoning" data-testid="reasoning">
       <summary>
         <Icon name="thought" />
-        <span class={isThinking ? "shimmer" : ""}>{isThinking ? "Thinking" : "Thought about it"}</span>
+        <span class={isThinking ? "shimmer" : ""}>{isThinking ? "Thinking" : "Reasoning"}</span>
       </summary>
       <div class="thoughts">{view.reasoning}</div>
     </details>
@@ -85,14 +85,14 @@ function Thoughts({ view }: { view: TurnView }) {
 }
 
 function AnswerText({ view }: { view: TurnView }) {
-  const place = useRef<HTMLDivElement>(null);
-  const paper = useRef<AnswerPaper | null>(null);
+  const container = useRef<HTMLDivElement>(null);
+  const answer = useRef<AnswerView | null>(null);
   const hasCites = view.citations.length > 0 || view.steps.some((step) => !!step.hits?.length);
   useLayoutEffect(() => {
-    paper.current ??= new AnswerPaper(place.current!);
-    paper.current.show(view.text, hasCites);
+    answer.current ??= new AnswerView(container.current!);
+    answer.current.show(view.text, hasCites);
   }, [view.text, hasCites]);
-  return <div class={`prose ${view.outcome ? "" : "live"}`} data-testid="answer" ref={place} />;
+  return <div class={`prose ${view.outcome ? "" : "live"}`} data-testid="answer" ref={container} />;
 }
 
 function Ending({ entry, conversation }: { entry: Entry; conversation: Conversation }) {
@@ -103,10 +103,10 @@ function Ending({ entry, conversation }: { entry: Entry; conversation: Conversat
   const total = view.timings.total_ms;
   return (
     <>
-      {view.outcome === "cancelled" && <p class="note">You stopped this answer{view.text ? " here" : ""}.</p>}
+      {view.outcome === "cancelled" && <p class="note">You stopped this answer.</p>}
       {(view.outcome === "failed" || view.outcome === "interrupted") && (
         <div class="failure" role="alert" data-testid="failure">
-          <strong>{outcomeWord(view.outcome)}.</strong>{" "}
+          <strong>{outcomeText(view.outcome)}.</strong>{" "}
           {view.error?.error ?? view.reason ?? "The turn did not complete."}{" "}
           <button type="button" class="quiet" onClick={again}>
             Try again
@@ -121,7 +121,7 @@ function Ending({ entry, conversation }: { entry: Entry; conversation: Conversat
           <a
             class="icon-button"
             href={turnAddress(view.turnId)}
-            title="See how it went, event by event"
+            title="Show the events of this turn"
             aria-label="Inspect this turn"
             data-testid="inspect"
           >
@@ -166,7 +166,7 @@ function Sources({ citations }: { citations: readonly CitationEvent[] }) {
           <button type="button" data-source={citation.index}>
             <span class="hit-index">{citation.index}</span>
             <span class="source-title">{citation.title ?? citation.document_id}</span>
-            {placeIn(citation) && <span class="faint source-heading">{placeIn(citation)}</span>}
+            {headingIn(citation) && <span class="faint source-heading">{headingIn(citation)}</span>}
           </button>
         </li>
       ))}

@@ -1,8 +1,8 @@
-/** Documents on their way to the server. */
+/** Uploads of documents. */
 
 import { Icon, IconButton } from "../icons.tsx";
-import { Observed, useObserved } from "../observed.ts";
-import { client, newId, told } from "../server.ts";
+import { Observable, useObservable } from "../observable.ts";
+import { client, newId, errorText } from "../server.ts";
 
 interface Upload {
   key: string;
@@ -12,16 +12,16 @@ interface Upload {
   problem?: string;
 }
 
-export class Uploads extends Observed {
+export class Uploads extends Observable {
   list: Upload[] = [];
-  /** Grows with every document that has arrived. */
+  /** The number of finished uploads. */
   arrived = 0;
 
   add(files: File[]): void {
     for (const file of files) void this.#send(file);
   }
 
-  /** Takes away those that have nothing more to say. */
+  /** Removes an upload, or all finished ones. */
   forget(key?: string): void {
     this.list = this.list.filter((upload) => (key ? upload.key !== key : upload.state !== "done"));
     this.changed();
@@ -38,7 +38,7 @@ export class Uploads extends Observed {
       this.arrived++;
       this.#put(key, { fraction: 1, state: "done" });
     } catch (error) {
-      this.#put(key, { state: "failed", problem: told(error) });
+      this.#put(key, { state: "failed", problem: errorText(error) });
     }
   }
 
@@ -48,15 +48,15 @@ export class Uploads extends Observed {
   }
 }
 
-const WORDS = {
+const STATE_TEXT = {
   sending: "Uploading",
-  reading: "Reading it",
-  done: "Ready to be asked about",
-  failed: "Not taken",
+  reading: "Indexing",
+  done: "Ready",
+  failed: "Failed",
 } as const;
 
 export function UploadList({ uploads }: { uploads: Uploads }) {
-  const { list } = useObserved(uploads);
+  const { list } = useObservable(uploads);
   if (!list.length) return null;
   return (
     <ul class="uploads" aria-label="Documents being added">
@@ -65,13 +65,13 @@ export function UploadList({ uploads }: { uploads: Uploads }) {
           <Icon name={state === "done" ? "review" : "book"} />
           <span class="upload-name">{name}</span>
           <span class="faint" role={problem ? "alert" : undefined}>
-            {problem ?? WORDS[state]}
+            {problem ?? STATE_TEXT[state]}
           </span>
           {(state === "sending" || state === "reading") && (
             <progress
               max={1}
               value={state === "sending" ? fraction : undefined}
-              aria-label={`${WORDS[state]}: ${name}`}
+              aria-label={`${STATE_TEXT[state]}: ${name}`}
             />
           )}
           {(state === "done" || state === "failed") && (

@@ -1,10 +1,10 @@
-/** What there is to see before anything was asked. */
+/** The welcome text, with example questions. */
 
 import { useEffect, useState } from "preact/hooks";
 import { Icon, Logo } from "../icons.tsx";
 import { client } from "../server.ts";
 
-const OF_ITSELF = [
+const EXAMPLES = [
   "What is a turn?",
   "What happens when the process is killed?",
   "What does review do with evidence?",
@@ -17,11 +17,11 @@ export function Welcome({ hasDocuments, onAsk }: { hasDocuments: boolean; onAsk:
     if (!hasDocuments) return setExamples([]);
     client.documents.list({ limit: 50 }).then(
       ({ documents }) => {
-        const isItself =
-          documents.some((one) => one.shared && one.title === "Turnwire") &&
-          documents.some((one) => one.name.endsWith("concepts.md"));
+        const isTurnwire =
+          documents.some((document) => document.shared && document.title === "Turnwire") &&
+          documents.some((document) => document.name.endsWith("concepts.md"));
         setExamples(
-          isItself ? OF_ITSELF : documents.slice(0, 4).map((one) => `What does “${one.title || one.name}” say?`),
+          isTurnwire ? EXAMPLES : documents.slice(0, 4).map((document) => `What does “${document.title || document.name}” say?`),
         );
       },
       () => {},
@@ -30,13 +30,12 @@ export function Welcome({ hasDocuments, onAsk }: { hasDocuments: boolean; onAsk:
   return (
     <div class="welcome" data-testid="welcome">
       <Logo />
-      <h1>Ask, and watch it work</h1>
+      <h1>Ask a question</h1>
       <p>
-        Every search, every tool and every word appears as it happens. Close the tab if you like: the answer goes on
-        without you.
+        Searches, tool calls and text appear as they happen. You can close the tab: the answer continues on the server.
       </p>
       {examples.length > 0 && (
-        <ul class="examples" aria-label="Questions to begin with">
+        <ul class="examples" aria-label="Example questions">
           {examples.map((example) => (
             <li key={example}>
               <button type="button" data-testid="example" onClick={() => onAsk(example)}>

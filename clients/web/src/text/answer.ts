@@ -1,28 +1,28 @@
-/** Shows an answer while it grows: settled blocks are made once and left alone, only the last one is made again. */
+/** Renders an answer while it grows: settled blocks are rendered once, only the last one is rendered again. */
 
 import { BlockSplitter, type Piece } from "./blocks.ts";
 import { lexBlocks, renderBlocks } from "./markdown.ts";
 import { safeFragment } from "./safety.ts";
 
-/** A chunk of code this long is left alone; what comes next gets a chunk of its own. */
+/** A code chunk of this length is final; later code goes into a new chunk. */
 const LONG_CHUNK = 2_000;
 
-export class AnswerPaper {
+export class AnswerView {
   #splitter = new BlockSplitter();
   #hasCites = false;
-  /** What may still change: made again each time. */
+  /** The elements that may still change. */
   #open: Element[] = [];
-  /** Where the items of a list go that was cut. */
+  /** The list element that takes the items of a cut list. */
   #list: Element | null = null;
-  /** A code block that is being written, and how much of it is. */
+  /** The code block that is being written, and its text so far. */
   #code: { element: Element; text: string } | null = null;
 
   constructor(readonly element: HTMLElement) {}
 
   show(text: string, hasCites: boolean): void {
-    const { isAnew, settled, open } = this.#splitter.grow(text, hasCites);
+    const { isRestarted, settled, open } = this.#splitter.grow(text, hasCites);
     this.#hasCites = hasCites;
-    if (isAnew) this.element.replaceChildren();
+    if (isRestarted) this.element.replaceChildren();
     else if (!settled.length && this.#writeCode(open)) return;
     for (const element of this.#open) element.remove();
     for (const piece of settled) this.#write(piece);
@@ -32,20 +32,20 @@ export class AnswerPaper {
   }
 
   #write({ blocks, isJoined }: Piece): Element[] {
-    const fragment = furnished(safeFragment(renderBlocks(blocks, this.#hasCites)));
+    const fragment = decorate(safeFragment(renderBlocks(blocks, this.#hasCites)));
     if (isJoined && this.#list) {
       const items = [...(fragment.firstElementChild?.children ?? [])];
       this.#list.append(...items);
       return items;
     }
-    const block = make("div", "block");
+    const block = create("div", "block");
     block.append(fragment);
     this.element.append(block);
     if (block.firstElementChild) this.#list = block.querySelector(":scope > ul, :scope > ol");
     return [block];
   }
 
-  /** Code only grows at its end, and is text alone: nothing of it needs to be made again. */
+  /** Appends to a code block: code is plain text that grows only at its end. Returns false if it is none. */
   #writeCode({ blocks }: Piece): boolean {
     const [block] = blocks;
     if (!this.#code || block?.type !== "code" || !block.text.startsWith(this.#code.text)) return false;
@@ -56,7 +56,7 @@ export class AnswerPaper {
     const end = (chunk.textContent ?? "").length > LONG_CHUNK ? more.indexOf("\n") + 1 : 0;
     if (end) {
       chunk.append(more.slice(0, end));
-      element.append(make("span", "chunk", (more = more.slice(end))));
+      element.append(create("span", "chunk", (more = more.slice(end))));
     } else {
       chunk.append(more);
       chunk.normalize();
@@ -65,34 +65,34 @@ export class AnswerPaper {
   }
 }
 
-/** Any Markdown at once. */
+/** Renders any Markdown. */
 export function markdownFragment(text: string): DocumentFragment {
-  return furnished(safeFragment(renderBlocks(lexBlocks(text, false), false)));
+  return decorate(safeFragment(renderBlocks(lexBlocks(text, false), false)));
 }
 
-/** Adds what is ours after the text has been made safe: chips, copy buttons, frames that scroll. */
-function furnished(fragment: DocumentFragment): DocumentFragment {
+/** Adds chips, copy buttons and scroll frames, after the text was sanitized. */
+function decorate(fragment: DocumentFragment): DocumentFragment {
   for (const mark of fragment.querySelectorAll<HTMLElement>("[data-cite]")) {
-    const chip = make("button", "cite");
+    const chip = create("button", "cite");
     chip.type = "button";
     chip.dataset.cite = chip.textContent = mark.dataset.cite ?? "";
     chip.setAttribute("aria-label", `Source ${chip.dataset.cite}`);
     mark.replaceWith(chip);
   }
   for (const code of fragment.querySelectorAll("pre")) {
-    const frame = make("div", "code");
-    const head = make("div", "code-head");
-    const copy = make("button", "quiet");
+    const frame = create("div", "code");
+    const head = create("div", "code-head");
+    const copy = create("button", "quiet");
     copy.type = "button";
     copy.dataset.copy = "";
     copy.textContent = "Copy";
-    head.append(make("span", "", code.dataset.lang || "text"), copy);
+    head.append(create("span", "", code.dataset.lang || "text"), copy);
     code.replaceWith(frame);
     focusable(code, "Code");
     frame.append(head, code);
   }
   for (const table of fragment.querySelectorAll("table")) {
-    const frame = make("div", "wide");
+    const frame = create("div", "wide");
     table.replaceWith(frame);
     focusable(frame, "Table");
     frame.append(table);
@@ -104,14 +104,14 @@ function furnished(fragment: DocumentFragment): DocumentFragment {
   return fragment;
 }
 
-/** What may scroll sideways must be reachable by the keyboard. */
+/** Makes an element that scrolls sideways reachable by keyboard. */
 function focusable(element: HTMLElement, label: string): void {
   element.tabIndex = 0;
   element.setAttribute("role", "group");
   element.setAttribute("aria-label", label);
 }
 
-function make<Name extends "div" | "button" | "span">(
+function create<Name extends "div" | "button" | "span">(
   name: Name,
   className: string,
   text = "",

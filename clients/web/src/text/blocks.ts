@@ -1,8 +1,8 @@
 /**
- * An answer that grows, split into blocks of Markdown.
+ * A splitter of a growing answer into Markdown blocks.
  *
- * All blocks but the last one are final: more text cannot change them. A long list is cut before its last item in the
- * same way. So what is new costs as much as the last block is long, and not as much as the answer.
+ * All blocks but the last are final: more text cannot change them. A long list is cut before its last item in the same
+ * way. So new text costs time in proportion to the last block, not to the answer.
  */
 
 import type { Tokens } from "marked";
@@ -10,32 +10,32 @@ import { type Block, lexBlocks } from "./markdown.ts";
 
 export interface Piece {
   blocks: Block[];
-  /** Whether its items belong to the list that the piece before it began. */
+  /** True if its items continue the list of the piece before. */
   isJoined: boolean;
 }
 
 export interface Growth {
-  /** Whether everything said before is void, because the text is another one. */
-  isAnew: boolean;
-  /** What has become final since the last time. */
+  /** True if all earlier pieces are void, because the text was replaced. */
+  isRestarted: boolean;
+  /** The pieces that have become final. */
   settled: Piece[];
-  /** What may still change. */
+  /** The piece that may still change. */
   open: Piece;
 }
 
-/** Shorter lists are made again as a whole. */
+/** Shorter lists are not cut. */
 const LONG_LIST = 1_500;
 
 export class BlockSplitter {
   #settled = "";
   #hasCites: boolean | null = null;
-  /** The list that was cut, while it goes on. */
+  /** The list that was cut, while it continues. */
   #list: Tokens.List | null = null;
 
   grow(written: string, hasCites = false): Growth {
     const text = written.replace(/\r\n?/g, "\n");
-    const isAnew = hasCites !== (this.#hasCites ?? hasCites) || !text.startsWith(this.#settled);
-    if (isAnew) this.#forget();
+    const isRestarted = hasCites !== (this.#hasCites ?? hasCites) || !text.startsWith(this.#settled);
+    if (isRestarted) this.#forget();
     this.#hasCites = hasCites;
     const blocks = lexBlocks(text.slice(this.#settled.length), hasCites);
     const last = Math.max(
@@ -54,7 +54,7 @@ export class BlockSplitter {
       0,
       settled.reduce((length, piece) => length + piece.blocks[0]!.raw.length, this.#settled.length),
     );
-    return { isAnew, settled, open };
+    return { isRestarted, settled, open };
   }
 
   #settle(block: Block): Piece {
@@ -63,7 +63,7 @@ export class BlockSplitter {
     return { blocks: [block], isJoined };
   }
 
-  /** Whether it goes on with the list that was cut, which then also says how far apart its items are. */
+  /** Returns true if the block continues the cut list, and copies its spacing. */
   #joins(block: Block | undefined): boolean {
     const list = this.#list;
     if (!list || block?.type !== "list" || block.ordered !== list.ordered) return false;
@@ -77,7 +77,7 @@ export class BlockSplitter {
   }
 }
 
-/** A long list, and its last item as a list of its own. */
+/** Splits a long list before its last item. */
 function cutList(block: Block | undefined): [Tokens.List, Tokens.List] | null {
   if (block?.type !== "list" || block.items.length < 2 || block.raw.length < LONG_LIST) return null;
   const list = block as Tokens.List;

@@ -1,10 +1,10 @@
-/** Markdown, lexed into blocks and rendered block by block. What comes out of here is not yet safe: see `safety`. */
+/** Markdown, lexed and rendered by blocks. The HTML is not yet safe: see `safety`. */
 
 import { Marked, type Tokens, type TokensList } from "marked";
 
 const CITES = /^\[(\d{1,3}(?:\s*[,;]\s*\d{1,3})*)\](?![(:])/;
 
-/** `[3]` and `[1, 2]` in an answer that has sources. */
+/** Citations such as `[3]` and `[1, 2]`, in an answer that has sources. */
 const cites = {
   name: "cite",
   level: "inline" as const,

@@ -1,13 +1,13 @@
-/** Places in a text, and a passage put in brackets that are easy to find again. */
+/** Offsets in a text, and brackets that mark a passage. */
 
-// Rare punctuation: Markdown reads what stands beside it as it would at the edge of a word.
+// Rare punctuation, which Markdown treats as the edge of a word.
 export const OPEN = "⸨";
 export const CLOSE = "⸩";
 
-/** What makes a line a heading, an item or a quote must stay first on it. */
+/** The prefix of a heading, item or quote, which must stay first in its line. */
 const LINE_START = /^(?:[ \t]*(?:[-*+]|\d+[.)]|#{1,6}|>)[ \t]+|[ \t]*\|[ \t]*|[ \t]+)+/;
 
-/** Where a code point's number is in UTF-16. */
+/** Returns the UTF-16 offset of a code point offset. */
 export function unitOffset(text: string, codePoints: number): number {
   let unit = 0;
   for (let count = 0; count < codePoints && unit < text.length; count++) {
@@ -16,7 +16,7 @@ export function unitOffset(text: string, codePoints: number): number {
   return unit;
 }
 
-/** The passage between brackets, put where they do not change how its lines are read. */
+/** Returns the text with brackets around a passage, where they do not change the Markdown of its lines. */
 export function bracketed(text: string, first: number, last: number): string {
   let from = first;
   while (from < last && /\s/.test(text[from]!)) from++;

@@ -1,8 +1,8 @@
 /**
- * What a model or a document wrote, made safe to show: nothing in it runs, and nothing in it is fetched from elsewhere.
+ * Sanitizing the text of models and documents: nothing in it runs, and nothing is fetched from other origins.
  *
- * Only the elements that Markdown makes (and a few harmless ones) stay. An image of another origin would tell that
- * origin what stands in its address, so it becomes a link that a person may or may not click.
+ * Only the elements of Markdown and a few harmless ones stay. An image of another origin would send the data in its
+ * address to that origin, so it becomes a link.
  */
 
 import DOMPurify from "dompurify";
@@ -29,7 +29,7 @@ const PICTURE = /^data:image\/(?:png|jpe?g|gif|webp|avif);/i;
 
 const purify = DOMPurify(window);
 purify.addHook("afterSanitizeAttributes", (node) => {
-  // Here, and not later: an image is fetched as soon as it belongs to the page.
+  // In the hook, because an image is fetched as soon as it is in the page.
   if (node.nodeName === "IMG") restrictImage(node as HTMLImageElement);
 });
 
@@ -49,7 +49,7 @@ export function safeFragment(html: string): DocumentFragment {
 function restrictImage(image: HTMLImageElement): void {
   const source = image.getAttribute("src") ?? "";
   if (PICTURE.test(source)) return;
-  // Relative to what its author saw, which is not this page: there is nothing to show but the words for it.
+  // A relative address has no meaning on this page: only the alternative text is shown.
   const address = /^(?:https?:)?\//i.test(source) ? parsed(source) : null;
   if (address?.origin === location.origin) return;
   image.removeAttribute("src");
@@ -60,12 +60,12 @@ function restrictImage(image: HTMLImageElement): void {
   image.replaceWith(link);
 }
 
-/** A link says where it leads, and leads there in a tab that knows nothing of this one. */
+/** Opens links in a new tab without a referrer, and shows their host. */
 function restrictLink(link: HTMLAnchorElement): void {
   const written = link.getAttribute("href") ?? "";
   const address = /^(?:https?:|mailto:)/i.test(written) ? parsed(written) : null;
   if (!address) {
-    // Relative to what the author read, which is not this page: the text stays, the link leads nowhere.
+    // A relative address has no meaning on this page: only the text stays.
     link.removeAttribute("href");
     return;
   }

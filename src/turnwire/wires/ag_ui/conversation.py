@@ -43,7 +43,7 @@ async def plan_for(turnwire: Turnwire, principal: str, body: RunInput) -> RunPla
         return RunPlan(history=history_of(body.earlier[-most:]) if most else [])
     by_id = {turn.id: turn for turn in turns}
     parent = next((turn for told in reversed(body.earlier) if (turn := _turn_of(told, turns, by_id))), None)
-    anew = parent is None and not body.earlier and _turn_of(body.asked, turns, by_id) is not None
+    anew = parent is None and not body.earlier and _turn_of(body.question, turns, by_id) is not None
     waits = any(turn.phase == "waiting" for turn in turns)
     return RunPlan(
         parent=parent,

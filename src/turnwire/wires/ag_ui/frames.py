@@ -1,13 +1,13 @@
-"""Events of the protocol: one server-sent event each, numbered from 1 through the whole turn.
+"""AG-UI events: one server-sent event each, numbered from 1 through the whole turn.
 
-What is absent is left out: a null is fatal to the client. Lines end with LF alone, which is all that it splits at.
+The functions write events; the classes track what is open in a run, so that everything is closed before the run ends.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from turnwire.core.codec import ascii_json
 from turnwire.core.events import (
@@ -16,218 +16,84 @@ from turnwire.core.events import (
     DoneEvent,
     ErrorEvent,
     ResponseEvent,
-    ReviewEvent,
-    SearchEvent,
     Usage,
-    UsageEvent,
 )
-from turnwire.core.state import add_usage
+from turnwire.wires.framing import TOOL_UNFINISHED, TURN_FAILED, known, text_or_json, usage_fields
 
-Told = list[bytes]
-"""Events in order, each as its JSON."""
+AgentPath = tuple[str, ...]
+Events = list[bytes]
+"""Protocol events in order, each as its JSON."""
+
+_PROTOCOL_VERSION = "1.0"
+_APPROVAL_SCHEMA = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
+    "required": ["approved"],
+}
 
 
-def told(kind: str, **fields: Any) -> bytes:
-    """An event, without the fields of which nothing is known."""
+def numbered(events: Iterable[bytes], sent: int) -> bytes:
+    """Return the frames of these events, after `sent` events."""
+    return b"".join(b"id: %d\ndata: %b\n\n" % (number, body) for number, body in enumerate(events, sent + 1))
+
+
+def event_json(kind: str, **fields: Any) -> bytes:
     return ascii_json({"type": kind, **known(**fields)})
 
 
-def known(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
 def custom(name: str, value: Any, agent: str | None = None) -> bytes:
-    """What the protocol has no event of its own for. Those of ours begin with `turnwire.`."""
-    return told("CUSTOM", name=name, value={} if value is None else value, subagentRunId=agent)
+    """Return an event of a kind that the protocol does not know. Names of Turnwire's own begin with `turnwire.`."""
+    return event_json("CUSTOM", name=name, value={} if value is None else value, subagentRunId=agent)
 
 
-def own_name(name: str) -> str:
-    """The name of an application's event; it must not be taken for one of ours."""
+def application_name(name: str) -> str:
+    """Return the name of an application's event, so that it cannot pass for one of Turnwire's."""
     return f"custom-{name}" if name.startswith("turnwire.") else name
 
 
-def numbered(events: Iterable[bytes], before: int) -> bytes:
-    """The frames of these events, if there were so many before them."""
-    return b"".join(b"id: %d\ndata: %b\n\n" % (number, event) for number, event in enumerate(events, before + 1))
+# Runs
 
 
-# What is being said: one message, or one piece of thinking, at a time for each agent.
+class RunSequence:
+    """The runs of a turn: the first, and one more for each time the turn continues after an approval.
 
+    `run_ids` are the client's names for them, in order. A run without a name is named after the first run.
+    """
 
-Path = tuple[str, ...]
-
-
-class _OpenMessage(Struct, frozen=True):
-    message_id: str
-    agent: str | None
-    thinks: bool
-
-    def begin(self) -> Told:
-        of = {"messageId": self.message_id, "subagentRunId": self.agent}
-        if not self.thinks:
-            return [told("TEXT_MESSAGE_START", **of, role="assistant")]
-        return [told("REASONING_START", **of), told("REASONING_MESSAGE_START", **of, role="reasoning")]
-
-    def end(self) -> Told:
-        of = {"messageId": self.message_id, "subagentRunId": self.agent}
-        if not self.thinks:
-            return [told("TEXT_MESSAGE_END", **of)]
-        return [told("REASONING_MESSAGE_END", **of), told("REASONING_END", **of)]
+    def __init__(self, thread_id: str, run_ids: tuple[str, ...], version: int) -> None:
+        self._thread_id = thread_id
+        self._run_ids = run_ids
+        self._version = version
+        self._turn_id = ""
+        self._number = 1
 
     @property
-    def prefix(self) -> bytes:
-        """A piece of it, up to the text: nearly every event is one, so it is not made anew each time."""
-        kind = "REASONING_MESSAGE_CONTENT" if self.thinks else "TEXT_MESSAGE_CONTENT"
-        return told(kind, messageId=self.message_id, subagentRunId=self.agent)[:-1] + b',"delta":'
+    def ids(self) -> dict[str, str]:
+        return {"threadId": self._thread_id, "runId": self._run_id(self._number)}
 
+    def start(self, session_id: str, turn_id: str, agent: str) -> Events:
+        self._thread_id = self._thread_id or session_id
+        self._turn_id = turn_id
+        return self._started(agent)
 
-class OpenMessages:
-    def __init__(self) -> None:
-        self.answering = b""
-        """How the next piece of the answer begins, while it is being written."""
-        self._open: dict[Path, _OpenMessage] = {}
-        self._prefixes: dict[Path, bytes] = {}
+    def next(self, agent: str) -> Events:
+        self._number += 1
+        return self._started(agent)
 
-    def prefix(self, path: Path, *, thinks: bool) -> bytes | None:
-        """How the next piece of what this agent is saying begins; None if it is not saying this."""
-        spoken = self._open.get(path)
-        return self._prefixes[path] if spoken is not None and spoken.thinks is thinks else None
+    def _started(self, agent: str) -> Events:
+        started = event_json(
+            "RUN_STARTED",
+            **self.ids,
+            parentRunId=self._run_id(self._number - 1) if self._number > 1 else None,
+            protocolVersion=_PROTOCOL_VERSION if self._version else None,
+        )
+        return [started, event_json("STEP_STARTED", stepName=agent)]
 
-    def begin(self, path: Path, message_id: str, agent: str | None, *, thinks: bool) -> Told:
-        ended = self.end(path)
-        spoken = self._open[path] = _OpenMessage(message_id, agent, thinks)
-        self._prefixes[path] = spoken.prefix
-        if not path and not thinks:
-            self.answering = spoken.prefix
-        return ended + spoken.begin()
-
-    def say(self, path: Path, content: str, *, thinks: bool) -> bytes:
-        return (self.prefix(path, thinks=thinks) or b"") + ascii_json(content) + b"}"
-
-    def end(self, path: Path) -> Told:
-        """Something else comes from this agent."""
-        spoken = self._open.pop(path, None)
-        if not path:
-            self.answering = b""
-        return [] if spoken is None else spoken.end()
-
-    def ended(self) -> Told:
-        """The ends of all that is open. Asking changes nothing."""
-        return [event for spoken in self._open.values() for event in spoken.end()]
-
-    def forget(self) -> None:
-        self._open.clear()
-        self.answering = b""
-
-
-# How the tool calls of a turn stand.
-
-
-_UNANSWERED = '{"error":"The turn ended before this tool did."}'
-
-
-class RunToolCalls:
-    def __init__(self) -> None:
-        self._ids: dict[str, str] = {}
-        self._given: set[str] = set()
-        self._open: dict[str, Path] = {}
-
-    def id_of(self, call_id: str) -> str | None:
-        return self._ids.get(call_id)
-
-    def is_open(self, call_id: str) -> bool:
-        return self._ids.get(call_id) in self._open
-
-    def name(self, turn_id: str, call_id: str, path: Path, position: int) -> str:
-        """The id of a call that begins here."""
-        call = f"{turn_id}:{call_id}"
-        while call in self._given:
-            call += f"-{position}"
-        self._given.add(call)
-        self._ids[call_id] = call
-        self._open[call] = path
-        return call
-
-    def end(self, call_id: str) -> str:
-        """The id of a call that was told of, and has ended."""
-        call = self._ids[call_id]
-        self._open.pop(call, None)
-        return call
-
-    def unanswered(self) -> list[tuple[str, Path]]:
-        """RunToolCalls that have not ended, and whose they are."""
-        return list(self._open.items())
-
-
-def call_events(call: str, tool: str, args: dict[str, Any], parent: str, agent: str | None) -> Told:
-    of = {"toolCallId": call, "subagentRunId": agent}
-    return [
-        told("TOOL_CALL_START", **of, toolCallName=tool, parentMessageId=parent),
-        told("TOOL_CALL_ARGS", **of, delta=msgspec.json.encode(args).decode()),
-        told("TOOL_CALL_END", **of),
-    ]
-
-
-def result_event(message_id: str, call: str, content: str, agent: str | None) -> bytes:
-    fields = {"messageId": message_id, "toolCallId": call, "content": content}
-    return told("TOOL_CALL_RESULT", **fields, role="tool", subagentRunId=agent)
-
-
-def unanswered(call: str, agent: str | None) -> bytes:
-    """The result of a call that nobody has answered: a client would show it as running for ever."""
-    return result_event(f"{call}:unanswered", call, _UNANSWERED, agent)
-
-
-def result_text(success: bool, result: Any) -> str:
-    """What came of a call. The protocol's result is text and has no word for failure, so that is `{"error": …}`."""
-    if not success:
-        return msgspec.json.encode({"error": "The tool failed." if result in (None, "") else result}).decode()
-    if result is None:
-        return ""
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
-
-
-# Searches and reviews as the protocol's activities: what is going on, in a shape of its own, beside the messages.
-
-
-class Activities:
-    """A search is shown when it begins, and then changed; a review is told once."""
-
-    def __init__(self) -> None:
-        self._searches: dict[tuple[Path, str], str] = {}
-
-    def tell(self, turn_id: str, event: SearchEvent | ReviewEvent, position: int, agent: str | None) -> bytes:
-        kind = "search" if isinstance(event, SearchEvent) else "review"
-        content: dict[str, Any] = to_builtins(event)
-        del content["type"]
-        key = event.agent_path, event.step_id
-        of = {"activityType": kind, "subagentRunId": agent}
-        if kind == "search" and key in self._searches:
-            patch = [{"op": "add", "path": f"/{name}", "value": value} for name, value in content.items()]
-            return told("ACTIVITY_DELTA", messageId=self._searches[key], patch=patch, **of)
-        message_id = f"{turn_id}:{kind}-{position}"
-        if kind == "search":
-            self._searches[key] = message_id
-        return told("ACTIVITY_SNAPSHOT", messageId=message_id, content=content, **of)
-
-
-# How a run ends in the words of this protocol, and what it has cost.
-
-
-_NO_WORDS = "The answer could not be completed."
-
-
-class RunUsage:
-    """What the models of a run have used; each is told apart. Absent is not zero."""
-
-    def __init__(self) -> None:
-        self._by_model: dict[str | None, Usage] = {}
-
-    def add(self, event: UsageEvent) -> None:
-        self._by_model[event.model] = add_usage(self._by_model.get(event.model), event)
-
-    def told(self) -> list[dict[str, Any]] | None:
-        return [_tokens(model, usage) for model, usage in self._by_model.items()] or None
+    def _run_id(self, number: int) -> str:
+        run_id = self._run_ids[number - 1] if number <= len(self._run_ids) else ""
+        if run_id or number == 1:
+            return run_id or self._turn_id
+        return f"{self._run_id(1)}:{number}"
 
 
 def run_ended(
@@ -239,9 +105,9 @@ def run_ended(
     usage: list[dict[str, Any]] | None,
 ) -> bytes:
     if done.outcome in ("failed", "interrupted"):
-        message = (error.error if error else "") or _NO_WORDS
+        message = (error.error if error else "") or TURN_FAILED
         code = error.code if error else done.reason or done.outcome
-        return told("RUN_ERROR", message=message, code=code, usage=usage)
+        return event_json("RUN_ERROR", message=message, code=code, usage=usage)
     result = known(
         outcome=done.outcome,
         reason=done.reason,
@@ -250,81 +116,236 @@ def run_ended(
         timings=response.timings if response else None,
     )
     outcome = {"type": "success" if done.outcome == "completed" else "cancelled"}
-    # Clients before 1.0 end the run with an error of their own at an outcome that they do not know.
-    is_known = version > 0 or done.outcome == "completed"
-    return told("RUN_FINISHED", **run, result=result, outcome=outcome if is_known else None, usage=usage)
+    # Clients before 1.0 raise an error of their own at an outcome other than success.
+    has_outcome = version > 0 or done.outcome == "completed"
+    return event_json("RUN_FINISHED", **run, result=result, outcome=outcome if has_outcome else None, usage=usage)
 
 
 def run_interrupted(run: dict[str, str], interrupts: list[dict[str, Any]], usage: list[dict[str, Any]] | None) -> bytes:
-    return told("RUN_FINISHED", **run, outcome={"type": "interrupt", "interrupts": interrupts}, usage=usage)
+    return event_json("RUN_FINISHED", **run, outcome={"type": "interrupt", "interrupts": interrupts}, usage=usage)
 
 
-def _tokens(model: str | None, usage: Usage) -> dict[str, Any]:
-    spent = usage.input_tokens, usage.output_tokens
-    return known(
-        model=model,
-        inputTokens=usage.input_tokens,
-        outputTokens=usage.output_tokens,
-        totalTokens=None if None in spent else sum(number or 0 for number in spent),
-        cachedInputTokens=usage.cached_input_tokens,
-        reasoningTokens=usage.reasoning_tokens,
-    )
+def run_usage(by_model: Mapping[str | None, Usage]) -> list[dict[str, Any]] | None:
+    return [{**known(model=model), **usage_fields(usage)} for model, usage in by_model.items()] or None
 
 
-# What a person is asked, as the protocol's interrupts.
+# Sub-agents
 
 
-_RESPONSE_SCHEMA = {
-    "type": "object",
-    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
-    "required": ["approved"],
-}
+class SubAgents:
+    """The sub-agents of a turn. A log does not say when one has finished, so all of them finish with the run.
+
+    Ids last for the whole turn: a sub-agent that was suspended with one run keeps its id in the next.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[AgentPath, str] = {}
+        self._running: list[AgentPath] = []
+
+    def id_of(self, path: AgentPath) -> str | None:
+        """Return None for the turn's own agent."""
+        return self._ids.get(path)
+
+    def start(self, path: AgentPath, turn_id: str, position: int) -> Events:
+        """Start the agents on the path that have not started in this run, outermost first."""
+        started: Events = []
+        for depth, name in enumerate(path, 1):
+            prefix = path[:depth]
+            if prefix in self._running:
+                continue
+            agent = self._ids.setdefault(prefix, f"{turn_id}:agent-{position}-{depth}")
+            self._running.append(prefix)
+            parent = self._ids.get(prefix[:-1])
+            started.append(event_json("SUBAGENT_STARTED", subagentRunId=agent, name=name, parentSubagentRunId=parent))
+        return started
+
+    def ends(self, interrupt_ids: Mapping[AgentPath, Sequence[str]]) -> Events:
+        """Return the ends of all running sub-agents, innermost first, without ending them.
+
+        `interrupt_ids` are the interrupts that each sub-agent is suspended for.
+        """
+        return [self._end(path, interrupt_ids.get(path)) for path in reversed(self._running)]
+
+    def clear(self) -> None:
+        self._running.clear()
+
+    def _end(self, path: AgentPath, interrupt_ids: Sequence[str] | None) -> bytes:
+        outcome = {"type": "suspended", "interruptIds": list(interrupt_ids)} if interrupt_ids else None
+        return event_json("SUBAGENT_FINISHED", subagentRunId=self._ids[path], outcome=outcome)
+
+
+# Messages
+
+
+class _OpenMessage(Struct, frozen=True):
+    message_id: str
+    agent: str | None
+    is_reasoning: bool
+    delta_prefix: bytes
+
+    def start(self) -> Events:
+        ids = {"messageId": self.message_id, "subagentRunId": self.agent}
+        if not self.is_reasoning:
+            return [event_json("TEXT_MESSAGE_START", **ids, role="assistant")]
+        return [event_json("REASONING_START", **ids), event_json("REASONING_MESSAGE_START", **ids, role="reasoning")]
+
+    def end(self) -> Events:
+        ids = {"messageId": self.message_id, "subagentRunId": self.agent}
+        if not self.is_reasoning:
+            return [event_json("TEXT_MESSAGE_END", **ids)]
+        return [event_json("REASONING_MESSAGE_END", **ids), event_json("REASONING_END", **ids)]
+
+
+class OpenMessages:
+    """The messages that are being written: at most one text or one reasoning message per agent."""
+
+    def __init__(self) -> None:
+        self.answer_prefix = b""
+        """The bytes before the next piece of the answer, while it is being written."""
+        self._open: dict[AgentPath, _OpenMessage] = {}
+
+    def delta_prefix(self, path: AgentPath, *, is_reasoning: bool) -> bytes:
+        """Return the bytes before the next piece of the agent's message; b"" if no such message is open."""
+        message = self._open.get(path)
+        return message.delta_prefix if message is not None and message.is_reasoning is is_reasoning else b""
+
+    def start(self, path: AgentPath, message_id: str, agent: str | None, *, is_reasoning: bool) -> Events:
+        ended = self.end(path)
+        # Nearly every event is a piece of a message, so all but its text is encoded once.
+        kind = "REASONING_MESSAGE_CONTENT" if is_reasoning else "TEXT_MESSAGE_CONTENT"
+        prefix = event_json(kind, messageId=message_id, subagentRunId=agent)[:-1] + b',"delta":'
+        message = self._open[path] = _OpenMessage(message_id, agent, is_reasoning, prefix)
+        if not path and not is_reasoning:
+            self.answer_prefix = prefix
+        return ended + message.start()
+
+    def end(self, path: AgentPath) -> Events:
+        message = self._open.pop(path, None)
+        if not path:
+            self.answer_prefix = b""
+        return [] if message is None else message.end()
+
+    def ends(self) -> Events:
+        """Return the ends of all open messages, without ending them."""
+        return [end for message in self._open.values() for end in message.end()]
+
+    def clear(self) -> None:
+        self._open.clear()
+        self.answer_prefix = b""
+
+
+# Tool calls
+
+
+class RunToolCalls:
+    """The tool calls of a turn, by the ids that the client knows them under."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, str] = {}
+        self._used: set[str] = set()
+        self.open: dict[str, AgentPath] = {}
+        """The calls without a result, and the agents that made them."""
+
+    def id_of(self, call_id: str) -> str | None:
+        return self._ids.get(call_id)
+
+    def is_open(self, call_id: str) -> bool:
+        return self._ids.get(call_id) in self.open
+
+    def start(self, turn_id: str, call_id: str, path: AgentPath, position: int) -> str:
+        """Return a new id for the call: an agent may use a call id twice."""
+        call = f"{turn_id}:{call_id}"
+        while call in self._used:
+            call += f"-{position}"
+        self._used.add(call)
+        self._ids[call_id] = call
+        self.open[call] = path
+        return call
+
+    def end(self, call_id: str) -> str:
+        call = self._ids[call_id]
+        self.open.pop(call, None)
+        return call
+
+
+def call_events(call: str, tool: str, args: dict[str, Any], parent: str, agent: str | None) -> Events:
+    ids = {"toolCallId": call, "subagentRunId": agent}
+    return [
+        event_json("TOOL_CALL_START", **ids, toolCallName=tool, parentMessageId=parent),
+        event_json("TOOL_CALL_ARGS", **ids, delta=msgspec.json.encode(args).decode()),
+        event_json("TOOL_CALL_END", **ids),
+    ]
+
+
+def result_event(message_id: str, call: str, content: str, agent: str | None) -> bytes:
+    fields = {"messageId": message_id, "toolCallId": call, "content": content}
+    return event_json("TOOL_CALL_RESULT", **fields, role="tool", subagentRunId=agent)
+
+
+def unanswered(call: str, agent: str | None) -> bytes:
+    """Return a result for a call that has none: a client would show it as running for ever."""
+    return result_event(f"{call}:unanswered", call, result_text(False, TOOL_UNFINISHED), agent)
+
+
+def result_text(success: bool, result: Any) -> str:
+    """Return a tool result as text. The protocol has no field for failure, so a failure is `{"error": …}`."""
+    if not success:
+        return msgspec.json.encode({"error": "The tool failed." if result in (None, "") else result}).decode()
+    return "" if result is None else text_or_json(result)
+
+
+# Approvals
 
 
 def interrupt_id(turn_id: str, position: int) -> str:
     return f"{turn_id}:{position}"
 
 
-def interrupt(own_id: str, asked: ApprovalRequestEvent, call: str, agent: str | None = None) -> dict[str, Any]:
-    """`metadata` is how TanStack AI knows an approval that it may answer."""
-    return known(
-        id=own_id,
-        reason="tool_call",
-        message=asked.reason,
-        toolCallId=call,
-        responseSchema=_RESPONSE_SCHEMA,
-        metadata={"kind": "approval", "toolName": asked.tool, "input": asked.args},
-        subagentRunId=agent,
-    )
+class RunInterrupts:
+    """The approval requests that suspend a run. The run ends when all of them are decided.
 
-
-class Questions:
-    """What a run waits for. It goes on when everything is decided; what is decided before is told then."""
+    `decided` holds the decisions that came before, which the next run begins with.
+    """
 
     def __init__(self) -> None:
-        self.decided: Told = []
-        self._asked: dict[Path, list[dict[str, Any]]] = {}
+        self.decided: Events = []
+        self._interrupts: dict[AgentPath, list[dict[str, Any]]] = {}
         self._undecided: set[str] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._asked)
+        return bool(self._interrupts)
 
-    def ask(self, own_id: str, event: ApprovalRequestEvent, call: str, agent: str | None) -> None:
-        self._asked.setdefault(event.agent_path, []).append(interrupt(own_id, event, call, agent))
-        self._undecided.add(event.call_id)
+    def add(self, own_id: str, request: ApprovalRequestEvent, call: str, agent: str | None) -> None:
+        interrupt = known(
+            id=own_id,
+            reason="tool_call",
+            message=request.reason,
+            toolCallId=call,
+            responseSchema=_APPROVAL_SCHEMA,
+            # TanStack AI recognises an approval by this.
+            metadata={"kind": "approval", "toolName": request.tool, "input": request.args},
+            subagentRunId=agent,
+        )
+        self._interrupts.setdefault(request.agent_path, []).append(interrupt)
+        self._undecided.add(request.call_id)
 
-    def decide(self, event: ApprovalResponseEvent, call: str | None) -> bool:
-        """Whether everything is decided now."""
-        value = known(toolCallId=call, approved=event.approved, reason=event.reason, by=event.by, callId=event.call_id)
+    def decide(self, decision: ApprovalResponseEvent, call: str | None) -> bool:
+        """Record a decision and return True if all requests are decided now."""
+        value = known(
+            toolCallId=call,
+            approved=decision.approved,
+            reason=decision.reason,
+            by=decision.by,
+            callId=decision.call_id,
+        )
         self.decided.append(custom("turnwire.approval", value))
-        self._undecided.discard(event.call_id)
+        self._undecided.discard(decision.call_id)
         return not self._undecided
 
     @property
     def interrupts(self) -> list[dict[str, Any]]:
-        return [one for those in self._asked.values() for one in those]
+        return [interrupt for interrupts in self._interrupts.values() for interrupt in interrupts]
 
     @property
-    def ids(self) -> dict[Path, list[str]]:
-        """The interrupts of each agent."""
-        return {path: [one["id"] for one in those] for path, those in self._asked.items()}
+    def ids(self) -> dict[AgentPath, list[str]]:
+        return {path: [interrupt["id"] for interrupt in interrupts] for path, interrupts in self._interrupts.items()}

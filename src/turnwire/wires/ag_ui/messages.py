@@ -1,6 +1,6 @@
-"""What AG-UI clients send: a thread, a run of it, its messages, and decisions.
+"""The request bodies of AG-UI clients: a thread, a run of it, its messages, and approval decisions.
 
-Our own options of a message may stand in `forwardedProps`, or beside the rest.
+Turnwire's own message options are read from `forwardedProps`.
 """
 
 from collections.abc import Iterator
@@ -13,10 +13,11 @@ from turnwire.core.contracts import OnBusy
 from turnwire.core.turns import Message, ToolRequest
 from turnwire.server.errors import HttpError, invalid_body
 from turnwire.server.messages import ClientId, MessageBody
+from turnwire.wires.framing import known
 
 Body = TypeVar("Body", bound=BaseModel)
 _OPTIONS = ("agent", "on_busy", "on_disconnect", "review", "answer")
-_SILENT = ("system", "developer", "activity", "reasoning")
+_IGNORED_ROLES = ("system", "developer", "activity", "reasoning")
 
 
 class Function(BaseModel):
@@ -30,7 +31,7 @@ class ToolCall(BaseModel):
 
 
 class ThreadMessage(BaseModel):
-    """A message of any role; of each only what is needed here."""
+    """A message of any role, with the fields that Turnwire reads."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -46,14 +47,13 @@ class ThreadMessage(BaseModel):
         content = self.content
         if not isinstance(content, list):
             return content if isinstance(content, str) else ""
-        told = cast("list[Any]", content)
-        parts = (cast("dict[str, Any]", part) for part in told if isinstance(part, dict))
+        parts = (cast("dict[str, Any]", part) for part in cast("list[Any]", content) if isinstance(part, dict))
         pieces = (part.get("text", part.get("content")) for part in parts if part.get("type") == "text")
         return "\n".join(piece for piece in pieces if isinstance(piece, str))
 
 
 class ResumeEntry(BaseModel):
-    """What a person has decided about an interrupt."""
+    """A person's decision about an interrupt."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -63,47 +63,47 @@ class ResumeEntry(BaseModel):
 
     @property
     def approved(self) -> bool:
-        """Raises HttpError 422."""
+        """Raise HttpError 422 for a payload without a decision."""
         if self.status == "cancelled":
             return False
-        said = self.payload if isinstance(self.payload, bool) else self._said.get("approved")
-        if not isinstance(said, bool):
+        approved = self.payload if isinstance(self.payload, bool) else self._fields.get("approved")
+        if not isinstance(approved, bool):
             raise HttpError(422, "invalid_request", 'resume: a payload is {"approved": true or false, "reason"?}')
-        return said
+        return approved
 
     @property
     def reason(self) -> str | None:
-        said = self._said.get("reason")
-        return said[:2_000] if isinstance(said, str) and said else None
+        reason = self._fields.get("reason")
+        return reason[:2_000] if isinstance(reason, str) and reason else None
 
     @property
     def args(self) -> dict[str, Any] | None:
-        said = self._said.get("args")
-        return cast("dict[str, Any]", said) if isinstance(said, dict) else None
+        args = self._fields.get("args")
+        return cast("dict[str, Any]", args) if isinstance(args, dict) else None
 
     @property
-    def _said(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         payload = self.payload
         return cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
 
 
 class RunInput(BaseModel):
-    """`RunAgentInput`. Tools of the client's own are not called, so `tools` is not read."""
+    """`RunAgentInput`. Turnwire does not call a client's own tools, so `tools` is not read."""
 
     model_config = ConfigDict(title="RunAgentInput", populate_by_name=True)
 
-    thread_id: ClientId | None = Field(None, alias="threadId", description="The session; made when it is new.")
-    run_id: ClientId | None = Field(None, alias="runId", description="The turn; the same one again joins it.")
-    protocol_version: str | None = Field(None, alias="protocolVersion", description="Left out before 1.0.")
-    parent_run_id: ClientId | None = Field(None, alias="parentRunId", description="The run that was interrupted.")
-    messages: list[ThreadMessage] = Field(default=[], description="The thread; the last of the user's asks.")
-    context: list[dict[str, Any]] = Field(default=[], description="Handed to the agent as `turn.options`.")
-    state: Any = Field(None, description="Likewise.")
-    resume: list[ResumeEntry] | None = Field(None, description="What was decided about interrupts.")
+    thread_id: ClientId | None = Field(None, alias="threadId", description="The session; created if it is new.")
+    run_id: ClientId | None = Field(None, alias="runId", description="The turn; a repeated id joins it.")
+    protocol_version: str | None = Field(None, alias="protocolVersion", description="Absent before 1.0.")
+    parent_run_id: ClientId | None = Field(None, alias="parentRunId", description="The interrupted run.")
+    messages: list[ThreadMessage] = Field(default=[], description="The thread; the user's last message is answered.")
+    context: list[dict[str, Any]] = Field(default=[], description="Passed to the agent in `turn.options`.")
+    state: Any = Field(None, description="Passed to the agent in `turn.options`.")
+    resume: list[ResumeEntry] | None = Field(None, description="The decisions about interrupts.")
     forwarded_props: dict[str, Any] | None = Field(
         None,
         alias="forwardedProps",
-        description="May hold `agent`, `on_busy`, `on_disconnect`, `review`, `answer`, as of every message.",
+        description="May have the message options `agent`, `on_busy`, `on_disconnect`, `review`, `answer`.",
     )
 
     @property
@@ -111,43 +111,43 @@ class RunInput(BaseModel):
         return 0 if self.protocol_version is None else 1
 
     @property
-    def asked(self) -> ThreadMessage:
-        """The message to answer. Raises HttpError 422."""
-        return self.messages[self._place]
+    def question(self) -> ThreadMessage:
+        """Return the message to answer. Raise HttpError 422."""
+        return self.messages[self._question_index]
 
     @property
     def earlier(self) -> list[ThreadMessage]:
-        return self.messages[: self._place]
+        return self.messages[: self._question_index]
 
     @property
-    def _place(self) -> int:
-        for place in reversed(range(len(self.messages))):
-            role = self.messages[place].role
+    def _question_index(self) -> int:
+        for index in reversed(range(len(self.messages))):
+            role = self.messages[index].role
             if role == "user":
-                return place
-            if role not in _SILENT:
+                return index
+            if role not in _IGNORED_ROLES:
                 break
         raise HttpError(
-            422, "invalid_request", "messages: the last one is not the user's, and `resume` decides nothing"
+            422, "invalid_request", "messages: the last message must be the user's, unless `resume` has decisions"
         )
 
 
 class RunMessageBody(MessageBody):
-    """The same as a message of ours. `told` goes to the agent with the other options."""
+    """A message with the AG-UI fields that the agent finds in its options."""
 
-    told: dict[str, Any] = Field(default_factory=dict[str, Any])
+    extra_options: dict[str, Any] = Field(default_factory=dict[str, Any])
 
     @property
     def options(self) -> dict[str, Any]:
-        return {**super().options, **self.told}
+        return {**super().options, **self.extra_options}
 
     def fingerprint(self) -> str:
-        # What follows from the state of the thread is not the client's to repeat.
+        # `on_busy` follows from the state of the thread, which may change before a client repeats its request.
         return MessageBody.fingerprint(self.model_copy(update={"on_busy": "enqueue"}))
 
 
 class StopBody(BaseModel):
-    """What to stop: a run, or all that runs, waits or is queued in a thread."""
+    """The run to stop, or the thread whose unfinished runs are stopped."""
 
     model_config = ConfigDict(title="AgUiStop", populate_by_name=True)
 
@@ -156,26 +156,25 @@ class StopBody(BaseModel):
 
 
 def parse_input(body: bytes) -> RunInput:
-    """Raises HttpError 400 or 422."""
+    """Raise HttpError 400 or 422."""
     return _parse(RunInput, body)
 
 
 def parse_stop(body: bytes) -> StopBody:
-    """Raises HttpError 400 or 422."""
+    """Raise HttpError 400 or 422."""
     return _parse(StopBody, body)
 
 
 def run_message_body(body: RunInput, on_busy: OnBusy) -> RunMessageBody:
-    """Raises HttpError 422."""
-    given = {name: value for name in _OPTIONS if (value := (body.forwarded_props or {}).get(name)) is not None}
-    told = {"message_id": body.asked.id, "context": body.context or None, "state": body.state or None}
+    """Return the message that a run input asks to answer. Raise HttpError 422."""
+    options = body.forwarded_props or {}
     fields = {
         "on_busy": on_busy,
-        **given,
-        "message": body.asked.text,
+        **known(**{name: options.get(name) for name in _OPTIONS}),
+        "message": body.question.text,
         "session_id": body.thread_id,
         "turn_id": body.run_id,
-        "told": {name: value for name, value in told.items() if value is not None},
+        "extra_options": known(message_id=body.question.id, context=body.context or None, state=body.state or None),
     }
     try:
         return RunMessageBody.model_validate(fields)
@@ -184,36 +183,36 @@ def run_message_body(body: RunInput, on_busy: OnBusy) -> RunMessageBody:
 
 
 def history_of(messages: list[ThreadMessage]) -> list[Message]:
-    """A conversation that was not held here, as an agent is told of it. What a system is to do is not the client's."""
+    """Return a conversation from elsewhere as an agent's history, without system messages and sub-agents."""
     results = {message.tool_call_id: message.text for message in messages if message.role == "tool"}
-    return [message for told in messages for message in _messages(told, results)]
+    return [entry for message in messages for entry in _history(message, results)]
 
 
-def _messages(told: ThreadMessage, results: dict[str | None, str]) -> Iterator[Message]:
-    if told.subagent_run_id is not None:
+def _history(message: ThreadMessage, results: dict[str | None, str]) -> Iterator[Message]:
+    if message.subagent_run_id is not None:
         return
-    if told.role == "user":
-        yield Message("user", told.text)
-    if told.role != "assistant":
+    if message.role == "user":
+        yield Message("user", message.text)
+    if message.role != "assistant":
         return
-    # A call without a result would be refused by the model's provider.
+    # Model providers refuse a call without a result.
     calls = tuple(
         ToolRequest(call.id, call.function.name, _arguments(call.function.arguments))
-        for call in told.tool_calls or []
+        for call in message.tool_calls or []
         if call.id in results
     )
-    if told.text or calls or not told.tool_calls:
-        yield Message("assistant", told.text, tool_calls=calls)
+    if message.text or calls or not message.tool_calls:
+        yield Message("assistant", message.text, tool_calls=calls)
     for call in calls:
         yield Message("tool", results[call.call_id], call_id=call.call_id)
 
 
 def _arguments(text: str) -> dict[str, Any]:
     try:
-        given = msgspec.json.decode(text)
+        args = msgspec.json.decode(text)
     except msgspec.DecodeError:
-        given = None
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else {"input": text}
+        args = None
+    return cast("dict[str, Any]", args) if isinstance(args, dict) else {"input": text}
 
 
 def _parse(model: type[Body], body: bytes) -> Body:

@@ -47,7 +47,7 @@ async def plan_for(turnwire: Turnwire, principal: str, body: ChatBody) -> ChatPl
     turns: list[TurnRecord] = []
     if session_id is not None:
         turns = await turnwire.store.list_turns(principal, session_id=session_id, limit=_MOST_TURNS)
-    asked, again = body.asked, body.trigger == "regenerate-message"
+    asked, again = body.question, body.trigger == "regenerate-message"
     replaced = _replaced(body, asked, turns)
     if again and replaced and replaced.id != body.message_id and _is_being_made_anew(replaced):
         return ChatPlan(joins=replaced)
@@ -77,7 +77,7 @@ async def _session_of(turnwire: Turnwire, principal: str, body: ChatBody) -> str
             return (await turnwire.store.find_session(principal, body.id)).id
         except SessionNotFoundError:
             return None
-    for message in reversed(body.all):
+    for message in reversed(body.all_messages):
         if message.role == "assistant" and message.id and is_own_id(message.id):
             try:
                 return (await turnwire.store.find_turn(principal, message.id)).session_id
@@ -110,7 +110,7 @@ async def _parent_of(
         parent = replaced.parent_turn_id
         return await turnwire.store.find_turn(principal, parent) if parent else None
     by_id = {turn.id: turn for turn in turns}
-    for message in reversed(body.all[:-1]):
+    for message in reversed(body.all_messages[:-1]):
         known = by_id.get(message.id or "") if message.role == "assistant" else _answer_to(message, turns)
         if known is not None:
             return known
@@ -120,7 +120,7 @@ async def _parent_of(
 def _brought(turnwire: Turnwire, body: ChatBody) -> list[Message]:
     """What was said elsewhere; the session remembers it from its first turn on."""
     most = 2 * turnwire.settings.history_turns
-    return history_of(body.all[:-1][-most:]) if most else []
+    return history_of(body.all_messages[:-1][-most:]) if most else []
 
 
 def _on_busy(replaced: TurnRecord | None, turns: list[TurnRecord]) -> OnBusy:

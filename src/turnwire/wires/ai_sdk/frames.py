@@ -1,12 +1,12 @@
 """Chunks of a UI message stream: one server-sent event each.
 
-What is absent is left out: a null is fatal to the client.
+The functions write chunks; the classes track what is open in a message, because a result, a progress or an approval
+request must name a call that the client knows.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, assert_never
 
-import msgspec
 from msgspec import Raw, Struct
 
 from turnwire.core.codec import LoggedEvent, ascii_json
@@ -21,14 +21,13 @@ from turnwire.core.events import (
     ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
-    Usage,
 )
 from turnwire.core.turns import TurnState
-from turnwire.wires.framing import frame
+from turnwire.wires.framing import DONE, TOOL_UNFINISHED, TURN_FAILED, frame, known, text_or_json, usage_fields
 
 START_STEP = b'data: {"type":"start-step"}\n\n'
 FINISH_STEP = b'data: {"type":"finish-step"}\n\n'
-END = b"data: [DONE]\n\n"
+END = DONE
 
 _TEXT = "text/plain"
 _MEDIA_TYPES = {
@@ -44,21 +43,23 @@ def chunk(kind: str, fields: dict[str, Any] | None = None) -> bytes:
     return frame(ascii_json({"type": kind, **(fields or {})}))
 
 
-def known(**fields: Any) -> dict[str, Any]:
-    """The fields of which something is known."""
-    return {name: value for name, value in fields.items() if value is not None}
+def chunks_of(body: bytes) -> Iterator[bytes]:
+    """Yield the chunks that a client counts: every frame but the end mark."""
+    for piece in body.split(b"\n\n"):
+        if piece and piece + b"\n\n" != DONE:
+            yield piece + b"\n\n"
 
 
 def event_part(logged: LoggedEvent, name: str, part_id: str | None = None, *, transient: bool = False) -> bytes:
-    """The event as the log has it, as a data part. One of the same name and id takes the place of the one before."""
+    """Return the event as the log has it, as a data part. It replaces a part of the same name and id."""
     fields = known(id=part_id, data=Raw(logged.body), transient=transient or None)
     return chunk(f"data-{name}", fields)
 
 
 def source_chunk(citation: CitationEvent) -> bytes:
-    """Where a citation comes from; its `sourceId` is the number in the answer."""
+    """Return the source of a citation; its `sourceId` is the number in the answer."""
     source_id, url = str(citation.index), citation.url
-    # Only what a browser may follow is offered as a link.
+    # Only addresses that a browser may open become links.
     if url is not None and url.lower().startswith(("https://", "http://")):
         return chunk("source-url", known(sourceId=source_id, url=url, title=citation.title or None))
     name = citation.document_id.rpartition("/")[2]
@@ -72,46 +73,82 @@ def source_chunk(citation: CitationEvent) -> bytes:
     return chunk("source-document", fields)
 
 
-def chunks_of(said: bytes) -> Iterator[bytes]:
-    """The chunks that a client counts: every frame but the mark of the end."""
-    for piece in said.split(b"\n\n"):
-        if piece and piece + b"\n\n" != END:
-            yield piece + b"\n\n"
+# The end of a message
 
 
-# How the tool calls of a turn stand: a result, a progress or a question must be about a call that the client knows.
+def metadata_chunk(done: DoneEvent, state: TurnState, response: ResponseEvent | None) -> bytes:
+    usage = (response.usage if response else None) or state.usage
+    metadata = known(
+        outcome=done.outcome,
+        mode=response.mode if response else None,
+        toolsUsed=list(response.tools_used if response else state.tools_used),
+        usage=usage_fields(usage) if usage else None,
+        timings=(response.timings if response else None) or state.timings or None,
+    )
+    return chunk("message-metadata", {"messageMetadata": metadata})
 
 
-_NO_RESULT = "The tool failed."
-_AGAIN = "A person is asked about this call again."
-_UNANSWERED = "The turn ended before this tool did."
+def outcome_chunks(done: DoneEvent, state: TurnState) -> bytes:
+    """Return the last chunks. A client takes a stream that merely ends for success, so failures are explicit."""
+    match done.outcome:
+        case "completed":
+            return finish("stop")
+        case "cancelled":
+            return chunk("abort", known(reason=done.reason)) + finish("other")
+        case "failed" | "interrupted":
+            error = chunk("error", {"errorText": (state.error.error if state.error else "") or TURN_FAILED})
+            return error + finish("error")
+        case _:
+            assert_never(done.outcome)
+
+
+def finish(reason: str) -> bytes:
+    return FINISH_STEP + chunk("finish", {"finishReason": reason}) + DONE
+
+
+# Tool calls
 
 
 class ChatToolCalls:
-    """`in_step` are the calls that were made since the step began, by the ids that the client is given."""
+    """The tool calls of a turn, by the ids that the client knows them under; `in_step` are those of this step."""
 
     def __init__(self, version: int) -> None:
         self._version = version
         self._ids: dict[str, str] = {}
         self._open: dict[str, None] = {}
-        self._asked: dict[str, ApprovalRequestEvent] = {}
+        self._requests: dict[str, ApprovalRequestEvent] = {}
         self._denied: set[str] = set()
         self.in_step: set[str] = set()
 
     @property
     def are_settled(self) -> bool:
-        """Whether there are calls in the step, and all of them have ended."""
+        """Return True if the step has calls and all of them have ended."""
         return bool(self.in_step) and self.in_step.isdisjoint(self._open)
 
     def is_open(self, call_id: str) -> bool:
         return self._ids.get(call_id) in self._open
 
-    def is_at_hand(self, call_id: str) -> bool:
-        """Whether it is open and of this step, where a client looks for what a person has to decide."""
+    def is_open_in_step(self, call_id: str) -> bool:
+        """Return True for an open call of this step, the only step in which a client looks for approval requests."""
         return self.is_open(call_id) and self._ids[call_id] in self.in_step
 
-    def call(self, event: ToolCallEvent | ApprovalRequestEvent, position: int) -> bytes:
-        return self._announce(event.call_id, event.tool, event.args, event.agent_path, position)
+    def start(
+        self, event: ToolCallEvent | ApprovalRequestEvent | ToolResultEvent, args: dict[str, Any], position: int
+    ) -> bytes:
+        # An agent may use an id again; the client would take the new call for the ended one.
+        call_id = event.call_id
+        call = f"{call_id}-{position}" if call_id in self._ids else call_id
+        ended = b""
+        if self.is_open(call_id):
+            # Requested again after a wait: the client would show the earlier part as running for ever.
+            ended = _output(self._ids[call_id], "A person is asked about this call again.")
+            del self._open[self._ids[call_id]]
+        self._ids[call_id] = call
+        self._open[call] = None
+        self.in_step.add(call)
+        metadata = {"turnwire": {"agentPath": list(event.agent_path)}} if event.agent_path else None
+        fields = known(toolCallId=call, toolName=event.tool, dynamic=True, providerMetadata=metadata)
+        return ended + chunk("tool-input-start", fields) + chunk("tool-input-available", {**fields, "input": args})
 
     def progress(self, event: ToolProgressEvent) -> bytes:
         if not self.is_open(event.call_id):
@@ -121,85 +158,63 @@ class ChatToolCalls:
         return chunk("tool-output-available", fields)
 
     def result(self, event: ToolResultEvent, position: int) -> bytes:
-        begun = b""
-        if event.call_id not in self._ids:
-            begun = self._announce(event.call_id, event.tool, {}, event.agent_path, position)
+        started = self.start(event, {}, position) if event.call_id not in self._ids else b""
         call = self._ids[event.call_id]
         if call in self._denied:
-            return b""  # It never ran: what it "said" is what the model was told of the denial.
+            return b""  # The tool never ran: this result is what the model was told about the denial.
         self._open.pop(call, None)
         if event.success:
-            return begun + _ended(call, event.result)
-        return begun + _failed(call, _words(event.result))
+            return started + _output(call, event.result)
+        text = "The tool failed." if event.result in (None, "") else text_or_json(event.result)
+        return started + _error(call, text)
 
-    def ask(self, event: ApprovalRequestEvent) -> bytes:
-        """A question about a call that is open; its id is that of the call."""
+    def request(self, event: ApprovalRequestEvent) -> bytes:
+        """Return the approval request of an open call, under the id of the call."""
         call = self._ids[event.call_id]
-        self._asked[call] = event
+        self._requests[call] = event
         if self._version == 5:
-            return self._told(call, {"state": "requested"})
+            return self._approval_part(call, {"state": "requested"})
         return chunk("tool-approval-request", known(approvalId=call, toolCallId=call, reason=event.reason))
 
     def decide(self, event: ApprovalResponseEvent) -> bytes:
         call = self._ids.get(event.call_id, "")
-        if call not in self._asked:
+        if call not in self._requests:
             return b""
-        said = b""
+        decision = b""
         if self._version == 5:
             state = "approved" if event.approved else "denied"
-            said = self._told(call, known(state=state, answer=event.reason, by=event.by))
+            decision = self._approval_part(call, known(state=state, answer=event.reason, by=event.by))
         elif self._version >= 7:
             fields = known(approvalId=call, approved=event.approved, reason=event.reason)
-            said = chunk("tool-approval-response", fields)
+            decision = chunk("tool-approval-response", fields)
         if event.approved:
-            return said
+            return decision
         self._denied.add(call)
         self._open.pop(call, None)
         if self._version == 5:
-            return said + _failed(call, f"Denied: {event.reason}" if event.reason else "Denied.")
-        return said + chunk("tool-output-denied", {"toolCallId": call})
+            return decision + _error(call, f"Denied: {event.reason}" if event.reason else "Denied.")
+        return decision + chunk("tool-output-denied", {"toolCallId": call})
 
-    def give_up(self) -> bytes:
-        """Ends what is still open: a client would show it as running for ever."""
-        unanswered, self._open = self._open, {}
-        return b"".join(_failed(call, _UNANSWERED) for call in unanswered)
+    def end_all(self) -> bytes:
+        """End the calls without a result: a client would show them as running for ever."""
+        unfinished, self._open = self._open, {}
+        return b"".join(_error(call, TOOL_UNFINISHED) for call in unfinished)
 
-    def _announce(self, call_id: str, tool: str, args: dict[str, Any], path: tuple[str, ...], position: int) -> bytes:
-        # An agent may use an id again; to the client that would be news of the call that has ended.
-        call = f"{call_id}-{position}" if call_id in self._ids else call_id
-        ended = b""
-        if self.is_open(call_id):
-            # Asked about again, after a wait: the earlier part would be shown as running for ever.
-            ended = _ended(self._ids[call_id], _AGAIN)
-            del self._open[self._ids[call_id]]
-        self._ids[call_id] = call
-        self._open[call] = None
-        self.in_step.add(call)
-        within = {"turnwire": {"agentPath": list(path)}} if path else None
-        named = known(toolCallId=call, toolName=tool, dynamic=True, providerMetadata=within)
-        return ended + chunk("tool-input-start", named) + chunk("tool-input-available", {**named, "input": args})
-
-    def _told(self, call: str, more: dict[str, Any]) -> bytes:
-        asked = self._asked[call]
-        what = known(call_id=asked.call_id, tool=asked.tool, args=asked.args, reason=asked.reason)
-        return chunk("data-approval", {"id": call, "data": {**what, **more}})
+    def _approval_part(self, call: str, fields: dict[str, Any]) -> bytes:
+        request = self._requests[call]
+        data = known(call_id=request.call_id, tool=request.tool, args=request.args, reason=request.reason)
+        return chunk("data-approval", {"id": call, "data": {**data, **fields}})
 
 
-def _ended(call: str, output: Any) -> bytes:
+def _output(call: str, output: Any) -> bytes:
     return chunk("tool-output-available", {"toolCallId": call, "output": output, "dynamic": True})
 
 
-def _failed(call: str, text: str) -> bytes:
+def _error(call: str, text: str) -> bytes:
     return chunk("tool-output-error", {"toolCallId": call, "errorText": text, "dynamic": True})
 
 
-def _words(result: Any) -> str:
-    if result is None or result == "":
-        return _NO_RESULT
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
-
-
-# What sub-agents say: shown as it comes, kept in one piece, and never a part of the answer.
+# Sub-agents
 
 
 class _SubAgentText(Struct):
@@ -208,79 +223,28 @@ class _SubAgentText(Struct):
 
 
 class SubAgentTexts:
-    """Each piece is a transient `data-agent-delta`; when somebody else goes on, the whole is a `data-agent`.
+    """The texts of sub-agents, which are no part of the answer.
 
-    To repeat the whole with every piece would cost the square of its length.
+    Each piece is a transient `data-agent-delta`, and the whole text one `data-agent` when something else follows:
+    repeating the whole text with every piece would cost the square of its length.
     """
 
     def __init__(self) -> None:
         self._open: dict[tuple[tuple[str, ...], str], _SubAgentText] = {}
 
-    def say(self, event: TokenEvent | ReasoningEvent, position: int) -> bytes:
+    def add(self, event: TokenEvent | ReasoningEvent, position: int) -> bytes:
         kind = "text" if isinstance(event, TokenEvent) else "reasoning"
-        aside = self._open.setdefault((event.agent_path, kind), _SubAgentText(f"agent-{position}", []))
-        aside.pieces.append(event.content)
-        told = {"agent_path": event.agent_path, "kind": kind, "delta": event.content}
-        return chunk("data-agent-delta", {"data": told, "transient": True})
+        text = self._open.setdefault((event.agent_path, kind), _SubAgentText(f"agent-{position}", []))
+        text.pieces.append(event.content)
+        data = {"agent_path": event.agent_path, "kind": kind, "delta": event.content}
+        return chunk("data-agent-delta", {"data": data, "transient": True})
 
     def close(self) -> bytes:
-        if not self._open:
-            return b""
-        ended, self._open = self._open, {}
+        closed, self._open = self._open, {}
         return b"".join(
             chunk(
                 "data-agent",
-                {
-                    "id": aside.part_id,
-                    "data": {"agent_path": path, "kind": kind, "text": "".join(aside.pieces)},
-                },
+                {"id": text.part_id, "data": {"agent_path": path, "kind": kind, "text": "".join(text.pieces)}},
             )
-            for (path, kind), aside in ended.items()
+            for (path, kind), text in closed.items()
         )
-
-
-# How a turn ends in the words of this protocol, and what is told of it as the message's metadata.
-
-
-_NO_WORDS = "The answer could not be completed."
-
-
-def metadata_chunk(done: DoneEvent, state: TurnState, response: ResponseEvent | None) -> bytes:
-    told = known(
-        outcome=done.outcome,
-        mode=response.mode if response else None,
-        toolsUsed=list(response.tools_used if response else state.tools_used),
-        usage=_usage((response.usage if response else None) or state.usage),
-        timings=(response.timings if response else None) or state.timings or None,
-    )
-    return chunk("message-metadata", {"messageMetadata": told})
-
-
-def last_words(done: DoneEvent, state: TurnState) -> bytes:
-    """Nothing is left to a clean end: a client takes that for success."""
-    match done.outcome:
-        case "completed":
-            return finish("stop")
-        case "cancelled":
-            return chunk("abort", known(reason=done.reason)) + finish("other")
-        case "failed" | "interrupted":
-            error = chunk("error", {"errorText": (state.error.error if state.error else "") or _NO_WORDS})
-            return error + finish("error")
-
-
-def finish(reason: str) -> bytes:
-    return FINISH_STEP + chunk("finish", {"finishReason": reason}) + END
-
-
-def _usage(usage: Usage | None) -> dict[str, Any] | None:
-    """Under the SDK's names. Absent is not zero."""
-    if usage is None:
-        return None
-    spent = usage.input_tokens, usage.output_tokens
-    return known(
-        inputTokens=usage.input_tokens,
-        outputTokens=usage.output_tokens,
-        totalTokens=None if None in spent else sum(number or 0 for number in spent),
-        cachedInputTokens=usage.cached_input_tokens,
-        reasoningTokens=usage.reasoning_tokens,
-    )

@@ -1,7 +1,4 @@
-"""What the AI SDK's clients send: a chat, its messages, and what the newest of them asks for.
-
-Their fields have their own names; beside them stand those of a message on every other route.
-"""
+"""The request bodies of the AI SDK's clients: a chat and its messages, with the options of every other route."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, cast
@@ -16,9 +13,11 @@ from turnwire.server.exchange import read_json
 from turnwire.server.guard import Headers
 from turnwire.server.messages import ClientId, Grace, MessageBody
 from turnwire.server.streams.connection import Receive
+from turnwire.wires.framing import known, text_or_json
 
 _TOOL = "tool-"
 _DYNAMIC = "dynamic-tool"
+_SAME_SITE = (b"", b"same-origin", b"none")
 
 
 class ApprovalPart(BaseModel):
@@ -28,7 +27,7 @@ class ApprovalPart(BaseModel):
 
 
 class UIPart(BaseModel):
-    """A part of a message; of each kind only what is needed here."""
+    """A part of a message of any kind, with the fields that Turnwire reads."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -47,7 +46,7 @@ class UIPart(BaseModel):
 
     @property
     def decision(self) -> ApprovalPart | None:
-        """What a person has decided and the server has not been told."""
+        """Return a decision that the client sends for the first time."""
         return self.approval if self.state == "approval-responded" else None
 
     @property
@@ -68,72 +67,74 @@ class UIMessage(BaseModel):
 
     @property
     def files(self) -> list[dict[str, str]]:
-        named = (
-            {"media_type": part.media_type, "url": part.url, "filename": part.filename}
+        return [
+            known(media_type=part.media_type, url=part.url, filename=part.filename)
             for part in self.parts
             if part.type == "file"
-        )
-        return [{name: value for name, value in file.items() if value is not None} for file in named]
+        ]
 
     @property
-    def decides(self) -> bool:
+    def has_decisions(self) -> bool:
         return self.role == "assistant" and any(part.decision for part in self.parts)
 
 
 class ChatBody(BaseModel):
-    """A chat as the client has it. `messages` may be left to the newest one, which may be `message` too."""
+    """A chat as the client has it. The newest message may come alone, in `messages` or as `message`."""
 
     model_config = ConfigDict(title="AiSdkChat", populate_by_name=True)
 
-    id: ClientId | None = Field(None, description="The chat; our session of that name, made when it is new.")
-    messages: list[UIMessage] = Field(default=[], description="UI messages; the last one asks, or decides.")
-    message: UIMessage | None = Field(None, description="The newest message, if it is sent alone.")
+    id: ClientId | None = Field(None, description="The chat, a session; created if it is new.")
+    messages: list[UIMessage] = Field(default=[], description="UI messages; the last one asks or decides.")
+    message: UIMessage | None = Field(None, description="The newest message, if it comes alone.")
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
     message_id: str | None = Field(
-        None, alias="messageId", max_length=256, description="The message that is edited, made anew or gone on with."
+        None, alias="messageId", max_length=256, description="The message that is edited, regenerated or continued."
     )
-    agent: str | None = Field(None, description="As of every message.")
-    on_busy: OnBusy | None = Field(None, description="As of every message.")
-    on_disconnect: Literal["continue", "cancel"] | Grace = Field("continue", description="As of every message.")
-    review: bool | None = Field(None, description="As of every message.")
-    answer: Literal["synthesis", "direct"] | None = Field(None, description="As of every message.")
+    agent: str | None = Field(None, description="As in every message.")
+    on_busy: OnBusy | None = Field(None, description="As in every message.")
+    on_disconnect: Literal["continue", "cancel"] | Grace = Field("continue", description="As in every message.")
+    review: bool | None = Field(None, description="As in every message.")
+    answer: Literal["synthesis", "direct"] | None = Field(None, description="As in every message.")
 
     @property
-    def all(self) -> list[UIMessage]:
+    def all_messages(self) -> list[UIMessage]:
         return [*self.messages, self.message] if self.message else self.messages
 
     @property
-    def decided(self) -> UIMessage | None:
-        """The message with decisions for the server, if this is what is sent."""
-        said = self.all
-        named = (message for message in said if message.id == self.message_id and message.decides)
-        return said[-1] if said and said[-1].decides else next(named, None)
+    def decision_message(self) -> UIMessage | None:
+        """Return the message with approval decisions: the last one, or the one that `messageId` names."""
+        messages = self.all_messages
+        named = (message for message in messages if message.id == self.message_id and message.has_decisions)
+        return messages[-1] if messages and messages[-1].has_decisions else next(named, None)
 
     @property
-    def asked(self) -> UIMessage:
-        """The message to answer. Raises HttpError 422."""
-        if not self.all or self.all[-1].role != "user":
-            raise HttpError(422, "invalid_request", "messages: the last one is not the user's, and decides nothing")
-        return self.all[-1]
+    def question(self) -> UIMessage:
+        """Return the message to answer. Raise HttpError 422."""
+        messages = self.all_messages
+        if not messages or messages[-1].role != "user":
+            raise HttpError(
+                422, "invalid_request", "messages: the last message must be the user's, or have approval decisions"
+            )
+        return messages[-1]
 
 
 class ChatMessageBody(MessageBody):
-    """The same as a message of ours. `told` goes to the agent with the other options."""
+    """A message with the AI SDK fields that the agent finds in its options."""
 
-    told: dict[str, Any] = Field(default_factory=dict[str, Any])
+    extra_options: dict[str, Any] = Field(default_factory=dict[str, Any])
 
     @property
     def options(self) -> dict[str, Any]:
-        return {**super().options, **self.told}
+        return {**super().options, **self.extra_options}
 
     def fingerprint(self) -> str:
-        # What follows from the state of the chat is not the client's to repeat.
-        told = {name: value for name, value in self.told.items() if name != "regenerates"}
-        return MessageBody.fingerprint(self.model_copy(update={"told": told, "on_busy": "enqueue"}))
+        # These two follow from the state of the chat, which may change before a client repeats its request.
+        options = {name: value for name, value in self.extra_options.items() if name != "regenerates"}
+        return MessageBody.fingerprint(self.model_copy(update={"extra_options": options, "on_busy": "enqueue"}))
 
 
 def parse_chat(body: bytes) -> ChatBody:
-    """Raises HttpError 400 or 422."""
+    """Raise HttpError 400 or 422."""
     try:
         return ChatBody.model_validate_json(body)
     except ValidationError as error:
@@ -142,17 +143,19 @@ def parse_chat(body: bytes) -> ChatBody:
         raise invalid_body(error) from None
 
 
-def chat_message_body(body: ChatBody, session_id: str | None, on_busy: OnBusy, told: dict[str, Any]) -> ChatMessageBody:
-    """Raises HttpError 422."""
+def chat_message_body(
+    body: ChatBody, session_id: str | None, on_busy: OnBusy, options: dict[str, Any]
+) -> ChatMessageBody:
+    """Return the message that a chat asks to answer. Raise HttpError 422."""
     fields = {
-        "message": body.asked.text,
+        "message": body.question.text,
         "session_id": session_id,
         "agent": body.agent,
         "on_busy": on_busy,
         "on_disconnect": body.on_disconnect,
         "review": body.review,
         "answer": body.answer,
-        "told": told,
+        "extra_options": options,
     }
     try:
         return ChatMessageBody.model_validate(fields)
@@ -161,60 +164,54 @@ def chat_message_body(body: ChatBody, session_id: str | None, on_busy: OnBusy, t
 
 
 def history_of(messages: list[UIMessage]) -> list[Message]:
-    """A conversation that was not held here, as an agent is told of it. What a system is to do is not the client's."""
-    return [message for told in messages for message in _messages(told)]
+    """Return a conversation from elsewhere as an agent's history, without system messages."""
+    return [entry for message in messages for entry in _history(message)]
 
 
-def _messages(told: UIMessage) -> Iterator[Message]:
-    if told.role == "system":
+def _history(message: UIMessage) -> Iterator[Message]:
+    if message.role == "system":
         return
-    if told.role == "user":
-        yield Message("user", told.text)
+    if message.role == "user":
+        yield Message("user", message.text)
         return
-    ended = [part for part in told.parts if part.tool and part.call_id and (part.state or "").startswith("output-")]
+    ended = [part for part in message.parts if part.tool and part.call_id and (part.state or "").startswith("output-")]
     if ended:
         calls = tuple(ToolRequest(part.call_id or "", part.tool or "", _arguments(part.input)) for part in ended)
         yield Message("assistant", "", tool_calls=calls)
         for part in ended:
             yield Message("tool", _result(part), call_id=part.call_id)
-    if told.text or not ended:
-        yield Message("assistant", told.text)
+    if message.text or not ended:
+        yield Message("assistant", message.text)
 
 
-def _arguments(given: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else {"input": given}
+def _arguments(args: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", args) if isinstance(args, dict) else {"input": args}
 
 
 def _result(part: UIPart) -> str:
     if part.state != "output-available":
         return msgspec.json.encode({"error": part.error_text or "denied"}).decode()
-    return part.output if isinstance(part.output, str) else msgspec.json.encode(part.output).decode()
-
-
-# Reading a chat's body, also one that does not say what it is.
-
-
-_PLAIN = b"text/plain"
-_OWN_SITES = (b"", b"same-origin", b"none")
+    return text_or_json(part.output)
 
 
 async def read_chat(receive: Receive, headers: dict[bytes, bytes], added: Headers) -> bytes:
-    """Raises HttpError 400 or 415."""
-    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind == _PLAIN:
+    """Return the body of a chat request, which may be sent as plain text. Raise HttpError 400 or 415."""
+    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if media_type == b"text/plain":
         if not _may_be_plain(headers, added):
             raise HttpError(
                 415,
                 "unsupported_media_type",
-                "send the body as `Content-Type: application/json`; plain text is taken from allowed origins alone",
+                "plain text is accepted from allowed origins only; send `Content-Type: application/json`",
             )
         headers = {**headers, b"content-type": b"application/json"}
     return await read_json(receive, headers)
 
 
 def _may_be_plain(headers: dict[bytes, bytes], added: Headers) -> bool:
+    """Return True for an allowed origin: browsers send plain text to other sites without asking them first."""
     origin = headers.get(b"origin", b"").lower()
     if not origin:
-        return headers.get(b"sec-fetch-site", b"") in _OWN_SITES
+        return headers.get(b"sec-fetch-site", b"") in _SAME_SITE
     is_allowed = any(name == b"access-control-allow-origin" for name, _ in added)
     return is_allowed or origin.partition(b"://")[2] == headers.get(b"host", b"").lower()

@@ -44,7 +44,7 @@ class AiSdkRoutes:
         wire = self._wire(query)
         body = parse_chat(await read_chat(receive, headers, added))
         with self._turnwire.streams.room(caller.principal):
-            if (decided := body.decided) is not None:
+            if (decided := body.decision_message) is not None:
                 return await self._go_on(scope, send, caller, body, decided, wire, added)
             record = await started(self._turnwire, caller, body, idempotency_key(headers))
             return await self._stream(scope, query, caller, record, wire, added)

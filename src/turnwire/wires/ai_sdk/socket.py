@@ -93,7 +93,7 @@ class ChatSocket(SocketTalk):
         self.caller.needs("write")
         body = frame.chat
         with self.followings.room() as room:
-            if (decided := body.decided) is not None:
+            if (decided := body.decision_message) is not None:
                 record, place = await gone_on(self.turnwire, self.caller, body, decided, self._chat_wire)
                 if place is None:
                     self.socket.say(_numbered(frame.request_id)(b"".join(still_waiting(record.id))))

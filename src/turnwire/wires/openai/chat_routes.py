@@ -103,7 +103,7 @@ class CompletionRoutes:
             conversation.message or "",
             session_id=session_id,
             model=agent,
-            told=told,
+            options=told,
             sent=[session_id, conversation.message, conversation.history],
         )
         before = await last_turn(self._turnwire, caller, session_id)

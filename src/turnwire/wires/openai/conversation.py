@@ -130,7 +130,7 @@ def _prompt(
         message,
         session_id=before.session_id if before else conversation_id,
         model=agent,
-        told={name: value for name, value in told.items() if value not in (None, "")},
+        options={name: value for name, value in told.items() if value not in (None, "")},
         sent=[conversation.message, conversation.history],
     )
     return moving_on(prompt, before)

@@ -1,4 +1,4 @@
-"""The bodies that clients of OpenAI's send, and the message to an agent that becomes of them."""
+"""The request bodies of OpenAI clients, the messages in them, and errors in OpenAI's format."""
 
 import hashlib
 import re
@@ -16,13 +16,10 @@ from turnwire.server.errors import HttpError, invalid_body
 from turnwire.server.messages import MessageBody
 from turnwire.wires.openai.chat_encoder import parse_call_id
 
-# Errors as clients of OpenAI's know them: in that shape, with those statuses, on those routes.
-
-
 _ROUTES = re.compile(r"/v1/(responses|chat/completions|models)(/.*)?")
 _STATUSES = {
     "agent_not_found": 404,
-    # A client takes a 409 for something that may go well the next time, and tries again.
+    # OpenAI clients retry a 409.
     "approval_conflict": 400,
     "approval_not_found": 400,
     "idempotency_conflict": 400,
@@ -30,32 +27,39 @@ _STATUSES = {
 }
 _CODES = {"agent_not_found": "model_not_found", "unauthorized": "invalid_api_key"}
 _PARAMS = {"agent_not_found": "model"}
-_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_IGNORED_ITEMS = ("reasoning", "mcp_approval_request", "item_reference")
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+# Errors
 
 
 def invalid(param: str, message: str, code: str = "invalid_request") -> HttpError:
-    """A 400 that names the field, in the words of the protocol."""
+    """Return a 400 that names the field."""
     return HttpError(400, code, f"{param}: {message}", param=param)
 
 
 def in_dialect(path: str, error: HttpError) -> HttpError:
-    """The error as the clients of this path know it."""
+    """Return the error in OpenAI's format if the path is one of OpenAI's."""
     if _ROUTES.fullmatch(path) is None:
         return error
     status = _STATUSES.get(error.code, 400 if error.status in (416, 422) else error.status)
     more = dict(error.more)
     fields = more.pop("fields", None)
     param = more.pop("param", fields[0]["field"] if fields else _PARAMS.get(error.code))
-    kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    error_type = _ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     code = _CODES.get(error.code, error.code)
-    return HttpError(status, code, str(error), headers=error.headers, type=kind, param=param, **more)
+    return HttpError(status, code, str(error), headers=error.headers, type=error_type, param=param, **more)
 
 
-Body = TypeVar("Body", bound=BaseModel)
+# Bodies
 
 
 class ResponseBody(BaseModel):
-    """The body of `POST /v1/responses`; what is not here is not looked at."""
+    """The body of `POST /v1/responses`; other fields are ignored."""
 
     model: str | None = None
     input: Any = None
@@ -83,7 +87,7 @@ class ResponseBody(BaseModel):
 
 
 class CompletionBody(BaseModel):
-    """The body of `POST /v1/chat/completions`; what is not here is not looked at."""
+    """The body of `POST /v1/chat/completions`; other fields are ignored."""
 
     model: str | None = None
     messages: Any = None
@@ -103,52 +107,52 @@ class CompletionBody(BaseModel):
 
 
 class PromptBody(MessageBody):
-    """A message that came in such a body: as it was `sent`, with the conversation around it.
+    """A message from such a body. `request_options` are the body's other fields, for the agent's options.
 
-    `told` is what else the body said, which the agent may read in its options.
+    `sent` is the message with the conversation around it, as the client sent it.
     """
 
-    told: dict[str, Any] = Field(default_factory=dict[str, Any])
+    request_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     sent: list[Any] = Field(default_factory=list[Any])
 
     @property
     def options(self) -> dict[str, Any]:
-        return self.told
+        return self.request_options
 
     def fingerprint(self) -> str:
-        # Of what was sent: where it belongs may look different the second time.
-        return hashlib.sha256(msgspec.json.encode([self.agent, self.told, self.sent])).hexdigest()
+        # Without the session: it may be found differently when a client repeats its request.
+        return hashlib.sha256(msgspec.json.encode([self.agent, self.request_options, self.sent])).hexdigest()
 
 
-def parse_response_body(given: bytes | Mapping[str, Any]) -> ResponseBody:
-    """From a request, or from a message of a socket. Raises HttpError 4xx."""
-    body = _parse(ResponseBody, given)
+def parse_response_body(data: bytes | Mapping[str, Any]) -> ResponseBody:
+    """Parse the body of a request or a socket's message. Raise HttpError 4xx."""
+    body = _parse(ResponseBody, data)
     _refuse_formats("text.format", (body.text or {}).get("format"))
     return body
 
 
-def parse_completion_body(given: bytes) -> CompletionBody:
-    """Raises HttpError 4xx."""
-    body = _parse(CompletionBody, given)
+def parse_completion_body(data: bytes) -> CompletionBody:
+    """Raise HttpError 4xx."""
+    body = _parse(CompletionBody, data)
     _refuse_formats("response_format", body.response_format)
     if body.n not in (None, 1):
-        raise invalid("n", "there is one answer to a message")
+        raise invalid("n", "only one answer is supported; send 1 or leave it out")
     return body
 
 
 def prompt_body(
-    message: str, *, session_id: str | None, model: str | None, told: dict[str, Any], sent: Sequence[Any]
+    message: str, *, session_id: str | None, model: str | None, options: dict[str, Any], sent: Sequence[Any]
 ) -> PromptBody:
-    """Raises HttpError 4xx."""
+    """Return the message to start a turn with. Raise HttpError 4xx."""
     if not clean_text(message).strip():
-        raise invalid("input", "there is no text in the last message")
+        raise invalid("input", "the last message has no text")
     try:
         return PromptBody.model_validate(
             {
                 "message": message,
                 "session_id": session_id,
                 "agent": model,
-                "told": told,
+                "request_options": options,
                 "sent": msgspec.to_builtins(sent),
             }
         )
@@ -156,30 +160,26 @@ def prompt_body(
         raise invalid_body(error) from None
 
 
-def _parse(model: type[Body], given: bytes | Mapping[str, Any]) -> Body:
+def _parse(model: type[Body], data: bytes | Mapping[str, Any]) -> Body:
     try:
-        return model.model_validate_json(given) if isinstance(given, bytes) else model.model_validate(given)
+        return model.model_validate_json(data) if isinstance(data, bytes) else model.model_validate(data)
     except ValidationError as error:
         if error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
             raise HttpError(400, "invalid_json", "the body is not JSON") from None
         raise invalid_body(error) from None
 
 
-def _refuse_formats(param: str, wanted: Any) -> None:
-    kind = cast("dict[str, Any]", wanted).get("type", "text") if isinstance(wanted, dict) else "text"
+def _refuse_formats(param: str, output_format: Any) -> None:
+    kind = cast("dict[str, Any]", output_format).get("type", "text") if isinstance(output_format, dict) else "text"
     if kind != "text":
-        raise invalid(param, "answers are text; an agent decides itself what it writes", "unsupported_content")
+        raise invalid(param, f"the format {kind!r} is not supported; answers are text", "unsupported_content")
 
 
-# Conversations as clients of OpenAI's send them, in one of two spellings; the last message is the question.
-
-
-_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-_SAID_BY_THE_SERVER = ("reasoning", "mcp_approval_request", "item_reference")
+# Conversations: `input` of a response, `messages` of a completion
 
 
 class ApprovalItem(Struct, frozen=True):
-    """A decision about a request that a response ended with."""
+    """A decision about an approval request."""
 
     request_id: str
     approved: bool
@@ -192,7 +192,7 @@ class _Verdict(Struct, frozen=True):
 
 
 class ClientConversation(Struct, frozen=True, kw_only=True):
-    """`message` is None where there is nothing new to answer but decisions."""
+    """A conversation of a client. `message` is None if it has only approval decisions."""
 
     message: str | None
     history: tuple[Message, ...] = ()
@@ -200,50 +200,53 @@ class ClientConversation(Struct, frozen=True, kw_only=True):
     approvals: tuple[ApprovalItem, ...] = ()
 
 
-def read_input(given: Any) -> ClientConversation:
-    """The `input` of a response. Raises HttpError 400."""
-    if isinstance(given, str):
-        return ClientConversation(message=given)
-    reading = _InputParser()
-    for param, item in _objects(given, "input"):
+def read_input(value: Any) -> ClientConversation:
+    """Parse the `input` of a response. Raise HttpError 400."""
+    if isinstance(value, str):
+        return ClientConversation(message=value)
+    parser = _InputParser()
+    for param, item in _objects(value, "input"):
         kind = item.get("type") or "message"
         match kind:
             case "message":
-                reading.say(item.get("role"), _text(item.get("content"), f"{param}.content"), param)
+                parser.add_message(item.get("role"), _text(item.get("content"), f"{param}.content"), param)
             case "function_call":
-                reading.call([_call(item, item.get("call_id"), param)])
+                parser.add_calls([_call(item, item.get("call_id"), param)])
             case "function_call_output":
-                reading.result(item.get("call_id"), _text(item.get("output"), f"{param}.output"), param)
+                parser.add_result(item.get("call_id"), _text(item.get("output"), f"{param}.output"), param)
             case "mcp_approval_response":
-                reading.approvals.append(_approval(item, param))
-            case _ if kind in _SAID_BY_THE_SERVER:
+                parser.approvals.append(_approval(item, param))
+            case _ if kind in _IGNORED_ITEMS:
                 pass
             case _:
-                raise invalid(param, f"items of the type {kind!r} are not taken", "unsupported_content")
-    return reading.conversation("input")
+                raise invalid(param, f"items of type {kind!r} are not supported", "unsupported_content")
+    return parser.conversation("input")
 
 
-def read_messages(given: Any) -> ClientConversation:
-    """The `messages` of a completion; results of calls that a turn waits for are decisions. Raises HttpError 400."""
-    reading = _InputParser()
-    for param, message in _objects(given, "messages"):
+def read_messages(value: Any) -> ClientConversation:
+    """Parse the `messages` of a completion. Raise HttpError 400.
+
+    Results of calls that wait for approval are decisions.
+    """
+    parser = _InputParser()
+    for param, message in _objects(value, "messages"):
         role, content = message.get("role"), message.get("content")
         calls = message.get("tool_calls") if role == "assistant" else None
         text = "" if content is None and role == "assistant" else _text(content, f"{param}.content")
         if role == "tool":
-            reading.result(message.get("tool_call_id"), text, param)
+            parser.add_result(message.get("tool_call_id"), text, param)
         elif calls:
-            told = [
-                _call(call.get("function"), call.get("id"), place)
-                for place, call in _objects(calls, f"{param}.tool_calls")
+            requests = [
+                _call(call.get("function"), call.get("id"), call_param)
+                for call_param, call in _objects(calls, f"{param}.tool_calls")
             ]
-            reading.call(told, text)
+            parser.add_calls(requests, text)
         else:
-            reading.say(role, text, param)
-    results = list(takewhile(lambda message: message.role == "tool", reversed(reading.messages)))
+            parser.add_message(role, text, param)
+    results = list(takewhile(lambda message: message.role == "tool", reversed(parser.messages)))
     if results and all(parse_call_id(result.call_id or "") for result in results):
         return ClientConversation(message=None, approvals=tuple(map(_verdict, reversed(results))))
-    return reading.conversation("messages")
+    return parser.conversation("messages")
 
 
 class _InputParser:
@@ -252,25 +255,25 @@ class _InputParser:
         self.instructions: list[str] = []
         self.approvals: list[ApprovalItem] = []
 
-    def say(self, role: Any, text: str, param: str) -> None:
+    def add_message(self, role: Any, text: str, param: str) -> None:
         if role in ("system", "developer"):
             self.instructions.append(text)
         elif role in ("user", "assistant"):
             self.messages.append(Message(role, text))
         else:
-            raise invalid(f"{param}.role", "not the role of a message")
+            raise invalid(f"{param}.role", "unknown role; send `system`, `developer`, `user`, `assistant` or `tool`")
 
-    def call(self, calls: Sequence[ToolRequest], text: str = "") -> None:
+    def add_calls(self, calls: Sequence[ToolRequest], text: str = "") -> None:
         last = self.messages[-1] if self.messages else None
         if last is not None and last.tool_calls and not text:
-            # Calls in a row were one request of the model's.
+            # Calls in a row came from one answer of the model.
             self.messages[-1] = msgspec.structs.replace(last, tool_calls=(*last.tool_calls, *calls))
         else:
             self.messages.append(Message("assistant", text, tool_calls=tuple(calls)))
 
-    def result(self, call_id: Any, text: str, param: str) -> None:
+    def add_result(self, call_id: Any, text: str, param: str) -> None:
         if not isinstance(call_id, str):
-            raise invalid(param, "a result names its call")
+            raise invalid(param, "a result must name its call")
         self.messages.append(Message("tool", text, call_id=call_id))
 
     def conversation(self, param: str) -> ClientConversation:
@@ -278,7 +281,7 @@ class _InputParser:
         if self.messages and self.messages[-1].role == "user":
             message = self.messages.pop().content
         elif self.messages or not self.approvals:
-            raise invalid(param, "the last message must be the user's: it is what is answered")
+            raise invalid(param, "the last message must be the user's")
         return ClientConversation(
             message=message,
             history=tuple(self.messages),
@@ -287,10 +290,10 @@ class _InputParser:
         )
 
 
-def _objects(given: Any, param: str) -> list[tuple[str, dict[str, Any]]]:
-    if not isinstance(given, list) or not given:
-        raise invalid(param, "missing, or not of the form that is known here")
-    items = cast("list[Any]", given)
+def _objects(value: Any, param: str) -> list[tuple[str, dict[str, Any]]]:
+    if not isinstance(value, list) or not value:
+        raise invalid(param, "missing, or not a list of objects")
+    items = cast("list[Any]", value)
     for index, item in enumerate(items):
         if not isinstance(item, dict):
             raise invalid(f"{param}[{index}]", "not an object")
@@ -301,13 +304,13 @@ def _text(content: Any, param: str) -> str:
     if isinstance(content, str):
         return content
     texts: list[str] = []
-    for place, part in _objects(content, param):
+    for part_param, part in _objects(content, param):
         name = _TEXT_PARTS.get(str(part.get("type")))
         if name is None:
-            raise invalid(place, f"only text is taken here, not {part.get('type')!r}", "unsupported_content")
+            raise invalid(part_param, f"only text is supported here, not {part.get('type')!r}", "unsupported_content")
         text = part.get(name)
         if not isinstance(text, str):
-            raise invalid(f"{place}.{name}", "not a text")
+            raise invalid(f"{part_param}.{name}", "not a string")
         texts.append(text)
     return "".join(texts)
 
@@ -319,17 +322,17 @@ def _call(function: Any, call_id: Any, param: str) -> ToolRequest:
             return ToolRequest(call_id, name, cast("dict[str, Any]", arguments))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         pass
-    raise invalid(param, "not a call of a function, with an id, a name and arguments as a JSON object")
+    raise invalid(param, "not a function call with an id, a name and arguments as a JSON object")
 
 
 def _verdict(result: Message) -> ApprovalItem:
-    """Only what is said in so many words is a decision: a program that runs calls by itself must not take one."""
-    words = {"approved": {"approved": True}, "denied": {"approved": False}}
+    """Return the decision in a tool result. Only exact words count: a program that runs calls must not approve one."""
+    decisions = {"approved": {"approved": True}, "denied": {"approved": False}}
     try:
-        told = words.get(result.content.strip()) or msgspec.json.decode(result.content)
-        verdict = msgspec.convert(told, _Verdict)
+        decision = decisions.get(result.content.strip()) or msgspec.json.decode(result.content)
+        verdict = msgspec.convert(decision, _Verdict)
     except (ValueError, RecursionError):
-        message = 'a call that waits is answered with `approved`, `denied` or {"approved": …, "reason": …}'
+        message = 'answer a call that waits for approval with `approved`, `denied` or {"approved": …, "reason": …}'
         raise invalid("messages", message) from None
     return ApprovalItem(result.call_id or "", verdict.approved, verdict.reason)
 
@@ -339,7 +342,7 @@ def _approval(item: dict[str, Any], param: str) -> ApprovalItem:
     if not isinstance(request_id, str):
         raise invalid(f"{param}.approval_request_id", "missing")
     if not isinstance(approved, bool):
-        raise invalid(f"{param}.approve", "neither true nor false")
+        raise invalid(f"{param}.approve", "must be true or false")
     if reason is not None and (not isinstance(reason, str) or len(reason) > 2_000):
-        raise invalid(f"{param}.reason", "not a text of at most 2,000 characters")
+        raise invalid(f"{param}.reason", "must be a string of at most 2,000 characters")
     return ApprovalItem(request_id, approved, reason)

@@ -84,7 +84,7 @@ async def settled_response(store: LogReader, turn_id: str, wire: OpenAIResponses
                 async for events in batches:
                     for logged in _counting(events, void):
                         encoder.frame(logged)
-                    if encoder.is_over or await _waits(store, turn_id, events[-1]):
+                    if encoder.has_ended or await _waits(store, turn_id, events[-1]):
                         break
             return encoder.response()
         except RestartedError:
@@ -101,7 +101,7 @@ async def place_of_response(store: LogReader, record: TurnRecord, wire: OpenAIRe
     if record.phase != "ended":
         encoder, told = await _tell(store, record.id, wire)
         told += encoder.pause()
-        if encoder.is_over or encoder.pause():
+        if encoder.has_ended or encoder.pause():
             # The turn may go on for long; the response does not.
             if told.count(b"\n\n") < count:
                 raise HttpError(416, "bad_offset", "there are not so many events in this response")

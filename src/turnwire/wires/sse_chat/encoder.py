@@ -1,39 +1,14 @@
-"""`sse_chat`: the log itself, one server-sent event an event.
+"""`sse_chat`: the log itself, one server-sent event per event.
 
-A client that knows only `session`, `token`, `done`, and one that knows only `tool_call`,
-`tool_result`, `response`, `error`, `done`, read the same stream and ignore the rest.
-The id is `<position>.<epoch>`, opaque to clients.
+A client that knows only `session`, `token`, `done`, and one that knows only `tool_call`, `tool_result`, `response`,
+`error`, `done`, read the same stream and ignore the rest. The id is `<position>.<epoch>`, opaque to clients.
 """
+
+from typing import assert_never
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Control, Encoder, Gap, Reconnect, Reset
 from turnwire.wires.framing import COMMENT_HEARTBEAT, control_frame
-
-
-class _SseEncoder:
-    takes_heartbeat = True
-
-    def frame(self, logged: LoggedEvent) -> bytes:
-        # The path of every token: the stored line is framed as it is.
-        return b"id: %d.%d\ndata: %b\n\n" % (logged.position, logged.epoch, logged.body)
-
-    def pause(self) -> bytes:
-        return b""
-
-
-class _SessionEncoder:
-    """For a stream of several turns, where a position alone would not say which turn it is of."""
-
-    takes_heartbeat = True
-
-    def __init__(self, turn_id: str) -> None:
-        self._turn_id = turn_id.encode("ascii")
-
-    def frame(self, logged: LoggedEvent) -> bytes:
-        return b"id: %b:%d\ndata: %b\n\n" % (self._turn_id, logged.position, logged.body)
-
-    def pause(self) -> bytes:
-        return b""
 
 
 class SseChat:
@@ -47,6 +22,7 @@ class SseChat:
         return _SseEncoder()
 
     def session_encoder(self, turn_id: str) -> Encoder:
+        """Return an encoder for a stream of several turns, whose ids name the turn as well as the position."""
         return _SessionEncoder(turn_id)
 
     def control(self, control: Control) -> bytes:
@@ -57,3 +33,29 @@ class SseChat:
                 return control_frame("reset", {})
             case Reconnect(retry_ms=retry_ms):
                 return control_frame("reconnect", {"retry_ms": retry_ms}, retry_ms)
+            case _:
+                assert_never(control)
+
+
+class _SseEncoder:
+    takes_heartbeat = True
+
+    def frame(self, logged: LoggedEvent) -> bytes:
+        # Every token passes here, so the stored line is framed without decoding it.
+        return b"id: %d.%d\ndata: %b\n\n" % (logged.position, logged.epoch, logged.body)
+
+    def pause(self) -> bytes:
+        return b""
+
+
+class _SessionEncoder:
+    takes_heartbeat = True
+
+    def __init__(self, turn_id: str) -> None:
+        self._turn_id = turn_id.encode("ascii")
+
+    def frame(self, logged: LoggedEvent) -> bytes:
+        return b"id: %b:%d\ndata: %b\n\n" % (self._turn_id, logged.position, logged.body)
+
+    def pause(self) -> bytes:
+        return b""

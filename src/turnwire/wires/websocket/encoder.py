@@ -1,35 +1,17 @@
-"""`websocket`: the log itself, one JSON message an event, for a socket that carries many turns.
+"""`websocket`: the log itself, one JSON message per event, for a socket that carries many turns.
 
-Each message says which turn it is of and its position there, so a client needs nothing but the last
-position of each turn to go on. A message is one line and ends with a line feed: several of them in one
-piece of bytes can be told apart.
+Each message names its turn and its position there, so a client resumes with the last position of each turn. A message
+is one line that ends with a line feed, so several messages in one piece of bytes can be split.
 """
+
+from typing import assert_never
 
 from turnwire.core.codec import LoggedEvent, ascii_json, json_string
 from turnwire.core.contracts import Control, Encoder, Gap, Reconnect, Reset
 
 
-class _SocketEncoder:
-    takes_heartbeat = True
-
-    def __init__(self, turn: bytes) -> None:
-        self._turn = turn
-
-    def frame(self, logged: LoggedEvent) -> bytes:
-        # The path of every token: the stored line is put in as it is.
-        return b'{"type":"event","turn_id":%b,"position":%d,"epoch":%d,"event":%b}\n' % (
-            self._turn,
-            logged.position,
-            logged.epoch,
-            logged.body,
-        )
-
-    def pause(self) -> bytes:
-        return b""
-
-
 class WebSocket:
-    """One turn on a socket; with no turn it is the socket itself, which has controls and heartbeats alone."""
+    """One turn on a socket; without a turn id, the socket itself, which sends only controls and heartbeats."""
 
     name = "websocket"
     media_type = "application/json"
@@ -47,14 +29,34 @@ class WebSocket:
     def control(self, control: Control) -> bytes:
         match control:
             case Gap(after=after, first_kept=first_kept, state=state):
-                told = {"turn_id": self.turn_id, "after": after, "first_kept": first_kept, "state": state}
-                return message("gap", **told)
+                return message("gap", turn_id=self.turn_id, after=after, first_kept=first_kept, state=state)
             case Reset():
                 return message("reset", turn_id=self.turn_id)
             case Reconnect(retry_ms=retry_ms):
                 return message("reconnect", retry_ms=retry_ms)
+            case _:
+                assert_never(control)
+
+
+class _SocketEncoder:
+    takes_heartbeat = True
+
+    def __init__(self, turn_json: bytes) -> None:
+        self._turn_json = turn_json
+
+    def frame(self, logged: LoggedEvent) -> bytes:
+        # Every token passes here, so the stored line is put in without decoding it.
+        return b'{"type":"event","turn_id":%b,"position":%d,"epoch":%d,"event":%b}\n' % (
+            self._turn_json,
+            logged.position,
+            logged.epoch,
+            logged.body,
+        )
+
+    def pause(self) -> bytes:
+        return b""
 
 
 def message(kind: str, **fields: object) -> bytes:
-    """What the server says that is no event."""
+    """Return a message of the server that is not an event of a log."""
     return ascii_json({"type": kind, **fields}) + b"\n"

@@ -1,25 +1,25 @@
-/** Views of what the server has folded: snapshots, and the state that stands for events that are gone. */
+/** Views of a state that the server has folded: snapshots, and gaps. */
 
-import type { Snapshot } from "./answers.js";
+import type { Snapshot } from "./api_types.js";
 import type { ApprovalRequestEvent, Arguments, Hit, ReviewEvent, TurnState, TurnStep } from "./events.js";
-import { asBase, EMPTY_VIEW, given, type StepView, type TurnView } from "./view.js";
+import { asBase, EMPTY_VIEW, omitUndefined, type StepView, type TurnView } from "./view.js";
 
-/** A view to show at once; follow the turn `after` its `position`. */
+/** Returns a view to show at once; follow the turn `after` its `position`. */
 export function viewOfSnapshot(snapshot: Snapshot): TurnView {
   const view = viewOfState(snapshot.state, snapshot.position);
   const phase = snapshot.phase === "queued" ? "starting" : snapshot.phase;
   return asBase({ ...view, phase, turnId: snapshot.turn_id, sessionId: snapshot.session_id, agent: snapshot.agent });
 }
 
-/** At a position. */
+/** Returns the view of a state at a position. */
 export function viewOfState(state: TurnState, position: number): TurnView {
   const steps = (state.steps ?? []).map(stepOfState);
   const approvals = state.outcome ? [] : steps.filter((step) => step.state === "waiting").map(requestOf);
   const phase = state.outcome ? "ended" : approvals.length ? "waiting" : position > 2 ? "running" : "starting";
   return asBase({
     ...EMPTY_VIEW,
-    ...given({ turnId: state.turn_id, sessionId: state.session_id, agent: state.agent, message: state.message }),
-    ...given({ text: state.text, citations: state.citations, toolsUsed: state.tools_used, timings: state.timings }),
+    ...omitUndefined({ turnId: state.turn_id, sessionId: state.session_id, agent: state.agent, message: state.message }),
+    ...omitUndefined({ text: state.text, citations: state.citations, toolsUsed: state.tools_used, timings: state.timings }),
     position,
     phase,
     steps,
@@ -35,15 +35,15 @@ export function viewOfState(state: TurnState, position: number): TurnView {
 
 function stepOfState({ answer_offset: answerOffset, agent_path: agentPath = [], ...step }: TurnStep): StepView {
   const { kind, id, name, position, state = "running", args, result, progress, reason, ms } = step;
-  const seen = { kind, id, name, position, answerOffset, agentPath, state, ...given({ progress, reason, ms }) };
+  const seen = { kind, id, name, position, answerOffset, agentPath, state, ...omitUndefined({ progress, reason, ms }) };
   if (kind === "search") {
-    return { ...seen, ...given({ query: (args as { query?: string })?.query, hits: result as Hit[] | undefined }) };
+    return { ...seen, ...omitUndefined({ query: (args as { query?: string })?.query, hits: result as Hit[] | undefined }) };
   }
   if (kind === "review") return { ...seen, review: result as ReviewEvent };
-  return { ...seen, ...given({ args: args as Arguments | undefined, result }) };
+  return { ...seen, ...omitUndefined({ args: args as Arguments | undefined, result }) };
 }
 
 function requestOf({ id, name, args = {}, reason, agentPath }: StepView): ApprovalRequestEvent {
   const path = agentPath.length ? { agent_path: agentPath } : {};
-  return { type: "approval_request", call_id: id, tool: name, args, ...given({ reason }), ...path };
+  return { type: "approval_request", call_id: id, tool: name, args, ...omitUndefined({ reason }), ...path };
 }

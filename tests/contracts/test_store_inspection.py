@@ -1,11 +1,11 @@
-"""What every store promises about what is under way."""
+"""The store contract for live workers and unfinished turns."""
 
 from tests.contracts.stores import Place
 from tests.contracts.turns import claimed, ended, started
 from turnwire.core.contracts import Store
 
 
-async def test_workers_are_those_whose_lease_has_not_run_out(place: Place) -> None:
+async def test_workers_lists_live_leases(place: Place) -> None:
     now = 0.0
     store = await place.open(lease=10, clock=lambda: now)
     await store.renew("first", name="host:1")
@@ -20,7 +20,7 @@ async def test_workers_are_those_whose_lease_has_not_run_out(place: Place) -> No
     assert [worker.id for worker in await store.workers()] == ["second"]
 
 
-async def test_unfinished_turns_are_told_in_order_of_everybody_or_of_one(store: Store) -> None:
+async def test_under_way_lists_unfinished_turns_in_order(store: Store) -> None:
     running = await claimed(store, "worker", principal="ann")
     await ended(store, principal="ann")
     queued = await started(store, principal="bob")

@@ -1,7 +1,7 @@
-"""Any log that a turn can leave, with the worst text that an agent can say.
+"""Hypothesis strategies for any log that a turn can leave, with hostile text.
 
-A log is made of happenings: a call and its result stand together, what is asked is decided before the turn goes on,
-and an id is used again only when its call has ended. So each can be cut short after any happening.
+A log is made of steps: a call and its result are one step, approvals are decided before the turn continues, and an id
+is used again only after its call has ended. So a log can be cut after any step.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ HOSTILE = [
 ]
 OWN_NAMES = ["citation", "agent", "turnwire.citation", "turnwire.approval", "custom-citation"]
 
-Happening = list[Event]
+Step = list[Event]
 
 texts = st.sampled_from(HOSTILE) | st.text(max_size=5)
 paths = st.sampled_from([(), (), ("a",), ("a", "b")])
@@ -95,72 +95,72 @@ singles = st.one_of(
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> Happening:
-    """A tool that runs to its end, with other things in between."""
+def calls(draw: st.DrawFn) -> Step:
+    """Draw a tool call and its result, with other events between them."""
     call_id, tool, path = draw(st.sampled_from(["c1", "c2", "c1-5"])), draw(texts), draw(paths)
     between = draw(st.lists(singles, max_size=2))
     progress = draw(st.lists(st.builds(ToolProgressEvent, st.just(call_id), st.none() | texts), max_size=1))
     return [
         ToolCallEvent(call_id, tool, draw(args), agent_path=path),
         *progress,
-        *(event for those in between for event in those),
+        *(event for group in between for event in group),
         ToolResultEvent(call_id, tool, draw(st.booleans()), draw(texts), agent_path=path),
     ]
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[Happening, Happening]:
-    """What a person is asked, and what comes of it."""
-    asked: Happening = []
-    decided: Happening = []
-    results: Happening = []
+def approvals(draw: st.DrawFn) -> tuple[Step, Step]:
+    """Draw approval requests, and the decisions and results that follow."""
+    requests: Step = []
+    decided: Step = []
+    results: Step = []
     for number in range(draw(st.integers(1, 2))):
-        path, tool, given = draw(paths), draw(texts), draw(args)
-        # A request without a call before it must have an id that no call has had.
+        path, tool, arguments = draw(paths), draw(texts), draw(args)
+        # A request without a call must have an unused id.
         is_called = draw(st.booleans())
         call_id = f"q{number}" if is_called else f"only-{number}-{draw(st.uuids())}"
         if is_called:
-            asked.append(ToolCallEvent(call_id, tool, given, agent_path=path))
-        asked.append(ApprovalRequestEvent(call_id, tool, given, draw(st.none() | texts), agent_path=path))
+            requests.append(ToolCallEvent(call_id, tool, arguments, agent_path=path))
+        requests.append(ApprovalRequestEvent(call_id, tool, arguments, draw(st.none() | texts), agent_path=path))
         approved = draw(st.booleans())
         decided.append(ApprovalResponseEvent(call_id, approved, draw(st.none() | texts), agent_path=path))
         success = approved and draw(st.booleans())
         results.append(ToolResultEvent(call_id, tool, success, draw(texts), agent_path=path))
-    return asked, [*decided, *results]
+    return requests, [*decided, *results]
 
 
-open_calls = st.builds(ToolCallEvent, st.uuids().map(lambda own: f"open-{own}"), texts, args, agent_path=paths).map(
-    lambda call: [call]
-)
+open_calls = st.builds(
+    ToolCallEvent, st.uuids().map(lambda unique: f"open-{unique}"), texts, args, agent_path=paths
+).map(lambda call: [call])
 
 
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[list[Event], Outcome | None]:
-    """What an agent does, and how that ended; no outcome if it has not ended."""
-    told: list[Event] = []
-    for part in draw(st.lists(st.one_of(singles, singles, calls(), open_calls, questions()), max_size=7)):
-        told += [*part[0], *part[1]] if isinstance(part, tuple) else part
+    """Draw the events of an agent and the outcome; None for a turn that has not ended."""
+    events: list[Event] = []
+    for part in draw(st.lists(st.one_of(singles, singles, calls(), open_calls, approvals()), max_size=7)):
+        events += [*part[0], *part[1]] if isinstance(part, tuple) else part
     if draw(st.integers(0, 3)) == 0:
-        told += draw(questions())[0]
+        events += draw(approvals())[0]
     outcome: Any = draw(st.sampled_from(["completed", "failed", "cancelled", "interrupted", None]))
-    return told, outcome
+    return events, outcome
 
 
-def ending(told: Sequence[Event], outcome: Outcome | None, session_id: str, turn_id: str) -> list[Event]:
+def ending(events: Sequence[Event], outcome: Outcome | None, session_id: str, turn_id: str) -> list[Event]:
     if outcome is None:
         return []
     done = DoneEvent(outcome, session_id, turn_id)
     if outcome != "completed":
         return [ErrorEvent("It broke.", "odd"), done] if outcome == "failed" else [done]
-    text = "".join(event.content for event in told if isinstance(event, TokenEvent) and not event.agent_path)
-    cited = tuple(event for event in told if isinstance(event, CitationEvent))
+    text = "".join(event.content for event in events if isinstance(event, TokenEvent) and not event.agent_path)
+    cited = tuple(event for event in events if isinstance(event, CitationEvent))
     return [ResponseEvent(text, cited), done]
 
 
 def log_of(answer: tuple[list[Event], Outcome | None]) -> list[LoggedEvent]:
-    told, outcome = answer
-    begun = [SessionEvent("s1", "t1", "echo"), MessageEvent("hello", "ann", "web")]
-    events = [*begun, *told, *ending(told, outcome, "s1", "t1")]
+    yielded, outcome = answer
+    start = [SessionEvent("s1", "t1", "echo"), MessageEvent("hello", "ann", "web")]
+    events = [*start, *yielded, *ending(yielded, outcome, "s1", "t1")]
     return [log_event(event, position, 1) for position, event in enumerate(events, 1)]
 
 
@@ -169,30 +169,30 @@ logs = answers().map(log_of)
 
 @st.composite
 def restarted_logs(draw: st.DrawFn) -> list[LoggedEvent]:
-    """Logs with a part that a restart has made void, which may have broken off anywhere."""
-    told, outcome = draw(answers())
-    place = draw(st.integers(0, len(told)))
-    while place and not _is_border(told[place - 1]):
-        place -= 1
+    """Draw logs with a part that a restart has made void, cut off anywhere."""
+    yielded, outcome = draw(answers())
+    index = draw(st.integers(0, len(yielded)))
+    while index and not _is_boundary(yielded[index - 1]):
+        index -= 1
     lost, _ = draw(answers())
     lost = lost[: draw(st.integers(0, len(lost)))]
-    begun = [SessionEvent("s1", "t1", "echo"), MessageEvent("hello", "ann", "web")]
-    events = [*begun, *told[:place], *lost, RestartEvent(2 + place, "worker_lost"), *told[place:]]
-    events += ending(told, outcome, "s1", "t1")
+    start = [SessionEvent("s1", "t1", "echo"), MessageEvent("hello", "ann", "web")]
+    events = [*start, *yielded[:index], *lost, RestartEvent(2 + index, "worker_lost"), *yielded[index:]]
+    events += ending(yielded, outcome, "s1", "t1")
     return [log_event(event, position, 1) for position, event in enumerate(events, 1)]
 
 
-def _is_border(event: Event) -> bool:
+def _is_boundary(event: Event) -> bool:
     return isinstance(event, ToolCallEvent | ToolResultEvent | ApprovalResponseEvent)
 
 
 def _dense() -> list[Event]:
-    """Every hostile text everywhere, one id for all calls, one number for all sources: chance seldom finds that."""
-    told: list[Event] = []
-    # Backwards, so that there is some text before the first question.
+    """Return events with every hostile text in every field, which random draws seldom reach."""
+    events: list[Event] = []
+    # Reversed, so that there is some text before the first approval request.
     for number, text in enumerate(reversed(HOSTILE)):
         path = ("a",) if number % 3 == 2 else ()
-        told += [
+        events += [
             TokenEvent(text),
             ReasoningEvent(text, agent_path=path),
             ToolCallEvent("c1", text, {text: [text]}, agent_path=path),
@@ -205,7 +205,7 @@ def _dense() -> list[Event]:
             ToolResultEvent("c2", text, number % 2 == 0, text),
             TokenEvent(f"{text}."),
         ]
-    return told
+    return events
 
 
 DENSE: tuple[list[Event], Outcome] = _dense(), "completed"

@@ -1,4 +1,4 @@
-/** As a `ref`: focuses what has just appeared because somebody asked for it; a box with its text selected. */
+/** A `ref` that focuses a new element, and selects the text of an input. */
 export function focusFirst(element: HTMLElement | null): void {
   element?.focus();
   if (element instanceof HTMLInputElement) element.select();

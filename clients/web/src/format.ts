@@ -1,4 +1,4 @@
-/** Numbers and steps, in the words a person would use. */
+/** Texts for numbers, steps and times. */
 
 import type { StepView, TurnView } from "../../js/src/index.ts";
 
@@ -10,8 +10,8 @@ export function duration(ms: number): string {
   return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
 
-export const count = (number: number, one: string, many = `${one}s`): string =>
-  `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+export const count = (number: number, singular: string, many = `${singular}s`): string =>
+  `${number.toLocaleString("en")} ${number === 1 ? singular : many}`;
 
 export function bytes(number: number): string {
   if (number < 1000) return `${number} B`;
@@ -20,17 +20,17 @@ export function bytes(number: number): string {
 
 const ENDS = { failed: "Failed", cancelled: "Stopped", interrupted: "Interrupted", completed: "Done" } as const;
 
-/** What is going on, for the one line that a screen reader is told. */
+/** Returns the status line, which screen readers announce. */
 export function statusOf(view: TurnView): string {
   if (view.outcome) return view.outcome === "completed" ? "Answer complete" : ENDS[view.outcome];
   if (view.approvals.length) return `Waiting for your decision about ${view.approvals[0]!.tool}`;
-  const step = view.steps.findLast((one) => one.state === "running");
+  const step = view.steps.findLast(({ state }) => state === "running");
   if (step) return step.kind === "tool" ? `Running ${step.name}` : stepTitle(step);
   if (view.text) return "Answering";
   return view.status ?? (view.reasoning ? "Thinking" : "Working");
 }
 
-export const outcomeWord = (outcome: keyof typeof ENDS): string => ENDS[outcome];
+export const outcomeText = (outcome: keyof typeof ENDS): string => ENDS[outcome];
 
 export function stepTitle(step: StepView): string {
   const isOver = step.state === "succeeded" || step.state === "failed";
@@ -38,7 +38,7 @@ export function stepTitle(step: StepView): string {
     case "search":
       return step.state === "failed" ? "Search failed" : isOver ? "Searched" : "Searching";
     case "review":
-      return step.name === "approved" ? "Evidence is enough" : "Evidence is not enough";
+      return step.name === "approved" ? "Evidence is sufficient" : "Evidence is insufficient";
     case "handoff":
       return `Handed over to ${step.name}`;
     case "tool":
@@ -46,27 +46,27 @@ export function stepTitle(step: StepView): string {
   }
 }
 
-/** The folded timeline in one line. */
+/** Returns a one-line summary of the steps. */
 export function stepsSummary(steps: readonly StepView[]): string {
   const number = (kind: StepView["kind"]) => steps.filter((step) => step.kind === kind).length;
-  const said: string[] = [];
+  const parts: string[] = [];
   const searches = number("search");
-  if (searches) said.push(searches === 1 ? "Searched once" : `Searched ${searches} times`);
-  if (number("review")) said.push(`${count(number("review"), "review")}`);
-  if (number("tool")) said.push(`${count(number("tool"), "tool call")}`);
-  if (number("handoff")) said.push(`${count(number("handoff"), "handover")}`);
-  return said.join(" · ");
+  if (searches) parts.push(searches === 1 ? "Searched once" : `Searched ${searches} times`);
+  if (number("review")) parts.push(`${count(number("review"), "review")}`);
+  if (number("tool")) parts.push(`${count(number("tool"), "tool call")}`);
+  if (number("handoff")) parts.push(`${count(number("handoff"), "handover")}`);
+  return parts.join(" · ");
 }
 
-/** Where in its document something stands, without the document's own title. */
-export function placeIn({ heading, title }: { heading?: string; title?: string }): string {
+/** Returns the heading path in a document, without the document's title. */
+export function headingIn({ heading, title }: { heading?: string; title?: string }): string {
   const parts = (heading ?? "").split(/ [>›] /);
   return (parts[0] === title ? parts.slice(1) : parts).join(" › ");
 }
 
 const DAY = 86_400_000;
 
-/** Which part of the list of sessions a moment belongs to. */
+/** Returns the group of a time in the list of sessions. */
 export function period(time: string, now = new Date()): string {
   const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
   const at = new Date(time).getTime();

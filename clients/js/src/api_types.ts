@@ -1,4 +1,4 @@
-/** What is asked of the server's JSON routes, and what they answer. The names are those of the wire. */
+/** The requests and responses of the server's JSON routes, with their field names. */
 
 import type { Arguments, Outcome, TurnState } from "./events.js";
 
@@ -7,28 +7,28 @@ export type Phase = "queued" | "running" | "waiting" | "ended";
 export interface Attachment {
   media_type: string;
   name?: string;
-  /** Base64; or a `url`, which the server does not fetch. */
+  /** The file in base64; otherwise `url`, which the server does not fetch. */
   data?: string;
   url?: string;
 }
 
-/** A message to an agent; only `message` is needed. */
+/** A message to an agent; only `message` is required. */
 export interface StartOptions {
   message: string;
-  /** One of the server's, or any of your own, which is made when it is new; without it a new session begins. */
+  /** The server's id, or your own, which is created if it is new. Default: a new session. */
   sessionId?: string;
   agent?: string;
-  /** An id of your own; the same one again joins the same turn. */
+  /** Your own id; a repeated id joins the same turn. */
   turnId?: string;
-  /** The turn of the session that it goes on after: the last one without it, none if it is empty. */
+  /** The turn to continue. Default: the last one; an empty string continues none. */
   parentTurnId?: string;
   onBusy?: "enqueue" | "reject" | "interrupt";
-  /** What happens to the turn when its last reader leaves. */
+  /** The fate of the turn when its last reader leaves. */
   onDisconnect?: "continue" | "cancel" | { grace: number };
   review?: boolean;
   answer?: "synthesis" | "direct";
   attachments?: Attachment[];
-  /** Made up if there is none: a start that is tried again never asks twice. */
+  /** Default: a random key, so that a retry never starts a second turn. */
   idempotencyKey?: string;
   signal?: AbortSignal;
 }
@@ -50,13 +50,13 @@ export interface TurnRecord {
   ended_at: string | null;
 }
 
-/** A turn so far; following it `after` its `position` misses and repeats nothing. */
+/** The state of a turn at a position; follow it `after` that position. */
 export interface Snapshot extends TurnRecord {
   position: number;
   state: TurnState;
 }
 
-/** A person's decision about a tool call. With `args` it holds only for exactly these. */
+/** A person's decision about a tool call. With `args` it is valid only for these arguments. */
 export interface Decision {
   approved: boolean;
   reason?: string;
@@ -74,7 +74,7 @@ export interface Session {
 
 export interface SessionPage {
   sessions: Session[];
-  /** Give it as `before` for the next page; null on the last. */
+  /** The `before` of the next page; null on the last page. */
   next: string | null;
 }
 
@@ -92,7 +92,7 @@ export interface TurnwireDocument {
   name: string;
   title: string;
   format: string;
-  /** Given by the operator, and so not yours to delete. */
+  /** Provided by the operator, so you cannot delete it. */
   shared: boolean;
   bytes: number;
   characters: number;
@@ -104,13 +104,13 @@ export interface TurnwireDocument {
 
 export interface DocumentPage {
   documents: TurnwireDocument[];
-  /** Give it as `after` for the next page; null on the last. */
+  /** The `after` of the next page; null on the last page. */
   next: string | null;
   reading: { under_way: boolean; done: number; total: number };
   embedding: { done: number; total: number };
 }
 
-/** A document whole (`text`), or what stands around a citation (`passage`). */
+/** A whole document (`text`), or a citation with its surroundings (`passage`). */
 export interface DocumentText extends TurnwireDocument {
   text?: string;
   passage?: {
@@ -127,14 +127,14 @@ export interface DocumentText extends TurnwireDocument {
 
 export interface Agent {
   name: string;
-  /** Whether it answers when nobody is named. */
+  /** True if it answers messages that name no agent. */
   is_default: boolean;
   takes_attachments: boolean;
 }
 
-/** Who you are to the server. */
+/** The caller, as the server sees it. */
 export interface Me {
-  /** Null for who presents no valid key. */
+  /** Null without a valid key. */
   principal: string | null;
   scopes: string[];
   login_required: boolean;

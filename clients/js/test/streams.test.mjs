@@ -1,10 +1,10 @@
-// Following a stream, whatever the network and the server do.
+// Following a stream across network and server failures.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { TurnwireError } from "@turnwire/client";
-import { all, clientOf, cut, done, frame, positions, refusal, scripted, status, stream, token, until } from "./scripted.mjs";
+import { all, clientOf, cut, done, frame, positions, refusal, scripted, status, stream, token, until } from "./scripted_server.mjs";
 
-test("a stream that is cut is gone on with after the last event, and nothing is doubled", async (t) => {
+test("cut stream resumes after the last event", async (t) => {
   const server = await scripted(
     t,
     stream(token(1) + token(2) + token(3).slice(0, 12), "cut"),
@@ -21,24 +21,24 @@ test("a stream that is cut is gone on with after the last event, and nothing is 
   assert.deepEqual(items[0], { turnId: "t", position: 1, epoch: 1, id: "1.1", event: { type: "token", content: "1 " } });
 });
 
-test("an event that is missing is asked for again", async (t) => {
+test("missing event is requested again", async (t) => {
   const server = await scripted(t, stream(token(1) + token(3) + done(4)), stream(token(2) + token(3) + done(4)));
   assert.deepEqual(positions(await all(clientOf(server).turn("t").events())), [1, 2, 3, 4]);
   assert.equal(server.requests[1].headers["last-event-id"], "1.1");
 });
 
-test("data that is not JSON counts as a broken connection", async (t) => {
+test("data that is not JSON is a lost connection", async (t) => {
   const server = await scripted(t, stream(`${token(1)}id: 2.1\ndata: {"type":"tok\n\n`, "hang"), stream(done(2)));
   assert.deepEqual(positions(await all(clientOf(server).turn("t").events())), [1, 2]);
 });
 
-test("a turn of which everything is there says nothing more", async (t) => {
+test("204 ends the stream", async (t) => {
   const server = await scripted(t, status(204));
   assert.deepEqual(await all(clientOf(server).turn("t").events({ after: "7.2" })), []);
   assert.equal(server.requests[0].headers["last-event-id"], "7.2");
 });
 
-test("a reset is yielded, and what follows it starts over", async (t) => {
+test("reset is yielded and the log starts over", async (t) => {
   const heard = [];
   const reset = 'data: {"type":"reset"}\n\n';
   const server = await scripted(t, stream(reset + token(1), "cut"), stream(token(2) + done(3)));
@@ -48,7 +48,7 @@ test("a reset is yielded, and what follows it starts over", async (t) => {
   assert.deepEqual(heard, ["reset"]);
 });
 
-test("a gap is yielded with the state, and is gone on from", async (t) => {
+test("gap is yielded with the state and the stream continues after it", async (t) => {
   const gap = 'data: {"type":"gap","after":0,"first_kept":8,"state":{"text":"Gone."}}\n\n';
   const server = await scripted(t, stream(gap, "cut"), stream(done(8)));
   const items = await all(clientOf(server).turn("t").events());
@@ -57,7 +57,7 @@ test("a gap is yielded with the state, and is gone on from", async (t) => {
   assert.equal(server.requests[1].headers["last-event-id"], "7");
 });
 
-test("who is told when to come back does so then, and does not count as offline", async (t) => {
+test("reconnect control delays the reconnection and is not offline", async (t) => {
   const farewell = 'retry: 60\ndata: {"type":"reconnect","retry_ms":60}\n\n';
   const server = await scripted(t, stream(token(1) + farewell), stream(done(2)));
   const client = clientOf(server);
@@ -68,13 +68,13 @@ test("who is told when to come back does so then, and does not count as offline"
   assert.deepEqual(states, []);
 });
 
-test("silence for longer than two and a half heartbeats is the end of a connection", async (t) => {
+test("connection is cut after 2.5 silent heartbeats", async (t) => {
   const server = await scripted(t, stream(`: stream open\n\n${token(1)}`, "hang"), stream(done(2)));
   assert.deepEqual(positions(await all(clientOf(server, { retry: { heartbeat: 40 } }).turn("t").events())), [1, 2]);
   assert.ok(server.requests[1].at - server.requests[0].at >= 95);
 });
 
-test("a slow reader is not taken for a silent server", async (t) => {
+test("slow reader does not time out", async (t) => {
   const server = await scripted(t, stream(token(1) + token(2), "hang"), stream(done(3)));
   const events = clientOf(server, { retry: { heartbeat: 200 } }).turn("t").events();
   await events.next();
@@ -84,7 +84,7 @@ test("a slow reader is not taken for a silent server", async (t) => {
   await events.return();
 });
 
-test("heartbeats keep a connection", async (t) => {
+test("heartbeats keep a connection open", async (t) => {
   const server = await scripted(t, (request, response) => {
     stream(token(1), "hang")(request, response);
     const beating = setInterval(() => response.write(": hb\n\n"), 20);
@@ -95,7 +95,7 @@ test("heartbeats keep a connection", async (t) => {
   assert.equal(server.requests.length, 1);
 });
 
-test("a no of the server is final, and what it says is told", async (t) => {
+test("4xx response is thrown with its code and message", async (t) => {
   const server = await scripted(t, status(404, refusal("turn_not_found")));
   const error = await all(clientOf(server).turn("t").events()).catch((thrown) => thrown);
   assert.ok(error instanceof TurnwireError);
@@ -103,7 +103,7 @@ test("a no of the server is final, and what it says is told", async (t) => {
   assert.equal(server.requests.length, 1);
 });
 
-test("what may go well later is tried again: 5xx, 408, 425, 429, a page of somebody else's", async (t) => {
+test("5xx, 408, 425, 429 and foreign pages are retried", async (t) => {
   const portal = (request, response) => response.end("<html>Log in to our wireless network</html>");
   const server = await scripted(
     t, status(503, refusal("shutting_down")), status(502), status(408), status(425), status(429), portal, stream(done(1)),
@@ -112,7 +112,7 @@ test("what may go well later is tried again: 5xx, 408, 425, 429, a page of someb
   assert.equal(server.requests.length, 7);
 });
 
-test("Retry-After is kept to, but not for hours", async (t) => {
+test("Retry-After is respected up to a maximum", async (t) => {
   const later = await scripted(t, status(429, refusal("too_many_streams"), { "Retry-After": "0.1" }), stream(done(1)));
   await all(clientOf(later).turn("t").events());
   assert.ok(later.requests[1].at - later.requests[0].at >= 95);
@@ -124,11 +124,11 @@ test("Retry-After is kept to, but not for hours", async (t) => {
   const heard = new Promise((hear) => client.onConnection((state, { retryIn }) => hear([state, retryIn])));
   const events = client.turn("t").events();
   void events.next();
-  assert.deepEqual(await heard, ["offline", 60_000]); // A server that is away may be back before it said.
+  assert.deepEqual(await heard, ["offline", 60_000]); // A server that is away may be back earlier.
   await events.return();
 });
 
-test("it says when the server is away and when it is back", async (t) => {
+test("connection listener reports offline and online", async (t) => {
   const server = await scripted(t, stream(token(1), "cut"), cut, stream(done(2)));
   const client = clientOf(server);
   const states = [];
@@ -138,7 +138,7 @@ test("it says when the server is away and when it is back", async (t) => {
   assert.equal(client.connection, "online");
 });
 
-test("many streams have one state", async (t) => {
+test("connection state is shared by all streams", async (t) => {
   const server = await scripted(t, ...Array(6).fill(cut), stream(done(1)));
   const client = clientOf(server);
   const states = [];
@@ -148,7 +148,7 @@ test("many streams have one state", async (t) => {
   assert.ok(states.every((state, index) => state === "offline" || state !== states[index - 1]));
 });
 
-test("who gave up is offline until somebody reaches the server", async (t) => {
+test("state stays offline after a given-up request until the server is reached", async (t) => {
   const server = await scripted(t, cut, cut, status(200, { agents: [] }));
   const client = clientOf(server, { retry: { attempts: 2 } });
   await assert.rejects(client.agents(), { code: "network", status: 0, retryable: true });
@@ -157,7 +157,7 @@ test("who gave up is offline until somebody reaches the server", async (t) => {
   assert.equal(client.connection, "online");
 });
 
-test("it is tried again at once when the network is back or the page is looked at", async (t) => {
+test("retry happens at once when the network returns or the page is visible", async (t) => {
   const target = new EventTarget();
   const page = Object.assign(new EventTarget(), { visibilityState: "hidden" });
   Object.assign(globalThis, {
@@ -181,7 +181,7 @@ test("it is tried again at once when the network is back or the page is looked a
   assert.deepEqual(positions(await reading), [1]);
 });
 
-test("a connection that was silent through a sleep is opened again on waking", async (t) => {
+test("connection that was silent during sleep is reopened on wake", async (t) => {
   const target = new EventTarget();
   Object.assign(globalThis, {
     addEventListener: target.addEventListener.bind(target),
@@ -194,10 +194,10 @@ test("a connection that was silent through a sleep is opened again on waking", a
   await events.next();
   const later = (ms) => t.mock.method(Date, "now", () => performance.timeOrigin + performance.now() + ms);
   later(600_000);
-  target.dispatchEvent(new Event("online")); // Nobody waits for the server: it may well have said something.
+  target.dispatchEvent(new Event("online")); // No read is pending, so the silence does not count.
   assert.equal((await events.next()).value.position, 2);
   const waiting = events.next();
-  target.dispatchEvent(new Event("online")); // It was waited for just now.
+  target.dispatchEvent(new Event("online")); // The read has just begun.
   await new Promise(setImmediate);
   assert.equal(client.connection, "online");
   later(1_200_000);
@@ -205,7 +205,7 @@ test("a connection that was silent through a sleep is opened again on waking", a
   assert.equal((await waiting).value.position, 3);
 });
 
-test("a stream that is left while it waits is closed", async (t) => {
+test("leaving a waiting stream closes it", async (t) => {
   const server = await scripted(t, stream(token(1), "hang"));
   const events = clientOf(server).turn("t").events();
   await events.next();
@@ -215,7 +215,7 @@ test("a stream that is left while it waits is closed", async (t) => {
   await until(() => server.requests[0].request.destroyed || server.requests[0].request.socket.destroyed);
 });
 
-test("a signal ends it with its reason: while it waits, rests, or before it began", async (t) => {
+test("aborted stream throws the signal's reason at any time", async (t) => {
   const server = await scripted(t, stream(token(1), "hang"), cut);
   const client = clientOf(server, { retry: { first: 60_000, most: 60_000 } });
   const why = new Error("enough");
@@ -230,20 +230,20 @@ test("a signal ends it with its reason: while it waits, rests, or before it bega
   assert.equal(client.connection, "online");
 });
 
-test("a stream can be given up after so many tries", async (t) => {
+test("stream is given up after streamAttempts", async (t) => {
   const server = await scripted(t, stream(token(1), "cut"), cut);
   const events = clientOf(server, { retry: { streamAttempts: 3 } }).turn("t").events();
   await assert.rejects(all(events), { code: "network" });
   assert.equal(server.requests.length, 3);
 });
 
-test("tries are counted from the last event on", async (t) => {
+test("attempts are counted from the last event", async (t) => {
   const server = await scripted(t, ...[1, 2, 3, 4].map((position) => stream(token(position), "cut")), stream(done(5)));
   const events = clientOf(server, { retry: { streamAttempts: 2 } }).turn("t").events();
   assert.deepEqual(positions(await all(events)), [1, 2, 3, 4, 5]);
 });
 
-test("a listener that throws is not taken for a broken connection", async (t) => {
+test("throwing listener does not break the stream", async (t) => {
   const thrown = [];
   const catcher = (error) => thrown.push(error.message);
   process.prependOnceListener("uncaughtException", catcher);
@@ -259,12 +259,12 @@ test("a listener that throws is not taken for a broken connection", async (t) =>
   assert.deepEqual(thrown, ["my own bug"]);
 });
 
-test("types and controls that are not known yet do no harm", async (t) => {
+test("unknown event types and controls are ignored", async (t) => {
   const server = await scripted(t, stream('data: {"type":"weather"}\n\n' + frame(1, { type: "__proto__" }) + done(2)));
   assert.deepEqual(positions(await all(clientOf(server).turn("t").events())), [1, 2]);
 });
 
-test("a session is followed turn by turn, by ids of its own", async (t) => {
+test("session stream resumes by its own ids", async (t) => {
   const event = (id) => `id: ${id}\ndata: {"type":"token","content":"x"}\n\n`;
   const server = await scripted(
     t,

@@ -1,21 +1,21 @@
-/** What was asked: shown, edited, taken back, and leafed through where there is more than one version of it. */
+/** The question of a turn: shown, edited or removed, with its versions. */
 
 import { useState } from "preact/hooks";
 import type { Conversation } from "../conversation.ts";
 import type { Entry } from "../entries.ts";
-import { focusFirst } from "../focusing.ts";
+import { focusFirst } from "../focus.ts";
 import { IconButton } from "../icons.tsx";
 import { isEnter } from "./composer.tsx";
 
-export interface AskedProps {
+export interface QuestionProps {
   entry: Entry;
   conversation: Conversation;
-  /** Which one this is of those that stand at this place, and how many they are. */
-  place: number;
-  places: number;
+  /** The index of this version, and the number of versions. */
+  version: number;
+  versions: number;
 }
 
-export function Asked({ entry, conversation, place, places }: AskedProps) {
+export function Question({ entry, conversation, version, versions }: QuestionProps) {
   const [draft, setDraft] = useState<string | null>(null);
   const save = () => {
     const message = draft?.trim();
@@ -43,27 +43,27 @@ export function Asked({ entry, conversation, place, places }: AskedProps) {
             Cancel
           </button>
           <button type="submit" class="primary" data-testid="edit-send" disabled={!draft.trim()}>
-            Ask this instead
+            Send
           </button>
         </div>
       </form>
     );
   }
-  const takeBack = (
-    <IconButton name="close" label="Take this message back" testid="unqueue" onClick={() => conversation.stop(entry)} />
+  const removeButton = (
+    <IconButton name="close" label="Remove this message" testid="unqueue" onClick={() => conversation.stop(entry)} />
   );
   return (
-    <article class="asked" aria-label="You asked">
+    <article class="asked" aria-label="Your message">
       <div class="bubble" data-testid="message">
         {entry.message}
       </div>
       <div class="asked-foot">
-        {entry.phase === "sending" && <span class="faint">{entry.problem ? "Waits for the server…" : "Sending…"}</span>}
-        {entry.phase === "sending" && entry.problem && takeBack}
+        {entry.phase === "sending" && <span class="faint">{entry.problem ? "Waiting for the server…" : "Sending…"}</span>}
+        {entry.phase === "sending" && entry.problem && removeButton}
         {entry.phase === "queued" && (
           <>
             <span class="badge">Queued</span>
-            {takeBack}
+            {removeButton}
           </>
         )}
         {entry.phase === "refused" && (
@@ -76,10 +76,10 @@ export function Asked({ entry, conversation, place, places }: AskedProps) {
             </button>
           </>
         )}
-        {places > 1 && <Places entry={entry} conversation={conversation} place={place} places={places} />}
+        {versions > 1 && <Versions entry={entry} conversation={conversation} version={version} versions={versions} />}
         {(entry.phase === "ended" || entry.phase === "refused") && (
           <span class="tools">
-            <IconButton name="edit" label="Edit and ask again" testid="edit" onClick={() => setDraft(entry.message)} />
+            <IconButton name="edit" label="Edit and send again" testid="edit" onClick={() => setDraft(entry.message)} />
           </span>
         )}
       </div>
@@ -87,15 +87,15 @@ export function Asked({ entry, conversation, place, places }: AskedProps) {
   );
 }
 
-function Places({ entry, conversation, place, places }: AskedProps) {
-  const go = (step: number) => conversation.choose(conversation.siblings(entry)[place + step]!);
+function Versions({ entry, conversation, version, versions }: QuestionProps) {
+  const go = (step: number) => conversation.choose(conversation.siblings(entry)[version + step]!);
   return (
     <span class="places" role="group" aria-label="Versions">
-      <IconButton name="left" label="Version before" disabled={place === 0} onClick={() => go(-1)} />
+      <IconButton name="left" label="Previous version" disabled={version === 0} onClick={() => go(-1)} />
       <span data-testid="version">
-        {place + 1} / {places}
+        {version + 1} / {versions}
       </span>
-      <IconButton name="chevron" label="Next version" disabled={place === places - 1} onClick={() => go(1)} />
+      <IconButton name="chevron" label="Next version" disabled={version === versions - 1} onClick={() => go(1)} />
     </span>
   );
 }

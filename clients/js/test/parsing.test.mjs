@@ -1,10 +1,10 @@
-// Bytes into events, events into views: cut anywhere, it comes to the same.
+// Parsing bytes into events, and folding events into views.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
   applyEvent, EMPTY_VIEW, foldTurn, sliceText, splitStreamedText, TextSplitter, TurnwireClient, viewOfSnapshot,
 } from "@turnwire/client";
-import { all, bytes, done, frame, OPEN, token } from "./scripted.mjs";
+import { all, bytes, done, frame, OPEN, token } from "./scripted_server.mjs";
 
 const logged = (position, event) => ({ turnId: "t", position, epoch: 1, id: `${position}.1`, event });
 const log = (...events) => events.map((event, index) => logged(index + 1, event));
@@ -14,14 +14,14 @@ const OPENING = [
   { type: "message", content: "Well?", by: "anna", channel: "http" },
 ];
 
-/** All of a stream whose bytes come in these pieces. */
+/** Returns all items of a stream in these chunks. */
 async function followed(pieces) {
   const body = new ReadableStream({ start: (out) => (pieces.forEach((piece) => out.enqueue(piece)), out.close()) });
   const fetch = async () => new Response(body, { headers: OPEN });
   return all(new TurnwireClient({ url: "http://nowhere", fetch, retry: { streamAttempts: 1 } }).turn("t").events());
 }
 
-test("frames are the same wherever their bytes are cut", async () => {
+test("frames are parsed from any chunks", async () => {
   const text = "Zürich\u2028🌞\r\u0085 \\n";
   const raw = `${frame(1, say(text))}: hb\n\n: comment\nretry: 7\n\n${token(2)}event: x\n${frame(3, say("\r"))}${done(4)}`;
   const whole = bytes(raw);
@@ -40,16 +40,16 @@ const TRAILER = { citations: [], tools_used: [], outcome: "completed" };
 const TEXT = bytes(`${JSON.stringify(LINE)}\n\n\n${JSON.stringify(LINE)}\n\x1d\nGrüezi 🌞\n\n{"\x1e${JSON.stringify(TRAILER)}`);
 
 function gathered(pieces) {
-  const told = { events: [], text: "", trailer: undefined };
+  const parsed = { events: [], text: "", trailer: undefined };
   for (const piece of pieces) {
-    if (piece.kind === "event") told.events.push(piece.event);
-    if (piece.kind === "text") told.text += piece.text;
-    if (piece.kind === "trailer") told.trailer = piece.trailer;
+    if (piece.kind === "event") parsed.events.push(piece.event);
+    if (piece.kind === "text") parsed.text += piece.text;
+    if (piece.kind === "trailer") parsed.trailer = piece.trailer;
   }
-  return told;
+  return parsed;
 }
 
-test("streamed text is the same wherever its bytes are cut", async () => {
+test("streamed text is parsed from any chunks", async () => {
   const expected = { events: [LINE, LINE], text: '\nGrüezi 🌞\n\n{"', trailer: TRAILER };
   for (let at = 0; at <= TEXT.length; at++) {
     const splitter = new TextSplitter();
@@ -62,7 +62,7 @@ test("streamed text is the same wherever its bytes are cut", async () => {
   assert.deepEqual(gathered(await all(splitStreamedText((async function* () { yield* parts; })()))), expected);
 });
 
-test("text without events, without words, and text that is broken off", async () => {
+test("text stream may be empty and must be complete", async () => {
   const split = (text) => all(splitStreamedText(ReadableStream.from([bytes(text)])));
   assert.deepEqual(await split("\x1d\x1e{}"), [{ kind: "trailer", trailer: {} }]);
   assert.deepEqual(await split("\x1d\ufeffBOM\x1e{}"), [{ kind: "text", text: "\ufeffBOM" }, { kind: "trailer", trailer: {} }]);
@@ -71,7 +71,7 @@ test("text without events, without words, and text that is broken off", async ()
   }
 });
 
-test("a view tells the whole turn", () => {
+test("view has the whole turn", () => {
   const request = { type: "approval_request", call_id: "c2", tool: "pay", args: { amount: 40 }, reason: "it costs" };
   const events = [
     ...OPENING,
@@ -115,7 +115,7 @@ test("a view tells the whole turn", () => {
   assert.equal(view.phase, "waiting", "and the view before is as it was");
 });
 
-test("what a restart makes void is gone from the view, but not what it cost", () => {
+test("restart drops void events and keeps their usage", () => {
   const before = foldTurn(log(...OPENING, say("One "), { type: "tool_call", call_id: "c", tool: "x", args: {} }));
   const lost = foldTurn(
     [
@@ -134,7 +134,7 @@ test("what a restart makes void is gone from the view, but not what it cost", ()
   assert.equal(foldTurn([logged(9, say("!"))], lost).text, "One two !", "a view can be gone on from twice");
 });
 
-test("a view of a snapshot goes on where it was cut, and knows when it cannot be taken back", () => {
+test("snapshot view continues, and is stale after a restart before it", () => {
   const state = {
     turn_id: "t", message: "Well?", text: "One ", position: 4,
     steps: [{ kind: "tool", id: "c", name: "pay", position: 4, answer_offset: 4, args: { amount: 1 }, state: "waiting", reason: "it costs" }],
@@ -150,7 +150,7 @@ test("a view of a snapshot goes on where it was cut, and knows when it cannot be
   assert.deepEqual([stale.isStale, stale.text, stale.position, stale.message], [true, "", 6, "Well?"]);
 });
 
-test("a reset empties a view, a gap fills it", () => {
+test("reset empties a view and gap fills it", () => {
   const view = foldTurn(log(...OPENING, say("One ")));
   assert.equal(applyEvent(view, { control: "reset" }), EMPTY_VIEW);
   const state = { turn_id: "t", text: "All.", outcome: "completed", position: 9 };
@@ -160,7 +160,7 @@ test("a reset empties a view, a gap fills it", () => {
   assert.deepEqual([ended.text, ended.position, ended.outcome], ["All.", 9, "completed"]);
 });
 
-test("names from the wire reach no prototype", () => {
+test("names from the server reach no prototype", () => {
   const odd = ["__proto__", "constructor", "toString"];
   const events = odd.flatMap((name) => [
     { type: "tool_call", call_id: name, tool: name, args: JSON.parse('{"__proto__": 1}') },
@@ -174,13 +174,13 @@ test("names from the wire reach no prototype", () => {
   assert.equal(Object.getPrototypeOf(view.steps[0]), Object.prototype);
 });
 
-test("offsets count code points", () => {
+test("sliceText counts code points", () => {
   assert.equal(sliceText("a🌞b🌞c", 1, 3), "🌞b");
   assert.equal(sliceText("a🌞b", 2), "b");
   assert.equal(sliceText("ab", 5, 9), "");
 });
 
-test("a long answer is folded in time that grows with it", () => {
+test("folding a long answer takes linear time", () => {
   const time = (count) => {
     const events = log(...OPENING, ...Array.from({ length: count }, () => say("word ")));
     const began = performance.now();

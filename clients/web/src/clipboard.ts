@@ -1,4 +1,4 @@
-/** The clipboard, also on pages that browsers do not trust with the new way. */
+/** Copying to the clipboard, also on pages without `navigator.clipboard`. */
 
 export async function copyText(text: string): Promise<boolean> {
   try {
@@ -18,7 +18,7 @@ export async function copyText(text: string): Promise<boolean> {
   }
 }
 
-/** The copy buttons in code blocks, which are not drawn but made of Markdown. */
+/** Handles the copy buttons of code blocks, which are rendered from Markdown. */
 export async function copyCode(button: HTMLElement): Promise<void> {
   const code = button.closest(".code")?.querySelector("pre")?.textContent ?? "";
   if (!(await copyText(code))) return;

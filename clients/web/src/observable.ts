@@ -1,8 +1,8 @@
-/** Something that changes, and those who draw it. */
+/** Observable state, and the hook that renders it. */
 
 import { useEffect, useState } from "preact/hooks";
 
-export class Observed {
+export class Observable {
   readonly #watchers = new Set<() => void>();
 
   watch(watcher: () => void): () => void {
@@ -15,9 +15,9 @@ export class Observed {
   }
 }
 
-/** Draws the component again whenever the thing changes. */
-export function useObserved<Thing extends Observed>(thing: Thing): Thing {
+/** Renders the component again whenever the target changes. */
+export function useObservable<Target extends Observable>(target: Target): Target {
   const [, draw] = useState(0);
-  useEffect(() => thing.watch(() => draw((count) => count + 1)), [thing]);
-  return thing;
+  useEffect(() => target.watch(() => draw((count) => count + 1)), [target]);
+  return target;
 }

@@ -1,8 +1,8 @@
-/** How a message is put to the server. */
+/** The body of a message, and random ids. */
 
-import type { StartOptions } from "./answers.js";
+import type { StartOptions } from "./api_types.js";
 
-/** In the words of the wire. */
+/** Returns the options under the server's field names. */
 export function messageBody(options: Omit<StartOptions, "signal" | "idempotencyKey">): Record<string, unknown> {
   const { message, sessionId, agent, turnId, parentTurnId, onBusy, onDisconnect, review, answer, attachments } = options;
   return {
@@ -19,7 +19,7 @@ export function messageBody(options: Omit<StartOptions, "signal" | "idempotencyK
   };
 }
 
-/** Also where `crypto.randomUUID` is missing, as on a page that came by plain HTTP. */
+/** Returns a random id, also on plain HTTP pages, which have no `crypto.randomUUID`. */
 export function uuid(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

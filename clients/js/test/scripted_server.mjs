@@ -1,4 +1,4 @@
-// A server that answers as a test tells it to: one answer a request, in order.
+// A server with scripted responses: one per request, in order.
 import { createServer } from "node:http";
 import { TurnwireClient } from "@turnwire/client";
 
@@ -12,7 +12,7 @@ export const token = (position) => frame(position, { type: "token", content: `${
 export const done = (position) =>
   frame(position, { type: "done", outcome: "completed", session_id: "s", turn_id: "t" });
 
-/** `answers` are functions of the request and the response; the last one answers all that come after it. */
+/** `answers` are functions of the request and the response; the last one answers all later requests. */
 export async function scripted(t, ...answers) {
   const requests = [];
   const server = createServer(async (request, response) => {
@@ -30,7 +30,7 @@ export async function scripted(t, ...answers) {
   return { url: `http://127.0.0.1:${server.address().port}`, requests };
 }
 
-/** A stream of these frames, that then ends, is cut, or says nothing more. */
+/** Returns an answer that streams these frames and then ends, is cut, or stays silent. */
 export const stream = (text, then = "end") => (request, response) => {
   response.writeHead(200, OPEN);
   response.write(text);
@@ -54,7 +54,7 @@ export async function all(iterator) {
 }
 export const positions = (items) => items.map((item) => item.position ?? item.control);
 
-/** Waits for something that nobody announces. */
+/** Waits until a condition holds. */
 export async function until(holds) {
   for (let waited = 0; waited < 5_000; waited += 2) {
     if (holds()) return;

@@ -1,52 +1,52 @@
-/** One WebSocket that is there for as long as it is needed: opened, listened to, opened again. */
+/** A WebSocket that is reopened while it is needed. */
 
 import { TurnwireError } from "./errors.js";
 import { failureOf, type Http } from "./http.js";
-import { onWake, rest } from "./waiting.js";
+import { onWake, sleep } from "./retry.js";
 
 const KEY_REFUSED = 1008;
 const TOO_LARGE = 1009;
 
-/** Who talks on it. */
-export interface Talk {
-  /** Whether it should be opened again when it is lost. */
+/** The callbacks of a connection. */
+export interface SocketHandler {
+  /** True if a lost socket must be opened again. */
   readonly isNeeded: boolean;
-  /** What was said before on another socket has to be said again. */
+  /** A new socket is open: requests and subscriptions must be sent again. */
   opened(): void;
-  heard(message: { type: string; [field: string]: unknown }): void;
-  /** What was said last was too large to be taken. */
+  received(message: { type: string; [field: string]: unknown }): void;
+  /** The last message was too large. */
   refused(error: TurnwireError): void;
-  /** It cannot be opened, and will not be. */
+  /** The socket cannot be opened, and there is no retry. */
   failed(error: TurnwireError): void;
 }
 
-interface Ending {
+interface CloseInfo {
   wasOpen: boolean;
   code: number;
-  /** Milliseconds after which the server wants us back. */
+  /** Milliseconds until the reconnection that the server asked for. */
   retryMs: number | undefined;
 }
 
-export class SocketLine {
+export class SocketConnection {
   readonly #http: Http;
-  readonly #kind: typeof WebSocket;
-  readonly #talk: Talk;
+  readonly #WebSocketClass: typeof WebSocket;
+  readonly #handler: SocketHandler;
   #socket: WebSocket | undefined;
   #running = false;
   #closing = new AbortController();
 
-  constructor(http: Http, kind: typeof WebSocket, talk: Talk) {
+  constructor(http: Http, WebSocketClass: typeof WebSocket, handler: SocketHandler) {
     this.#http = http;
-    this.#kind = kind;
-    this.#talk = talk;
+    this.#WebSocketClass = WebSocketClass;
+    this.#handler = handler;
   }
 
   get isOpen(): boolean {
     return this.#socket?.readyState === 1;
   }
 
-  /** Says something, if it is open; if it is not, that opens it, and `opened` will be called. */
-  say(message: object): void {
+  /** Sends a message if the socket is open; otherwise opens it, and `opened` is called. */
+  send(message: object): void {
     if (this.isOpen) this.#socket!.send(JSON.stringify(message));
     else if (!this.#running) void this.#run();
   }
@@ -60,27 +60,30 @@ export class SocketLine {
     const { signal } = (this.#closing = new AbortController());
     this.#running = true;
     try {
-      for (let attempt = 0; this.#talk.isNeeded && !signal.aborted; ) {
-        const { wasOpen, code, retryMs } = await this.#live(signal);
+      for (let attempt = 0; this.#handler.isNeeded && !signal.aborted; ) {
+        const { wasOpen, code, retryMs } = await this.#connect(signal);
         if (signal.aborted) return;
         attempt = wasOpen ? 1 : attempt + 1;
         if (code === KEY_REFUSED) throw new TurnwireError(401, "unauthorized", "the key is no longer valid");
-        if (code === TOO_LARGE) this.#talk.refused(new TurnwireError(413, "body_too_large", "the message is too large"));
-        if (!wasOpen) await this.#ask(signal);
-        if (!this.#talk.isNeeded) return;
-        if (retryMs !== undefined) await rest(retryMs, signal);
-        else await this.#http.bear(this, failureOf("the socket is closed"), attempt, this.#http.retry.streamAttempts, signal);
+        if (code === TOO_LARGE) this.#handler.refused(new TurnwireError(413, "body_too_large", "the message is too large"));
+        if (!wasOpen) await this.#checkServer(signal);
+        if (!this.#handler.isNeeded) return;
+        if (retryMs !== undefined) await sleep(retryMs, signal);
+        else {
+          const closed = failureOf("the socket is closed");
+          await this.#http.waitBeforeRetry(this, closed, attempt, this.#http.retry.streamAttempts, signal);
+        }
       }
     } catch (error) {
-      if (!signal.aborted) this.#talk.failed(failureOf(error));
+      if (!signal.aborted) this.#handler.failed(failureOf(error));
     } finally {
       this.#running = false;
       this.#http.watch.forget(this);
     }
   }
 
-  /** Why it cannot be opened is not told to scripts; a plain request is. Throws TurnwireError if it is for good. */
-  async #ask(signal: AbortSignal): Promise<void> {
+  /** Throws a final TurnwireError. Scripts cannot see why a socket does not open, so a plain request finds out. */
+  async #checkServer(signal: AbortSignal): Promise<void> {
     try {
       await this.#http.json({ path: "/v1/budget", attempts: 1, signal });
     } catch (error) {
@@ -89,18 +92,18 @@ export class SocketLine {
     }
   }
 
-  /** From its opening to its end. */
-  #live(signal: AbortSignal): Promise<Ending> {
+  /** Opens a socket and resolves when it has closed. */
+  #connect(signal: AbortSignal): Promise<CloseInfo> {
     const { heartbeat } = this.#http.retry;
     const key = this.#http.key;
-    const socket = new this.#kind(this.#address(), key ? ["turnwire", `turnwire.key.${key}`] : ["turnwire"]);
+    const socket = new this.#WebSocketClass(this.#address(), key ? ["turnwire", `turnwire.key.${key}`] : ["turnwire"]);
     this.#socket = socket;
     return new Promise((resolve) => {
-      const ending: Ending = { wasOpen: false, code: 0, retryMs: undefined };
+      const closeInfo: CloseInfo = { wasOpen: false, code: 0, retryMs: undefined };
       let since = 0;
       let timer: ReturnType<typeof setTimeout> | undefined;
       const stop = onWake(() => Date.now() - since > heartbeat * 1.2 && end());
-      const alive = (): void => {
+      const keepAlive = (): void => {
         since = Date.now();
         clearTimeout(timer);
         timer = setTimeout(end, heartbeat * 2.5);
@@ -111,28 +114,28 @@ export class SocketLine {
         signal.removeEventListener("abort", end);
         socket.onopen = socket.onmessage = socket.onclose = null;
         this.#socket = undefined;
-        // A dead connection answers no farewell, so nobody waits for one.
+        // Not awaited, because a dead connection sends no close frame.
         socket.close();
-        resolve(ending);
+        resolve(closeInfo);
       };
       signal.addEventListener("abort", end);
-      alive();
+      keepAlive();
       socket.onopen = () => {
-        alive();
-        ending.wasOpen = true;
+        keepAlive();
+        closeInfo.wasOpen = true;
         this.#http.watch.forget(this);
         this.#http.watch.reached();
-        this.#talk.opened();
+        this.#handler.opened();
       };
       socket.onmessage = ({ data }) => {
-        alive();
+        keepAlive();
         const message = JSON.parse(String(data)) as { type: string; retry_ms?: number };
-        if (message.type === "reconnect") ending.retryMs = message.retry_ms ?? 0;
-        else this.#talk.heard(message);
+        if (message.type === "reconnect") closeInfo.retryMs = message.retry_ms ?? 0;
+        else this.#handler.received(message);
       };
-      socket.onerror = () => {}; // It is closed next.
+      socket.onerror = () => {}; // `onclose` follows.
       socket.onclose = ({ code }) => {
-        ending.code = code;
+        closeInfo.code = code;
         end();
       };
     });

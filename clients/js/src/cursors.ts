@@ -1,9 +1,9 @@
-/** Where a reader is: what to ask the server for next, and which events are old, next or too far on. */
+/** Cursors: the last event that a reader has, and the check that the next one follows it. */
 
 import type { Followed, LoggedEvent, TurnEvent, TurnState } from "./events.js";
 
-/** "old" has been seen; "missing" says that something before it has not. */
-export type Placed = LoggedEvent | "old" | "missing";
+/** "old": the event was seen before; "missing": an event before it was not. */
+export type TakeResult = LoggedEvent | "old" | "missing";
 
 export interface Control {
   type: "gap" | "reset" | "reconnect";
@@ -13,16 +13,16 @@ export interface Control {
   retry_ms?: number;
 }
 
-export interface Place {
-  /** For `Last-Event-ID`; undefined at the start. */
+export interface Cursor {
+  /** The `Last-Event-ID`; undefined at the start. */
   readonly lastId: string | undefined;
-  take(id: string, event: TurnEvent): Placed;
-  /** What is to be yielded for a word of the server's; undefined for one that is not about the log. */
+  take(id: string, event: TurnEvent): TakeResult;
+  /** Returns the item to yield for a control message; undefined if it does not change the log. */
   control(control: Control): Followed | undefined;
 }
 
-/** In one turn. Ids are `<position>.<epoch>`. */
-export class TurnPlace implements Place {
+/** A cursor in one turn. Ids are `<position>.<epoch>`. */
+export class TurnCursor implements Cursor {
   lastId: string | undefined;
   position = 0;
   readonly #turnId: string;
@@ -35,7 +35,7 @@ export class TurnPlace implements Place {
     }
   }
 
-  take(id: string, event: TurnEvent): Placed {
+  take(id: string, event: TurnEvent): TakeResult {
     const [position = NaN, epoch] = id.split(".").map(Number);
     if (position <= this.position) return "old";
     if (position !== this.position + 1) return "missing";
@@ -57,8 +57,8 @@ export class TurnPlace implements Place {
   }
 }
 
-/** In a session, whose turns come one after the other, each whole. Ids are `<turn_id>:<position>`. */
-export class SessionPlace implements Place {
+/** A cursor in a session, whose turns come one after the other. Ids are `<turn_id>:<position>`. */
+export class SessionCursor implements Cursor {
   lastId: string | undefined;
   readonly #positions = new Map<string, number>();
 
@@ -70,7 +70,7 @@ export class SessionPlace implements Place {
     }
   }
 
-  take(id: string, event: TurnEvent): Placed {
+  take(id: string, event: TurnEvent): TakeResult {
     const [turnId, position] = parseId(id);
     const last = this.#positions.get(turnId) ?? 0;
     if (position <= last) return "old";

@@ -1,9 +1,9 @@
-// Starting turns and asking for everything else.
+// Starting turns, and other requests.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { all, clientOf, cut, done, positions, refusal, scripted, status, stream, token, until } from "./scripted.mjs";
+import { all, clientOf, cut, done, positions, refusal, scripted, status, stream, token, until } from "./scripted_server.mjs";
 
-test("a start is tried again with the same key, and its stream is read from the answer itself", async (t) => {
+test("start is retried with the same key, and its response is the stream", async (t) => {
   const server = await scripted(t, cut, status(503), stream(token(1) + done(2)));
   const turn = await clientOf(server, { key: () => "tw_k" }).start({
     message: "Hi", sessionId: "mine", onBusy: "interrupt", onDisconnect: { grace: 3 }, parentTurnId: "",
@@ -21,7 +21,7 @@ test("a start is tried again with the same key, and its stream is read from the 
   });
 });
 
-test("two starts are two turns, unless they have one key", async (t) => {
+test("two starts with one key are one turn", async (t) => {
   const server = await scripted(t, stream(done(1)));
   const client = clientOf(server);
   for (const idempotencyKey of [undefined, undefined, "mine"]) await client.start({ message: "Hi", idempotencyKey });
@@ -30,13 +30,13 @@ test("two starts are two turns, unless they have one key", async (t) => {
   assert.equal(keys[2], "mine");
 });
 
-test("a start that is refused is not tried again", async (t) => {
+test("refused start is not retried", async (t) => {
   const server = await scripted(t, status(422, refusal("agent_not_found")));
   await assert.rejects(clientOf(server).start({ message: "Hi", agent: "nobody" }), { status: 422, code: "agent_not_found" });
   assert.equal(server.requests.length, 1);
 });
 
-test("a signal ends the trying, and not the stream that came of it", async (t) => {
+test("aborting a start ends the retries, not an open stream", async (t) => {
   const server = await scripted(t, stream(token(1) + done(2)), cut);
   const stop = new AbortController();
   const client = clientOf(server, { retry: { first: 60_000, most: 60_000 } });
@@ -48,7 +48,7 @@ test("a signal ends the trying, and not the stream that came of it", async (t) =
   assert.deepEqual(positions(await all(turn.events())), [1, 2]);
 });
 
-test("a turn can be started for others to read, and is asked once", async (t) => {
+test("enqueue starts a turn once and reads nothing", async (t) => {
   const server = await scripted(t, cut, status(202, { turn_id: "t" }));
   const { turn_id } = await clientOf(server).enqueue({ sessionId: "s", message: "Hi", agent: "a" });
   assert.equal(turn_id, "t");
@@ -57,7 +57,7 @@ test("a turn can be started for others to read, and is asked once", async (t) =>
   assert.deepEqual([second.url, second.body], ["/v1/sessions/s/turns", '{"message":"Hi","agent":"a"}']);
 });
 
-test("the stream that came with a start is left like any other", async (t) => {
+test("unread or left stream of a start is closed", async (t) => {
   const server = await scripted(t, stream(token(1), "hang"));
   const client = clientOf(server);
   const isClosed = (index) => () => server.requests[index]?.request.socket.destroyed;
@@ -73,10 +73,10 @@ test("the stream that came with a start is left like any other", async (t) => {
   await events.return();
   await until(isClosed(1));
   await clientOf(server, { retry: { heartbeat: 100 } }).start({ message: "Hi" });
-  await until(isClosed(2)); // Nobody has read it.
+  await until(isClosed(2)); // Unread.
 });
 
-test("a second reader of a turn that was started opens a stream of its own", async (t) => {
+test("second reader of a started turn opens its own stream", async (t) => {
   const server = await scripted(t, stream(token(1) + done(2)));
   const client = clientOf(server);
   client.onConnection(() => assert.fail("nothing has broken"));
@@ -86,14 +86,14 @@ test("a second reader of a turn that was started opens a stream of its own", asy
   assert.deepEqual(server.requests.map(({ url }) => url), ["/chat/stream", "/v1/turns/t/events"]);
 });
 
-test("an erasure whose answer was lost is done", async (t) => {
+test("delete whose response was lost succeeds on 404", async (t) => {
   const server = await scripted(t, cut, status(404, refusal("session_not_found")));
   await clientOf(server).sessions.delete("a/b");
   assert.equal(server.requests[1].url, "/v1/sessions/a%2Fb");
   await assert.rejects(clientOf(server).sessions.delete("x"), { code: "session_not_found" });
 });
 
-test("what would do a thing twice is tried once", async (t) => {
+test("requests that are not safe to repeat are sent once", async (t) => {
   const server = await scripted(t, cut);
   const client = clientOf(server);
   await assert.rejects(client.request("POST", "/v1/anything", {}), { code: "network" });
@@ -102,7 +102,7 @@ test("what would do a thing twice is tried once", async (t) => {
   assert.equal(server.requests.length, 3);
 });
 
-test("a signal ends a request with its reason", async (t) => {
+test("aborted request throws the signal's reason", async (t) => {
   const server = await scripted(t, () => {});
   const stop = new AbortController();
   const upload = clientOf(server).documents.upload(new Blob(["x"]), undefined, { name: "a.md", signal: stop.signal });
@@ -111,7 +111,7 @@ test("a signal ends a request with its reason", async (t) => {
   await assert.rejects(upload, /^Error: enough$/);
 });
 
-test("an upload says how far it is, where the platform can tell", async (t) => {
+test("upload reports its progress in browsers", async (t) => {
   const requests = [];
   globalThis.XMLHttpRequest = class {
     upload = {};
@@ -146,7 +146,7 @@ test("an upload says how far it is, where the platform can tell", async (t) => {
   assert.deepEqual([form.get("file").name, requests[4].form.get("file").name], ["a.md", "b.md"]);
 });
 
-test("an upload may take its time, other requests may not be silent", async (t) => {
+test("silent upload has no timeout, other requests do", async (t) => {
   const slow = (request, response) => setTimeout(() => status(201, { id: "d" })(request, response), 120);
   const server = await scripted(t, slow);
   const client = clientOf(server, { retry: { heartbeat: 10, attempts: 1 } });
@@ -154,7 +154,7 @@ test("an upload may take its time, other requests may not be silent", async (t) 
   await assert.rejects(client.budget(), { code: "network", message: /silent/ });
 });
 
-test("an answer that comes slowly is waited for", async (t) => {
+test("slow response does not time out", async (t) => {
   const server = await scripted(t, (request, response) => {
     response.writeHead(200, { "Content-Type": "application/json" });
     const text = Buffer.from('{"agents":["Zürich"]}');
@@ -167,14 +167,14 @@ test("an answer that comes slowly is waited for", async (t) => {
   assert.deepEqual(await clientOf(server, { retry: { heartbeat: 400, attempts: 1 } }).agents(), ["Zürich"]);
 });
 
-test("an answer that hangs, or is somebody else's, is an error that may go away", async (t) => {
+test("hanging or foreign response is a retryable error", async (t) => {
   const server = await scripted(t, () => {}, status(200, undefined));
   const client = clientOf(server, { retry: { heartbeat: 200, attempts: 2 } });
   await assert.rejects(client.budget(), { code: "not_turnwire", retryable: true });
   assert.equal(server.requests.length, 2);
 });
 
-test("decisions and searches are put in the words of the routes", async (t) => {
+test("decisions and searches use the routes' field names", async (t) => {
   const server = await scripted(t, status(200, {}));
   const client = clientOf({ url: `${server.url}/mounted/` });
   await client.decide("t/1", "c 1", { approved: false, reason: "no" });

@@ -1,11 +1,11 @@
-/** A pure reducer: events into views. */
+/** A pure reducer from events to views. */
 
 import type { Followed, LoggedEvent } from "./events.js";
-import { viewOfState } from "./restoring.js";
+import { viewOfState } from "./snapshot_view.js";
 import { asBase, EMPTY_VIEW, type Memory, type TurnView } from "./view.js";
 import { changesBy } from "./view_changes.js";
 
-/** The next view. A `reset` gives the empty one, a `gap` what the server says the events came to; what is old, the same. */
+/** Returns the next view. A `reset` gives the empty view, a `gap` the server's state, an old event the same view. */
 export function applyEvent(view: TurnView, item: Followed): TurnView {
   if (item.control === "reset") return EMPTY_VIEW;
   if (item.control === "gap") return viewOfState(item.state, item.firstKept - 1);
@@ -17,28 +17,28 @@ export function applyEvent(view: TurnView, item: Followed): TurnView {
   return { ...view, ...changes, phase, position: item.position, memory };
 }
 
-/** All of them at once. */
+/** Folds many items. */
 export function foldTurn(items: Iterable<Followed>, view: TurnView = EMPTY_VIEW): TurnView {
   for (const item of items) view = applyEvent(view, item);
   return view;
 }
 
-/** Forgets what came after a position. What was spent stays spent. */
+/** Drops the events after a position, but not their usage. */
 function rewind(view: TurnView, item: LoggedEvent, from: number): TurnView {
   const { base = EMPTY_VIEW, log, count } = view.memory;
   if (from < base.position) {
     const { turnId, sessionId, agent, message, by, channel } = view;
-    const known = { ...EMPTY_VIEW, turnId, sessionId, agent, message, by, channel };
-    return asBase({ ...known, phase: "running", position: item.position, isStale: true });
+    const identity = { ...EMPTY_VIEW, turnId, sessionId, agent, message, by, channel };
+    return asBase({ ...identity, phase: "running", position: item.position, isStale: true });
   }
-  const kept = log.slice(0, count).filter(({ position, event }) => position <= from || event.type === "usage");
-  const before = foldTurn(kept, base);
+  const remaining = log.slice(0, count).filter(({ position, event }) => position <= from || event.type === "usage");
+  const before = foldTurn(remaining, base);
   const tools = before.steps.filter(({ kind }) => kind === "tool" || kind === "search").map(({ name }) => name);
   return { ...before, toolsUsed: [...new Set(tools)], phase: "running", position: item.position };
 }
 
 function remember(memory: Memory, item: LoggedEvent, length = memory.length): Memory {
-  // A view that is gone on from twice must not find the other's events in its log.
+  // Two views that continue the same view must not share a log.
   const log = memory.log.length === memory.count && memory.count > 0 ? memory.log : memory.log.slice(0, memory.count);
   log.push(item);
   return { ...memory, log, count: memory.count + 1, length };
