@@ -5,7 +5,9 @@ answer, whatever happened to the turn. What is added to make it so is never writ
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
@@ -23,41 +25,42 @@ _NOTES = {
 
 
 def transcript(states: Iterable[TurnState]) -> tuple[Message, ...]:
+    """Return the conversation of some ended turns."""
     return tuple(message for state in states for message in _turn_messages(state))
 
 
-def _turn_messages(state: TurnState) -> Iterable[Message]:
+def _turn_messages(state: TurnState) -> Iterator[Message]:
     yield Message("user", state.message)
-    told = 0
-    for calls in _call_groups(state):
-        text, told = state.text[told : calls[0].answer_offset], calls[0].answer_offset
-        requests = tuple(ToolRequest(step.id, step.name, step.args or {}) for step in calls)
-        yield Message("assistant", text, tool_calls=requests)
-        for step in calls:
-            yield Message("tool", result_text(step), call_id=step.id)
-    rest = state.text[told:]
+    groups = list(_call_groups(state))
+    yield from call_messages(state.text, groups, lambda _: True)
+    offset = groups[-1][0].answer_offset if groups else 0
+    rest = state.text[offset:]
     note = _NOTES.get(state.outcome or "")
     if note:
         rest = f"{rest}\n\n{note}" if rest else note
-    if rest or told == 0:
+    if rest or offset == 0:
         yield Message("assistant", rest)
 
 
-def _call_groups(state: TurnState) -> Iterable[list[Step]]:
-    """Tool calls of the turn's own agent with no text between them were one request of the model's."""
-    group: list[Step] = []
-    for step in state.steps:
-        if step.kind != "tool" or step.agent_path:
-            continue
-        if group and step.answer_offset != group[0].answer_offset:
-            yield group
-            group = []
-        group.append(step)
-    if group:
-        yield group
+def _call_groups(state: TurnState) -> Iterator[list[Step]]:
+    """Group the tool calls of the turn's own agent that have no text between them: one request of the model."""
+    calls = (step for step in state.steps if step.kind == "tool" and not step.agent_path)
+    return (list(group) for _, group in groupby(calls, key=attrgetter("answer_offset")))
 
 
-def result_text(step: Step) -> str:
+def call_messages(text: str, groups: Iterable[Sequence[Step]], has_result: Callable[[Step], bool]) -> Iterator[Message]:
+    """Yield, for each group of parallel calls, the text before it, the calls, and their results."""
+    start = 0
+    for calls in groups:
+        end = calls[0].answer_offset
+        requests = tuple(ToolRequest(call.id, call.name, call.args or {}) for call in calls)
+        yield Message("assistant", text[start:end], tool_calls=requests)
+        for call in filter(has_result, calls):
+            yield Message("tool", _result_text(call), call_id=call.id)
+        start = end
+
+
+def _result_text(step: Step) -> str:
     if step.state in ("running", "waiting"):
         return '{"error":"cancelled"}'
     if isinstance(step.result, str):

@@ -32,10 +32,12 @@ from turnwire.core.errors import (
     AgentNotFoundError,
     AttachmentsNotTakenError,
     ShuttingDownError,
+    StoreError,
     TurnEndedError,
     TurnNotFoundError,
     TurnTakenError,
 )
+from turnwire.core.execution import Execution
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.ids import new_id
 from turnwire.core.log import opening_events
@@ -147,7 +149,7 @@ class TurnRunner:
     async def _accept(self, new: NewTurn, admission: Admission) -> Accepted:
         accepted = await self._store.create_turn(new, admission)
         if accepted.created:
-            self._worker.look(for_commands=admission.on_busy == "interrupt")
+            self._worker.wake(for_commands=admission.on_busy == "interrupt")
         return accepted
 
     async def budget(self, principal: str) -> Budget:
@@ -155,27 +157,39 @@ class TurnRunner:
         return await self._spending.budget(principal)
 
     async def cancel(self, turn_id: str, reason: str = "requested") -> None:
-        """Stops a turn, wherever it runs, and returns when its end is committed. One that has ended is left as it is.
+        """Stop a turn, wherever it runs, and return when its end is committed. An ended turn stays as it is.
 
-        If the worker that runs it does not answer in time, the command stands, and this returns all the same.
+        The cancel is durable before it takes effect, so it survives a crash of this process. If the worker that runs
+        the turn does not answer in time, this returns all the same and the command stands. Raises StoreError.
         """
         began = time.monotonic()
-        try:
-            execution = await self._worker.end(turn_id, cancelled(reason))
-            await asyncio.shield(execution.finished)
-            if execution.is_set_aside:  # It was just being left, to another worker or to a person.
-                await self.cancel(turn_id, reason)
-            metrics.CANCEL.observe(time.monotonic() - began)
-        except TurnTakenError:
-            with suppress(TurnEndedError, TurnNotFoundError, TimeoutError):
-                await self._store.command(Command(turn_id, reason))
+        with suppress(TurnEndedError, TurnNotFoundError, TimeoutError):
+            # A client that leaves at once must not take its cancel with it.
+            execution = await asyncio.shield(self._command_stop(turn_id, reason))
+            if execution is None:
                 async with asyncio.timeout(self._limits.cancel_patience + 2 * self._limits.lease):
-                    await self._end_of(turn_id)
-                metrics.CANCEL.observe(time.monotonic() - began)
-        except (TurnEndedError, TurnNotFoundError):
-            pass
+                    await self._wait_for_end(turn_id)
+            else:
+                await execution.wait()
+                if execution.continues_later:  # It was just being suspended or released.
+                    return await self.cancel(turn_id, reason)
+            metrics.CANCEL.observe(time.monotonic() - began)
 
-    async def _end_of(self, turn_id: str) -> None:
+    async def _command_stop(self, turn_id: str, reason: str) -> Execution | None:
+        """Write the command to stop a turn, then stop it if this process can. Return None if another one runs it."""
+        failure: StoreError | None = None
+        try:
+            await self._store.command(Command(turn_id, reason))
+        except StoreError as error:
+            failure = error  # A full store takes no command, but it takes the end of a turn that runs here.
+        try:
+            return await self._worker.end(turn_id, cancelled(reason))
+        except TurnTakenError:
+            if failure is not None:
+                raise failure from None
+            return None
+
+    async def _wait_for_end(self, turn_id: str) -> None:
         changed = asyncio.Event()
         unwatch = self._store.watch(turn_id, lambda _: changed.set())
         try:
@@ -202,7 +216,7 @@ class TurnRunner:
         """
         await self._waits.check(turn_id, call_id, approved, args)
         if execution := self._worker.running.get(turn_id):
-            await asyncio.shield(execution.finished)  # It is just being parked.
+            await execution.wait()  # It is just being suspended.
         await self._waits.decide(turn_id, call_id, approved=approved, reason=reason, by=by, args=args)
 
     async def cancel_session(self, session_id: str) -> None:
