@@ -21,7 +21,7 @@ async def parked(store: Store, checkpoint: bytes = b"left", **details: Any) -> T
     record = await claimed(store, "asking", **details)
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
-    await log.park(Suspension(12_345, checkpoint))
+    await log.suspend(Suspension(12_345, checkpoint))
     return await store.find_turn(record.principal, record.id)
 
 
@@ -53,7 +53,7 @@ async def test_what_is_asked_is_read_from_the_moment_that_the_turn_waits(place: 
     store.watch(record.id, see)
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
-    await log.park(Suspension(1, b""))
+    await log.suspend(Suspension(1, b""))
     assert phases == ["waiting"]
 
 
@@ -106,7 +106,7 @@ async def test_a_turn_may_be_parked_again_with_another_checkpoint(store: Store) 
     record = await store.claim((await parked(store)).id, "worker")
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c2", "send", {}))
-    await log.park(Suspension(99, b"new"))
+    await log.suspend(Suspension(99, b"new"))
     assert await store.checkpoint(record.id) == b"new"
     assert [one.waiting_until for one in await store.waiting()] == [99]
 
@@ -117,7 +117,7 @@ async def test_a_fenced_writer_cannot_park_the_turn(store: Store) -> None:
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
     with pytest.raises(FencedError):
-        await log.park(Suspension(1, b""))
+        await log.suspend(Suspension(1, b""))
     assert await store.waiting() == []
 
 

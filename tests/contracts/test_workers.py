@@ -116,7 +116,7 @@ async def test_a_turn_that_waits_for_a_person_keeps_its_place(alive: Store) -> N
     await started(alive, session_id=session_id)
     log = TurnLog(alive, record, Limits())
     log.append(StatusEvent("may I?"))
-    await log.park(Suspension(2**50, b"where I was"))
+    await log.suspend(Suspension(2**50, b"where I was"))
     assert await alive.claim_next("two", 10) == []
     assert [turn.id for turn in await alive.waiting()] == [record.id]
     assert await alive.waiting(until=2**50 - 1) == []
@@ -161,7 +161,7 @@ async def test_a_decision_and_the_release_of_the_turn_are_one_step(alive: Store)
     record = await claimed(alive, "one")
     log = TurnLog(alive, record, Limits())
     log.append(StatusEvent("may I?"))
-    await log.park(Suspension(2**50, b"where I was"))
+    await log.suspend(Suspension(2**50, b"where I was"))
     await released(alive, await alive.hold(record.id, "two"))
     (taken,) = await alive.claim_next("two", 10)
     assert taken.id == record.id

@@ -171,7 +171,7 @@ async def test_a_writer_that_is_ahead_of_the_store_is_held_back_until_it_has_com
         assert not log.is_behind
         log.append(TokenEvent(str(number)))
     assert log.is_behind
-    waiting = asyncio.create_task(log.room())
+    waiting = asyncio.create_task(log.wait_for_room())
     store.gather()
     await let_all_run()
     assert not waiting.done(), "handed over is not committed"
@@ -200,7 +200,7 @@ async def test_a_failure_is_told_once_and_stops_the_writing() -> None:
     log.append(TokenEvent("a"))
     store.gather()
     log.append(TokenEvent("b"))
-    waiting = asyncio.create_task(log.room())
+    waiting = asyncio.create_task(log.wait_for_room())
     error = StoreFullError()
     store.commit(error)
     async with asyncio.timeout(BOUND):

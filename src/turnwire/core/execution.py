@@ -213,7 +213,7 @@ class Execution:
             log.append(request)
         until = now_ms() + int(self._limits.approval_timeout * 1000)
         try:
-            await log.park(Suspension(until, approval.checkpoint))
+            await log.suspend(Suspension(until, approval.checkpoint))
         except asyncio.CancelledError:
             # Readers may have seen the suspension already, so a shutdown must not end the turn.
             await _wait_uncancelled(asyncio.create_task(log.flush()))
@@ -276,7 +276,7 @@ class Execution:
                 else:
                     self._write(event)
                 if log.is_behind:
-                    await log.room()
+                    await log.wait_for_room()
                 if self.state is not running:
                     return
         finally:

@@ -56,7 +56,7 @@ async def release_or_suspend(
     # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
     log.ended = True
     if doubtful:
-        await log.park(Suspension(now_ms() + int(limits.approval_timeout * 1000), checkpoint))
+        await log.suspend(Suspension(now_ms() + int(limits.approval_timeout * 1000), checkpoint))
         return "waiting"
     await log.release()
     return "queued"

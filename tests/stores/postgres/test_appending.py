@@ -259,7 +259,7 @@ async def test_nothing_is_lost_while_the_server_is_killed_and_started_again(
     async def speak() -> None:
         for number, piece in enumerate(pieces):
             log.append(TokenEvent(piece))
-            await log.room()
+            await log.wait_for_room()
             await asyncio.sleep(0.01)
             if number == len(pieces) // 3:
                 half.set()
