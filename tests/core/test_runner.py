@@ -935,7 +935,7 @@ async def test_a_cancelled_turn_leaves_nothing_behind(store: Store, caplog: pyte
         await settle()
         assert desk.runner.running_count == 0
         assert not desk.runner._worker._tasks
-        assert not desk.runner._attendance._read
+        assert not desk.runner._presence._readers
         assert not await store.unfinished(turn.session_id)
     assert caplog.text == ""
 
