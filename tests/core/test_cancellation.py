@@ -25,11 +25,13 @@ from tests.core.desk import (
     settle,
     start_held_turn,
 )
+from turnwire.core.budget import Limits
 from turnwire.core.cancellation import Stop
 from turnwire.core.contracts import Command, Store
-from turnwire.core.errors import StoreFullError, TurnEndedError
+from turnwire.core.errors import StoreFullError
 from turnwire.core.events import DoneEvent, Usage, UsageEvent
 from turnwire.core.execution import Execution
+from turnwire.core.log import TurnLog
 from turnwire.core.turns import Turn
 from turnwire.stores.sqlite.schema import DATABASE_NAME
 
@@ -281,12 +283,22 @@ async def test_cancel_before_a_crash_takes_effect_after_it(
         assert await store.commands(desk.runner.worker) == []
 
 
-async def test_cancel_of_a_client_that_leaves_at_once_takes_effect(store: Store) -> None:
+async def test_cancel_of_a_client_that_leaves_at_once_takes_effect(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commanding, write_command = asyncio.Event(), store.command
+
+    async def command(command: Command) -> None:
+        commanding.set()
+        await write_command(command)
+
+    monkeypatch.setattr(store, "command", command)
     async with open_desk(store, held) as desk:
         turn, gate = await start_held_turn(desk, None)
         await gate.reached()
         cancelling = asyncio.create_task(desk.cancel(turn))
-        await asyncio.sleep(0)
+        async with asyncio.timeout(BOUND):
+            await commanding.wait()
         cancelling.cancel()
         assert (await desk.end(turn)).outcome == "cancelled"
 
@@ -325,14 +337,14 @@ async def test_cancel_of_a_turn_elsewhere_returns_when_its_end_is_committed(stor
 
 async def test_command_that_arrives_with_the_end_of_a_turn_leaves_no_row(place: Place) -> None:
     store = await place.open()
-    turns = [await claimed(store) for _ in range(4)]
-    for delay, turn in enumerate(turns):
-        ending = asyncio.create_task(write(store, turn, end="completed"))
-        for _ in range(delay):
-            await asyncio.sleep(0)
-        with suppress(TurnEndedError):
-            await store.command(Command(turn.id, "requested"))
-        await ending
+    for end_first in (True, False):
+        turn = await claimed(store)
+        log = TurnLog(store, turn, Limits())
+        await log.restore()
+        both = [log.end("completed"), store.command(Command(turn.id, "requested"))]
+        async with asyncio.timeout(BOUND):
+            await asyncio.gather(*(both if end_first else reversed(both)), return_exceptions=True)
+        assert await store.turn_state(turn.id) is not None
     assert await command_rows(place) == 0
 
 
