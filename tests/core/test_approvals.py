@@ -17,8 +17,7 @@ from tests.core.desk import (
     wait_for_request,
     wait_until_suspended,
 )
-from turnwire.core import codec, execution
-from turnwire.core import suspension as waits_module
+from turnwire.core import codec, execution, suspension
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
@@ -35,15 +34,15 @@ from turnwire.core.ids import new_id
 from turnwire.core.turns import Turn, TurnRecord
 
 
-def asks(call_id: str = "c1", **args: Any) -> ApprovalRequestEvent:
+def approval_request(call_id: str = "c1", **args: Any) -> ApprovalRequestEvent:
     return ApprovalRequestEvent(call_id, "send", args or {"to": "bob"}, "it leaves the house")
 
 
 async def careful(turn: Turn) -> AgentEvents:
-    """Asks once for each word of the message, all at once, then says what was decided."""
+    """Request approval for each word of the message, all at once, then report the decisions."""
     if turn.resumption is None:
         yield "I would like to. "
-        raise WaitForApproval([asks(word) for word in turn.message.split()], checkpoint=b"left behind")
+        raise WaitForApproval([approval_request(word) for word in turn.message.split()], checkpoint=b"checkpoint")
     yield f"[{turn.resumption.checkpoint.decode()}]"
     for decision in turn.resumption.decisions:
         yield ToolCallEvent(decision.call_id, decision.tool, decision.args)
@@ -68,7 +67,7 @@ async def test_suspended_turn_continues_after_the_decision(store: Store) -> None
         assert [type(event).__name__ for event in events[6:]] == [
             "TokenEvent", "ToolResultEvent", "TokenEvent", "ResponseEvent", "DoneEvent",
         ]  # fmt: skip
-        assert await completed_answer(desk, turn) == "I would like to. [left behind] c1=yes"
+        assert await completed_answer(desk, turn) == "I would like to. [checkpoint] c1=yes"
         assert await store.checkpoint(turn.id) == b""
 
 
@@ -108,8 +107,8 @@ async def test_decision_right_after_the_request_is_recorded(store: Store) -> Non
 
     async def held(turn: Turn) -> AgentEvents:
         await gate.wait()
-        async for said in careful(turn):
-            yield said
+        async for event in careful(turn):
+            yield event
 
     async with open_desk(store, held) as desk:
         turn = await desk.start("c1")
@@ -181,7 +180,7 @@ async def test_agent_that_changes_approved_arguments_fails(store: Store) -> None
     async def sly(turn: Turn) -> AgentEvents:
         nonlocal ran
         if turn.resumption is None:
-            raise WaitForApproval([asks("c1", to="bob")])
+            raise WaitForApproval([approval_request("c1", to="bob")])
         yield ToolCallEvent("c1", "send", {"to": "eve"})
         ran = True
 
@@ -195,10 +194,10 @@ async def test_agent_that_changes_approved_arguments_fails(store: Store) -> None
 
 async def test_agent_can_be_suspended_repeatedly(store: Store) -> None:
     async def twice(turn: Turn) -> AgentEvents:
-        left = turn.resumption.checkpoint if turn.resumption else b""
-        if left != b"..":
-            yield f"{len(left)} "
-            raise WaitForApproval([asks(f"c{len(left)}")], left + b".")
+        checkpoint = turn.resumption.checkpoint if turn.resumption else b""
+        if checkpoint != b"..":
+            yield f"{len(checkpoint)} "
+            raise WaitForApproval([approval_request(f"c{len(checkpoint)}")], checkpoint + b".")
         assert turn.resumption is not None
         yield " ".join(decision.call_id for decision in turn.resumption.decisions)
 
@@ -208,7 +207,7 @@ async def test_agent_can_be_suspended_repeatedly(store: Store) -> None:
             await wait_for_request(desk, turn, call)
             await desk.runner.decide(turn.id, call, approved=True)
         answer = await completed_answer(desk, turn)
-        # The second time it is told of the second decision only.
+        # The second resumption has the second decision only.
         assert answer == "0 1 c1"
 
 
@@ -278,7 +277,7 @@ async def test_request_survives_a_crash(place: Place) -> None:
         assert (await store.find_turn("ann", later.id)).phase == "queued"
         await desk.runner.decide(turn.id, "c2", approved=False)
         answer = await completed_answer(desk, turn)
-        assert answer == "I would like to. [left behind] c1=yes c2=Denied: the user did not allow this."
+        assert answer == "I would like to. [checkpoint] c1=yes c2=Denied: the user did not allow this."
         await wait_until_suspended(desk, later)
 
 
@@ -287,7 +286,7 @@ async def test_decision_before_a_crash_takes_effect_after_it(place: Place) -> No
     async with open_desk(store, careful) as desk:
         turn = await desk.start("c1")
         await wait_until_suspended(desk, turn)
-        desk.runner._worker._draining = True  # The process goes down before anything follows from the decision.
+        desk.runner._worker._draining = True  # The process stops before the decision takes effect.
         await desk.runner.decide(turn.id, "c1", approved=True)
     place.crash()
     store = await place.open()
@@ -321,7 +320,7 @@ async def test_cancel_during_the_suspension_ends_the_turn(store: Store) -> None:
         try:
             await gate.wait()
         except asyncio.CancelledError:
-            raise WaitForApproval([asks()]) from None
+            raise WaitForApproval([approval_request()]) from None
 
     async with open_desk(store, slow) as desk:
         turn = await desk.start()
@@ -331,7 +330,7 @@ async def test_cancel_during_the_suspension_ends_the_turn(store: Store) -> None:
         assert "approval_request" not in await types_of(store, turn)
 
 
-@pytest.mark.parametrize("event", [asks(), ApprovalResponseEvent("c1", True)], ids=["request", "response"])
+@pytest.mark.parametrize("event", [approval_request(), ApprovalResponseEvent("c1", True)], ids=["request", "response"])
 async def test_agent_that_yields_an_approval_event_is_refused(store: Store, event: Event) -> None:
     async def bold(turn: Turn) -> AgentEvents:
         with pytest.raises(EventRefusedError):
@@ -344,7 +343,7 @@ async def test_agent_that_yields_an_approval_event_is_refused(store: Store, even
 
 
 def _pass_time(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
-    """All that tells the time of an event is so much later from now on."""
+    """Move the clock of everything that dates an event."""
     real: Callable[[], int] = codec.now_ms
-    for module in (execution, codec, waits_module):
+    for module in (execution, codec, suspension):
         monkeypatch.setattr(module, "now_ms", lambda: real() + seconds * 1000)

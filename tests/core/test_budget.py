@@ -231,7 +231,7 @@ async def test_concurrent_turns_share_one_budget(store: Store) -> None:
         assert (await desk.runner.budget("ann")).used == 120
         for gate in gates.values():
             gate.open()
-        # Who was there before it was spent has done nothing wrong.
+        # A turn that was accepted before the budget was spent may complete.
         assert (await desk.end(first)).outcome == "completed"
         assert (await failure_code(desk, second))[0] == "budget_spent"
 

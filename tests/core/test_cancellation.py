@@ -76,10 +76,10 @@ async def test_cancelled_agent_can_clean_up(store: Store) -> None:
 
 async def test_cancelled_queued_turn_never_runs(store: Store) -> None:
     gate = Gate()
-    asked: list[str] = []
+    messages: list[str] = []
 
     async def agent(turn: Turn) -> AgentEvents:
-        asked.append(turn.message)
+        messages.append(turn.message)
         await gate.wait()
         yield "x"
 
@@ -93,7 +93,7 @@ async def test_cancelled_queued_turn_never_runs(store: Store) -> None:
         assert (await desk.end(second)).reason == "requested"
         gate.open()
         assert (await desk.end(third)).outcome == "completed"
-    assert asked == ["first", "third"]
+    assert messages == ["first", "third"]
 
 
 async def test_cancel_of_an_ended_turn_changes_nothing(store: Store) -> None:

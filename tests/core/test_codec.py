@@ -82,8 +82,8 @@ def test_tool_result_round_trips_after_cleaning(value: Any) -> None:
 
 @given(texts)
 def test_clean_text_removes_only_control_characters_and_lone_surrogates(text: str) -> None:
-    kept = [character for character in text if character in "\t\r\n" or not _is_control(character)]
-    assert clean_text(text) == "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in kept)
+    remaining = [character for character in text if character in "\t\r\n" or not _is_control(character)]
+    assert clean_text(text) == "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in remaining)
     assert clean_text(clean_text(text)) == clean_text(text)
 
 
@@ -124,7 +124,7 @@ class Point:
 
 
 class Model:
-    """Looks like a pydantic model."""
+    """An object with the interface of a pydantic model."""
 
     def model_dump(self, mode: str) -> dict[str, Any]:
         return {"mode": mode, "text": "a\x00b"}
@@ -136,7 +136,7 @@ class Secretive:
 
 
 @pytest.mark.parametrize(
-    ("value", "kept"),
+    ("value", "decoded"),
     [
         (Model(), {"mode": "json", "text": "ab"}),
         (Point(1, "é"), {"x": 1, "y": "é"}),
@@ -152,9 +152,9 @@ class Secretive:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_foreign_object_becomes_a_plain_value_or_its_name(value: Any, kept: Any) -> None:
+def test_foreign_object_becomes_a_plain_value_or_its_name(value: Any, decoded: Any) -> None:
     event, body = encode_event(ToolResultEvent("c1", "tool", True, value))
-    assert event.result == kept  # type: ignore[union-attr]
+    assert event.result == decoded  # type: ignore[union-attr]
     assert decode_event(body) == event
 
 

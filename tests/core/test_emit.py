@@ -1,4 +1,4 @@
-"""Events from inside a tool, wherever it runs."""
+"""`emit()` from inside a tool, in any task or thread."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The names that go to disk and to clients."""
+"""Events: the names that are stored on disk and sent to clients."""
 
 import re
 from typing import Any, get_args
@@ -12,7 +12,7 @@ from turnwire.core.events import Event, ResponseEvent, TokenEvent, UsageEvent
 
 EVENTS: tuple[type[Any], ...] = get_args(Event)
 
-# Released names keep their meaning for ever: a line here is only ever added, or gets a field at its end.
+# Released names keep their meaning for ever: only add lines here, or fields at the end of a line.
 RELEASED = {
     "session": "session_id turn_id agent",
     "message": "content by channel",
@@ -58,8 +58,8 @@ def test_released_names_are_unchanged() -> None:
 
 @pytest.mark.parametrize("event", FULL, ids=lambda event: type(event).__name__)
 def test_every_event_round_trips_through_the_log(event: Event) -> None:
-    kept, body = encode_event(event)
-    assert decode_event(body) == kept == event
+    logged, body = encode_event(event)
+    assert decode_event(body) == logged == event
     named = msgspec.json.decode(body)
     assert list(named) == ["type", *RELEASED[named["type"]].split()]
 

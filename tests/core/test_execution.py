@@ -145,7 +145,7 @@ async def test_exception_of_an_agent_shows_only_its_class(store: Store, caplog: 
     assert not any(b"hunter2" in logged.body for logged in log)
     assert state is not None
     assert state.text == "half"
-    assert "hunter2" in caplog.text, "the server's own log must tell what happened"
+    assert "hunter2" in caplog.text, "the server's log must have the details"
 
 
 async def test_agent_error_shows_its_message(store: Store) -> None:
@@ -169,7 +169,7 @@ async def test_agent_error_with_invalid_fields_ends_the_turn(store: Store) -> No
 
 
 class OddError(BaseException):
-    """Not an Exception, as the cancellation of some libraries and the outcomes of test runners are not."""
+    """A BaseException, as the cancellation of some libraries and the outcomes of test runners are."""
 
 
 @pytest.mark.parametrize("error", [OddError, SystemExit])
@@ -223,14 +223,14 @@ async def test_reserved_event_of_an_agent_is_refused(store: Store, event: Event)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "event",
     [None, 5, {"type": "done"}, b"bytes", TokenEvent(None), StatusEvent(5), CustomEvent("x", float)],  # type: ignore[arg-type]
     ids=repr,
 )
-async def test_invalid_event_of_an_agent_never_reaches_the_log(store: Store, said: Any) -> None:
+async def test_invalid_event_of_an_agent_never_reaches_the_log(store: Store, event: Any) -> None:
     async def agent(turn: Turn) -> AgentEvents:
         yield "half"
-        yield said
+        yield event
         yield "more"
 
     async with open_desk(store, agent) as desk:
@@ -238,7 +238,7 @@ async def test_invalid_event_of_an_agent_never_reaches_the_log(store: Store, sai
         events = await desk.events(turn)
         following = await desk.start("next", session_id=turn.session_id)
         assert (await desk.end(following)).reason == (await desk.end(turn)).reason
-    if isinstance(said, CustomEvent):
+    if isinstance(event, CustomEvent):
         assert isinstance(events[3], CustomEvent)
         assert events[3].data in ("<type>", "<class 'float'>")
     else:
@@ -330,7 +330,7 @@ async def test_turn_taken_over_by_another_worker_is_not_written_to(
 
 
 async def test_abandoned_turn_is_not_written_to(store: Store) -> None:
-    """Nobody has claimed it since, so that nothing but the worker itself is in the way of what its agent still says."""
+    # No other worker has claimed the turn, so that only the execution itself can refuse the late event.
     gate, refusal = Gate(), asyncio.get_running_loop().create_future()
 
     async def agent(turn: Turn) -> AgentEvents:

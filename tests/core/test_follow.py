@@ -1,4 +1,4 @@
-"""Readers of a log, against stores that wake them late, twice, never or with nothing."""
+"""Followers of a log over a store whose wake-ups come late, twice, never or without events."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ LOG = [log_event(TokenEvent(str(n)), n, 1) for n in range(1, LENGTH)] + [
 
 
 class Script:
-    """A log that grows when told to, and wakes its watchers only as told."""
+    """A store whose log grows, and whose watchers wake, only when the test says so."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -33,12 +33,12 @@ class Script:
 
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         self.reads += 1
-        found = LOG[after : min(self.length, after + limit)]
-        # What is found is what was there when the read began, however long it takes.
+        events = LOG[after : min(self.length, after + limit)]
+        # A read returns the events that were there when it began, however long it takes.
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        return found
+        return events
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         self._wakes.append(wake)
@@ -58,7 +58,7 @@ class Script:
 
 
 class Seen:
-    """A `Follower` and a `follow` side by side: whatever the store does, they must see the same."""
+    """A `Follower` and a `follow` on one log, which must always see the same."""
 
     def __init__(self, script: Script, after: int = 0) -> None:
         self.delivered: list[LoggedEvent] = []
@@ -98,7 +98,7 @@ class Seen:
 
 
 async def settle() -> None:
-    """Lets everything run that can run."""
+    """Run everything that can run without waiting."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -252,7 +252,7 @@ async def test_closed_follower_delivers_nothing() -> None:
     follower.close()
     events = script.grow()
     for wake in wakes:
-        wake(events)  # A store that was about to wake it when it closed.
+        wake(events)  # A wake-up that was under way when the follower closed.
         wake(())
     await settle()
     assert seen == []
@@ -291,9 +291,9 @@ async def test_rewound_log_ends_the_following() -> None:
     follower = Follower(store, record.id, 0, lambda events, _: seen.extend(events), failure.set_result)
     iterated = asyncio.create_task(followed(store, record.id))
     await settle()
-    kept = store._world.turns[record.id]
-    del kept.events[3:]
-    kept.head.position = 3
+    stored = store._world.turns[record.id]
+    del stored.events[3:]
+    stored.head.position = 3
     owner = await seized(store, record, "owner")
     await append(store, record.id, owner.epoch, 4, TokenEvent("b"), TokenEvent("c"))
     async with asyncio.timeout(BOUND):

@@ -70,31 +70,31 @@ def without_results(turn: Exchange) -> list[Message]:
 
 @given(conversations, st.integers(1, 600))
 def test_trim_keeps_as_many_whole_newest_turns_as_fit(turns: list[Exchange], limit: int) -> None:
-    kept = trim(turns, limit)
+    trimmed = trim(turns, limit)
     if turns and size(turns[-1]) > limit:
-        assert len(kept) == 1
+        assert len(trimmed) == 1
     else:
-        assert kept == turns[len(turns) - len(kept) :]
-        assert total(kept) <= limit
-        assert len(kept) == len(turns) or total(turns[-len(kept) - 1 :]) > limit
+        assert trimmed == turns[len(turns) - len(trimmed) :]
+        assert total(trimmed) <= limit
+        assert len(trimmed) == len(turns) or total(turns[-len(trimmed) - 1 :]) > limit
 
 
 @given(conversations, st.integers(1, 600))
 def test_trim_stays_within_the_limit_if_shortened_results_allow_it(turns: list[Exchange], limit: int) -> None:
-    kept = trim(turns, limit)
+    trimmed = trim(turns, limit)
     if turns:
         shortest = [
             message if message.role != "tool" else Message("tool", clip(message.content, 0), call_id=message.call_id)
             for message in turns[-1]
         ]
-        assert total(kept) <= max(limit, size(shortest))
+        assert total(trimmed) <= max(limit, size(shortest))
 
 
 @given(conversations, st.integers(1, 600))
 def test_trim_of_one_long_turn_shortens_only_its_results(turns: list[Exchange], limit: int) -> None:
-    for whole, kept in zip(turns[::-1], trim(turns, limit)[::-1], strict=False):
-        assert without_results(kept) == without_results(whole)
-        for before, after in zip(whole, kept, strict=True):
+    for whole, trimmed in zip(turns[::-1], trim(turns, limit)[::-1], strict=False):
+        assert without_results(trimmed) == without_results(whole)
+        for before, after in zip(whole, trimmed, strict=True):
             assert after == before or before.content.startswith(after.content.removesuffix(" … [shortened]"))
 
 
@@ -125,11 +125,11 @@ def test_trim_does_not_modify_its_input(turns: list[Exchange], limit: int) -> No
     assert turns == before
 
 
-# In a turn
+# Histories of turns
 
 
-async def ask(desk: Desk, session_id: str, message: str) -> list[str]:
-    """What the agent is told is going on, in a turn from its start to its end."""
+async def run_turn(desk: Desk, session_id: str, message: str) -> list[str]:
+    """Run a turn and return its status texts."""
     events = await desk.events(await desk.start(message, session_id=session_id))
     return [event.text for event in events if isinstance(event, StatusEvent)]
 
@@ -144,8 +144,8 @@ async def test_history_over_the_token_limit_omits_the_oldest_turns_with_one_stat
     # A turn is about 25 + 95 + 8 tokens, so three of them fit.
     async with open_desk(store, agent, history_tokens=400) as desk:
         session_id = await desk.session()
-        told = [await ask(desk, session_id, f"{number}" * 100) for number in range(1, 7)]
-        assert told == [[], [], [], [], [LEFT_OUT], []]
+        statuses = [await run_turn(desk, session_id, f"{number}" * 100) for number in range(1, 7)]
+        assert statuses == [[], [], [], [], [LEFT_OUT], []]
         assert ["".join(text[0] for text in history) for history in histories] == ["", "1", "12", "123", "234", "345"]
 
 
@@ -155,7 +155,7 @@ async def test_history_over_the_turn_limit_omits_the_oldest_turns_with_one_statu
 
     async with open_desk(store, agent, history_turns=2) as desk:
         session_id = await desk.session()
-        assert [await ask(desk, session_id, "hi") for _ in range(5)] == [[], [], [], [LEFT_OUT], []]
+        assert [await run_turn(desk, session_id, "hi") for _ in range(5)] == [[], [], [], [LEFT_OUT], []]
 
 
 async def test_history_of_zero_turns_is_empty_without_a_status(store: Store) -> None:
@@ -164,7 +164,7 @@ async def test_history_of_zero_turns_is_empty_without_a_status(store: Store) -> 
 
     async with open_desk(store, agent, history_turns=0) as desk:
         session_id = await desk.session()
-        assert [await ask(desk, session_id, "hi") for _ in range(3)] == [[], [], []]
+        assert [await run_turn(desk, session_id, "hi") for _ in range(3)] == [[], [], []]
 
 
 async def test_long_result_is_shortened_in_the_history_and_whole_in_the_log(store: Store) -> None:
@@ -180,7 +180,7 @@ async def test_long_result_is_shortened_in_the_history_and_whole_in_the_log(stor
         session_id = await desk.session()
         first = await desk.start("Read it", session_id=session_id)
         await desk.end(first)
-        assert await ask(desk, session_id, "And now?") == []
+        assert await run_turn(desk, session_id, "And now?") == []
         roles = [message.role for message in histories[1]]
         assert roles == ["user", "assistant", "tool", "assistant"]
         assert 1_000 < len(histories[1][2].content) < 2_000

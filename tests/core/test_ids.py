@@ -1,4 +1,4 @@
-"""Ids of ours."""
+"""Ids."""
 
 import time
 import uuid

@@ -27,8 +27,8 @@ from turnwire.core.turns import TurnRecord, TurnState
 RECORD = TurnRecord(id="t1", session_id="s1", principal="ann", agent="echo", message="hello", epoch=1, last_position=2)
 
 
-class HandStore:
-    """Commits by hand."""
+class ManualStore:
+    """A store that commits only when the test calls `commit`."""
 
     def __init__(self) -> None:
         self.committed = list(opening_events(RECORD, "ann"))
@@ -65,13 +65,13 @@ class HandStore:
             settle(len(events), error)
 
 
-def open_log(store: HandStore, on_failure: Any = None, **limits: Any) -> TurnLog:
+def open_log(store: ManualStore, on_failure: Any = None, **limits: Any) -> TurnLog:
     return TurnLog(store, RECORD, Limits(**limits), on_failure)  # type: ignore[arg-type]
 
 
 @given(texts)
 def test_append_token_writes_the_same_as_append(text: str) -> None:
-    store = HandStore()
+    store = ManualStore()
     log = open_log(store)
     log.append_token(text)
     log.append(TokenEvent(text))
@@ -82,7 +82,7 @@ def test_append_token_writes_the_same_as_append(text: str) -> None:
 
 
 async def test_events_of_one_loop_iteration_are_appended_in_one_step() -> None:
-    store = HandStore()
+    store = ManualStore()
     log = open_log(store)
     for number in range(5):
         log.append(TokenEvent(str(number)))
@@ -95,7 +95,7 @@ async def test_events_of_one_loop_iteration_are_appended_in_one_step() -> None:
 
 
 async def test_end_appends_the_buffered_events_too() -> None:
-    store = HandStore()
+    store = ManualStore()
     log = open_log(store)
     log.append(TokenEvent("first"))
     store.gather()
@@ -114,7 +114,7 @@ async def test_end_appends_the_buffered_events_too() -> None:
 
 
 async def test_append_after_the_end_is_refused() -> None:
-    store = HandStore()
+    store = ManualStore()
     log = open_log(store)
     ending = asyncio.create_task(log.end("completed"))
     await run_loop()
@@ -138,7 +138,7 @@ async def test_append_after_the_end_is_refused() -> None:
     ids=["long token", "escaped token", "long status", "no text", "wrong type"],
 )
 async def test_refused_event_leaves_no_gap(refused: Any, error: type[Exception]) -> None:
-    store = HandStore()
+    store = ManualStore()
     log = open_log(store, max_event_bytes=1_000)
     log.append(TokenEvent("before"))
     with pytest.raises(error):
@@ -150,7 +150,7 @@ async def test_refused_event_leaves_no_gap(refused: Any, error: type[Exception])
 
 
 async def test_event_limit_does_not_count_the_end() -> None:
-    store = HandStore()
+    store = ManualStore()
     log = open_log(store, max_events_per_turn=4)
     log.append(TokenEvent("three"))
     log.append(StatusEvent("four"))
@@ -165,7 +165,7 @@ async def test_event_limit_does_not_count_the_end() -> None:
 
 
 async def test_writer_ahead_of_the_store_waits_for_the_commit() -> None:
-    store = HandStore()
+    store = ManualStore()
     log = open_log(store, max_uncommitted_events=2)
     for number in range(3):
         assert not log.is_behind
@@ -182,19 +182,19 @@ async def test_writer_ahead_of_the_store_waits_for_the_commit() -> None:
 
 
 async def test_writer_waits_while_too_much_is_uncommitted_after_a_commit() -> None:
-    store = HandStore()
+    store = ManualStore()
     log = open_log(store, max_uncommitted_events=2)
     log.append(TokenEvent("first"))
     store.gather()
     for number in range(3):
         log.append(TokenEvent(str(number)))
-    ((events, told, _),) = store.handed_over
-    told(len(events), None)
+    ((events, settle, _),) = store.handed_over
+    settle(len(events), None)
     assert log.is_behind
 
 
 async def test_store_failure_is_reported_once_and_stops_the_writing() -> None:
-    store = HandStore()
+    store = ManualStore()
     failures: list[Refusal] = []
     log = open_log(store, failures.append, max_uncommitted_events=1)
     log.append(TokenEvent("a"))
@@ -212,7 +212,7 @@ async def test_store_failure_is_reported_once_and_stops_the_writing() -> None:
 
 
 async def test_end_after_a_failure_follows_the_committed_events() -> None:
-    store = HandStore()
+    store = ManualStore()
     log = open_log(store, lambda error: None)
     log.append(TokenEvent("kept"))
     store.commit()
@@ -233,7 +233,7 @@ async def test_end_after_a_failure_follows_the_committed_events() -> None:
 
 
 async def test_restored_log_is_folded_from_its_beginning() -> None:
-    store = HandStore()
+    store = ManualStore()
     first = open_log(store)
     first.append(TokenEvent("half"))
     store.commit()

@@ -1,4 +1,4 @@
-"""What the core counts."""
+"""Metrics of the core."""
 
 from collections.abc import AsyncIterator
 

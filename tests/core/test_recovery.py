@@ -48,7 +48,7 @@ PAID = ToolResultEvent("c2", "pay", True, "paid")
 
 
 class Actor:
-    """Plays a scene for each time that it is called, and holds still where one says so."""
+    """An agent that plays one scene per call and waits at each gate in it."""
 
     on_crash = "resume"
 
@@ -71,8 +71,8 @@ class Actor:
                 yield line
 
 
-async def lost_at(store: Store, agent: Actor, gate: Gate, *last: Event, **limits: Any) -> TurnRecord:
-    """A turn that was lost when its agent held still at a gate."""
+async def lose_turn_at(store: Store, agent: Actor, gate: Gate, *last: Event, **limits: Any) -> TurnRecord:
+    """Run a turn to a gate of its agent, then lose its worker."""
     async with open_actor_desk(store, agent, **limits) as desk:
         turn = await desk.start("tea?")
         await gate.reached()
@@ -81,22 +81,22 @@ async def lost_at(store: Store, agent: Actor, gate: Gate, *last: Event, **limits
     return turn
 
 
-def told(events: list[Event]) -> list[Event]:
-    """What stands between the opening of a log and its end."""
+def body(events: list[Event]) -> list[Event]:
+    """Return the events between the opening and the end of a log."""
     return events[2:-2]
 
 
-# From where it goes on
+# Progress
 
 
 async def test_lost_turn_continues_from_its_last_finished_step(store: Store) -> None:
     gate = Gate()
     actor = Actor(["Let me look. ", FIND, ToolProgressEvent("c1", "soon"), FOUND, "It is gr", gate], ["It is green."])
-    turn = await lost_at(store, actor, gate, TokenEvent("It is gr"))
+    turn = await lose_turn_at(store, actor, gate, TokenEvent("It is gr"))
     async with open_actor_desk(store, actor) as desk:
         events = await desk.events(turn)
         assert await completed_answer(desk, turn) == "Let me look. It is green."
-    assert told(events)[4:] == [
+    assert body(events)[4:] == [
         TokenEvent("It is gr"),
         RestartEvent(6, "worker_lost"),
         TokenEvent("It is green."),
@@ -114,7 +114,7 @@ async def test_lost_turn_without_a_finished_step_starts_over(store: Store) -> No
     gate = Gate()
     searched = [SearchEvent("s1", phase, "web", "tea") for phase in ("started", "finished")]
     actor = Actor([*searched, "Half", gate], ["Whole."])
-    turn = await lost_at(store, actor, gate, TokenEvent("Half"))
+    turn = await lose_turn_at(store, actor, gate, TokenEvent("Half"))
     async with open_actor_desk(store, actor) as desk:
         assert (await desk.events(turn))[5] == RestartEvent(2, "worker_lost")
         assert await completed_answer(desk, turn) == "Whole."
@@ -128,7 +128,7 @@ async def test_progress_separates_consecutive_calls_without_text(store: Store) -
     gate, both = Gate(), [FIND, PAY, PAID, FOUND]
     later = [ToolCallEvent("c3", "find", {}), ToolResultEvent("c3", "find", False, "none")]
     actor = Actor([*both, *later, gate], ["Done."])
-    turn = await lost_at(store, actor, gate, later[-1])
+    turn = await lose_turn_at(store, actor, gate, later[-1])
     async with open_actor_desk(store, actor) as desk:
         await desk.end(turn)
     assert [(message.role, len(message.tool_calls), message.call_id) for message in actor.turns[1].progress] == [
@@ -140,10 +140,10 @@ async def test_unfinished_steps_of_a_sub_agent_are_void(store: Store) -> None:
     gate, path = Gate(), ("helper",)
     inner = [ToolCallEvent("x1", "rm", {}, agent_path=path), ToolResultEvent("x1", "rm", True, "", agent_path=path)]
     actor = Actor([FIND, *inner, gate], [FIND, FOUND, "Done."], repeats="find")
-    turn = await lost_at(store, actor, gate, *inner)
+    turn = await lose_turn_at(store, actor, gate, *inner)
     async with open_actor_desk(store, actor) as desk:
         events = await desk.events(turn)
-    assert told(events)[3:] == [RestartEvent(3, "worker_lost"), FOUND, TokenEvent("Done.")]
+    assert body(events)[3:] == [RestartEvent(3, "worker_lost"), FOUND, TokenEvent("Done.")]
     assert [len(message.tool_calls) for message in actor.turns[1].progress] == [1]
 
 
@@ -151,7 +151,7 @@ async def test_lost_turn_of_an_agent_without_on_crash_is_interrupted(store: Stor
     gate = Gate()
     actor = Actor(["Half", gate])
     actor.on_crash = "close"
-    turn = await lost_at(store, actor, gate, TokenEvent("Half"))
+    turn = await lose_turn_at(store, actor, gate, TokenEvent("Half"))
     async with open_actor_desk(store, actor) as desk:
         done = await desk.end(turn)
     assert (done.outcome, done.reason) == ("interrupted", "worker_lost")
@@ -179,7 +179,7 @@ async def test_turn_with_too_many_restarts_is_interrupted(store: Store) -> None:
 async def test_lost_turn_with_a_cancel_command_is_cancelled(store: Store) -> None:
     gate, never = Gate(), Gate()
     actor = Actor(["Half", gate], [never])
-    turn = await lost_at(store, actor, gate, TokenEvent("Half"))
+    turn = await lose_turn_at(store, actor, gate, TokenEvent("Half"))
     async with open_actor_desk(store, actor) as desk:
         await never.reached()
         await desk.cancel(turn)
@@ -190,27 +190,27 @@ async def test_steps_count_across_restarts_including_void_ones(store: Store) -> 
     gate = Gate()
     searched = [SearchEvent(f"s{number}", "started", "web", "tea") for number in range(2)]
     actor = Actor([*searched, gate], [*searched])
-    turn = await lost_at(store, actor, gate, searched[-1], max_steps_per_turn=3)
+    turn = await lose_turn_at(store, actor, gate, searched[-1], max_steps_per_turn=3)
     async with open_actor_desk(store, actor, max_steps_per_turn=3) as desk:
         done = await desk.end(turn)
     assert (done.outcome, done.reason) == ("failed", "max_turns")
 
 
-# Calls that were under way
+# Unfinished calls
 
 
 async def test_unfinished_call_is_repeated_only_after_approval(store: Store) -> None:
     gate = Gate()
     actor = Actor([FIND, PAY, FOUND, ToolProgressEvent("c2", "half"), gate], [PAY, PAID, "Paid."])
-    turn = await lost_at(store, actor, gate, ToolProgressEvent("c2", "half"))
+    turn = await lose_turn_at(store, actor, gate, ToolProgressEvent("c2", "half"))
     async with open_actor_desk(store, actor) as desk:
         await wait_until_suspended(desk, turn)
-        log = [one.event for one in await whole_log(store, turn.id)]
+        log = [logged.event for logged in await whole_log(store, turn.id)]
         assert log[6:] == [RestartEvent(5, "worker_lost"), ApprovalRequestEvent("c2", "pay", PAY.args, OUTCOME_UNKNOWN)]
         assert len(actor.turns) == 1
         await desk.runner.decide(turn.id, "c2", approved=True)
         events = await desk.events(turn)
-    assert told(events)[7:] == [PAID, TokenEvent("Paid.")]
+    assert body(events)[7:] == [PAID, TokenEvent("Paid.")]
     (call, result), (decision,) = actor.turns[1].progress, actor.turns[1].resumption.decisions  # type: ignore[union-attr]
     assert [request.call_id for request in call.tool_calls] == ["c1", "c2"]
     assert result == Message("tool", "green", call_id="c1")
@@ -220,7 +220,7 @@ async def test_unfinished_call_is_repeated_only_after_approval(store: Store) -> 
 async def test_denied_repetition_reports_an_unknown_outcome(store: Store) -> None:
     gate = Gate()
     actor = Actor([PAY, gate], [ToolResultEvent("c2", "pay", False, "?"), "Unclear."])
-    turn = await lost_at(store, actor, gate, PAY)
+    turn = await lose_turn_at(store, actor, gate, PAY)
     async with open_actor_desk(store, actor) as desk:
         await wait_for_request(desk, turn, "c2")
         await desk.runner.decide(turn.id, "c2", approved=False, reason="better not")
@@ -233,10 +233,10 @@ async def test_denied_repetition_reports_an_unknown_outcome(store: Store) -> Non
 async def test_unfinished_call_of_a_repeatable_tool_is_repeated(store: Store) -> None:
     gate = Gate()
     actor = Actor([FIND, gate], [FIND, FOUND, "Green."], repeats="find")
-    turn = await lost_at(store, actor, gate, FIND)
+    turn = await lose_turn_at(store, actor, gate, FIND)
     async with open_actor_desk(store, actor) as desk:
         events = await desk.events(turn)
-    assert told(events) == [FIND, RestartEvent(3, "worker_lost"), FOUND, TokenEvent("Green.")]
+    assert body(events) == [FIND, RestartEvent(3, "worker_lost"), FOUND, TokenEvent("Green.")]
     assert actor.turns[1].resumption is None
 
 
@@ -247,7 +247,7 @@ async def test_failing_repeats_method_means_not_repeatable(store: Store) -> None
 
     gate = Gate()
     actor = Unsure([PAY, gate])
-    turn = await lost_at(store, actor, gate, PAY)
+    turn = await lose_turn_at(store, actor, gate, PAY)
     async with open_actor_desk(store, actor) as desk:
         await wait_until_suspended(desk, turn)
 
@@ -286,8 +286,8 @@ async def test_decision_survives_a_restart(store: Store, approved: bool, repeats
     async with open_actor_desk(store, actor) as desk:
         events = await desk.events(turn)
         assert await completed_answer(desk, turn) == "Over."
-        await desk.runner.decide(turn.id, "c2", approved=approved)  # Deciding twice is deciding once.
-    assert told(events)[2:] == [
+        await desk.runner.decide(turn.id, "c2", approved=approved)  # Repeating a decision changes nothing.
+    assert body(events)[2:] == [
         ApprovalResponseEvent("c2", approved), TokenEvent("Hm"), RestartEvent(5, "worker_lost"), PAID,
         TokenEvent("Over."),
     ]  # fmt: skip
@@ -311,7 +311,7 @@ async def test_finished_call_is_not_in_the_decisions_after_a_restart(store: Stor
     assert [message.role for message in actor.turns[2].progress] == ["assistant", "tool"]
 
 
-# A worker that is stopped
+# Draining
 
 
 async def test_drain_releases_a_turn_after_its_current_step(store: Store) -> None:
@@ -328,7 +328,7 @@ async def test_drain_releases_a_turn_after_its_current_step(store: Store) -> Non
     async with open_actor_desk(store, actor) as desk:
         events = await desk.events(turn)
         assert await completed_answer(desk, turn) == "Looking. Green."
-    assert told(events)[3:] == [PAID, FOUND, StatusEvent(MOVING_ON), TokenEvent("Green.")]
+    assert body(events)[3:] == [PAID, FOUND, StatusEvent(MOVING_ON), TokenEvent("Green.")]
     assert len(actor.turns[1].progress) == 3
 
 
@@ -342,7 +342,7 @@ async def test_drain_releases_an_unfinished_step_after_the_grace_period(store: S
     async with open_actor_desk(store, actor) as desk:
         events = await desk.events(turn)
         assert await completed_answer(desk, turn) == "Green."
-    assert told(events)[2:] == [TokenEvent("Gr"), RestartEvent(4, "shutdown"), TokenEvent("Green.")]
+    assert body(events)[2:] == [TokenEvent("Gr"), RestartEvent(4, "shutdown"), TokenEvent("Green.")]
 
 
 async def test_drain_between_steps_needs_no_restart(store: Store) -> None:
@@ -354,7 +354,7 @@ async def test_drain_between_steps_needs_no_restart(store: Store) -> None:
         await wait_for_events(desk, turn, FOUND)
         await drain(desk, 0.01)
     async with open_actor_desk(store, actor) as desk:
-        assert told(await desk.events(turn))[2:] == [StatusEvent(MOVING_ON), TokenEvent("Green.")]
+        assert body(await desk.events(turn))[2:] == [StatusEvent(MOVING_ON), TokenEvent("Green.")]
 
 
 async def test_drain_during_a_tool_call_asks_for_approval(store: Store) -> None:
@@ -376,8 +376,8 @@ async def test_cancel_during_a_release_cancels_the_turn(store: Store) -> None:
     class Slow(Actor):
         async def answer(self, turn: Turn) -> AgentEvents:
             try:
-                async for said in super().answer(turn):
-                    yield said
+                async for event in super().answer(turn):
+                    yield event
             finally:
                 await leaving.wait()
 
@@ -405,7 +405,7 @@ async def test_agent_that_ignores_a_drain_cannot_write_to_the_released_turn(stor
             return
         yield FIND
         yield FOUND
-        while not gate._open.is_set():
+        while not gate.is_open:
             try:
                 await gate.wait()
             except asyncio.CancelledError:
@@ -427,7 +427,7 @@ async def test_agent_that_ignores_a_drain_cannot_write_to_the_released_turn(stor
         assert await completed_answer(desk, turn) == "Green."
 
 
-# Who may declare it
+# The `on_crash` attribute
 
 
 @pytest.mark.parametrize("declared", ["resume", "close"])
@@ -438,10 +438,10 @@ def test_attributes_of_a_function_apply_to_its_agent(declared: str) -> None:
     async def returns(turn: Turn) -> str:
         return ""
 
-    for given in (yields, returns):
-        given.on_crash = declared  # type: ignore[attr-defined]
-        given.repeats = "find".__eq__  # type: ignore[attr-defined]
-        agent: Any = as_agent(given)
+    for function in (yields, returns):
+        function.on_crash = declared  # type: ignore[attr-defined]
+        function.repeats = "find".__eq__  # type: ignore[attr-defined]
+        agent: Any = as_agent(function)
         assert (agent.on_crash, agent.repeats("find")) == (declared, True)
 
 
@@ -461,7 +461,7 @@ def test_on_crash_resume_of_an_sdk_without_support_is_refused() -> None:
 
     wrap: Callable[[Any], Any]
     for wrap in (lambda agent: agent, PydanticAIAgent):
-        given: Any = wrap(Agent("test"))
-        given.on_crash = "resume"
+        wrapped: Any = wrap(Agent("test"))
+        wrapped.on_crash = "resume"
         with pytest.raises(TypeError, match="cannot have on_crash"):
-            as_agent(given)
+            as_agent(wrapped)

@@ -36,10 +36,10 @@ async def test_start_with_an_unknown_agent_writes_nothing(store: Store) -> None:
 async def test_turn_runs_although_its_client_left_during_the_start(store: Store) -> None:
     async with open_desk(store, echo) as desk:
         session_id = await desk.session()
-        asking = asyncio.create_task(desk.start(session_id=session_id))
+        starting = asyncio.create_task(desk.start(session_id=session_id))
         await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.wait([asking], timeout=BOUND)
+        starting.cancel()
+        await asyncio.wait([starting], timeout=BOUND)
         await desk.end(await desk.start("another"))
         for turn in await store.list_turns("ann", session_id=session_id):
             assert (await desk.end(turn)).outcome == "completed"
@@ -162,21 +162,21 @@ async def test_repeated_interrupting_request_does_not_interrupt_itself(store: St
 
 
 async def test_agent_gets_the_history_of_the_session(store: Store) -> None:
-    given: list[Turn] = []
+    turns: list[Turn] = []
 
     async def agent(turn: Turn) -> AgentEvents:
-        given.append(turn)
+        turns.append(turn)
         yield f"answer to {turn.message}"
 
     async with open_desk(store, agent, history_turns=2) as desk:
         session_id = await desk.session()
         for message in ("one", "two", "three"):
             await desk.end(await desk.start(message, session_id=session_id, options={"n": message}))
-    assert [turn.message for turn in given] == ["one", "two", "three"]
-    assert given[0].history == ()
-    assert given[1].history == (Message("user", "one"), Message("assistant", "answer to one"))
-    assert (given[2].principal, given[2].session_id, given[2].options) == ("ann", session_id, {"n": "three"})
-    assert len(given[2].history) == 4
+    assert [turn.message for turn in turns] == ["one", "two", "three"]
+    assert turns[0].history == ()
+    assert turns[1].history == (Message("user", "one"), Message("assistant", "answer to one"))
+    assert (turns[2].principal, turns[2].session_id, turns[2].options) == ("ann", session_id, {"n": "three"})
+    assert len(turns[2].history) == 4
 
 
 async def test_turn_with_a_parent_continues_that_turn(store: Store) -> None:
@@ -197,9 +197,9 @@ async def test_imported_history_comes_before_the_session(store: Store) -> None:
     async def recite(turn: Turn) -> AgentEvents:
         yield " ".join(f"{message.role}:{message.content}" for message in turn.history)
 
-    told = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
     async with open_desk(store, recite) as desk:
-        *_, response, _ = await desk.events(await desk.start("go on", options={"history": told}))
+        *_, response, _ = await desk.events(await desk.start("go on", options={"history": history}))
         assert response == ResponseEvent("user:hi assistant:hello", timings=ANY)
 
 
@@ -209,7 +209,7 @@ async def test_imported_history_reaches_later_turns(store: Store) -> None:
 
     async with open_desk(store, recite) as desk:
         session_id = await desk.session()
-        told = [{"role": "user", "content": "hi"}]
-        await desk.end(await desk.start("one", session_id=session_id, options={"history": told}))
+        history = [{"role": "user", "content": "hi"}]
+        await desk.end(await desk.start("one", session_id=session_id, options={"history": history}))
         *_, response, _ = await desk.events(await desk.start("two", session_id=session_id))
         assert response == ResponseEvent("hi one hi", timings=ANY)

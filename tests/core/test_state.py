@@ -1,4 +1,4 @@
-"""What a log folds into."""
+"""The fold of a log into a state."""
 
 import msgspec
 import pytest
@@ -35,8 +35,8 @@ DONE = DoneEvent("completed", "s1", "t1")
 
 
 def step(state: TurnState, step_id: str) -> Step:
-    (found,) = (step for step in state.steps if step.id == step_id)
-    return found
+    (match,) = (step for step in state.steps if step.id == step_id)
+    return match
 
 
 def test_opening_events_give_ids_agent_and_message() -> None:
@@ -88,10 +88,10 @@ def test_result_without_a_call_is_a_step() -> None:
 
 
 def test_call_with_an_approval_request_is_waiting() -> None:
-    asked = [ToolCallEvent("c1", "delete", {"id": 1}), ApprovalRequestEvent("c1", "delete", {"id": 1})]
-    assert step(folded(*asked), "c1").state == "waiting"
-    assert step(folded(*asked, ApprovalResponseEvent("c1", True)), "c1").state == "running"
-    assert step(folded(asked[1]), "c1").args == {"id": 1}
+    events = [ToolCallEvent("c1", "delete", {"id": 1}), ApprovalRequestEvent("c1", "delete", {"id": 1})]
+    assert step(folded(*events), "c1").state == "waiting"
+    assert step(folded(*events, ApprovalResponseEvent("c1", True)), "c1").state == "running"
+    assert step(folded(events[1]), "c1").args == {"id": 1}
 
 
 def test_search_events_with_one_id_are_one_step() -> None:
@@ -218,11 +218,11 @@ pieces = st.one_of(
 def test_text_after_a_restart_equals_a_log_without_the_void_part(
     first: list[Event], then: list[Event], data: st.DataObject
 ) -> None:
-    kept = data.draw(st.integers(0, len(first)))
-    restarted = folded(*first, RestartEvent(kept + 2, "worker_lost"), *then)
-    assert restarted.text == folded(*first[:kept], *then).text
+    length = data.draw(st.integers(0, len(first)))
+    restarted = folded(*first, RestartEvent(length + 2, "worker_lost"), *then)
+    assert restarted.text == folded(*first[:length], *then).text
     offsets = [s.answer_offset for s in restarted.steps]
-    assert offsets == [s.answer_offset for s in folded(*first[:kept], *then).steps]
+    assert offsets == [s.answer_offset for s in folded(*first[:length], *then).steps]
 
 
 def test_state_round_trips_through_json() -> None:

@@ -33,8 +33,8 @@ def conversation(*events: Event) -> tuple[Message, ...]:
     return transcript([folded(*events)])
 
 
-def assert_a_provider_accepts(messages: Sequence[Message]) -> None:
-    """A request begins each exchange; every tool call is answered once, right after it; an answer follows."""
+def check_valid_for_providers(messages: Sequence[Message]) -> None:
+    """Check that a user message begins each exchange, every tool call has one result, and an answer follows."""
     assert messages[0].role == "user"
     waiting: list[str] = []
     for before, message in zip([None, *messages], messages, strict=False):
@@ -91,7 +91,7 @@ def test_partial_answer_is_kept_with_a_note(outcome: Outcome) -> None:
 def test_unfinished_call_gets_a_synthetic_result(outcome: Outcome) -> None:
     for unfinished in ([CALL], [CALL, ApprovalRequestEvent("c1", "find", {})], [TokenEvent("a"), CALL]):
         messages = conversation(*unfinished, end(outcome))
-        assert_a_provider_accepts(messages)
+        check_valid_for_providers(messages)
         (result,) = (message for message in messages if message.role == "tool")
         assert (result.call_id, result.content) == ("c1", '{"error":"cancelled"}')
         assert messages[-1].content.startswith("[")
@@ -99,7 +99,7 @@ def test_unfinished_call_gets_a_synthetic_result(outcome: Outcome) -> None:
 
 def test_failed_turn_without_text_has_an_answer() -> None:
     messages = conversation(ErrorEvent("it broke", "agent_failed"), end("failed"))
-    assert_a_provider_accepts(messages)
+    check_valid_for_providers(messages)
     assert "it broke" not in messages[-1].content
 
 
@@ -111,7 +111,7 @@ def test_transcript_keeps_the_order_of_turns() -> None:
         [end("completed")],
     )
     messages = transcript(folded(*events) for _ in range(2) for events in answers)
-    assert_a_provider_accepts(messages)
+    check_valid_for_providers(messages)
     assert [message.role for message in messages].count("user") == 8
 
 
@@ -127,9 +127,9 @@ steps = st.one_of(
 def test_transcript_of_any_events_is_valid_and_complete(events: list[Event], outcome: Outcome) -> None:
     state = folded(*events, end(outcome))
     messages = transcript([state])
-    assert_a_provider_accepts(messages)
-    told = "".join(message.content for message in messages if message.role == "assistant")
-    assert told.startswith(state.text)
+    check_valid_for_providers(messages)
+    text = "".join(message.content for message in messages if message.role == "assistant")
+    assert text.startswith(state.text)
 
 
 @pytest.mark.parametrize(
