@@ -1,4 +1,4 @@
-"""What every agent adapter tells, every wire carries: whole turns of each SDK, read back as a client does."""
+"""Whole turns of each agent adapter, encoded by wires and read back as a client does."""
 
 from pathlib import Path
 from typing import Any
@@ -20,63 +20,61 @@ __all__ = ["case", "model_server"]
 
 
 async def rich_turn(case: AgentCase, model_server: ScriptedModel, folder: Path, *, whole: bool) -> list[LoggedEvent]:
-    """Thoughts, text, tools side by side, a person who says yes and no, cost, and an answer that may break off."""
+    """Run a turn with reasoning, text, parallel tools, an approval, a denial, and a whole or partial answer."""
     post = Post("our tools", folder)
     last = says(thinks("Hm."), "All ", "done – é 🍵.") if whole else truncates("Half an")
-    wanted = ("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE)
-    model_server.plan(calls(*wanted, text="Let me\nsee. "), last)
+    requests = ("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE)
+    model_server.plan(calls(*requests, text="Let me\nsee. "), last)
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start("Write to both")
-        await asked(desk, turn, times=2)
+        await asked(desk, turn, count=2)
         await desk.runner.decide(turn.id, "call_1", approved=True, by="ann")
         await desk.runner.decide(turn.id, "call_3", approved=False, reason="Eve listens", by="ann")
         await desk.events(turn)
         return await whole_log(desk.store, turn.id)
 
 
-def sent(wire: Wire, log: list[LoggedEvent]) -> bytes:
+def encode(wire: Wire, log: list[LoggedEvent]) -> bytes:
     encoder = wire.encoder()
     return wire.opening + b"".join(map(encoder.frame, log))
 
 
-async def test_every_event_of_a_turn_is_read_back_from_sse_chat(
+async def test_sse_chat_carries_every_event_of_a_turn(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     log = await rich_turn(case, model_server, tmp_path, whole=True)
-    frames = parse(sent(SseChat(), log))
+    frames = parse(encode(SseChat(), log))
     assert [decode_event(frame.data.encode()) for frame in frames] == [logged.event for logged in log]
     assert [frame.id for frame in frames] == [f"{logged.position}.{logged.epoch}" for logged in log]
 
 
-async def test_the_text_the_tools_and_the_outcome_are_read_back_from_three_phase_text(
+async def test_three_phase_text_carries_text_tools_and_outcome(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     log = await rich_turn(case, model_server, tmp_path, whole=True)
-    lines, answer, trailer = phases(sent(ThreePhaseText(), log))
+    lines, answer, trailer = phases(encode(ThreePhaseText(), log))
     events = [logged.event for logged in log]
     assert answer == text(events)
     assert answer.endswith("All done – é 🍵.")
-    # A line that comes after the answer has begun stands in the trailer.
-    told = _tools([*lines, *trailer["events"]])
-    assert told["tool_call"] == [(event.call_id, event.tool, event.args) for event in only(events, ToolCallEvent)]
-    assert told["tool_result"] == [
+    # Events after the start of the answer are in the trailer.
+    tools = _tools([*lines, *trailer["events"]])
+    assert tools["tool_call"] == [(event.call_id, event.tool, event.args) for event in only(events, ToolCallEvent)]
+    assert tools["tool_result"] == [
         (event.call_id, event.success, event.result) for event in only(events, ToolResultEvent)
     ]
-    assert told["approval_request"] == [("call_1", BOB), ("call_3", EVE)]
-    assert sorted(told["approval_response"]) == [("call_1", True), ("call_3", False)]
+    assert tools["approval_request"] == [("call_1", BOB), ("call_3", EVE)]
+    assert sorted(tools["approval_response"]) == [("call_1", True), ("call_3", False)]
     assert sorted(trailer["tools_used"]) == ["send", "weather"]
     assert (trailer["outcome"], "error" in trailer) == ("completed", False)
     assert trailer["usage"]["input_tokens"] == 22
 
 
-async def test_a_turn_that_failed_is_read_back_as_failed(
-    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
-) -> None:
+async def test_failed_turn_is_read_back_as_failed(case: AgentCase, model_server: ScriptedModel, tmp_path: Path) -> None:
     log = await rich_turn(case, model_server, tmp_path, whole=False)
-    events = [decode_event(frame.data.encode()) for frame in parse(sent(SseChat(), log))]
+    events = [decode_event(frame.data.encode()) for frame in parse(encode(SseChat(), log))]
     assert [event.code for event in only(events, ErrorEvent)] == ["truncated"]
     assert [event.outcome for event in only(events, DoneEvent)] == ["failed"]
-    _, answer, trailer = phases(sent(ThreePhaseText(), log))
+    _, answer, trailer = phases(encode(ThreePhaseText(), log))
     assert "Half an" in answer
     assert (trailer["outcome"], trailer["error"]["code"]) == ("failed", "truncated")
 
