@@ -59,6 +59,6 @@ async def _speak(log: TurnLog, tokens: int) -> None:
     for _ in range(tokens):
         log.append_token(_TOKEN)
         if log.is_behind:
-            await log.room()
+            await log.wait_for_room()
         await asyncio.sleep(0)
     await log.end("completed")

@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 from tests.contracts.turns import BOUND
-from tests.core.desk import Desk, Gate, settle
-from tests.core.test_approvals import answer_of, waits
-from tests.core.test_restarting import begin_to_drain, desk_of, lose, written
+from tests.core.desk import (
+    Desk,
+    Gate,
+    completed_answer,
+    lose_worker,
+    open_actor_desk,
+    settle,
+    start_drain,
+    wait_for_events,
+    wait_until_suspended,
+)
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.core.contracts import OnCrash
@@ -62,7 +70,7 @@ async def another(
         "small", base_url=server.url, tools=bench.tools, retries=0, on_crash=on_crash, max_steps=max_steps
     )
     try:
-        async with desk_of(store, agent) as desk:
+        async with open_actor_desk(store, agent) as desk:
             yield desk
     finally:
         async with asyncio.timeout(BOUND):
@@ -75,7 +83,7 @@ async def broken_off(store: MemoryStore, server: ScriptedModel, bench: Bench, **
         turn = await desk.start("Go")
         await bench.gate.reached()
         await settle()
-        await lose(desk)
+        await lose_worker(desk)
     return turn
 
 
@@ -97,11 +105,11 @@ async def test_finished_steps_are_not_repeated_and_the_model_is_told_of_them(mod
     )
     async with another(store, model_server, bench) as desk:
         turn = await desk.start("How is it?")
-        await written(desk, turn, TokenEvent("\n\n"), TokenEvent("It is sn"))
-        await lose(desk)
+        await wait_for_events(desk, turn, TokenEvent("\n\n"), TokenEvent("It is sn"))
+        await lose_worker(desk)
     async with another(store, model_server, bench) as desk:
         events = await desk.events(turn)
-        assert await answer_of(desk, turn) == "Let me look.\n\nAnd there.\n\nSnow."
+        assert await completed_answer(desk, turn) == "Let me look.\n\nAnd there.\n\nSnow."
     assert bench.done == ["look Oslo", "look Rome", "pay 1"]
     assert sum(isinstance(event, ToolCallEvent) for event in events) == 3
     assert model_server.bodies[3]["tools"] == model_server.bodies[2]["tools"]
@@ -117,7 +125,7 @@ async def test_of_calls_that_broke_off_one_that_is_idempotent_runs_again(model_s
     model_server.plan(calls(("pay", {"amount": 1}), ("look", {"city": "Rome"})), says("Done."))
     turn = await broken_off(store, model_server, bench)
     async with another(store, model_server, bench) as desk:
-        assert await answer_of(desk, turn) == "Done."
+        assert await completed_answer(desk, turn) == "Done."
     assert bench.done == ["pay 1", "look Rome", "look Rome"]
     assert conversation(model_server)[1:3] == [("assistant", ["call_1", "call_2"]), ("tool", "did pay 1")]
 
@@ -130,11 +138,11 @@ async def test_of_calls_that_broke_off_any_other_waits_for_a_person(
     model_server.plan(calls(("look", {"city": "Rome"}), ("pay", {"amount": 1})), says("Done."))
     turn = await broken_off(store, model_server, bench)
     async with another(store, model_server, bench) as desk:
-        await waits(desk, turn)
+        await wait_until_suspended(desk, turn)
         assert bench.done == ["look Rome", "pay 1"]
         await desk.runner.decide(turn.id, "call_2", approved=approved)
         events = await desk.events(turn)
-        assert await answer_of(desk, turn) == "Done."
+        assert await completed_answer(desk, turn) == "Done."
     assert ApprovalRequestEvent("call_2", "pay", {"amount": 1}, OUTCOME_UNKNOWN) in events
     assert bench.done == ["look Rome", "pay 1"] + ["pay 1"] * approved
     _, told = conversation(model_server)[-1]
@@ -147,10 +155,10 @@ async def test_an_idempotent_call_that_nobody_had_approved_still_waits_for_it(mo
     turn = await broken_off(store, model_server, bench)
     async with another(store, model_server, bench) as desk:
         for call_id in ("call_1", "call_2"):
-            await waits(desk, turn)
+            await wait_until_suspended(desk, turn)
             assert bench.done[-1] == "pay 1"
             await desk.runner.decide(turn.id, call_id, approved=True)
-        assert await answer_of(desk, turn) == "Done."
+        assert await completed_answer(desk, turn) == "Done."
     assert bench.done == ["pay 1", "pay 1", "send bob"]
     assert [role for role, _ in conversation(model_server)] == ["user", "assistant", "tool", "tool"]
 
@@ -161,9 +169,9 @@ async def test_after_an_approval_the_model_is_told_the_same(model_server: Script
     model_server.plan(calls(("send", {"to": "bob"}), ("pay", {"amount": 1}), text="Both."), says("Then more."))
     async with another(store, model_server, bench, on_crash) as desk:
         turn = await desk.start("Go")
-        await waits(desk, turn)
+        await wait_until_suspended(desk, turn)
         await desk.runner.decide(turn.id, "call_1", approved=True)
-        assert await answer_of(desk, turn) == "Both.\n\nThen more."
+        assert await completed_answer(desk, turn) == "Both.\n\nThen more."
     assert bench.done == ["pay 1", "send bob"]
     assert sorted(conversation(model_server)[2:]) == [("tool", "did pay 1"), ("tool", "did send bob")]
     assert model_server.bodies[1]["messages"][1]["content"] == "Both."
@@ -186,13 +194,13 @@ async def test_a_worker_that_is_stopped_leaves_the_next_question_to_another(mode
     async with another(store, model_server, bench) as desk:
         turn = await desk.start("Go")
         await bench.gate.reached()
-        draining = await begin_to_drain(desk)
+        draining = await start_drain(desk)
         bench.gate.open()
         await draining
         assert len(model_server.bodies) == 1
     async with another(store, model_server, bench) as desk:
         events = await desk.events(turn)
-        assert await answer_of(desk, turn) == "Sunny."
+        assert await completed_answer(desk, turn) == "Sunny."
     assert bench.done == ["look Rome"]
     assert not any(isinstance(event, RestartEvent) for event in events)
     assert len(model_server.bodies) == 2

@@ -1,23 +1,22 @@
-"""Every agent adapter there is, each with a case in `agent_cases/` that says how its SDK is asked.
+"""The cases of the agent contract: one module in `agent_cases/` for every agent adapter.
 
 A case is a module with:
 
     NAME = "openai_agents"                  the adapter's module in `turnwire.agents`
-    APIS = ("chat", "responses")            which of the scripted server's two APIs its SDK can speak
+    APIS = ("chat", "responses")            the APIs of the scripted server that the SDK can speak
     def build(url, tools, *, api, timeout, asks=(), folder=None):
-                                            the SDK's own agent object. It asks the server at `url` with no retries,
+                                            the SDK's own agent object. It calls the server at `url` without retries
                                             and gives up after `timeout` seconds of silence. `tools` are plain
                                             functions, sync or async, with type hints and a docstring, or tools
-                                            of ours. With `asks`, names of some of them, a person is asked before
-                                            those run, by the SDK's own means; with `folder` whatever the SDK must
-                                            keep until then is kept there
-    def adapt(built, *, max_turns):         the adapter with a limit: it may ask the model `max_turns` times
-    CANNOT = {"reasoning/chat": "why"}      what the SDK does not let its adapter do (an `Ability`, over this API or,
-                                            without one, over any), and why. It is tested too: the turn must still
-                                            end well, without what is missing
-    TOOL_ERROR = "told" | "fatal"           after a tool raised: the model is told and the run goes on, or the
-                                            turn fails with `tool_failed`. Whichever the SDK does by itself
-    UNKNOWN_TOOL = "told" | "fatal"         the same for a tool that is not there: `bad_answer` if it is fatal
+                                            of Turnwire. The tools named in `asks` need approval, by the SDK's own
+                                            means; the SDK keeps its state in `folder` until then
+    def adapt(built, *, max_turns):         the adapter with a limit of `max_turns` model calls
+    CANNOT = {"reasoning/chat": "why"}      the abilities that the SDK denies its adapter (over this API or, without
+                                            one, over any), and why. The turn must still end well without them,
+                                            which is tested too
+    TOOL_ERROR = "reported" | "fatal"       the SDK's behaviour after a tool raised: the model gets the error and the
+                                            run continues, or the turn fails with `tool_failed`
+    UNKNOWN_TOOL = "reported" | "fatal"     the same for a tool that does not exist: `bad_answer` if it is fatal
 
 and, if there is something to close, `async def close(built)`.
 """
@@ -40,10 +39,16 @@ from turnwire.stores.memory import MemoryStore
 
 Api = Literal["chat", "responses"]
 Ability = Literal["bounded", "lists", "reasoning", "values", "woven"]
-"""Counts on over a wait. Goes on when the model gives a list for arguments. Tells the model's reasoning. Tells what a
-tool returned, and not its text. Reads calls whose pieces come in turns."""
+"""The abilities of an adapter:
 
-# Long enough for a loaded machine to answer, short enough to be waited for.
+bounded    counts model calls across a suspension
+lists      continues when the model sends a list as arguments
+reasoning  reports the model's reasoning
+values     reports the value that a tool returned, not its text
+woven      reads parallel calls whose pieces are interleaved
+"""
+
+# Long enough for a loaded machine to answer, short enough for a test.
 SILENCE = 0.3
 PATIENT = 10.0
 
@@ -82,7 +87,7 @@ class AgentCase:
         limits: Limits | None = None,
         **options: Any,
     ) -> AsyncIterator[Desk]:
-        """A runner whose one agent asks the scripted server and has these tools."""
+        """Open a desk with one agent that calls the scripted server and has these tools."""
         built = self.module.build(server.url, list(tools), api=self.api, timeout=timeout, **options)
         store = store or MemoryStore()
         runner = TurnRunner(store, {"agent": self.agent(built, max_turns)}, limits or Limits())

@@ -1,4 +1,4 @@
-"""What every agent adapter promises: whole turns, through the real runner, asked of a real server."""
+"""The contract of agent adapters: whole turns, through the real runner, against a real model server."""
 
 import asyncio
 import json
@@ -65,11 +65,11 @@ def case(request: pytest.FixtureRequest) -> AgentCase:
     return request.param
 
 
-# Tools: plain functions, as a developer writes them
+# Tools
 
 
 async def weather(city: str) -> str:
-    """What the weather is like in a city."""
+    """Return the weather in a city."""
     emit(StatusEvent(f"asking about {city}"))
     await asyncio.sleep(0)
     progress("half way", 0.5)
@@ -77,30 +77,30 @@ async def weather(city: str) -> str:
 
 
 def blocking_weather(city: str) -> str:
-    """What the weather is like in a city, by a library that blocks."""
+    """Return the weather in a city, with a library that blocks."""
     emit(StatusEvent(f"asking about {city}"))
     progress("half way", 0.5)
     return f"Sunny in {city}"
 
 
 async def broken(city: str) -> str:
-    """A tool that does not work."""
+    """Raise an error."""
     raise LookupError(f"{city}: {SECRET}")
 
 
-# Reading what happened
+# Reading logs and requests
 
 
-async def seen(desk: Desk, turn: TurnRecord, wanted: Callable[[Event], bool]) -> list[Event]:
-    """The log of a running turn up to the first such event."""
+async def seen(desk: Desk, turn: TurnRecord, matches: Callable[[Event], bool]) -> list[Event]:
+    """Return the log of a running turn up to the first event that matches."""
     events: list[Event] = []
     async with asyncio.timeout(BOUND), aclosing(follow(desk.store, turn.id, 0)) as batches:
         async for batch in batches:
             for logged in batch:
                 events.append(logged.event)
-                if wanted(logged.event):
+                if matches(logged.event):
                     return events
-    raise AssertionError(f"it never happened: {events}")
+    raise AssertionError(f"no event matches: {events}")
 
 
 def only(events: list[Event], kind: type[E]) -> list[E]:
@@ -115,12 +115,12 @@ def text(events: list[Event]) -> str:
     return "".join(tokens(events))
 
 
-def place(events: list[Event], kind: type[Event]) -> int:
+def index_of(events: list[Event], kind: type[Event]) -> int:
     return next(index for index, event in enumerate(events) if isinstance(event, kind))
 
 
 def outcome(events: list[Event]) -> tuple[str, str | None]:
-    """How it ended, and the code of its error."""
+    """Return the outcome of a turn and the code of its error."""
     done = events[-1]
     assert isinstance(done, DoneEvent), events[-1]
     errors = only(events, ErrorEvent)
@@ -129,31 +129,30 @@ def outcome(events: list[Event]) -> tuple[str, str | None]:
 
 
 def check_calls_have_results(events: list[Event]) -> None:
-    asked = [event.call_id for event in only(events, ToolCallEvent)]
-    answered = [event.call_id for event in only(events, ToolResultEvent)]
-    assert sorted(asked) == sorted(answered)
-    assert len(set(asked)) == len(asked)
+    call_ids = [event.call_id for event in only(events, ToolCallEvent)]
+    assert sorted(call_ids) == sorted(event.call_id for event in only(events, ToolResultEvent))
+    assert len(set(call_ids)) == len(call_ids)
 
 
 def said(body: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The conversation in a request, the same for both APIs: who said what, which tool was called, what it gave."""
-    told: list[tuple[str, Any]] = []
+    """Return the texts, calls and results of a model request, in one form for both APIs."""
+    entries: list[tuple[str, Any]] = []
     for item in body["messages"] if "messages" in body else body["input"]:
         role, kind = item.get("role"), item.get("type", "message")
         content = _content(item.get("content"))
         if role == "tool":
-            told.append(("result", (item["tool_call_id"], content)))
+            entries.append(("result", (item["tool_call_id"], content)))
         elif kind == "function_call":
-            told.append(("call", (item["call_id"], item["name"], json.loads(item["arguments"]))))
+            entries.append(("call", (item["call_id"], item["name"], json.loads(item["arguments"]))))
         elif kind == "function_call_output":
-            told.append(("result", (item["call_id"], _content(item["output"]))))
+            entries.append(("result", (item["call_id"], _content(item["output"]))))
         elif role in ("user", "assistant"):
             if content:
-                told.append((role, content))
+                entries.append((role, content))
             for call in item.get("tool_calls") or ():
                 function = call["function"]
-                told.append(("call", (call["id"], function["name"], json.loads(function["arguments"]))))
-    return told
+                entries.append(("call", (call["id"], function["name"], json.loads(function["arguments"]))))
+    return entries
 
 
 def _content(content: Any) -> str:
@@ -163,15 +162,14 @@ def _content(content: Any) -> str:
 
 
 def results_told(body: dict[str, Any]) -> list[str]:
-    return [what[1] for kind, what in said(body) if kind == "result"]
+    """Return the tool results in a model request."""
+    return [entry[1] for kind, entry in said(body) if kind == "result"]
 
 
 # Text
 
 
-async def test_text_comes_in_the_pieces_and_at_the_time_the_model_sends_it(
-    case: AgentCase, model_server: ScriptedModel
-) -> None:
+async def test_tokens_arrive_as_the_model_sends_them(case: AgentCase, model_server: ScriptedModel) -> None:
     gate = asyncio.Event()
     model_server.plan(says("Green ", "tea,\n", gate, " gladly", " 🍵."))
     async with case.desk(model_server) as desk:
@@ -187,7 +185,7 @@ async def test_text_comes_in_the_pieces_and_at_the_time_the_model_sends_it(
     assert said(model_server.bodies[0])[-1] == ("user", "What do you drink?")
 
 
-async def test_what_it_cost_is_told(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_usage_of_all_model_calls_is_reported(case: AgentCase, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
     async with case.desk(model_server, weather) as desk:
         events = await desk.events(await desk.start())
@@ -197,7 +195,7 @@ async def test_what_it_cost_is_told(case: AgentCase, model_server: ScriptedModel
     assert (response.usage.input_tokens, response.usage.output_tokens) == (22, 14)
 
 
-async def test_cost_that_is_not_told_is_not_zero(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_missing_usage_is_not_reported_as_zero(case: AgentCase, model_server: ScriptedModel) -> None:
     model_server.plan(says("Sunny.", usage=None))
     async with case.desk(model_server) as desk:
         events = await desk.events(await desk.start())
@@ -206,7 +204,7 @@ async def test_cost_that_is_not_told_is_not_zero(case: AgentCase, model_server: 
         assert (event.input_tokens, event.output_tokens) == (None, None)
 
 
-async def test_the_models_thinking_is_told_apart_from_its_answer(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_reasoning_is_separate_from_the_answer(case: AgentCase, model_server: ScriptedModel) -> None:
     model_server.plan(says(thinks("Hm, "), thinks("tea."), "Tea."))
     async with case.desk(model_server) as desk:
         events = await desk.events(await desk.start())
@@ -220,7 +218,7 @@ async def test_the_models_thinking_is_told_apart_from_its_answer(case: AgentCase
 
 
 @pytest.mark.parametrize("tool", [weather, blocking_weather], ids=["async", "sync"])
-async def test_a_tool_is_told_before_it_runs_and_after_and_from_inside(
+async def test_tool_call_progress_and_result_are_logged_in_order(
     case: AgentCase, model_server: ScriptedModel, tool: Callable[..., Any]
 ) -> None:
     model_server.plan(calls((tool.__name__, {"city": "Oslo"})), says("It is sunny."))
@@ -234,7 +232,7 @@ async def test_a_tool_is_told_before_it_runs_and_after_and_from_inside(
     assert result.ms is not None
     assert 0 <= result.ms < 60_000
     assert only(events, StatusEvent) == [StatusEvent("asking about Oslo")]
-    order = [place(events, kind) for kind in (ToolCallEvent, StatusEvent, ToolResultEvent, TokenEvent)]
+    order = [index_of(events, kind) for kind in (ToolCallEvent, StatusEvent, ToolResultEvent, TokenEvent)]
     assert order == sorted(order)
     assert only(events, ToolProgressEvent) == [ToolProgressEvent("call_1", "half way", 0.5)]
     assert results_told(model_server.bodies[1]) == ["Sunny in Oslo"]
@@ -242,16 +240,18 @@ async def test_a_tool_is_told_before_it_runs_and_after_and_from_inside(
     assert response.tools_used == (tool.__name__,)
 
 
-async def test_each_tool_is_told_the_moment_it_ends(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_result_of_each_parallel_tool_is_logged_when_it_ends(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
     short_gate, long_gate = Gate(), Gate()
 
     async def short(city: str) -> str:
-        """The quick one."""
+        """Return soon."""
         await short_gate.wait()
         return f"short {city}"
 
     async def long(city: str) -> str:
-        """The slow one."""
+        """Return late."""
         await long_gate.wait()
         return f"long {city}"
 
@@ -278,9 +278,9 @@ async def test_each_tool_is_told_the_moment_it_ends(case: AgentCase, model_serve
     assert sorted(results_told(model_server.bodies[1])) == ["long Oslo", "short Rome"]
 
 
-async def test_a_result_is_told_as_the_value_it_is(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_result_is_logged_as_a_value(case: AgentCase, model_server: ScriptedModel) -> None:
     async def forecast(city: str) -> dict[str, Any]:
-        """The weather of tomorrow."""
+        """Return the weather of tomorrow."""
         return {"city": city, "degrees": [3, 4.5], "sky": None}
 
     model_server.plan(calls(("forecast", {"city": "Oslo"})), says("Sunny."))
@@ -289,24 +289,24 @@ async def test_a_result_is_told_as_the_value_it_is(case: AgentCase, model_server
     (result,) = only(events, ToolResultEvent)
     value = result.result if case.can("values") else json.loads(result.result)
     assert value == {"city": "Oslo", "degrees": [3, 4.5], "sky": None}
-    (told,) = results_told(model_server.bodies[1])
-    assert "Oslo" in told
-    assert "4.5" in told
+    (sent,) = results_told(model_server.bodies[1])
+    assert "Oslo" in sent
+    assert "4.5" in sent
 
 
-async def test_text_before_a_tool_is_part_of_the_answer(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_text_before_a_tool_call_is_part_of_the_answer(case: AgentCase, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("weather", {"city": "Oslo"}), text="Let me look."), says("Sunny."))
     async with case.desk(model_server, weather) as desk:
         events = await desk.events(await desk.start())
     assert outcome(events) == ("completed", None)
-    before = text(events[: place(events, ToolCallEvent)])
+    before = text(events[: index_of(events, ToolCallEvent)])
     assert before.strip() == "Let me look."
     assert text(events).endswith("Sunny.")
     (response,) = only(events, ResponseEvent)
     assert response.content == text(events)
 
 
-async def test_a_tool_that_raises_fails_and_gives_nothing_away(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_tool_that_raises_fails_without_its_message(case: AgentCase, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("broken", {"city": "Oslo"})))
     if not case.tool_error_is_fatal:
         model_server.plan(says("It does not work."))
@@ -319,14 +319,13 @@ async def test_a_tool_that_raises_fails_and_gives_nothing_away(case: AgentCase, 
         assert "LookupError" in str(result.result)
         assert "swordfish" not in repr(events)
         if not case.tool_error_is_fatal:
-            (told,) = results_told(model_server.bodies[1])
-            assert told
+            assert all(results_told(model_server.bodies[1]))
         model_server.plan(says("Still here."))
         again = await desk.events(await desk.start("And now?", session_id=turn.session_id))
     assert outcome(again) == ("completed", None)
 
 
-async def test_one_tool_that_raises_leaves_the_other_its_result(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_tool_that_raises_does_not_affect_a_parallel_one(case: AgentCase, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("weather", {"city": "Oslo"}), ("broken", {"city": "Rome"})))
     if not case.tool_error_is_fatal:
         model_server.plan(says("One of them works."))
@@ -343,7 +342,7 @@ async def test_one_tool_that_raises_leaves_the_other_its_result(case: AgentCase,
     check_history(model_server.bodies[-1])
 
 
-async def test_a_tool_that_is_not_there_is_answered_or_ends_the_turn(
+async def test_call_of_an_unknown_tool_is_answered_or_ends_the_turn(
     case: AgentCase, model_server: ScriptedModel
 ) -> None:
     model_server.plan(calls(("delete_everything", {"sure": True})))
@@ -367,49 +366,45 @@ async def test_a_tool_that_is_not_there_is_answered_or_ends_the_turn(
 @pytest.mark.parametrize(
     "arguments", ['{"city": "Os', '{"town": "Oslo"}', "[1]"], ids=["cut", "wrong", "not an object"]
 )
-async def test_arguments_that_make_no_sense_are_told_to_the_model(
+async def test_invalid_arguments_are_reported_to_the_model(
     case: AgentCase, model_server: ScriptedModel, arguments: str
 ) -> None:
     ran: list[str] = []
 
     async def weather(city: str) -> str:
-        """What the weather is like in a city."""
+        """Return the weather in a city."""
         ran.append(city)
         return f"Sunny in {city}"
 
-    goes_on = arguments != "[1]" or case.can("lists")
+    continues = arguments != "[1]" or case.can("lists")
     model_server.plan(calls(("weather", arguments)))
-    if goes_on:
+    if continues:
         model_server.plan(calls(("weather", {"city": "Rome"}), ids=["call_9"]), says("Done."))
     async with case.desk(model_server, weather) as desk:
         turn = await desk.start()
         events = await desk.events(turn)
-        assert outcome(events)[0] == ("completed" if goes_on else "failed")
-        assert ran == (["Rome"] if goes_on else [])
+        assert outcome(events)[0] == ("completed" if continues else "failed")
+        assert ran == (["Rome"] if continues else [])
         check_calls_have_results(events)
         results = {event.call_id: event.success for event in only(events, ToolResultEvent)}
-        assert results.get("call_9", False) is goes_on
+        assert results.get("call_9", False) is continues
         assert results.get("call_1", False) is False
         model_server.plan(says("Still here."))
         await desk.events(await desk.start("And now?", session_id=turn.session_id))
     check_history(model_server.bodies[-1])
 
 
-# More than one turn
+# Several turns
 
 
 def check_history(body: dict[str, Any]) -> None:
-    """Every tool call has exactly one result, after it: what model providers insist on."""
-    told = said(body)
-    asked = [what[0] for kind, what in told if kind == "call"]
-    answered = [what[0] for kind, what in told if kind == "result"]
-    assert sorted(asked) == sorted(answered)
-    for call_id in asked:
-        place = [index for index, (kind, what) in enumerate(told) if kind in ("call", "result") and what[0] == call_id]
-        assert [told[index][0] for index in place] == ["call", "result"]
+    """Check that every tool call has exactly one result, after it, as model providers demand."""
+    steps = [(kind, entry[0]) for kind, entry in said(body) if kind in ("call", "result")]
+    for call_id in {call_id for _, call_id in steps}:
+        assert [kind for kind, id_ in steps if id_ == call_id] == ["call", "result"]
 
 
-async def test_a_second_turn_knows_the_first(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_second_turn_has_the_first_in_its_history(case: AgentCase, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."), says("Oslo's."))
     async with case.desk(model_server, weather) as desk:
         first = await desk.start("How is the weather?")
@@ -427,12 +422,10 @@ async def test_a_second_turn_knows_the_first(case: AgentCase, model_server: Scri
     ]
 
 
-async def test_turns_at_the_same_time_do_not_mix(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_concurrent_turns_do_not_mix(case: AgentCase, model_server: ScriptedModel) -> None:
     def answer(request: Request) -> Answer:
-        told = said(request.body)
-        if told[-1][0] == "result":
-            return says(f"For {told[-1][1][1]}.")
-        return calls(("weather", {"city": told[-1][1]}))
+        kind, entry = said(request.body)[-1]
+        return says(f"For {entry[1]}.") if kind == "result" else calls(("weather", {"city": entry}))
 
     cities = ["Oslo", "Rome", "Lima"]
     model_server.plan(*[answer] * 2 * len(cities))
@@ -445,7 +438,7 @@ async def test_turns_at_the_same_time_do_not_mix(case: AgentCase, model_server: 
         assert [event.args for event in only(events, ToolCallEvent)] == [{"city": city}]
 
 
-# What goes wrong at the model
+# Failures of the model
 
 
 FAILURES: list[tuple[str, Answer | Failure, str]] = [
@@ -465,7 +458,7 @@ FAILURES: list[tuple[str, Answer | Failure, str]] = [
 @pytest.mark.parametrize(
     ("answer", "code"), [(answer, code) for _, answer, code in FAILURES], ids=[name for name, _, _ in FAILURES]
 )
-async def test_half_an_answer_is_a_failed_turn(
+async def test_partial_answer_fails_the_turn(
     case: AgentCase, model_server: ScriptedModel, answer: Answer | Failure, code: str
 ) -> None:
     model_server.plan(answer)
@@ -483,9 +476,7 @@ async def test_half_an_answer_is_a_failed_turn(
     assert text(again) == "Whole."
 
 
-async def test_an_answer_that_breaks_off_after_a_tool_is_a_failed_turn(
-    case: AgentCase, model_server: ScriptedModel
-) -> None:
+async def test_partial_answer_after_a_tool_fails_the_turn(case: AgentCase, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("weather", {"city": "Oslo"})), truncates("Half an"))
     async with case.desk(model_server, weather) as desk:
         events = await desk.events(await desk.start())
@@ -495,13 +486,13 @@ async def test_an_answer_that_breaks_off_after_a_tool_is_a_failed_turn(
 
 
 @pytest.mark.parametrize("ending", ["unfinished", "length", "cut"])
-async def test_a_tool_call_of_half_an_answer_is_never_run(
+async def test_tool_call_of_a_partial_answer_never_runs(
     case: AgentCase, model_server: ScriptedModel, ending: Ending
 ) -> None:
     ran: list[str] = []
 
     async def delete(city: str) -> str:
-        """Deletes a city."""
+        """Delete a city."""
         ran.append(city)
         return "gone"
 
@@ -514,7 +505,9 @@ async def test_a_tool_call_of_half_an_answer_is_never_run(
 
 
 @pytest.mark.parametrize("answer", [silent("Half an"), hangs()], ids=["midway", "from the start"])
-async def test_silence_is_bounded(case: AgentCase, model_server: ScriptedModel, answer: Answer | Failure) -> None:
+async def test_silent_model_fails_after_the_timeout(
+    case: AgentCase, model_server: ScriptedModel, answer: Answer | Failure
+) -> None:
     model_server.plan(answer)
     async with case.desk(model_server, timeout=SILENCE) as desk:
         events = await desk.events(await desk.start())
@@ -523,9 +516,9 @@ async def test_silence_is_bounded(case: AgentCase, model_server: ScriptedModel, 
         await model_server.aborted()
 
 
-async def test_the_number_of_model_calls_is_bounded(case: AgentCase, model_server: ScriptedModel) -> None:
-    ask = ("weather", {"city": "Oslo"})
-    model_server.plan(calls(ask, ids=["call_1"]), calls(ask, ids=["call_2"]))
+async def test_turn_over_its_limit_of_model_calls_fails(case: AgentCase, model_server: ScriptedModel) -> None:
+    call = ("weather", {"city": "Oslo"})
+    model_server.plan(calls(call, ids=["call_1"]), calls(call, ids=["call_2"]))
     async with case.desk(model_server, weather, max_turns=2) as desk:
         turn = await desk.start()
         events = await desk.events(turn)
@@ -537,19 +530,19 @@ async def test_the_number_of_model_calls_is_bounded(case: AgentCase, model_serve
     check_history(model_server.bodies[-1])
 
 
-async def test_a_run_within_its_bound_completes(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_turn_within_its_limit_of_model_calls_completes(case: AgentCase, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
     async with case.desk(model_server, weather, max_turns=2) as desk:
         events = await desk.events(await desk.start())
     assert outcome(events) == ("completed", None)
 
 
-async def test_the_number_of_steps_is_bounded_from_outside(case: AgentCase, model_server: ScriptedModel) -> None:
-    asked: list[str] = []
+async def test_turn_over_its_limit_of_steps_fails(case: AgentCase, model_server: ScriptedModel) -> None:
+    cities: list[str] = []
 
     async def look(city: str) -> str:
-        """Looks out of the window."""
-        asked.append(city)
+        """Look out of the window."""
+        cities.append(city)
         return "sunny"
 
     model_server.plan(*(calls(("look", {"city": f"city {number}"}), ids=[f"call_{number}"]) for number in (1, 2, 3)))
@@ -558,20 +551,20 @@ async def test_the_number_of_steps_is_bounded_from_outside(case: AgentCase, mode
         events = await desk.events(turn)
         assert outcome(events) == ("failed", "max_turns")
         assert [event.call_id for event in events if isinstance(event, ToolCallEvent)] == ["call_1", "call_2"]
-        # Pydantic AI begins a tool while it tells of the call; what does not wait for anything is done by then.
+        # Pydantic AI starts a tool while it reports the call, so a tool that does not wait has ended by then.
         begun = ["city 1", "city 2", *(["city 3"] if case.module.NAME == "pydantic_ai" else [])]
-        assert asked in (begun, begun[:2])
+        assert cities in (begun, begun[:2])
         model_server.plan(says("Whole."))
         again = await desk.events(await desk.start("Again", session_id=turn.session_id))
     assert outcome(again) == ("completed", None)
     check_history(model_server.bodies[-1])
 
 
-async def test_a_turn_that_goes_on_over_its_budget_ends(case: AgentCase, model_server: ScriptedModel) -> None:
-    ask = ("weather", {"city": "Oslo"})
+async def test_turn_that_continues_over_its_budget_fails(case: AgentCase, model_server: ScriptedModel) -> None:
+    call = ("weather", {"city": "Oslo"})
     model_server.plan(
-        calls(ask, ids=["call_1"], usage={"input": 90, "output": 20}),
-        calls(ask, ids=["call_2"], usage={"input": 90, "output": 20}),
+        calls(call, ids=["call_1"], usage={"input": 90, "output": 20}),
+        calls(call, ids=["call_2"], usage={"input": 90, "output": 20}),
     )
     async with case.desk(model_server, weather, limits=Limits(max_tokens_per_day=100)) as desk:
         assert outcome(await desk.events(await desk.start())) == ("failed", "budget_spent")
@@ -579,11 +572,11 @@ async def test_a_turn_that_goes_on_over_its_budget_ends(case: AgentCase, model_s
     assert used == 110 * len(model_server.requests)
 
 
-# Stop stops
+# Cancelling
 
 
-async def _stop_and_go_on(desk: Desk, turn: TurnRecord, server: ScriptedModel) -> list[Event]:
-    """Cancels the turn, and sees that the session works. The log of the cancelled turn."""
+async def cancel_and_check_session(desk: Desk, turn: TurnRecord, server: ScriptedModel) -> list[Event]:
+    """Cancel the turn, check that the session still works, and return the log of the cancelled turn."""
     await desk.cancel(turn)
     events = await desk.events(turn)
     assert outcome(events) == ("cancelled", None)
@@ -595,33 +588,35 @@ async def _stop_and_go_on(desk: Desk, turn: TurnRecord, server: ScriptedModel) -
     return events
 
 
-async def test_stop_while_the_model_answers_hangs_up(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_cancel_during_an_answer_closes_the_model_connection(
+    case: AgentCase, model_server: ScriptedModel
+) -> None:
     model_server.plan(silent("Half an"))
     async with case.desk(model_server) as desk:
         turn = await desk.start()
         await seen(desk, turn, lambda event: isinstance(event, TokenEvent) and "an" in event.content)
         await desk.cancel(turn)
         await model_server.aborted()
-        events = await _stop_and_go_on(desk, turn, model_server)
+        events = await cancel_and_check_session(desk, turn, model_server)
     assert text(events) == "Half an"
-    assert any("Half an" in str(what) for _, what in said(model_server.bodies[-1]))
+    assert any("Half an" in str(entry) for _, entry in said(model_server.bodies[-1]))
 
 
-async def test_stop_while_the_model_is_silent_hangs_up(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_cancel_of_a_silent_model_closes_the_connection(case: AgentCase, model_server: ScriptedModel) -> None:
     model_server.plan(hangs())
     async with case.desk(model_server) as desk:
         turn = await desk.start()
         await model_server.request()
         await desk.cancel(turn)
         await model_server.aborted()
-        await _stop_and_go_on(desk, turn, model_server)
+        await cancel_and_check_session(desk, turn, model_server)
 
 
-async def test_stop_while_a_tool_runs_stops_the_tool(case: AgentCase, model_server: ScriptedModel) -> None:
+async def test_cancel_during_a_tool_stops_the_tool(case: AgentCase, model_server: ScriptedModel) -> None:
     reached, ended = asyncio.Event(), asyncio.Event()
 
     async def endless(city: str) -> str:
-        """Never comes to an end."""
+        """Never return."""
         reached.set()
         try:
             await asyncio.Event().wait()
@@ -635,24 +630,24 @@ async def test_stop_while_a_tool_runs_stops_the_tool(case: AgentCase, model_serv
         async with asyncio.timeout(BOUND):
             await reached.wait()
         await seen(desk, turn, lambda event: isinstance(event, ToolResultEvent) and event.tool == "weather")
-        events = await _stop_and_go_on(desk, turn, model_server)
+        events = await cancel_and_check_session(desk, turn, model_server)
         async with asyncio.timeout(BOUND):
             await ended.wait()
     assert text(events).strip() == "Let me look."
     assert [event.tool for event in only(events, ToolCallEvent)] == ["endless", "weather"]
     assert [event.tool for event in only(events, ToolResultEvent)] == ["weather"]
-    told = [what for kind, what in said(model_server.bodies[-1]) if kind == "result"]
-    assert told == [("call_1", '{"error":"cancelled"}'), ("call_2", "Sunny in Rome")]
+    results = [entry for kind, entry in said(model_server.bodies[-1]) if kind == "result"]
+    assert results == [("call_1", '{"error":"cancelled"}'), ("call_2", "Sunny in Rome")]
 
 
-async def test_stop_does_not_wait_for_a_thread(case: AgentCase, model_server: ScriptedModel) -> None:
-    reached, go_on, stopped = asyncio.Event(), threading.Event(), asyncio.Event()
+async def test_cancel_does_not_wait_for_a_thread(case: AgentCase, model_server: ScriptedModel) -> None:
+    reached, proceed, stopped = asyncio.Event(), threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def blocking(city: str) -> str:
-        """Takes its time, and tells of it."""
+        """Block, then emit an event."""
         loop.call_soon_threadsafe(reached.set)
-        assert go_on.wait(BOUND)
+        assert proceed.wait(BOUND)
         try:
             emit(StatusEvent("too late"))
         except TurnEndedError:
@@ -666,14 +661,14 @@ async def test_stop_does_not_wait_for_a_thread(case: AgentCase, model_server: Sc
         try:
             async with asyncio.timeout(BOUND):
                 await reached.wait()
-            events = await _stop_and_go_on(desk, turn, model_server)
+            events = await cancel_and_check_session(desk, turn, model_server)
         finally:
-            go_on.set()
+            proceed.set()
         async with asyncio.timeout(BOUND):
             await stopped.wait()
     assert not only(events, StatusEvent)
 
 
-def test_what_a_case_cannot_do_has_a_reason() -> None:
+def test_every_limitation_of_a_case_has_a_reason() -> None:
     for case in CASES:
         assert all(len(reason) > 10 for reason in case.module.CANNOT.values())

@@ -1,4 +1,4 @@
-"""What every agent adapter promises of tools that need a person's word, by its SDK's own means and by ours."""
+"""The contract of agent adapters for tools that need approval, with the SDK's means and with Turnwire's tools."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,16 @@ import pytest
 
 from tests.contracts.agents import AgentCase
 from tests.contracts.stores import SqlitePlace
-from tests.contracts.test_agent import case, check_calls_have_results, check_history, only, outcome, said, text
+from tests.contracts.test_agent import (
+    case,
+    check_calls_have_results,
+    check_history,
+    only,
+    outcome,
+    results_told,
+    said,
+    text,
+)
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import Desk
 from tests.scripted_model import ScriptedModel, calls, model_server, says
@@ -33,20 +42,20 @@ EVE = {"to": "eve", "words": [], "copies": 1}
 
 
 class Post:
-    """Two tools, one of which sends letters that nobody can take back; and how a person is asked about it."""
+    """Two tools, one of which needs approval, declared by the SDK's means or with Turnwire's `tool`."""
 
     def __init__(self, way: str, folder: Path) -> None:
         self.sent: list[dict[str, Any]] = []
         self.options: dict[str, Any] = {"folder": folder}
 
         async def send(to: str, words: list[str], copies: int) -> str:
-            """Sends a letter."""
+            """Send a letter."""
             progress("at the post office", 0.5)
             self.sent.append({"to": to, "words": words, "copies": copies})
             return f"sent to {to}"
 
         async def weather(city: str) -> str:
-            """What the weather is like in a city."""
+            """Return the weather in a city."""
             return f"Sunny in {city}"
 
         self.tools: list[Callable[..., Any]] = [send, weather]
@@ -61,8 +70,8 @@ def post(request: pytest.FixtureRequest, tmp_path: Path) -> Post:
     return Post(request.param, tmp_path)
 
 
-async def asked(desk: Desk, turn: TurnRecord, times: int = 1) -> list[Event]:
-    """The log of the turn once it waits, for the so-manieth time."""
+async def asked(desk: Desk, turn: TurnRecord, count: int = 1) -> list[Event]:
+    """Wait until the turn is suspended with this number of requests in its log, and return the log."""
     changed = asyncio.Event()
     unwatch = desk.store.watch(turn.id, lambda _: changed.set())
     try:
@@ -70,7 +79,7 @@ async def asked(desk: Desk, turn: TurnRecord, times: int = 1) -> list[Event]:
             while True:
                 events = [logged.event for logged in await whole_log(desk.store, turn.id)]
                 record = await desk.store.find_turn("ann", turn.id)
-                if record.phase == "waiting" and len(only(events, ApprovalRequestEvent)) >= times:
+                if record.phase == "waiting" and len(only(events, ApprovalRequestEvent)) >= count:
                     return events
                 assert record.phase != "ended", events
                 await changed.wait()
@@ -83,17 +92,15 @@ def results(events: list[Event]) -> dict[str, tuple[bool, Any]]:
     return {event.call_id: (event.success, event.result) for event in only(events, ToolResultEvent)}
 
 
-async def test_a_tool_that_needs_approval_waits_for_it_and_then_runs(
-    case: AgentCase, model_server: ScriptedModel, post: Post
-) -> None:
+async def test_tool_that_needs_approval_runs_after_it(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
     model_server.plan(calls(("send", BOB), text="I shall write."), says(" Done."))
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start("Write to Bob")
         events = await asked(desk, turn)
-        assert [(one.call_id, one.tool, one.args) for one in only(events, ApprovalRequestEvent)] == [
-            ("call_1", "send", BOB)
-        ]
-        assert [(one.call_id, one.tool, one.args) for one in only(events, ToolCallEvent)] == [("call_1", "send", BOB)]
+        for kind in (ApprovalRequestEvent, ToolCallEvent):
+            assert [(event.call_id, event.tool, event.args) for event in only(events, kind)] == [
+                ("call_1", "send", BOB)
+            ]
         assert not post.sent
         assert desk.runner.running_count == 0
         await desk.runner.decide(turn.id, "call_1", approved=True, by="ann", args=BOB)
@@ -116,7 +123,7 @@ async def test_a_tool_that_needs_approval_waits_for_it_and_then_runs(
     ]
 
 
-async def test_a_tool_that_is_denied_never_runs_and_the_model_is_told_why(
+async def test_denied_tool_never_runs_and_the_model_gets_the_reason(
     case: AgentCase, model_server: ScriptedModel, post: Post
 ) -> None:
     model_server.plan(calls(("send", BOB)), says("Then not."))
@@ -131,13 +138,13 @@ async def test_a_tool_that_is_denied_never_runs_and_the_model_is_told_why(
     ((success, result),) = results(events).values()
     assert not success
     assert "not before noon" in result
-    (told,) = [what for kind, what in said(model_server.bodies[1]) if kind == "result"]
-    assert told[0] == "call_1"
-    assert "not before noon" in told[1]
+    ((call_id, sent),) = [entry for kind, entry in said(model_server.bodies[1]) if kind == "result"]
+    assert call_id == "call_1"
+    assert "not before noon" in sent
     assert text(events) == "Then not."
 
 
-async def test_a_denial_without_a_reason_is_told_as_a_denial(
+async def test_denial_without_a_reason_is_reported_as_a_denial(
     case: AgentCase, model_server: ScriptedModel, post: Post
 ) -> None:
     model_server.plan(calls(("send", BOB)), says("Then not."))
@@ -149,19 +156,20 @@ async def test_a_denial_without_a_reason_is_told_as_a_denial(
     assert outcome(events) == ("completed", None)
     ((success, result),) = results(events).values()
     assert not success
-    (told,) = [what[1] for kind, what in said(model_server.bodies[1]) if kind == "result"]
-    for words in (result, told):
-        assert "denied" in words.casefold() or "rejected" in words.casefold()
+    (sent,) = results_told(model_server.bodies[1])
+    for reply in (result, sent):
+        assert "denied" in reply.casefold() or "rejected" in reply.casefold()
 
 
-async def test_tools_that_need_no_approval_run_and_one_decision_is_not_the_others(
-    case: AgentCase, model_server: ScriptedModel, post: Post
-) -> None:
+async def test_each_call_gets_its_own_decision(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
     model_server.plan(calls(("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE)), says(" Done."))
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start()
-        events = await asked(desk, turn, times=2)
-        assert {one.call_id: one.args for one in only(events, ApprovalRequestEvent)} == {"call_1": BOB, "call_3": EVE}
+        events = await asked(desk, turn, count=2)
+        assert {event.call_id: event.args for event in only(events, ApprovalRequestEvent)} == {
+            "call_1": BOB,
+            "call_3": EVE,
+        }
         assert not post.sent
         await desk.runner.decide(turn.id, "call_3", approved=False, reason="Eve listens")
         await desk.runner.decide(turn.id, "call_1", approved=True)
@@ -169,16 +177,16 @@ async def test_tools_that_need_no_approval_run_and_one_decision_is_not_the_other
     assert outcome(events) == ("completed", None)
     assert post.sent == [BOB]
     check_calls_have_results(events)
-    told = results(events)
-    assert told["call_1"] == (True, "sent to bob")
-    assert told["call_2"] == (True, "Sunny in Oslo")
-    assert not told["call_3"][0]
-    assert "Eve listens" in told["call_3"][1]
+    by_id = results(events)
+    assert by_id["call_1"] == (True, "sent to bob")
+    assert by_id["call_2"] == (True, "Sunny in Oslo")
+    assert not by_id["call_3"][0]
+    assert "Eve listens" in by_id["call_3"][1]
     check_history(model_server.bodies[1])
     assert "Eve listens" in repr(said(model_server.bodies[1]))
 
 
-async def test_an_agent_may_wait_more_than_once(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
+async def test_agent_can_be_suspended_twice(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
     model_server.plan(
         calls(("send", BOB), ids=["call_1"], text="First."),
         calls(("send", EVE), ids=["call_2"], text=" Second."),
@@ -188,7 +196,7 @@ async def test_an_agent_may_wait_more_than_once(case: AgentCase, model_server: S
         turn = await desk.start()
         await asked(desk, turn)
         await desk.runner.decide(turn.id, "call_1", approved=True)
-        events = await asked(desk, turn, times=2)
+        events = await asked(desk, turn, count=2)
         assert post.sent == [BOB]
         assert results(events) == {"call_1": (True, "sent to bob")}
         await desk.runner.decide(turn.id, "call_2", approved=True)
@@ -203,7 +211,7 @@ async def test_an_agent_may_wait_more_than_once(case: AgentCase, model_server: S
     assert response.usage.input_tokens == 33
 
 
-async def test_what_it_asked_for_outlives_a_restart(
+async def test_requests_survive_a_restart(
     case: AgentCase, model_server: ScriptedModel, post: Post, tmp_path: Path
 ) -> None:
     place = SqlitePlace(tmp_path / "store")
@@ -228,10 +236,10 @@ async def test_what_it_asked_for_outlives_a_restart(
     check_history(model_server.bodies[1])
     assert outcome(after) == ("completed", None)
     check_history(model_server.bodies[2])
-    assert [what for kind, what in said(model_server.bodies[2]) if kind == "user"] == ["Write to Bob", "Thanks"]
+    assert [entry for kind, entry in said(model_server.bodies[2]) if kind == "user"] == ["Write to Bob", "Thanks"]
 
 
-async def test_a_wait_that_is_too_long_is_a_denial(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
+async def test_overdue_request_is_denied(case: AgentCase, model_server: ScriptedModel, post: Post) -> None:
     model_server.plan(calls(("send", BOB)), says("Then not."))
     limits = Limits(approval_timeout=0.05, lease=2)
     async with case.desk(model_server, *post.tools, limits=limits, **post.options) as desk:
@@ -245,7 +253,7 @@ async def test_a_wait_that_is_too_long_is_a_denial(case: AgentCase, model_server
     assert "nobody decided" in repr(said(model_server.bodies[1]))
 
 
-async def test_a_turn_that_is_stopped_while_it_waits_leaves_a_session_that_works(
+async def test_session_continues_after_the_cancel_of_a_suspended_turn(
     case: AgentCase, model_server: ScriptedModel, post: Post
 ) -> None:
     model_server.plan(calls(("send", BOB), ("weather", {"city": "Oslo"})), says("Whole."))
@@ -263,7 +271,7 @@ async def test_a_turn_that_is_stopped_while_it_waits_leaves_a_session_that_works
     assert said(model_server.bodies[1])[-1] == ("user", "And now?")
 
 
-async def test_the_number_of_model_calls_is_bounded_over_a_wait(
+async def test_limit_of_model_calls_counts_across_a_suspension(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     post = Post("our tools", tmp_path)
@@ -278,7 +286,7 @@ async def test_the_number_of_model_calls_is_bounded_over_a_wait(
     assert outcome(events) == (("failed", "max_turns") if case.can("bounded") else ("completed", None))
 
 
-async def test_our_tools_are_asked_about_only_where_they_say_so(
+async def test_needs_approval_function_decides_by_the_arguments(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     post = Post("our tools", tmp_path)
@@ -288,8 +296,8 @@ async def test_our_tools_are_asked_about_only_where_they_say_so(
         events = await desk.events(await desk.start())
     assert outcome(events) == ("completed", None)
     assert post.sent == [to_me]
-    told = results(events)
-    assert told["call_1"][0]
-    # Arguments that do not fit are told to the model, and nobody else is bothered with them.
-    assert not told["call_2"][0]
-    assert "words" in told["call_2"][1]
+    by_id = results(events)
+    assert by_id["call_1"][0]
+    # Invalid arguments are reported to the model alone: nobody is asked to approve them.
+    assert not by_id["call_2"][0]
+    assert "words" in by_id["call_2"][1]

@@ -1,4 +1,4 @@
-"""Whole turns of every agent adapter, read back from the wires as a client does."""
+"""Whole turns of each agent adapter, encoded by wires and read back as a client does."""
 
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ __all__ = ["case", "model_server"]
 
 
 async def rich_turn(case: AgentCase, model_server: ScriptedModel, folder: Path, *, whole: bool) -> list[LoggedEvent]:
-    """Run a turn with reasoning, text, parallel tools, approvals, usage and an answer that may be truncated."""
+    """Run a turn with reasoning, text, parallel tools, an approval, a denial, and a whole or partial answer."""
     post = Post("our tools", folder)
     last = says(thinks("Hm."), "All ", "done – é 🍵.") if whole else truncates("Half an")
     requests = ("send", BOB), ("weather", {"city": "Oslo"}), ("send", EVE)
     model_server.plan(calls(*requests, text="Let me\nsee. "), last)
     async with case.desk(model_server, *post.tools, **post.options) as desk:
         turn = await desk.start("Write to both")
-        await asked(desk, turn, times=2)
+        await asked(desk, turn, count=2)
         await desk.runner.decide(turn.id, "call_1", approved=True, by="ann")
         await desk.runner.decide(turn.id, "call_3", approved=False, reason="Eve listens", by="ann")
         await desk.events(turn)
@@ -39,7 +39,7 @@ def encode(wire: Wire, log: list[LoggedEvent]) -> bytes:
     return wire.opening + b"".join(map(encoder.frame, log))
 
 
-async def test_turn_of_every_sdk_is_read_back_from_sse_chat(
+async def test_sse_chat_carries_every_event_of_a_turn(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     log = await rich_turn(case, model_server, tmp_path, whole=True)
@@ -48,7 +48,7 @@ async def test_turn_of_every_sdk_is_read_back_from_sse_chat(
     assert [frame.id for frame in frames] == [f"{logged.position}.{logged.epoch}" for logged in log]
 
 
-async def test_turn_of_every_sdk_is_read_back_from_three_phase_text(
+async def test_three_phase_text_carries_text_tools_and_outcome(
     case: AgentCase, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     log = await rich_turn(case, model_server, tmp_path, whole=True)
@@ -57,21 +57,19 @@ async def test_turn_of_every_sdk_is_read_back_from_three_phase_text(
     assert answer == text(events)
     assert answer.endswith("All done – é 🍵.")
     # Events after the start of the answer are in the trailer.
-    by_type = _tools([*lines, *trailer["events"]])
-    assert by_type["tool_call"] == [(event.call_id, event.tool, event.args) for event in only(events, ToolCallEvent)]
-    assert by_type["tool_result"] == [
+    tools = _tools([*lines, *trailer["events"]])
+    assert tools["tool_call"] == [(event.call_id, event.tool, event.args) for event in only(events, ToolCallEvent)]
+    assert tools["tool_result"] == [
         (event.call_id, event.success, event.result) for event in only(events, ToolResultEvent)
     ]
-    assert by_type["approval_request"] == [("call_1", BOB), ("call_3", EVE)]
-    assert sorted(by_type["approval_response"]) == [("call_1", True), ("call_3", False)]
+    assert tools["approval_request"] == [("call_1", BOB), ("call_3", EVE)]
+    assert sorted(tools["approval_response"]) == [("call_1", True), ("call_3", False)]
     assert sorted(trailer["tools_used"]) == ["send", "weather"]
     assert (trailer["outcome"], "error" in trailer) == ("completed", False)
     assert trailer["usage"]["input_tokens"] == 22
 
 
-async def test_failed_turn_of_every_sdk_is_read_back_as_failed(
-    case: AgentCase, model_server: ScriptedModel, tmp_path: Path
-) -> None:
+async def test_failed_turn_is_read_back_as_failed(case: AgentCase, model_server: ScriptedModel, tmp_path: Path) -> None:
     log = await rich_turn(case, model_server, tmp_path, whole=False)
     events = [decode_event(frame.data.encode()) for frame in parse(encode(SseChat(), log))]
     assert [event.code for event in only(events, ErrorEvent)] == ["truncated"]

@@ -21,7 +21,7 @@ async def suspended(store: Store, checkpoint: bytes = b"left", **details: Any) -
     record = await claimed(store, "asking", **details)
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
-    await log.park(Suspension(12_345, checkpoint))
+    await log.suspend(Suspension(12_345, checkpoint))
     return await store.find_turn(record.principal, record.id)
 
 
@@ -53,7 +53,7 @@ async def test_turn_is_waiting_when_its_request_is_published(backend: StoreBacke
     store.watch(record.id, note_phase)
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
-    await log.park(Suspension(1, b""))
+    await log.suspend(Suspension(1, b""))
     assert phases == ["waiting"]
 
 
@@ -106,7 +106,7 @@ async def test_turn_suspended_again_has_the_new_checkpoint(store: Store) -> None
     record = await store.claim((await suspended(store)).id, "worker")
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c2", "send", {}))
-    await log.park(Suspension(99, b"new"))
+    await log.suspend(Suspension(99, b"new"))
     assert await store.checkpoint(record.id) == b"new"
     assert [turn.waiting_until for turn in await store.waiting()] == [99]
 
@@ -117,7 +117,7 @@ async def test_fenced_writer_cannot_suspend_the_turn(store: Store) -> None:
     log = TurnLog(store, record, Limits())
     log.append(ApprovalRequestEvent("c1", "send", {}))
     with pytest.raises(FencedError):
-        await log.park(Suspension(1, b""))
+        await log.suspend(Suspension(1, b""))
     assert await store.waiting() == []
 
 

@@ -117,7 +117,7 @@ async def test_suspended_turn_blocks_later_turns_of_its_session(alive: Store) ->
     await started(alive, session_id=session_id)
     log = TurnLog(alive, record, Limits())
     log.append(StatusEvent("may I?"))
-    await log.park(Suspension(2**50, b"where I was"))
+    await log.suspend(Suspension(2**50, b"where I was"))
     assert await alive.claim_next("two", 10) == []
     assert [turn.id for turn in await alive.waiting()] == [record.id]
     assert await alive.waiting(until=2**50 - 1) == []
@@ -162,7 +162,7 @@ async def test_held_turn_is_released_with_its_last_event(alive: Store) -> None:
     record = await claimed(alive, "one")
     log = TurnLog(alive, record, Limits())
     log.append(StatusEvent("may I?"))
-    await log.park(Suspension(2**50, b"where I was"))
+    await log.suspend(Suspension(2**50, b"where I was"))
     await released(alive, await alive.hold(record.id, "two"))
     (taken,) = await alive.claim_next("two", 10)
     assert taken.id == record.id

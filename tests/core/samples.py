@@ -1,4 +1,4 @@
-"""Texts, events and logs to test with."""
+"""Sample texts, events and logs."""
 
 from collections.abc import Sequence
 
@@ -33,13 +33,13 @@ from turnwire.core.events import (
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnState
 
-# Characters that have broken a framing, a decoder or a line splitter somewhere, among ordinary ones.
+# Characters that have broken framings, decoders or line splitters, among ordinary ones.
 HOSTILE = (
     '\x00\x07\x08\x0b\x0c\r\n\t\x1b\x1c\x1d\x1e\x1f\x7f\x80\x85\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800\udfff"\\/bfu'
 )
 texts = st.text(alphabet=st.one_of(st.sampled_from(HOSTILE + "a é日😀"), st.characters(exclude_categories=[])))
 
-# One of every kind, with every field.
+# One event of every type, with every field.
 FULL: list[Event] = [
     SessionEvent("s1", "t1", "echo"),
     MessageEvent("hello", "ann", "http"),
@@ -67,7 +67,7 @@ OPENING = (SessionEvent("s1", "t1", "echo"), MessageEvent("hello", "ann", "http"
 
 
 def logged(events: Sequence[Event], began: int = 1_000, apart: int = 10) -> list[LoggedEvent]:
-    """A whole log; its events are `apart` milliseconds from each other."""
+    """Return a whole log whose events are `apart` milliseconds from each other."""
     log = [log_event(event, position, 1) for position, event in enumerate([*OPENING, *events], 1)]
     for event in log:
         event.at = began + (event.position - 2) * apart

@@ -1,4 +1,4 @@
-"""Events from inside a tool, wherever it runs."""
+"""`emit()` from inside a tool, in any task or thread."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def progress(events: list[Event]) -> list[str | None]:
     return [event.text for event in events if isinstance(event, ToolProgressEvent)]
 
 
-async def test_a_tool_can_emit_from_a_function_a_task_and_a_thread(store: Store) -> None:
+async def test_emit_works_from_a_function_a_task_and_a_thread(store: Store) -> None:
     def in_function() -> None:
         emit(ToolProgressEvent("c1", "function"))
 
@@ -52,7 +52,7 @@ async def test_a_tool_can_emit_from_a_function_a_task_and_a_thread(store: Store)
     assert [type(event).__name__ for event in events[2:4]] == ["TokenEvent", "ToolProgressEvent"]
 
 
-async def test_turns_that_run_at_the_same_time_do_not_mix(store: Store) -> None:
+async def test_emit_of_concurrent_turns_goes_to_their_own_logs(store: Store) -> None:
     both_run = asyncio.Barrier(2)
 
     async def agent(turn: Turn) -> AsyncIterator[str]:
@@ -70,7 +70,7 @@ async def test_turns_that_run_at_the_same_time_do_not_mix(store: Store) -> None:
         ]
 
 
-async def test_after_the_end_of_the_turn_a_tool_is_told_so(store: Store) -> None:
+async def test_emit_after_the_end_of_the_turn_raises(store: Store) -> None:
     has_ended = threading.Event()
 
     def slow_tool() -> str:
@@ -108,12 +108,12 @@ async def test_after_the_end_of_the_turn_a_tool_is_told_so(store: Store) -> None
         assert await desk.events(turn) == before
 
 
-async def test_outside_a_turn_nothing_happens() -> None:
+async def test_emit_outside_a_turn_does_nothing() -> None:
     emit(StatusEvent("nobody listens"))
     await asyncio.to_thread(emit, StatusEvent("nobody listens there either"))
 
 
-async def test_a_refused_event_is_the_tool_s_own_problem(store: Store) -> None:
+async def test_emit_of_a_refused_event_raises_in_the_tool(store: Store) -> None:
     refusals: list[str] = []
 
     def try_too_much() -> None:
@@ -143,7 +143,7 @@ async def test_a_refused_event_is_the_tool_s_own_problem(store: Store) -> None:
     ],
     ids=lambda event: type(event).__name__,
 )
-async def test_a_tool_cannot_begin_or_end_the_turn(store: Store, event: Event) -> None:
+async def test_emit_of_a_reserved_event_is_refused(store: Store, event: Event) -> None:
     refusals: list[Exception | None] = []
 
     def try_it() -> None:

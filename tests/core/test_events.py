@@ -1,4 +1,4 @@
-"""The names that go to disk and to clients."""
+"""Events: the names that are stored on disk and sent to clients."""
 
 import re
 from typing import Any, get_args
@@ -12,7 +12,7 @@ from turnwire.core.events import Event, ResponseEvent, TokenEvent, UsageEvent
 
 EVENTS: tuple[type[Any], ...] = get_args(Event)
 
-# Released names keep their meaning for ever: a line here is only ever added, or gets a field at its end.
+# Released names keep their meaning for ever: only add lines here, or fields at the end of a line.
 RELEASED = {
     "session": "session_id turn_id agent",
     "message": "content by channel",
@@ -38,7 +38,7 @@ RELEASED = {
 }
 
 
-def test_a_type_is_the_snake_case_of_its_class_without_event() -> None:
+def test_event_type_is_the_snake_case_class_name_without_event() -> None:
     for event in EVENTS:
         words = re.findall("[A-Z][a-z]*", event.__name__.removesuffix("Event"))
         assert event.__name__.endswith("Event")
@@ -46,7 +46,7 @@ def test_a_type_is_the_snake_case_of_its_class_without_event() -> None:
         assert event.__struct_config__.tag_field == "type"
 
 
-def test_a_released_name_is_never_changed() -> None:
+def test_released_names_are_unchanged() -> None:
     named = {
         event.__struct_config__.tag: " ".join(
             field for field in event.__struct_encode_fields__ if field != "agent_path"
@@ -57,14 +57,14 @@ def test_a_released_name_is_never_changed() -> None:
 
 
 @pytest.mark.parametrize("event", FULL, ids=lambda event: type(event).__name__)
-def test_every_event_is_equal_after_its_way_through_the_log(event: Event) -> None:
-    kept, body = encode_event(event)
-    assert decode_event(body) == kept == event
+def test_every_event_round_trips_through_the_log(event: Event) -> None:
+    logged, body = encode_event(event)
+    assert decode_event(body) == logged == event
     named = msgspec.json.decode(body)
     assert list(named) == ["type", *RELEASED[named["type"]].split()]
 
 
-def test_every_event_is_among_the_samples() -> None:
+def test_samples_include_every_event() -> None:
     assert [type(event) for event in FULL] == list(EVENTS)
 
 
@@ -74,14 +74,14 @@ def test_events_are_frozen() -> None:
             event.agent_path = ("x",)  # type: ignore[misc]
 
 
-def test_absent_is_not_zero_on_the_wire() -> None:
+def test_absent_numbers_are_not_encoded() -> None:
     assert encode_event(UsageEvent(output_tokens=0))[1] == b'{"type":"usage","output_tokens":0}'
     assert encode_event(UsageEvent())[1] == b'{"type":"usage"}'
 
 
-def test_a_response_always_names_its_citations_and_tools() -> None:
+def test_response_always_encodes_citations_and_tools() -> None:
     assert encode_event(ResponseEvent("a"))[1] == b'{"type":"response","content":"a","citations":[],"tools_used":[]}'
 
 
-def test_a_field_of_a_later_version_is_ignored() -> None:
+def test_unknown_field_is_ignored() -> None:
     assert decode_event(b'{"type":"token","content":"a","shade":"blue"}') == TokenEvent("a")

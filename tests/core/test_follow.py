@@ -1,4 +1,4 @@
-"""Readers of a log, against stores that wake them late, twice, never or with nothing."""
+"""Followers of a log over a store whose wake-ups come late, twice, never or without events."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ LOG = [log_event(TokenEvent(str(n)), n, 1) for n in range(1, LENGTH)] + [
 
 
 class Script:
-    """A log that grows when told to, and wakes its watchers only as told."""
+    """A store whose log grows, and whose watchers wake, only when the test says so."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -33,12 +33,12 @@ class Script:
 
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         self.reads += 1
-        found = LOG[after : min(self.length, after + limit)]
-        # What is found is what was there when the read began, however long it takes.
+        events = LOG[after : min(self.length, after + limit)]
+        # A read returns the events that were there when it began, however long it takes.
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        return found
+        return events
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         self._wakes.append(wake)
@@ -58,7 +58,7 @@ class Script:
 
 
 class Seen:
-    """A `Follower` and a `follow` side by side: whatever the store does, they must see the same."""
+    """A `Follower` and a `follow` on one log, which must always see the same."""
 
     def __init__(self, script: Script, after: int = 0) -> None:
         self.delivered: list[LoggedEvent] = []
@@ -98,12 +98,12 @@ class Seen:
 
 
 async def settle() -> None:
-    """Lets everything run that can run."""
+    """Run everything that can run without waiting."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def test_a_wake_with_the_events_is_enough() -> None:
+async def test_wake_up_with_events_delivers_them() -> None:
     script = Script()
     seen = Seen(script)
     await settle()
@@ -115,7 +115,7 @@ async def test_a_wake_with_the_events_is_enough() -> None:
     assert not script.is_watched
 
 
-async def test_a_follower_that_is_at_the_end_takes_what_is_committed_without_reading() -> None:
+async def test_follower_at_the_end_takes_committed_events_without_a_read() -> None:
     script = Script()
     seen: list[LoggedEvent] = []
     Follower(script, "t1", 0, lambda events, is_last: seen.extend(events), lambda error: None)
@@ -127,7 +127,7 @@ async def test_a_follower_that_is_at_the_end_takes_what_is_committed_without_rea
     assert script.reads == 1
 
 
-async def test_a_hint_without_events_is_enough() -> None:
+async def test_wake_up_without_events_leads_to_a_read() -> None:
     script = Script()
     seen = Seen(script)
     await settle()
@@ -139,7 +139,7 @@ async def test_a_hint_without_events_is_enough() -> None:
     assert seen.delivered == seen.iterated == LOG
 
 
-async def test_lost_wake_ups_are_made_up_for_by_the_next_one() -> None:
+async def test_next_wake_up_makes_up_for_lost_ones() -> None:
     script = Script()
     seen = Seen(script)
     await settle()
@@ -154,7 +154,7 @@ async def test_lost_wake_ups_are_made_up_for_by_the_next_one() -> None:
     assert seen.delivered == seen.iterated == LOG
 
 
-async def test_doubled_and_late_wake_ups_repeat_nothing() -> None:
+async def test_doubled_and_late_wake_ups_deliver_nothing_twice() -> None:
     script = Script()
     seen = Seen(script)
     await settle()
@@ -179,7 +179,7 @@ async def test_doubled_and_late_wake_ups_repeat_nothing() -> None:
     assert seen.delivered == seen.iterated == LOG
 
 
-async def test_what_is_committed_while_a_read_is_under_way_is_not_missed() -> None:
+async def test_commit_during_a_read_is_delivered() -> None:
     script = Script()
     script.grow(2)
     script.gate.clear()
@@ -197,7 +197,7 @@ async def test_what_is_committed_while_a_read_is_under_way_is_not_missed() -> No
     assert seen.delivered == seen.iterated == LOG
 
 
-async def test_what_is_committed_while_a_read_finds_nothing_is_not_missed() -> None:
+async def test_commit_during_an_empty_read_is_delivered() -> None:
     script = Script()
     script.gate.clear()
     seen = Seen(script)
@@ -210,7 +210,7 @@ async def test_what_is_committed_while_a_read_finds_nothing_is_not_missed() -> N
     assert seen.delivered == seen.iterated == LOG
 
 
-async def test_a_late_reader_gets_it_all_at_every_position(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_reader_gets_the_rest_of_the_log_from_every_position(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_module, "PAGE", 2)
     for after in range(LENGTH):
         script = Script()
@@ -222,7 +222,7 @@ async def test_a_late_reader_gets_it_all_at_every_position(monkeypatch: pytest.M
         assert not script.is_watched
 
 
-async def test_a_reader_that_has_the_last_event_does_not_wait_for_another() -> None:
+async def test_reader_at_the_last_event_ends_at_once() -> None:
     script = Script()
     script.grow(LENGTH)
     assert await followed(script, "t1", LENGTH) == []
@@ -231,7 +231,7 @@ async def test_a_reader_that_has_the_last_event_does_not_wait_for_another() -> N
 @pytest.mark.parametrize(
     "error", [TurnNotFoundError("t1"), EventsGoneError("t1", 0, 9), StoreError("x")], ids=lambda error: error.code
 )
-async def test_a_failed_read_ends_the_following(error: Exception) -> None:
+async def test_failed_read_ends_the_following(error: Exception) -> None:
     script = Script()
     script.error = error
     seen = Seen(script)
@@ -243,7 +243,7 @@ async def test_a_failed_read_ends_the_following(error: Exception) -> None:
     assert not script.is_watched
 
 
-async def test_a_closed_follower_hands_over_nothing_more() -> None:
+async def test_closed_follower_delivers_nothing() -> None:
     script = Script()
     seen: list[LoggedEvent] = []
     follower = Follower(script, "t1", 0, lambda events, is_last: seen.extend(events), lambda error: None)
@@ -252,14 +252,14 @@ async def test_a_closed_follower_hands_over_nothing_more() -> None:
     follower.close()
     events = script.grow()
     for wake in wakes:
-        wake(events)  # A store that was about to wake it when it closed.
+        wake(events)  # A wake-up that was under way when the follower closed.
         wake(())
     await settle()
     assert seen == []
     assert not script.is_watched
 
 
-async def test_closing_while_a_read_is_under_way_hands_over_nothing() -> None:
+async def test_follower_closed_during_a_read_delivers_nothing() -> None:
     script = Script()
     script.grow(3)
     script.gate.clear()
@@ -272,7 +272,7 @@ async def test_closing_while_a_read_is_under_way_hands_over_nothing() -> None:
     assert not script.is_watched
 
 
-async def test_an_abandoned_iteration_stops_watching() -> None:
+async def test_closed_iteration_stops_watching() -> None:
     script = Script()
     script.grow(1)
     iteration = follow(script, "t1")
@@ -282,7 +282,7 @@ async def test_an_abandoned_iteration_stops_watching() -> None:
     assert not script.is_watched
 
 
-async def test_a_log_that_was_rewound_is_not_gone_on_with() -> None:
+async def test_rewound_log_ends_the_following() -> None:
     store = MemoryStore()
     record = await claimed(store)
     await append(store, record.id, record.epoch, 3, TokenEvent("a"), TokenEvent("lost in a failover"))
@@ -291,9 +291,9 @@ async def test_a_log_that_was_rewound_is_not_gone_on_with() -> None:
     follower = Follower(store, record.id, 0, lambda events, _: seen.extend(events), failure.set_result)
     iterated = asyncio.create_task(followed(store, record.id))
     await settle()
-    kept = store.tables.turns[record.id]
-    del kept.events[3:]
-    kept.head.position = 3
+    stored = store.tables.turns[record.id]
+    del stored.events[3:]
+    stored.head.position = 3
     owner = await seized(store, record, "owner")
     await append(store, record.id, owner.epoch, 4, TokenEvent("b"), TokenEvent("c"))
     async with asyncio.timeout(BOUND):

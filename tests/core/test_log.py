@@ -1,4 +1,4 @@
-"""The write side of one turn's log, over a store that commits only when it is told to."""
+"""The write side of one turn's log, over a store that commits only when the test says so."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from tests.contracts.turns import BOUND, positions, types
-from tests.core.desk import settle as let_all_run
+from tests.core.desk import settle as run_loop
 from tests.core.samples import texts
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, encode_event
@@ -27,8 +27,8 @@ from turnwire.core.turns import TurnRecord, TurnState
 RECORD = TurnRecord(id="t1", session_id="s1", principal="ann", agent="echo", message="hello", epoch=1, last_position=2)
 
 
-class HandStore:
-    """Commits by hand."""
+class ManualStore:
+    """A store that commits only when the test calls `commit`."""
 
     def __init__(self) -> None:
         self.committed = list(opening_events(RECORD, "ann"))
@@ -58,13 +58,13 @@ class HandStore:
             settle(len(events), error)
 
 
-def open_log(store: HandStore, on_failure: Any = None, **limits: Any) -> TurnLog:
+def open_log(store: ManualStore, on_failure: Any = None, **limits: Any) -> TurnLog:
     return TurnLog(store, RECORD, Limits(**limits), on_failure)  # type: ignore[arg-type]
 
 
 @given(texts)
-def test_a_token_is_written_as_the_event_that_it_is(text: str) -> None:
-    store = HandStore()
+def test_append_token_writes_the_same_as_append(text: str) -> None:
+    store = ManualStore()
     log = open_log(store)
     log.append_token(text)
     log.append(TokenEvent(text))
@@ -74,8 +74,8 @@ def test_a_token_is_written_as_the_event_that_it_is(text: str) -> None:
     assert log.fold.text == event.content * 2  # type: ignore[union-attr]
 
 
-async def test_what_is_written_in_one_moment_is_handed_over_in_one_step() -> None:
-    store = HandStore()
+async def test_events_of_one_loop_iteration_are_appended_in_one_step() -> None:
+    store = ManualStore()
     log = open_log(store)
     for number in range(5):
         log.append(TokenEvent(str(number)))
@@ -87,14 +87,14 @@ async def test_what_is_written_in_one_moment_is_handed_over_in_one_step() -> Non
     assert ending is None
 
 
-async def test_the_end_brings_along_all_that_was_not_handed_over_yet() -> None:
-    store = HandStore()
+async def test_end_appends_the_buffered_events_too() -> None:
+    store = ManualStore()
     log = open_log(store)
     log.append(TokenEvent("first"))
     store.gather()
     log.append(TokenEvent("second"))
     ending = asyncio.create_task(log.end("completed", response=ResponseEvent("firstsecond")))
-    await let_all_run()
+    await run_loop()
     assert not ending.done(), "the end must wait until it is committed"
     (first, _, _), (last, _, state) = store.handed_over
     assert positions([*first, *last]) == [3, 4, 5, 6]
@@ -106,11 +106,11 @@ async def test_the_end_brings_along_all_that_was_not_handed_over_yet() -> None:
         await ending
 
 
-async def test_nothing_is_written_after_the_end() -> None:
-    store = HandStore()
+async def test_append_after_the_end_is_refused() -> None:
+    store = ManualStore()
     log = open_log(store)
     ending = asyncio.create_task(log.end("completed"))
-    await let_all_run()
+    await run_loop()
     for write in (lambda: log.append(StatusEvent("late")), lambda: log.append_token("late")):
         with pytest.raises(TurnEndedError):
             write()
@@ -130,8 +130,8 @@ async def test_nothing_is_written_after_the_end() -> None:
     ],
     ids=["long token", "escaped token", "long status", "no text", "wrong type"],
 )
-async def test_a_refused_event_leaves_no_gap(refused: Any, error: type[Exception]) -> None:
-    store = HandStore()
+async def test_refused_event_leaves_no_gap(refused: Any, error: type[Exception]) -> None:
+    store = ManualStore()
     log = open_log(store, max_event_bytes=1_000)
     log.append(TokenEvent("before"))
     with pytest.raises(error):
@@ -142,8 +142,8 @@ async def test_a_refused_event_leaves_no_gap(refused: Any, error: type[Exception
     assert log.fold.text == "before after"
 
 
-async def test_the_events_of_a_turn_have_a_limit_but_its_end_does_not_count() -> None:
-    store = HandStore()
+async def test_event_limit_does_not_count_the_end() -> None:
+    store = ManualStore()
     log = open_log(store, max_events_per_turn=4)
     log.append(TokenEvent("three"))
     log.append(StatusEvent("four"))
@@ -151,22 +151,22 @@ async def test_the_events_of_a_turn_have_a_limit_but_its_end_does_not_count() ->
         with pytest.raises(TooManyEventsError):
             write()
     ending = asyncio.create_task(log.end("failed", error=ErrorEvent("too many", "too_many_events")))
-    await let_all_run()
+    await run_loop()
     store.commit()
     await ending
     assert positions(store.committed) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_writer_that_is_ahead_of_the_store_is_held_back_until_it_has_committed() -> None:
-    store = HandStore()
+async def test_writer_ahead_of_the_store_waits_for_the_commit() -> None:
+    store = ManualStore()
     log = open_log(store, max_uncommitted_events=2)
     for number in range(3):
         assert not log.is_behind
         log.append(TokenEvent(str(number)))
     assert log.is_behind
-    waiting = asyncio.create_task(log.room())
+    waiting = asyncio.create_task(log.wait_for_room())
     store.gather()
-    await let_all_run()
+    await run_loop()
     assert not waiting.done(), "handed over is not committed"
     store.commit()
     async with asyncio.timeout(BOUND):
@@ -174,26 +174,26 @@ async def test_a_writer_that_is_ahead_of_the_store_is_held_back_until_it_has_com
     assert not log.is_behind
 
 
-async def test_a_writer_is_held_back_while_too_much_is_left_after_a_commit() -> None:
-    store = HandStore()
+async def test_writer_waits_while_too_much_is_uncommitted_after_a_commit() -> None:
+    store = ManualStore()
     log = open_log(store, max_uncommitted_events=2)
     log.append(TokenEvent("first"))
     store.gather()
     for number in range(3):
         log.append(TokenEvent(str(number)))
-    ((events, told, _),) = store.handed_over
-    told(len(events), None)
+    ((events, settle, _),) = store.handed_over
+    settle(len(events), None)
     assert log.is_behind
 
 
-async def test_a_failure_is_told_once_and_stops_the_writing() -> None:
-    store = HandStore()
+async def test_store_failure_is_reported_once_and_stops_the_writing() -> None:
+    store = ManualStore()
     failures: list[Refusal] = []
     log = open_log(store, failures.append, max_uncommitted_events=1)
     log.append(TokenEvent("a"))
     store.gather()
     log.append(TokenEvent("b"))
-    waiting = asyncio.create_task(log.room())
+    waiting = asyncio.create_task(log.wait_for_room())
     error = StoreFullError()
     store.commit(error)
     async with asyncio.timeout(BOUND):
@@ -204,8 +204,8 @@ async def test_a_failure_is_told_once_and_stops_the_writing() -> None:
             write()
 
 
-async def test_after_a_failure_the_end_follows_what_was_committed() -> None:
-    store = HandStore()
+async def test_end_after_a_failure_follows_the_committed_events() -> None:
+    store = ManualStore()
     log = open_log(store, lambda error: None)
     log.append(TokenEvent("kept"))
     store.commit()
@@ -215,7 +215,7 @@ async def test_after_a_failure_the_end_follows_what_was_committed() -> None:
         await log.end("completed", response=ResponseEvent("kept lost"))
     await log.rewind()
     ending = asyncio.create_task(log.end("failed", error=ErrorEvent("full", "disk_full")))
-    await let_all_run()
+    await run_loop()
     ((_, _, state),) = store.handed_over
     store.commit()
     await ending
@@ -225,8 +225,8 @@ async def test_after_a_failure_the_end_follows_what_was_committed() -> None:
     assert (state.text, state.outcome, state.position) == ("kept", "failed", 5)
 
 
-async def test_a_log_that_is_taken_over_is_folded_from_its_beginning() -> None:
-    store = HandStore()
+async def test_restored_log_is_folded_from_its_beginning() -> None:
+    store = ManualStore()
     first = open_log(store)
     first.append(TokenEvent("half"))
     store.commit()

@@ -1,4 +1,4 @@
-"""What the core counts."""
+"""Metrics of the core."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,7 @@ from turnwire.core.errors import FencedError
 from turnwire.core.events import TokenEvent
 
 
-async def test_takeovers_and_appends_that_came_too_late_are_counted(store: Store) -> None:
+async def test_takeovers_and_fenced_appends_are_counted(store: Store) -> None:
     async def echo(turn: Turn) -> AsyncIterator[str]:
         yield turn.message
 

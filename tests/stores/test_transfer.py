@@ -36,7 +36,7 @@ async def fill(store: Store) -> list[TurnRecord]:
     waiting = await claimed(store, "asking", options={"attachments": [{"name": "a.txt"}], "depth": 3})
     log = TurnLog(store, waiting, Limits())
     log.append(StatusEvent("may I?"))
-    await log.park(Suspension(2**50, b"where I was"))
+    await log.suspend(Suspension(2**50, b"where I was"))
     held = await store.hold(waiting.id, "deciding")
     await append(store, waiting.id, held.epoch, 4, StatusEvent("thinking about it"))
     queued = await started(store, session_id=session.id, message="next", disconnect_grace=2.5)

@@ -1,6 +1,6 @@
-"""The idea of Turnwire, with no framework in it.
+"""The core of Turnwire, independent of any framework.
 
-A turn is a task that writes events to a log; readers follow the log. `events` says what can
-happen, `log` and `follow` how it is written and read, `runner` how a turn lives and ends,
-`contracts` what a store, an agent and a wire must promise.
+A turn is a task that writes events to a log; readers follow the log. `events` defines the events, `log` and `follow`
+write and read logs, `runner`, `worker` and `execution` run turns, and `contracts` has the interfaces of agents, stores
+and wires.
 """

@@ -1,8 +1,8 @@
-"""A person decides: how an agent asks, and what it is told.
+"""Approvals from the agent's side: the request for them and the decisions about them.
 
-An agent that may not go on without a person raises `WaitForApproval` and is done for now: its turn is parked, with
-nothing held but its log and a checkpoint. When everything is decided the agent is asked again, by any process, with
-the decisions and its checkpoint in `Turn.resumption`.
+An agent that needs a person's approval raises `WaitForApproval`, which suspends its turn: nothing is held but the log
+and a checkpoint. When all requests are decided, any process calls the agent again, with the decisions and the
+checkpoint in `Turn.resumption`.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from turnwire.core.events import ApprovalRequestEvent
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What was decided about one call. `args` are those that the person saw; no others may be used.
+    """A person's decision about one call. `args` are those that the person saw; no others may be used.
 
-    `is_repeat` says that the call was under way when its worker was lost: it may have been done already.
+    `is_repeat` is True if the call ran when its worker was lost, so that it may have taken effect already.
     """
 
     call_id: str
@@ -29,7 +29,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     @property
     def denial(self) -> str:
-        """What a model is told of a call that was denied."""
+        """Return the result of a denied call, for the model."""
         if self.is_repeat:
             why = f" ({self.reason})" if self.reason else ""
             return f"Outcome unknown: it broke off while it ran, and the user did not allow it to run again{why}."
@@ -37,18 +37,18 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class Resumption(Struct, frozen=True):
-    """What a parked agent goes on with: all that it asked for, and what it left for itself."""
+    """The decisions about all requests of a suspended agent, and the checkpoint that it left."""
 
     decisions: tuple[Decision, ...]
     checkpoint: bytes
 
 
 class WaitForApproval(Exception):
-    """Raised by an agent in place of an answer. `checkpoint` is given back to it, whichever process it goes on in."""
+    """Raised by an agent to suspend its turn. The agent gets `checkpoint` back when it continues, in any process."""
 
     def __init__(self, requests: Sequence[ApprovalRequestEvent], checkpoint: bytes = b"") -> None:
         super().__init__(f"{len(requests)} call(s) need approval")
         if not requests:
-            raise ValueError("there is nothing to approve")
+            raise ValueError("there is nothing to approve; pass at least one request")
         self.requests = tuple(requests)
         self.checkpoint = checkpoint

@@ -1,7 +1,7 @@
-"""What principals may use in a day: tokens, counted by the store when a turn ends and here while it runs.
+"""Limits, and the usage that counts against them: tokens a day for a principal, steps and tokens for a turn.
 
-A day is UTC. A turn's tokens are what its models took in and put out, as far as they say; they count for the day
-the turn ends on, whatever its outcome, and deleting its session gives none of them back.
+A day is UTC. A turn's tokens are the input and output that its models report; they count for the day on which the turn
+ends, whatever its outcome, and deleting the session does not give them back.
 """
 
 from collections.abc import Callable
@@ -15,29 +15,49 @@ from turnwire.core.events import Event, ReasoningEvent, SearchEvent, TokenEvent,
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """The limits of one turn, one session and one principal. Times are in seconds; a limit of 0 tokens is none."""
+
+    max_event_bytes: int = 256 * 1024
+    max_events_per_turn: int = 100_000
+    max_uncommitted_events: int = 1_000
+    max_queued_turns: int = 8
+    max_running_turns: int = 64
+    max_worker_turns: int = 1_000
+    max_steps_per_turn: int = 100
+    max_tokens_per_day: int = 0
+    history_turns: int = 50
+    history_tokens: int = 32_000
+    turn_timeout: float = 600
+    approval_timeout: float = 86_400
+    cancel_patience: float = 5
+    lease: float = 10
+
+
 DAY_MS = 86_400_000
-# No turn uses so many. A number that some server made up must still fit into every database.
-_MOST_TOKENS = 10**12
+# More than any turn uses: a number that a model server has made up must still fit into every database.
+_MAX_TOKENS = 10**12
 
 
 def day_of(ms: int) -> int:
-    """The number of a day, as stores keep it."""
+    """Return the number of the day that a time in ms belongs to, as stores keep it."""
     return ms // DAY_MS
 
 
 def tokens_in(usage: Usage | UsageEvent | None) -> int:
-    """What counts: input and output, of which cached and reasoning tokens are parts."""
+    """Return the tokens that count: input and output, which include cached and reasoning tokens."""
     if usage is None:
         return 0
-    told = (usage.input_tokens, usage.output_tokens)
-    return sum(min(max(tokens, 0), _MOST_TOKENS) for tokens in told if isinstance(tokens, int))
+    counts = (usage.input_tokens, usage.output_tokens)
+    return sum(min(max(tokens, 0), _MAX_TOKENS) for tokens in counts if isinstance(tokens, int))
 
 
 class Spending:
-    """What each principal has used today, also in turns that have not ended.
+    """The tokens that each principal has used today, including turns that still run.
 
-    The store counts ended turns, of every process; this counts the turns of this process as they run. Either may know
-    too little, neither too much, so the larger number is told.
+    The store counts the ended turns of all processes; this counts the running turns of this process. Either number may
+    be too low, neither too high, so the larger one is used.
     """
 
     def __init__(self, store: TurnStore, limit: int, clock: Callable[[], int] = now_ms) -> None:
@@ -48,14 +68,14 @@ class Spending:
         self._used: dict[str, int] = {}
 
     async def budget(self, principal: str) -> Budget:
-        """Raises StoreError."""
+        """Return the budget and its use today. Raises StoreError."""
         ended = await self._store.tokens_used(principal, day_of(self._clock()))
         used = self._today()
         used[principal] = max(used.get(principal, 0), ended)
         return self._budget(principal)
 
     def spend(self, principal: str, tokens: int) -> Budget:
-        """Counts what a running turn has used."""
+        """Count the tokens of a running turn."""
         used = self._today()
         used[principal] = used.get(principal, 0) + tokens
         return self._budget(principal)
@@ -70,14 +90,11 @@ class Spending:
         return Budget(self.limit, self._used[principal], (self._day + 1) * DAY_MS)
 
 
-# What one turn uses while it runs, whoever runs it, and when that is too much.
-
-
 class UsageMeter:
-    """Counts the steps (tool calls and searches) and the tokens of a turn.
+    """Counts the steps (tool calls and searches) and the tokens of a running turn.
 
-    A model says what a call has cost when it is over. A turn that is over its budget by then may have said all it
-    had to say, so it is not ended before it goes on.
+    A model reports the usage of a call at its end. By then the answer may be complete, so a turn over its budget fails
+    only when it continues.
     """
 
     def __init__(self, record: TurnRecord, max_steps: int, spending: Spending) -> None:
@@ -90,7 +107,7 @@ class UsageMeter:
         self._budget: Budget | None = None
 
     async def begin(self, so_far: TurnFold) -> None:
-        """Looks at what is left. Raises BudgetSpentError if that is nothing, StoreError."""
+        """Read the budget. Raises BudgetSpentError if nothing is left, and StoreError."""
         self._steps = so_far.steps_taken
         if self._spending.limit:
             self._budget = await self._spending.budget(self._principal)
@@ -99,7 +116,7 @@ class UsageMeter:
                 raise self.overdraft()
 
     def note(self, event: Event) -> None:
-        """Counts an event that is about to be written. Raises the error that the turn is to end with."""
+        """Count an event before it is written. Raises the error that ends the turn."""
         match event:
             case UsageEvent():
                 self._spend(tokens_in(event))
@@ -133,23 +150,3 @@ class UsageMeter:
                 "at once.",
                 code="max_turns",
             )
-
-
-# What one turn, one session and one principal may use. Times are in seconds.
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    max_event_bytes: int = 256 * 1024
-    max_events_per_turn: int = 100_000
-    max_uncommitted_events: int = 1_000
-    max_queued_turns: int = 8
-    max_running_turns: int = 64
-    max_worker_turns: int = 1_000
-    max_steps_per_turn: int = 100
-    max_tokens_per_day: int = 0
-    history_turns: int = 50
-    history_tokens: int = 32_000
-    turn_timeout: float = 600
-    approval_timeout: float = 86_400
-    cancel_patience: float = 5
-    lease: float = 10

@@ -1,4 +1,4 @@
-"""How a turn is stopped: on request, when its readers have left, or when the server goes down."""
+"""The reasons to stop a running turn: a request, readers that left, a shutdown, a lost worker."""
 
 from msgspec import Struct
 
@@ -6,7 +6,7 @@ from turnwire.core.events import ErrorEvent, Outcome
 
 
 class Stop(Struct, frozen=True):
-    """Why a running turn must end, and what its log says then."""
+    """A reason to stop a turn, with the outcome and the error that its log ends with."""
 
     outcome: Outcome
     reason: str
@@ -22,10 +22,10 @@ SHUTDOWN = Stop(
     "shutdown",
     ErrorEvent("The server was stopped while it worked on this answer.", "interrupted", retryable=True),
 )
-HANDED_BACK = Stop("interrupted", "handed_back")
-"""Between two steps of a turn that another worker goes on with."""
 WORKER_LOST = Stop(
     "interrupted",
     "worker_lost",
     ErrorEvent("The server was lost while it worked on this answer.", "interrupted", retryable=True),
 )
+HANDED_BACK = Stop("interrupted", "handed_back")
+"""A stop between two steps: another worker continues the turn."""

@@ -1,8 +1,7 @@
-"""Events as bytes: one line of ASCII JSON each, cleaned once at the log's entrance.
+"""Events as bytes: one line of ASCII JSON each, cleaned once when they enter the log.
 
-Everything below the entrance (stores, wires, offsets) sees the same text, and a line can be
-framed without looking into it: it has no raw line break, no separator that any client's line
-splitter knows (U+2028, U+0085, 0x1e), no control character, and no lone surrogate.
+Stores, wires and offsets all see the same text, and a line can be framed without parsing it: it has no raw line break,
+no separator that any client's line splitter knows (U+2028, U+0085, 0x1e), no control character and no lone surrogate.
 """
 
 import re
@@ -17,114 +16,28 @@ from msgspec import Struct
 from turnwire.core.errors import EventRefusedError
 from turnwire.core.events import DoneEvent, Event, EventBase
 
-# Tab, line feed and carriage return are text; every other control character is not.
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_NON_ASCII = re.compile("[^\x00-\x7f]+")
-# How control characters look in encoded JSON. It also matches some harmless text; the slow path sorts that out.
-_SUSPECT = re.compile(rb"\\u00|\\[bf]|\x7f")
+SUSPENSION_EVENTS = ("approval_request", "tool_call")
+"""The event types that stand together where a turn is suspended for a person: the calls and the requests for them."""
+
+# The type is the first field of every body, so it can be read without decoding the event.
+_TYPE_START = len(b'{"type":"')
+_LAST_BODY = b'{"type":"done"'
 
 
-def clean_text(text: str) -> str:
-    """Takes out control characters and replaces lone surrogates."""
-    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", text))
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
-def encode_event(event: Event) -> tuple[Event, bytes]:
-    """Returns the event as the log keeps it, and its line of JSON. Raises EventRefusedError."""
-    # Agents are not ours: a `yield None` must not get into the log.
-    if not isinstance(event, EventBase):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise EventRefusedError(f"a {type(event).__name__} is not an event")
-    try:
-        body = _encoder.encode(event)
-    except UnicodeEncodeError:
-        return _encode_cleaned(event)
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise EventRefusedError(f"a {type(event).__name__} holds what JSON cannot: {error}") from error
-    if (b"\\" in body or b"\x7f" in body) and _SUSPECT.search(body):
-        return _encode_cleaned(event)
-    if not body.isascii():
-        body = _escape(body)
-        if b"\\u008" in body or b"\\u009" in body:
-            return _encode_cleaned(event)
-    # Read back at once: the log keeps a copy of its own, and nothing that nobody could read later.
-    try:
-        return decode_event(body), body
-    except msgspec.ValidationError as error:
-        raise EventRefusedError(f"a {type(event).__name__} is not as declared: {error}") from error
-
-
-def encode_token(content: str) -> tuple[str, bytes]:
-    """What `encode_event` makes of a `TokenEvent` with this content. Nearly every event is one."""
-    if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise EventRefusedError(f"a token is text, not {type(content).__name__}")
-    try:
-        body = b'{"type":"token","content":%b}' % json_string(content)
-    except UnicodeEncodeError:
-        return encode_token(clean_text(content))
-    cleaned = clean_text(content)
-    if cleaned != content:
-        return encode_token(cleaned)
-    return content, body if body.isascii() else _escape(body)
-
-
-def ascii_json(value: Any) -> bytes:
-    """Any plain value as one line of ASCII JSON."""
-    body = msgspec.json.encode(value, enc_hook=_plain)
-    return body if body.isascii() else _escape(body)
-
-
-def decode_event(body: bytes) -> Event:
-    return _decoder.decode(body)
-
-
-def _encode_cleaned(event: Event) -> tuple[Event, bytes]:
-    try:
-        plain = _clean(msgspec.to_builtins(event, enc_hook=_plain))
-        body = _escape(msgspec.json.encode(plain))
-        return decode_event(body), body
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise EventRefusedError(f"a {type(event).__name__} holds what JSON cannot: {error}") from error
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return clean_text(value)
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_clean(item) for item in cast("list[Any]", value)]
-    return value
-
-
-def _escape(body: bytes) -> bytes:
-    """Non-ASCII characters stand only inside JSON strings, so each can be escaped where it stands."""
-    return _NON_ASCII.sub(_escape_run, body.decode()).encode("ascii")
-
-
-def _escape_run(run: re.Match[str]) -> str:
-    return encode_basestring_ascii(run[0])[1:-1]
-
-
-def _plain(value: Any) -> Any:
-    """What a tool hands over need not be JSON; a pydantic model is, anything else is only named."""
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json") if dump else f"<{type(value).__name__}>"
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
-json_string = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Event)
-
-
-# An event at its place in a log.
+def time_text(ms: int | None) -> str | None:
+    """Format a time as the API does: ISO 8601, UTC, to the millisecond."""
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 class LoggedEvent(Struct, eq=False, gc=False):
-    """An event, its position in its turn's log, the epoch of its writer, and when (in ms) it was written.
+    """An event in a log: its position, the epoch of its writer, and the time (in ms) when it was written.
 
-    `body` is the event as a line of ASCII JSON: encoded once, stored as it is, sent as it is by the
-    wires that speak JSON. A log that is only passed on is therefore never decoded.
+    `body` is the event as a line of ASCII JSON: encoded once, stored as it is, and sent as it is by the wires that
+    speak JSON. So a log that is only passed on is never decoded.
     """
 
     position: int
@@ -141,7 +54,7 @@ class LoggedEvent(Struct, eq=False, gc=False):
 
     @property
     def type(self) -> str:
-        """Return the event's type without decoding the event: the type is always the first field of the body."""
+        """Return the event's type without decoding the event."""
         return self.body[_TYPE_START : self.body.index(b'"', _TYPE_START)].decode("ascii")
 
     @property
@@ -150,8 +63,8 @@ class LoggedEvent(Struct, eq=False, gc=False):
 
     @property
     def is_last(self) -> bool:
-        # A log ends with `done` and only with it. This is asked of every event, so it does not decode.
-        return self.body.startswith(LAST_BODY)
+        """Return True for `done`, which ends every log. Followers ask this of every event, so it does not decode."""
+        return self.body.startswith(_LAST_BODY)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LoggedEvent) and self._key() == other._key()
@@ -163,25 +76,109 @@ class LoggedEvent(Struct, eq=False, gc=False):
         return self.position, self.epoch, self.at, self.body
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def log_event(event: Event, position: int, epoch: int) -> LoggedEvent:
+    """Encode an event for a position in a log. Raises EventRefusedError."""
     event, body = encode_event(event)
     return LoggedEvent(position, epoch, now_ms(), body, event)
 
 
-_TYPE_START = len(b'{"type":"')
-SUSPENSION_EVENTS = ("approval_request", "tool_call")
-"""The event types that stand together where a turn is suspended for a person: the calls and the requests for them."""
-TOKEN_BODY = b'{"type":"token"'
-LAST_BODY = b'{"type":"done"'
-assert encode_event(DoneEvent("completed", "", ""))[1].startswith(LAST_BODY)
+def encode_event(event: Event) -> tuple[Event, bytes]:
+    """Return the event as the log keeps it, and its line of JSON. Raises EventRefusedError."""
+    # Agents are foreign code: a `yield None` must not get into the log.
+    if not isinstance(event, EventBase):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise EventRefusedError(f"a {type(event).__name__} is not an event; yield a str or an event of turnwire")
+    try:
+        body = _encoder.encode(event)
+    except UnicodeEncodeError:
+        return _encode_cleaned(event)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise _not_json(event, error) from error
+    if (b"\\" in body or b"\x7f" in body) and _SUSPECT.search(body):
+        return _encode_cleaned(event)
+    if not body.isascii():
+        body = _escape(body)
+        if b"\\u008" in body or b"\\u009" in body:
+            return _encode_cleaned(event)
+    # Decoded at once, so that the log has a copy of its own and holds nothing that cannot be read later.
+    try:
+        return decode_event(body), body
+    except msgspec.ValidationError as error:
+        raise EventRefusedError(f"a {type(event).__name__} has a field of the wrong type: {error}") from error
 
 
-# Times as the API tells them: ISO 8601, UTC, to the millisecond.
+def encode_token(content: str) -> tuple[str, bytes]:
+    """Return what `encode_event` makes of a `TokenEvent` with this content; nearly every event is one."""
+    if not isinstance(content, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise EventRefusedError(f"a token must be a str, not {type(content).__name__}")
+    try:
+        body = b'{"type":"token","content":%b}' % json_string(content)
+    except UnicodeEncodeError:
+        return encode_token(clean_text(content))
+    cleaned = clean_text(content)
+    if cleaned != content:
+        return encode_token(cleaned)
+    return content, body if body.isascii() else _escape(body)
 
 
-def time_text(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+def decode_event(body: bytes) -> Event:
+    return _decoder.decode(body)
+
+
+def ascii_json(value: Any) -> bytes:
+    """Encode any plain value as one line of ASCII JSON."""
+    body = msgspec.json.encode(value, enc_hook=_to_plain)
+    return body if body.isascii() else _escape(body)
+
+
+# Cleaning: tab, line feed and carriage return are text; every other control character is not.
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NON_ASCII = re.compile("[^\x00-\x7f]+")
+# Control characters in encoded JSON. The pattern also matches some harmless text, which the slow path sorts out.
+_SUSPECT = re.compile(rb"\\u00|\\[bf]|\x7f")
+
+
+def clean_text(text: str) -> str:
+    """Remove control characters and replace lone surrogates."""
+    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", text))
+
+
+def _encode_cleaned(event: Event) -> tuple[Event, bytes]:
+    try:
+        plain = _clean(msgspec.to_builtins(event, enc_hook=_to_plain))
+        body = _escape(msgspec.json.encode(plain))
+        return decode_event(body), body
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise _not_json(event, error) from error
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _escape(body: bytes) -> bytes:
+    """Escape non-ASCII characters, which occur only inside JSON strings."""
+    return _NON_ASCII.sub(lambda run: encode_basestring_ascii(run[0])[1:-1], body.decode()).encode("ascii")
+
+
+def _to_plain(value: Any) -> Any:
+    """Return a JSON value for a foreign object, as tools return them: the dump of a pydantic model, else a name."""
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if dump else f"<{type(value).__name__}>"
+
+
+def _not_json(event: Event, error: Exception) -> EventRefusedError:
+    return EventRefusedError(f"a {type(event).__name__} holds a value that JSON cannot represent: {error}")
+
+
+json_string = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder(enc_hook=_to_plain)
+_decoder = msgspec.json.Decoder(Event)
+assert encode_event(DoneEvent("completed", "", ""))[1].startswith(_LAST_BODY)

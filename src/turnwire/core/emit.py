@@ -1,7 +1,7 @@
-"""`emit()`: events from inside a tool, wherever it runs.
+"""`emit()`, which writes events from inside a tool, and the context variables it stands on.
 
-The running turn is found through a context variable, which asyncio tasks and `asyncio.to_thread`
-inherit. Outside a turn `emit()` does nothing, so that a tool can be used and tested on its own.
+Asyncio tasks and `asyncio.to_thread` inherit the running turn as a context variable. Outside a turn `emit()` does
+nothing, so that a tool can be used and tested on its own.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ from turnwire.core.log import TurnLog
 _THREAD_PATIENCE_SECONDS = 30
 
 
-class _Running(Struct, frozen=True):
+class _RunningTurn(Struct, frozen=True):
     log: TurnLog
     loop: asyncio.AbstractEventLoop
-    note: Callable[[Event], None] | None
+    check: Callable[[Event], None] | None
 
     def write(self, event: Event) -> None:
-        if self.note is not None:
-            self.note(event)
+        if self.check is not None:
+            self.check(event)
         self.log.append(event)
 
 
-_running: ContextVar[_Running | None] = ContextVar("turnwire_running_turn", default=None)
+_running: ContextVar[_RunningTurn | None] = ContextVar("turnwire_running_turn", default=None)
 
 
 def emit(event: Event) -> None:
-    """Writes an event to the running turn's log; safe from any thread.
+    """Write an event to the running turn's log, from any thread.
 
-    Raises EventRefusedError, and TurnEndedError once the turn is over, which also stops a tool that
-    nobody can cancel.
+    Raises EventRefusedError, and TurnEndedError once the turn is over, which also stops a tool in a thread that cannot
+    be cancelled.
     """
     running = _running.get()
     if running is None:
@@ -54,8 +54,8 @@ def emit(event: Event) -> None:
         _emit_from_thread(running, event)
 
 
-def _emit_from_thread(running: _Running, event: Event) -> None:
-    # The thread waits for the loop: this keeps its events in order, holds it back, and hands it the error.
+def _emit_from_thread(running: _RunningTurn, event: Event) -> None:
+    # The thread waits for the loop: that keeps its events in order, holds it back, and raises the error in it.
     written: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def write() -> None:
@@ -69,34 +69,33 @@ def _emit_from_thread(running: _Running, event: Event) -> None:
     try:
         running.loop.call_soon_threadsafe(write)
     except RuntimeError:
-        # The loop is closed, so the process is going down.
+        # The loop is closed, so the process shuts down.
         raise TurnEndedError(running.log.turn_id) from None
     written.result(_THREAD_PATIENCE_SECONDS)
 
 
-def set_running_turn(log: TurnLog, note: Callable[[Event], None] | None = None) -> None:
-    """Makes `emit()` write to this log in the current task and in everything that is started from it.
+def set_running_turn(log: TurnLog, check: Callable[[Event], None] | None = None) -> None:
+    """Make `emit()` write to this log, in the current task and in everything that is started from it.
 
-    `note` is told of each event before it is written, and may raise to refuse it.
+    `check` is called with each event before it is written, and may raise to refuse it.
     """
-    _running.set(_Running(log, asyncio.get_running_loop(), note))
-
-
-# Which turn the code that runs now belongs to, for those who write about it: the server's log, say.
+    _running.set(_RunningTurn(log, asyncio.get_running_loop(), check))
 
 
 class TurnContext(NamedTuple):
+    """The ids of the turn that the current code belongs to, for log lines and spans."""
+
     turn_id: str
     session_id: str
 
 
-_place: ContextVar[TurnContext | None] = ContextVar("turnwire_place", default=None)
+_context: ContextVar[TurnContext | None] = ContextVar("turnwire_turn_context", default=None)
 
 
 def enter_turn(turn_id: str, session_id: str) -> None:
-    """From here on, in this task and all that it starts."""
-    _place.set(TurnContext(turn_id, session_id))
+    """Set the turn of the current task and of everything that is started from it."""
+    _context.set(TurnContext(turn_id, session_id))
 
 
 def current_turn() -> TurnContext | None:
-    return _place.get()
+    return _context.get()

@@ -1,47 +1,47 @@
-"""Every error this library raises on purpose.
+"""All errors that Turnwire raises on purpose, as a tree.
 
 TurnwireError
-├── AgentError               the agent failed, in words its user may read
-│   ├── ModelError           ... because its model did not answer, or not to the end
-│   └── ToolError            ... because a tool of its did, in words its model may read too
-├── ApprovalConflictError    a call was decided otherwise, or has other arguments
-├── AttachmentsNotTakenError a message has attachments, and its agent takes none
-├── BadCursorError           a position to resume from could not be read
-├── EmbedderError            texts could not be turned into vectors, and why
-│   └── EmbedderUnusableError ... and will not be until its installation or configuration is mended
-├── EventRefusedError        an event that the log does not take
-│   ├── EventTooLargeError   one event is over the size limit
-│   └── TooManyEventsError   the turn is over its number of events
-├── EventsGoneError          retention has removed the events asked for
-├── IdempotencyConflictError the same key came with another request
-├── LimitError               the caller has too much under way
-│   ├── BudgetSpentError     ... or has used all the tokens of this day
-│   ├── TooManyDocumentsError ... documents uploaded
-│   ├── TooManyTurnsError    ... turns running or queued
-│   └── TooManyStreamsError  ... streams open
-├── LogRewoundError          the log has not got what the reader has seen of it
-├── ModelUnusableError       a model cannot be used as it is configured, and why
-├── NotFoundError            nothing of the caller's has that id
+├── AgentError                the agent failed; the message may be shown to the user
+│   ├── ModelError            the model did not answer, or only in part
+│   └── ToolError             a tool failed; the message may be shown to the model too
+├── ApprovalConflictError     the call was decided otherwise, or has other arguments
+├── AttachmentsNotTakenError  the agent takes no attachments
+├── BadCursorError            the position to resume from is malformed
+├── EmbedderError             texts could not be turned into vectors
+│   └── EmbedderUnusableError the embedder is not installed or configured correctly
+├── EventRefusedError         the log does not accept the event
+│   ├── EventTooLargeError    the event is over the size limit
+│   └── TooManyEventsError    the turn is over its limit of events
+├── EventsGoneError           retention has removed the requested events
+├── IdempotencyConflictError  the key was used for another request
+├── LimitError                the principal is over a limit
+│   ├── BudgetSpentError      tokens per day
+│   ├── TooManyDocumentsError uploaded documents
+│   ├── TooManyStreamsError   open streams
+│   └── TooManyTurnsError     running and queued turns
+├── LogRewoundError           the log does not contain what the reader has read of it
+├── ModelUnusableError        the model is not configured correctly
+├── NotFoundError             no object of the principal has the id
 │   ├── AgentNotFoundError
 │   ├── ApprovalNotFoundError
 │   ├── DocumentNotFoundError
 │   ├── KeyNotFoundError
 │   ├── SessionNotFoundError
 │   └── TurnNotFoundError
-├── RestartedError           a restart has made void what a stream has already said
-├── SessionBusyError         the session runs a turn already, or its queue is full
-├── SessionExistsError       somebody else has just made a session of that name
-├── ShuttingDownError        the server takes no new turns
-├── StoreError               the log could not be read or written
-│   ├── FencedError          another worker has taken this turn over
-│   ├── PositionError        an event does not follow the last one
-│   ├── StoreAwayError       the database cannot be reached
-│   ├── StoreFullError       the disk is full
-│   └── StoreUnusableError   the store cannot be opened, and why
-├── TurnEndedError           an event arrived after the turn's last one
-├── TurnTakenError           another worker runs the turn
-├── TurnNotWaitingError      the turn does not wait for a person
-└── UnreadableDocumentError  a file cannot be read as a document, and why
+├── RestartedError            a restart has made void what a stream has already sent
+├── SessionBusyError          the session runs a turn already, or its queue is full
+├── SessionExistsError        another request has just created a session of that name
+├── ShuttingDownError         the server accepts no new turns
+├── StoreError                the log could not be read or written
+│   ├── FencedError           another worker has taken the turn over
+│   ├── PositionError         the event does not follow the last one
+│   ├── StoreAwayError        the database cannot be reached
+│   ├── StoreFullError        the disk is full
+│   └── StoreUnusableError    the store cannot be opened
+├── TurnEndedError            the turn has ended
+├── TurnNotWaitingError       the turn does not wait for a decision
+├── TurnTakenError            another worker runs the turn
+└── UnreadableDocumentError   the file cannot be read as a document
 
 `code` goes to clients and keeps its meaning for ever.
 """
@@ -66,7 +66,7 @@ class TurnwireError(Exception):
 
 
 class AgentError(TurnwireError):
-    """Raised by an agent to say, in words that are safe to show, why it could not answer."""
+    """Raised by an agent that cannot answer, with a message that is safe to show to the user."""
 
     def __init__(self, message: str, *, code: str = "agent_failed", retryable: bool = False) -> None:
         super().__init__(message)
@@ -75,21 +75,21 @@ class AgentError(TurnwireError):
 
 
 class ModelError(AgentError):
-    """The model did not answer, or not to the end. What it says holds no word of the model's server."""
+    """Raised when the model did not answer, or only in part. The message quotes nothing from the model's server."""
 
     def __init__(self, message: str, code: ModelErrorCode) -> None:
         super().__init__(message, code=code, retryable=code in ("model_unavailable", "rate_limited"))
 
 
 class ToolError(AgentError):
-    """Raised by a tool to say what went wrong. Most agents tell their model and go on."""
+    """Raised by a tool that failed. Most agents pass the message to their model and continue."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="tool_failed")
 
 
 class ApprovalConflictError(TurnwireError):
-    """`why` goes on with the call."""
+    """`why` completes the sentence that begins with the call."""
 
     code = "approval_conflict"
 
@@ -103,8 +103,8 @@ class AttachmentsNotTakenError(TurnwireError):
 
     def __init__(self, agent: str) -> None:
         super().__init__(
-            f"attachments: the agent {agent!r} takes none; send the message without them, or to an agent that does "
-            "(one whose `takes_attachments` is True)"
+            f"attachments: the agent {agent!r} takes none; send the message without them, or to an agent whose "
+            "`takes_attachments` is True"
         )
         self.agent = agent
 
@@ -118,7 +118,7 @@ class BadCursorError(TurnwireError):
 
 
 class EmbedderError(TurnwireError):
-    """`why` goes on with «it», the embedder, and ends with what to do about it."""
+    """`why` is a clause about the embedder that ends with what to do about it."""
 
     code = "embedder_failed"
 
@@ -139,7 +139,7 @@ class EventTooLargeError(EventRefusedError):
     code = "event_too_large"
 
     def __init__(self, event_type: str, size: int, limit: int) -> None:
-        super().__init__(f"a {event_type!r} event of {size:,} bytes is over the limit of {limit:,}")
+        super().__init__(f"a {event_type!r} event of {size:,} bytes is over the limit of {limit:,}; split it")
         self.size = size
         self.limit = limit
 
@@ -148,7 +148,7 @@ class TooManyEventsError(EventRefusedError):
     code = "too_many_events"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the turn wrote more than {limit:,} events, the limit for one turn")
+        super().__init__(f"the turn wrote more than {limit:,} events, the limit for one turn; ask for less at once")
         self.limit = limit
 
 
@@ -179,13 +179,14 @@ class LimitError(TurnwireError):
 
 
 class BudgetSpentError(LimitError):
-    """`resets_at` is when the next day begins, in ms."""
+    """`resets_at` is the start of the next day, in ms."""
 
     code = "budget_spent"
 
     def __init__(self, limit: int, used: int, resets_at: int) -> None:
         super().__init__(
-            f"{used:,} tokens were used today, and {limit:,} is the limit for one principal; go on after midnight UTC"
+            f"{used:,} tokens were used today, and {limit:,} is the limit for one principal; try again after midnight "
+            "UTC"
         )
         self.limit = limit
         self.used = used
@@ -201,18 +202,18 @@ class TooManyDocumentsError(LimitError):
         super().__init__(f"{limit:,} documents are uploaded already, the limit for one principal; delete one")
 
 
-class TooManyTurnsError(LimitError):
-    code = "too_many_turns"
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} turns are under way already, the limit for one principal; wait for one to end")
-
-
 class TooManyStreamsError(LimitError):
     code = "too_many_streams"
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"{limit} streams are open already, the limit for one principal; close one")
+
+
+class TooManyTurnsError(LimitError):
+    code = "too_many_turns"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} turns are under way already, the limit for one principal; wait for one to end")
 
 
 class LogRewoundError(TurnwireError):
@@ -234,9 +235,9 @@ class NotFoundError(TurnwireError):
     code = "not_found"
     noun = "object"
 
-    def __init__(self, wanted: str) -> None:
-        super().__init__(f"no {self.noun} has the id {wanted!r}")
-        self.wanted = wanted
+    def __init__(self, object_id: str) -> None:
+        super().__init__(f"no {self.noun} has the id {object_id!r}")
+        self.object_id = object_id
 
 
 class AgentNotFoundError(NotFoundError):
@@ -273,7 +274,7 @@ class RestartedError(TurnwireError):
     code = "restarted"
 
     def __init__(self, from_position: int) -> None:
-        super().__init__(f"what came after position {from_position} is void; read the log again without it")
+        super().__init__(f"the events after position {from_position} are void; read the log again without them")
         self.from_position = from_position
 
 
@@ -291,7 +292,7 @@ class SessionExistsError(TurnwireError):
     code = "session_exists"
 
     def __init__(self, external_id: str) -> None:
-        super().__init__(f"there is a session {external_id!r} already; use it")
+        super().__init__(f"the session {external_id!r} exists already; use it")
         self.external_id = external_id
 
 
@@ -300,7 +301,7 @@ class ShuttingDownError(TurnwireError):
     retry_after_seconds = 2
 
     def __init__(self) -> None:
-        super().__init__("the server is shutting down and takes no new turns; try again in a moment")
+        super().__init__("the server is shutting down and accepts no new turns; try again in a moment")
 
 
 class StoreError(TurnwireError):
@@ -311,7 +312,7 @@ class FencedError(StoreError):
     code = "fenced"
 
     def __init__(self, turn_id: str) -> None:
-        super().__init__(f"turn {turn_id!r} has been taken over by another worker")
+        super().__init__(f"turn {turn_id!r} has been taken over by another worker; read its log to follow it")
         self.turn_id = turn_id
 
 
@@ -319,7 +320,9 @@ class PositionError(StoreError):
     code = "position_taken"
 
     def __init__(self, turn_id: str, expected: int, position: int) -> None:
-        super().__init__(f"turn {turn_id!r} continues at position {expected}, not {position}")
+        super().__init__(
+            f"turn {turn_id!r} continues at position {expected}, not {position}; read its log before you write again"
+        )
         self.turn_id = turn_id
 
 
@@ -335,14 +338,16 @@ class StoreFullError(StoreError):
     code = "disk_full"
 
     def __init__(self) -> None:
-        super().__init__("the server's disk is full; nothing new can be recorded until there is room")
+        super().__init__("the server's disk is full; make room on it, or try again later")
 
 
 class StoreUnusableError(StoreError):
+    """`why` is a clause about the location that ends with what to do about it."""
+
     code = "store_unusable"
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(f"cannot use {place}: {why}")
+    def __init__(self, location: str, why: str) -> None:
+        super().__init__(f"cannot use {location}: {why}")
 
 
 class TurnEndedError(TurnwireError):
@@ -353,24 +358,24 @@ class TurnEndedError(TurnwireError):
         self.turn_id = turn_id
 
 
-class TurnTakenError(TurnwireError):
-    code = "turn_taken"
-
-    def __init__(self, turn_id: str) -> None:
-        super().__init__(f"turn {turn_id!r} is run by another worker")
-        self.turn_id = turn_id
-
-
 class TurnNotWaitingError(TurnwireError):
     code = "turn_not_waiting"
 
     def __init__(self, turn_id: str) -> None:
-        super().__init__(f"turn {turn_id!r} does not wait for a decision")
+        super().__init__(f"turn {turn_id!r} does not wait for a decision; read its state")
+        self.turn_id = turn_id
+
+
+class TurnTakenError(TurnwireError):
+    code = "turn_taken"
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(f"another worker runs turn {turn_id!r}; send it a command")
         self.turn_id = turn_id
 
 
 class UnreadableDocumentError(TurnwireError):
-    """`why` follows the name of the file, which the caller knows."""
+    """`why` is a clause about the file; the caller adds its name."""
 
     code = "document_unreadable"
 

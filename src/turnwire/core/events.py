@@ -1,11 +1,10 @@
-"""What can happen in a turn.
+"""The events of a turn.
 
-An event is a plain value: no behaviour, no live objects, equal when its fields are.
-Its `type` is stored on disk and sent to clients, so a released name keeps its meaning
-for ever; a new meaning gets a new event.
+An event is a plain value: no behaviour, no live objects, equal when its fields are. Its `type` is stored on disk and
+sent to clients, so a released name keeps its meaning for ever; a new meaning gets a new event.
 
-Every event may carry an `agent_path`: the names of the sub-agents, outermost first, that it
-happened in. It is empty, and left out, for what the turn's own agent does.
+Every event may carry an `agent_path`: the names of the sub-agents in which it happened, outermost first. It is empty,
+and omitted, for events of the turn's own agent.
 """
 
 import re
@@ -25,7 +24,7 @@ class EventBase(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field
 
 
 class SessionEvent(EventBase, frozen=True):
-    """Always the first: which session and turn this log belongs to, and who answers."""
+    """The first event of every log: its session, its turn and the agent."""
 
     session_id: str
     turn_id: str
@@ -33,7 +32,7 @@ class SessionEvent(EventBase, frozen=True):
 
 
 class MessageEvent(EventBase, frozen=True):
-    """Always the second: what was asked, so that the log alone tells the whole turn."""
+    """The second event of every log: the user's message, so that the log alone is the whole turn."""
 
     content: str
     by: str
@@ -41,7 +40,7 @@ class MessageEvent(EventBase, frozen=True):
 
 
 class StatusEvent(EventBase, frozen=True):
-    """A line for a person about what is going on."""
+    """A line about the current activity, for a person."""
 
     text: str
 
@@ -53,7 +52,7 @@ class HandoffEvent(EventBase, frozen=True):
 
 
 class Hit(Struct, frozen=True, omit_defaults=True):
-    """One piece of evidence; `index` is its number in this turn, given once and never changed."""
+    """One piece of evidence; `index` is its number in this turn, which never changes."""
 
     index: int
     document_id: str
@@ -67,7 +66,7 @@ class Hit(Struct, frozen=True, omit_defaults=True):
 
 
 class SearchEvent(EventBase, frozen=True):
-    """A step of retrieval began or ended."""
+    """A retrieval step has started or ended."""
 
     step_id: str
     phase: Literal["started", "finished", "failed"]
@@ -79,9 +78,9 @@ class SearchEvent(EventBase, frozen=True):
 
 
 class ReviewEvent(EventBase, frozen=True):
-    """Evidence, or a draft, was judged. `kept` and `dropped` are indexes of hits.
+    """A review of the evidence or of a draft. `kept` and `dropped` are indexes of hits.
 
-    `matched` and `missing` are words of the question; `method` says who judged (`coverage` or `model`).
+    `matched` and `missing` are words of the question; `method` names the reviewer (`coverage` or `model`).
     """
 
     step_id: str
@@ -106,7 +105,7 @@ class ToolCallEvent(EventBase, frozen=True):
 
 
 class ToolProgressEvent(EventBase, frozen=True):
-    """A running tool says how far it is; `fraction` is from 0 to 1."""
+    """The progress of a running tool; `fraction` is from 0 to 1."""
 
     call_id: str
     text: str | None = None
@@ -115,7 +114,7 @@ class ToolProgressEvent(EventBase, frozen=True):
 
 
 class ToolResultEvent(EventBase, frozen=True):
-    """A tool has ended, well or badly."""
+    """A tool has ended, successfully or not."""
 
     call_id: str
     tool: str
@@ -125,7 +124,7 @@ class ToolResultEvent(EventBase, frozen=True):
 
 
 class ReasoningEvent(EventBase, frozen=True):
-    """A piece of the model's own thinking, where it shows it."""
+    """A piece of the model's reasoning, if the model shows it."""
 
     content: str
 
@@ -137,7 +136,7 @@ class TokenEvent(EventBase, frozen=True, gc=False):
 
 
 class CitationEvent(EventBase, frozen=True):
-    """What a `[n]` in the answer stands on. Offsets count code points, ends exclusive."""
+    """The source of a `[n]` in the answer. Offsets count code points, ends exclusive."""
 
     index: int
     document_id: str
@@ -174,21 +173,21 @@ class ApprovalResponseEvent(EventBase, frozen=True):
 
 
 class RestartEvent(EventBase, frozen=True):
-    """A new worker runs the unfinished step again: what came after `from_position` is void."""
+    """A new worker repeats the unfinished step: the events after `from_position` are void."""
 
     from_position: int
     reason: str
 
 
 class CustomEvent(EventBase, frozen=True):
-    """The application's own."""
+    """An event of the application."""
 
     name: str
     data: Any = None
 
 
 class UsageEvent(EventBase, frozen=True):
-    """What a model call cost. Absent is not zero: it means the provider did not say."""
+    """The usage of one model call. An absent number is unknown, not zero."""
 
     model: str | None = None
     input_tokens: int | None = None
@@ -198,7 +197,7 @@ class UsageEvent(EventBase, frozen=True):
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """The sum of a turn's usage events; absent where none of them said."""
+    """The sum of a turn's usage events; a number that none of them has is absent."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -210,8 +209,7 @@ class ResponseEvent(EventBase, frozen=True):
     """The whole answer, once, before a completed `done`."""
 
     content: str
-    # Clients of every dialect expect these two, so they are written even when they are empty:
-    # a default made by a function is not left out.
+    # Clients expect these two fields even when they are empty; `omit_defaults` keeps a default made by a factory.
     citations: tuple[CitationEvent, ...] = field(default_factory=lambda: ())
     mode: str | None = None
     tools_used: tuple[str, ...] = field(default_factory=lambda: ())
@@ -220,7 +218,7 @@ class ResponseEvent(EventBase, frozen=True):
 
 
 class ErrorEvent(EventBase, frozen=True):
-    """Why the turn failed, in words that are safe to show: never a stack trace or a secret."""
+    """The failure of the turn, in words that are safe to show: never a stack trace or a secret."""
 
     error: str
     code: str
@@ -228,7 +226,7 @@ class ErrorEvent(EventBase, frozen=True):
 
 
 class DoneEvent(EventBase, frozen=True):
-    """Always the last, exactly once. `reason` says why a turn did not complete."""
+    """The last event of every log, exactly once. `reason` says why the turn did not complete."""
 
     outcome: Outcome
     session_id: str
@@ -237,7 +235,7 @@ class DoneEvent(EventBase, frozen=True):
 
 
 RESERVED = (SessionEvent, MessageEvent, DoneEvent)
-"""How every log begins and ends: Turnwire writes these, an agent must not."""
+"""The first and last events of a log, which only Turnwire writes."""
 
 Event = (
     SessionEvent

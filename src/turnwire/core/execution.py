@@ -1,14 +1,16 @@
-"""One turn while it runs, once it is claimed: to its `done`, whatever the agent does."""
+"""The execution of one claimed turn: from its log, through its agent, to its `done`."""
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from enum import Enum, auto
+from typing import Literal
 
 import msgspec
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.budget import Limits, UsageMeter
-from turnwire.core.cancellation import HANDED_BACK, SHUTDOWN, WORKER_LOST, Stop
+from turnwire.core.cancellation import HANDED_BACK, SHUTDOWN, Stop
 from turnwire.core.codec import encode_event, now_ms
 from turnwire.core.contracts import Agent, HistorySource, Refusal, Store, Suspension, resumes, takes_attachments
 from turnwire.core.emit import enter_turn, set_running_turn
@@ -19,6 +21,7 @@ from turnwire.core.errors import (
     EventRefusedError,
     FencedError,
     StoreError,
+    TurnEndedError,
     TurnwireError,
 )
 from turnwire.core.events import (
@@ -33,16 +36,39 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.log import TurnLog
-from turnwire.core.recovery import calls_under_way, may_go_on, progress, set_aside
+from turnwire.core.recovery import can_continue, progress, release_or_suspend, unfinished_calls
 from turnwire.core.turns import Message, Turn, TurnRecord
 
 logger = logging.getLogger("turnwire.runner")
 
 
-class Execution:
-    """Runs one turn in one task. `finished` is done when its end is committed, or cannot be, or when it is set aside:
-    parked, or left for another worker.
+class ExecutionState(Enum):
+    """The life cycle of an execution.
+
+    STARTING ─▶ RUNNING ─▶ STOPPING ─▶ ENDING ─▶ ENDED
+                   │                      ├────▶ SUSPENDED
+                   └──▶ SUSPENDED         └────▶ RELEASED
+
+    A stop while STARTING leads to STOPPING without a run of the agent; a completed or failed agent goes from RUNNING to
+    ENDING. ABANDONED can follow every state but the final ones.
     """
+
+    STARTING = auto()  # The log is being read.
+    RUNNING = auto()  # The agent runs.
+    STOPPING = auto()  # The agent has been told to stop; `_stop` says why.
+    ENDING = auto()  # The last events are being written.
+    ENDED = auto()  # Final: the end is committed, or could not be.
+    SUSPENDED = auto()  # Final: the turn waits for a person.
+    RELEASED = auto()  # Final: the turn is queued for another worker.
+    ABANDONED = auto()  # Final: nothing more is written, since another worker may own the turn.
+
+
+_STOPPABLE = (ExecutionState.STARTING, ExecutionState.RUNNING)
+_FINAL_STATES = {"waiting": ExecutionState.SUSPENDED, "queued": ExecutionState.RELEASED}
+
+
+class Execution:
+    """Runs one turn in one task."""
 
     def __init__(
         self,
@@ -55,100 +81,151 @@ class Execution:
         meter: UsageMeter,
     ) -> None:
         self.turn_id = record.id
-        self.session_id = record.session_id
-        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.task: asyncio.Task[None] | None = None
+        self.state = ExecutionState.STARTING
+        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._store = store
         self._agent = agent
-        self.record = record
+        self._record = record
         self._limits = limits
         self._on_finished = on_finished
-        self.is_set_aside = False
         self._historian = historian
         self._meter = meter
-        self._log: TurnLog | None = None
-        self._decided: dict[str, Decision] = {}
-        self._standing: list[Event] = []
-        self._is_leaving = False
+        self._log = TurnLog(store, record, limits, self._on_store_failure)
+        self._task: asyncio.Task[None] | None = None
         self._stop: Stop | None = None
-        self._ending = False
-        self._is_abandoned = False
+        self._releases_after_step = False
         self._response: ResponseEvent | None = None
-        self._patience: asyncio.TimerHandle | None = None
-        self._last_resort: asyncio.Task[None] | None = None
+        # Calls that are in the log already, and that the agent will yield again.
+        self._decisions: dict[str, Decision] = {}
+        self._resumed_calls: list[Event] = []
+        self._stop_timer: asyncio.TimerHandle | None = None
+        self._forced_end: asyncio.Task[None] | None = None
+
+    @property
+    def continues_later(self) -> bool:
+        """Return True if the turn is not over: it waits for a person or for another worker."""
+        return self.state in (ExecutionState.SUSPENDED, ExecutionState.RELEASED)
+
+    def start(self) -> asyncio.Task[None]:
+        self._task = asyncio.create_task(self._run(), name=f"turn {self.turn_id}")
+        return self._task
+
+    async def wait(self) -> None:
+        """Wait for a final state. The agent may still run then, if it did not stop."""
+        await asyncio.shield(self._finished)
+
+    # Requests from outside the task, and the transitions they cause
 
     def stop(self, stop: Stop, patience: float | None = None) -> None:
-        """Asks the turn to end. An agent that does not let go in time is left behind: its log is closed."""
-        if self._stop is not None or self._ending:
-            return
-        self._stop = stop
-        if self.task is None or self._log is None:
-            return  # Not begun yet: `run` looks at `_stop` before it calls the agent.
-        self.task.cancel()
-        self._lose_patience(self._limits.cancel_patience if patience is None else patience)
+        """Cancel the agent and end the turn; close the log of an agent that does not stop within `patience` seconds."""
+        was_running = self.state is ExecutionState.RUNNING
+        self._begin_stopping(stop, patience)
+        if was_running and self._task is not None:
+            self._task.cancel()
 
-    def hand_back(self) -> None:
-        """Asks the turn to be left for another worker when its next step has ended, if its agent can go on there."""
-        self._is_leaving = self._agent is not None and resumes(self._agent)
+    def release_after_step(self) -> None:
+        """Leave the turn to another worker after its current step, if its agent can continue there."""
+        self._releases_after_step = self._agent is not None and resumes(self._agent)
 
     def abandon(self) -> None:
-        """Lets go of a turn that another worker may have by now: the agent is stopped, and nothing more is written."""
-        self._is_abandoned = True
-        if self._log is not None:
-            self._log.ended = True
-        self.stop(WORKER_LOST)
-        if not self.finished.done():
-            self._finish()
+        """Stop the agent and write nothing more, because another worker may own the turn by now."""
+        self._log.ended = True
+        if self.state is ExecutionState.RUNNING and self._task is not None:
+            self._task.cancel()
+        self._finish(ExecutionState.ABANDONED)
 
-    async def run(self) -> None:
-        enter_turn(self.turn_id, self.session_id)
-        log = TurnLog(self._store, self.record, self._limits, self._store_failed)
+    def _begin_stopping(self, stop: Stop, patience: float | None = None) -> None:
+        if self.state not in _STOPPABLE:
+            return
+        if self.state is ExecutionState.RUNNING:
+            seconds = self._limits.cancel_patience if patience is None else patience
+            self._stop_timer = asyncio.get_running_loop().call_later(seconds, self._leave_agent_behind)
+        self.state, self._stop = ExecutionState.STOPPING, stop
+
+    def _leave_agent_behind(self) -> None:
+        if self.state is ExecutionState.STOPPING:
+            logger.warning("the agent %r does not stop in turn %s; it is left behind", self._record.agent, self.turn_id)
+            self._forced_end = asyncio.create_task(self._end())
+
+    def _finish(self, state: ExecutionState) -> None:
+        if self._stop_timer is not None:
+            self._stop_timer.cancel()
+        if not self._finished.done():
+            self.state = state
+            self._finished.set_result(None)
+            self._on_finished(self)
+
+    # The task
+
+    async def _run(self) -> None:
+        enter_turn(self.turn_id, self._record.session_id)
         try:
-            await log.restore()
+            await self._log.restore()
         except Exception:
             logger.exception("the log of turn %s could not be read", self.turn_id)
-            self._finish()
+            self._finish(ExecutionState.ABANDONED)
             return
-        self._log = log
         try:
-            waits = await self._answer(log)
-            if waits is not None and self._stop is None:
-                await self._park(log, waits)
+            if self.state is ExecutionState.STARTING:
+                self.state = ExecutionState.RUNNING
+                await self._run_agent()
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            await self._end(self._stop or self._verdict(error))
+            await self._end(error)
         else:
-            if not self.is_set_aside:
-                await self._end(self._stop)
+            await self._end()
 
-    async def _answer(self, log: TurnLog) -> WaitForApproval | None:
-        """Returns what the agent waits for, if it does."""
-        if self._stop is not None:
-            return None
-        if self._agent is None:
-            raise AgentNotFoundError(self.record.agent)
-        if self._is_leaving:
-            self._stop = HANDED_BACK
-            return None
-        if self.record.options.get("attachments") and not takes_attachments(self._agent):
-            # It was another agent of that name that the turn was accepted for, before a restart.
-            raise AttachmentsNotTakenError(self.record.agent)
+    async def _run_agent(self) -> None:
+        agent, log = self._agent, self._log
+        if agent is None:
+            raise AgentNotFoundError(self._record.agent)
+        if self._releases_after_step:
+            self._begin_stopping(HANDED_BACK)
+            return
+        if self._record.options.get("attachments") and not takes_attachments(agent):
+            # `start` has checked this, but the agent may be another one since a restart.
+            raise AttachmentsNotTakenError(self._record.agent)
         await self._meter.begin(log.fold)
-        clock = asyncio.get_running_loop().call_later(self._seconds_left(log), self._time_out)
-        set_running_turn(log, self._note)
+        timer = asyncio.get_running_loop().call_later(self._remaining_seconds(), self._time_out)
+        set_running_turn(log, self._check_emitted)
+        approval: WaitForApproval | None = None
         try:
-            await self._write_all(log, self._agent.answer(await self._turn(log)))
-        except WaitForApproval as waits:
-            return waits
+            await self._write_answer(agent.answer(await self._make_turn(agent)))
+        except WaitForApproval as raised:
+            approval = raised
         finally:
-            clock.cancel()
-        return None
+            timer.cancel()
+        if approval is not None and self.state is ExecutionState.RUNNING:
+            await self._suspend(approval)
 
-    async def _turn(self, log: TurnLog) -> Turn:
-        record = self.record
-        history = await self._told_history() + await self._historian.recall(record)
-        if self._meter.is_spent:  # By a summary of what came before, say.
+    def _remaining_seconds(self) -> float:
+        """Return the time left for the turn; the time it has waited for people does not count."""
+        elapsed_ms = now_ms() - (self._record.started_at or now_ms()) - self._log.fold.waited_ms
+        return self._limits.turn_timeout - max(elapsed_ms, 0) / 1000
+
+    async def _suspend(self, approval: WaitForApproval) -> None:
+        """Commit the requests and the suspension in one step: a request in the log can always be decided."""
+        log = self._log
+        for request in approval.requests:
+            if not log.fold.has_call(request.call_id):
+                log.append(ToolCallEvent(request.call_id, request.tool, request.args, agent_path=request.agent_path))
+            log.append(request)
+        until = now_ms() + int(self._limits.approval_timeout * 1000)
+        try:
+            await log.suspend(Suspension(until, approval.checkpoint))
+        except asyncio.CancelledError:
+            # Readers may have seen the suspension already, so a shutdown must not end the turn.
+            await _wait_uncancelled(asyncio.create_task(log.flush()))
+        if self.state is ExecutionState.RUNNING:
+            self._finish(ExecutionState.SUSPENDED)
+
+    # The agent's input
+
+    async def _make_turn(self, agent: Agent) -> Turn:
+        record = self._record
+        history = await self._imported_history() + await self._historian.recall(record)
+        if self._meter.is_spent:  # A summary of the history costs tokens too.
             raise self._meter.overdraft()
         return Turn(
             id=record.id,
@@ -159,55 +236,36 @@ class Execution:
             channel=record.channel,
             history=history,
             options=record.options,
-            resumption=await self._resumption(log),
-            progress=self._progress(log),
+            resumption=await self._resumption(),
+            progress=self._progress() if resumes(agent) else (),
         )
 
-    async def _told_history(self) -> tuple[Message, ...]:
-        """What was said elsewhere before the session began; its first turn was told."""
-        told = self.record.options.get("history")
-        if not told and self.record.parent_turn_id is not None:
-            first = await self._store.next_turn(self.record.session_id, None)
-            told = first and first.options.get("history")
-        return tuple(msgspec.convert(told, list[Message])) if told else ()
+    async def _imported_history(self) -> tuple[Message, ...]:
+        """Return the messages from before the session, which only its first turn carries."""
+        messages = self._record.options.get("history")
+        if not messages and self._record.parent_turn_id is not None:
+            first = await self._store.next_turn(self._record.session_id, None)
+            messages = first and first.options.get("history")
+        return tuple(msgspec.convert(messages, list[Message])) if messages else ()
 
-    async def _resumption(self, log: TurnLog) -> Resumption | None:
-        decisions = log.fold.decisions
+    async def _resumption(self) -> Resumption | None:
+        decisions = self._log.fold.decisions
         if not decisions:
             return None
-        self._decided = {decision.call_id: decision for decision in decisions}
+        self._decisions = {decision.call_id: decision for decision in decisions}
         return Resumption(decisions, await self._store.checkpoint(self.turn_id))
 
-    def _progress(self, log: TurnLog) -> tuple[Message, ...]:
-        if self._agent is None or not resumes(self._agent):
-            return ()
-        self._standing = [ToolCallEvent(call.id, call.name, call.args) for call in calls_under_way(log.fold)]
-        return progress(log.fold)
+    def _progress(self) -> tuple[Message, ...]:
+        fold = self._log.fold
+        self._resumed_calls = [ToolCallEvent(call.id, call.name, call.args) for call in unfinished_calls(fold)]
+        return progress(fold)
 
-    def _seconds_left(self, log: TurnLog) -> float:
-        """The turn's clock stands still while it waits for a person."""
-        ran_ms = now_ms() - (self.record.started_at or now_ms()) - log.fold.waited_ms
-        return self._limits.turn_timeout - max(ran_ms, 0) / 1000
+    # The agent's output
 
-    async def _park(self, log: TurnLog, waits: WaitForApproval) -> None:
-        """What the agent asks for is in the log from the moment that the turn waits, and not before."""
-        for asked in waits.requests:
-            if not log.fold.has_call(asked.call_id):
-                log.append(ToolCallEvent(asked.call_id, asked.tool, asked.args, agent_path=asked.agent_path))
-            log.append(asked)
-        until = now_ms() + int(self._limits.approval_timeout * 1000)
-        try:
-            await log.park(Suspension(until, waits.checkpoint))
-        except asyncio.CancelledError:
-            # It is handed over, and who has seen the turn wait must not see it end because the process does.
-            await _see_through(asyncio.create_task(log.flush()))
-        if self._stop is None:
-            self.is_set_aside = True
-            self._finish()
-
-    async def _write_all(self, log: TurnLog, answer: AsyncIterator[Event | str]) -> None:
+    async def _write_answer(self, answer: AsyncIterator[Event | str]) -> None:
         # This loop is the path of every token.
-        append_token, meter = log.append_token, self._meter
+        log, meter, running = self._log, self._meter, ExecutionState.RUNNING
+        append_token = log.append_token
         try:
             async for event in answer:
                 if isinstance(event, str):
@@ -216,28 +274,28 @@ class Execution:
                     if event:
                         append_token(event)
                 else:
-                    self._write(log, event)
+                    self._write(event)
                 if log.is_behind:
-                    await log.room()
-                if self._stop is not None:
+                    await log.wait_for_room()
+                if self.state is not running:
                     return
         finally:
             if isinstance(answer, AsyncGenerator):
                 await answer.aclose()
 
-    def _write(self, log: TurnLog, event: Event) -> None:
+    def _write(self, event: Event) -> None:
+        log = self._log
         match event:
             case ResponseEvent():
-                # Its words become tokens, so that the answer is always what the tokens say.
+                # Its content becomes tokens, so that the answer is always the concatenation of the tokens.
                 self._response = event
-                encode_event(event)  # One that is not as declared must fail here, not at the end.
+                encode_event(event)  # An invalid response must fail here, not at the end of the turn.
                 if not log.fold.text and event.content:
                     log.append(TokenEvent(event.content))
-            case ToolCallEvent(call_id=call_id) if call_id in self._decided:
-                # It is in the log since it was asked for.
-                _check_arguments(event, self._decided[call_id])
-            case ToolCallEvent() if self._standing and (kept := encode_event(event)[0]) in self._standing:
-                self._standing.remove(kept)  # It is in the log since it was first begun.
+            case ToolCallEvent(call_id=call_id) if call_id in self._decisions:
+                _check_arguments(event, self._decisions[call_id])
+            case ToolCallEvent() if self._resumed_calls and (call := encode_event(event)[0]) in self._resumed_calls:
+                self._resumed_calls.remove(call)
             case ApprovalRequestEvent() | ApprovalResponseEvent():
                 raise EventRefusedError(
                     f"an agent must not yield {type(event).__name__}; to ask a person, raise WaitForApproval"
@@ -249,128 +307,113 @@ class Execution:
             case _:
                 self._meter.note(event)
                 log.append(event)
-                if self._is_leaving and isinstance(event, ToolResultEvent) and not calls_under_way(log.fold):
-                    self._leave()
+                if self._releases_after_step and isinstance(event, ToolResultEvent) and not unfinished_calls(log.fold):
+                    self._begin_stopping(HANDED_BACK)  # The generator is closed here, between two steps.
 
-    def _note(self, event: Event) -> None:
-        """An event from inside a tool. An error that is raised there may be caught there, so it stops the turn too."""
+    def _check_emitted(self, event: Event) -> None:
+        """Count an event that a tool emits. The tool may catch the error, so a refusal also stops the turn."""
         try:
             self._meter.note(event)
         except TurnwireError as error:
             self.stop(Stop("failed", *self._explain(error)))
             raise
 
-    def _leave(self) -> None:
-        if self._stop is None:
-            self._stop = HANDED_BACK  # The agent is closed where it is: between two steps.
-            self._lose_patience(self._limits.cancel_patience)
+    # Reasons to stop
 
     def _time_out(self) -> None:
         text = f"The answer took longer than {self._limits.turn_timeout:g} seconds."
         self.stop(Stop("failed", "turn_timeout", ErrorEvent(text, "turn_timeout", True)))
 
-    def _verdict(self, error: BaseException) -> Stop:
-        # An agent's own library may cancel things too; only a cancelled task means that the server goes down.
-        if isinstance(error, asyncio.CancelledError) and self.task is not None and self.task.cancelling():
+    def _on_store_failure(self, error: Refusal) -> None:
+        self.stop(Stop("failed", error.code, ErrorEvent(str(error), error.code, True)))
+
+    def _stop_from(self, error: BaseException) -> Stop:
+        # The agent's own library may raise CancelledError too; the server shuts down only if this task was cancelled.
+        if isinstance(error, asyncio.CancelledError) and self._task is not None and self._task.cancelling():
             return SHUTDOWN
         return Stop("failed", *self._explain(error))
 
     def _explain(self, error: BaseException) -> tuple[str, ErrorEvent]:
-        """The reason for `done`, and words for the user. Details go to the server's log alone."""
+        """Return the reason for `done` and an error for the user; details go to the server's log alone."""
         match error:
             case AgentError():
                 event = ErrorEvent(str(error), str(error.code), bool(error.retryable))
             case TurnwireError():
                 event = ErrorEvent(str(error), error.code)
             case _:
-                logger.exception("the agent %r failed in turn %s", self.record.agent, self.turn_id, exc_info=error)
+                logger.exception("the agent %r failed in turn %s", self._record.agent, self.turn_id, exc_info=error)
                 text = f"The agent failed ({type(error).__name__}). The server's log tells more."
                 event = ErrorEvent(text, "agent_failed")
         return event.code, event
 
-    def _store_failed(self, error: Refusal) -> None:
-        self.stop(Stop("failed", error.code, ErrorEvent(str(error), error.code, True)))
+    # The end
 
-    def _lose_patience(self, seconds: float) -> None:
-        self._patience = asyncio.get_running_loop().call_later(seconds, self._leave_behind)
-
-    def _leave_behind(self) -> None:
-        if not self._ending:
-            logger.warning("the agent %r does not stop in turn %s; it is left behind", self.record.agent, self.turn_id)
-            self._last_resort = asyncio.create_task(self._end(self._stop))
-
-    async def _end(self, stop: Stop | None) -> None:
-        if self._ending or self._is_abandoned:
+    async def _end(self, error: BaseException | None = None) -> None:
+        if self._finished.done() or self.state is ExecutionState.ENDING:
             return
-        self._ending = True
-        # The end is written in a task of its own: whoever cancels this one, readers still need to see it.
-        await _see_through(asyncio.create_task(self._write_end(stop)))
+        stop = self._stop or (None if error is None else self._stop_from(error))
+        self.state = ExecutionState.ENDING
+        # A task of its own, since readers need the end also when this task is cancelled.
+        await _wait_uncancelled(asyncio.create_task(self._write_end(stop)))
 
     async def _write_end(self, stop: Stop | None) -> None:
-        log = self._log
-        assert log is not None
+        state = ExecutionState.ENDED
         try:
             if stop is None:
-                await log.end("completed", response=self._whole_response(log))
-            elif not await self._set_aside(log, stop):
-                await log.end(stop.outcome, reason=stop.reason, error=stop.error)
-        except FencedError:
+                await self._log.end("completed", response=self._whole_response())
+            elif (phase := await self._hand_over(stop)) is not None:
+                state = _FINAL_STATES[phase]
+            else:
+                await self._log.end(stop.outcome, reason=stop.reason, error=stop.error)
+        except (FencedError, TurnEndedError):
             logger.warning("turn %s was taken over by another worker", self.turn_id)
         except StoreError as error:
-            await self._write_failed_end(log, error)
+            await self._write_failed_end(error)
         finally:
-            self._finish()
+            self._finish(state)
 
-    async def _set_aside(self, log: TurnLog, stop: Stop) -> bool:
-        if self._agent is not None and may_go_on(self._agent, stop):
-            self.is_set_aside = await set_aside(log, self._store, self._agent, self._limits, stop)
-        return self.is_set_aside
+    async def _hand_over(self, stop: Stop) -> Literal["queued", "waiting"] | None:
+        """Return the phase in which the turn was left to other workers, or None if it has to end."""
+        if self._agent is None or not can_continue(self._agent, stop):
+            return None
+        return await release_or_suspend(self._log, self._store, self._agent, self._limits, stop)
 
-    async def _write_failed_end(self, log: TurnLog, error: StoreError) -> None:
+    async def _write_failed_end(self, error: StoreError) -> None:
         try:
-            await log.rewind()
-            await log.end("failed", reason=error.code, error=ErrorEvent(str(error), error.code, True))
+            await self._log.rewind()
+            await self._log.end("failed", reason=error.code, error=ErrorEvent(str(error), error.code, True))
         except StoreError:
             logger.exception("the end of turn %s could not be written", self.turn_id)
 
-    def _whole_response(self, log: TurnLog) -> ResponseEvent:
-        state, given = log.fold.state(), self._response
+    def _whole_response(self) -> ResponseEvent:
+        """Return the agent's response, completed from the log."""
+        fold, response = self._log.fold, self._response or ResponseEvent("")
+        state = fold.state()
         return ResponseEvent(
             content=state.text,
-            citations=given.citations if given and given.citations else tuple(state.citations),
-            mode=given.mode if given else None,
-            tools_used=given.tools_used if given and given.tools_used else tuple(state.tools_used),
-            usage=given.usage if given and given.usage else state.usage,
-            timings={
-                **state.timings,
-                "total_ms": log.fold.elapsed(now_ms()),
-                **((given.timings or {}) if given else {}),
-            },
+            citations=response.citations or tuple(state.citations),
+            mode=response.mode,
+            tools_used=response.tools_used or tuple(state.tools_used),
+            usage=response.usage or state.usage,
+            timings={**state.timings, "total_ms": fold.elapsed(now_ms()), **(response.timings or {})},
         )
 
-    def _finish(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        if not self.finished.done():
-            self.finished.set_result(None)
-            self._on_finished(self)
 
-
-async def _see_through(writing: asyncio.Task[None]) -> None:
-    """Waits for it, whoever cancels the one who waits."""
-    while not writing.done():
+async def _wait_uncancelled(task: asyncio.Task[None]) -> None:
+    """Wait for a task to finish, ignoring the cancellation of the caller."""
+    while not task.done():
         try:
-            await asyncio.shield(writing)
+            await asyncio.shield(task)
         except asyncio.CancelledError:
             continue
-    writing.result()
+    task.result()
 
 
 def _check_arguments(call: ToolCallEvent, decision: Decision) -> None:
-    """A person has decided about these arguments and no others."""
-    kept, _ = encode_event(call)
-    assert isinstance(kept, ToolCallEvent)
-    if (kept.tool, kept.args) != (decision.tool, decision.args):
+    """Raise AgentError unless the call is exactly the one that a person has decided about."""
+    logged, _ = encode_event(call)
+    assert isinstance(logged, ToolCallEvent)
+    if (logged.tool, logged.args) != (decision.tool, decision.args):
         raise AgentError(
             f"The agent wanted to call {decision.tool!r} with other arguments than those that were decided about.",
             code="approval_conflict",

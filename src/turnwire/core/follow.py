@@ -1,9 +1,8 @@
 """The read side of a log: one path for live, late and resumed readers.
 
-A follower holds a position. What the store says it has just committed is used if it continues
-exactly there; in every other case the follower reads the log. So a wake-up that is lost, late
-or doubled changes nothing but the time, and there is no seam between replay and live. Where the
-writer changes, the log is asked whether it still has what was read of it.
+A follower holds a position. It uses the events of a wake-up if they continue exactly there, and reads the log in every
+other case. So a wake-up that is lost, late or doubled changes only the delay, and there is no seam between replay and
+live. When the writer's epoch changes, the store checks that the log still contains what the reader has read.
 """
 
 import asyncio
@@ -16,11 +15,30 @@ from turnwire.core.state import TurnFold
 PAGE = 1_000
 
 
-class Follower:
-    """Hands the events after a position to `deliver`, in order, each once, until the last one.
+async def read_all(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerator[list[LoggedEvent]]:
+    """Yield the committed events after a position, page by page, and stop at the end of what is committed.
 
-    `deliver` is called on the event loop with some events and whether they are the last, and must not wait.
-    `failed` is told what ended the following early: EventsGoneError, LogRewoundError, StoreError.
+    Raises TurnNotFoundError, EventsGoneError.
+    """
+    while events := await store.read(turn_id, after, PAGE):
+        yield events
+        after = events[-1].position
+
+
+async def fold_log(store: LogReader, turn_id: str) -> TurnFold:
+    """Fold the committed events of a log. Raises TurnNotFoundError, EventsGoneError."""
+    fold = TurnFold()
+    async for events in read_all(store, turn_id):
+        for logged in events:
+            fold.add(logged)
+    return fold
+
+
+class Follower:
+    """Calls `deliver` with the events after a position, in order, each once, until the last one.
+
+    `deliver(events, is_last)` is called on the event loop and must not block. `failed` is called with the error that
+    ends the following early: EventsGoneError, LogRewoundError, StoreError.
     """
 
     def __init__(
@@ -37,9 +55,9 @@ class Follower:
         self._epoch: int | None = None
         self._deliver = deliver
         self._failed = failed
-        self._missed = False
+        self._has_missed_commit = False
         self._is_closed = False
-        # Watching begins before reading, so nothing can fall between the two.
+        # Watching begins before reading, so that no commit is lost in between.
         self._unwatch = store.watch(turn_id, self._on_commit)
         self._reading: asyncio.Task[None] | None = asyncio.create_task(self._read())
 
@@ -51,23 +69,23 @@ class Follower:
 
     def _on_commit(self, events: Sequence[LoggedEvent]) -> None:
         if self._is_closed:
-            return  # The store was waking it when it closed.
+            return  # The wake-up was under way when the follower closed.
         if self._reading is not None:
-            self._missed = True
+            self._has_missed_commit = True
         elif events and events[0].position == self._position + 1 and self._epoch in (None, events[0].epoch):
-            self._hand_over(events)
+            self._advance(events)
         elif not events or events[-1].position > self._position:
             self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         try:
             while True:
-                self._missed = False
+                self._has_missed_commit = False
                 events = await self._store.read(self._turn_id, self._position, PAGE, self._epoch)
                 if events:
-                    if self._hand_over(events):
+                    if self._advance(events):
                         break
-                elif not self._missed:
+                elif not self._has_missed_commit:
                     break
         except asyncio.CancelledError:
             raise
@@ -77,7 +95,8 @@ class Follower:
         finally:
             self._reading = None
 
-    def _hand_over(self, events: Sequence[LoggedEvent]) -> bool:
+    def _advance(self, events: Sequence[LoggedEvent]) -> bool:
+        """Deliver events and return True if they are the last."""
         newest = events[-1]
         self._position, self._epoch = newest.position, newest.epoch
         is_last = newest.is_last
@@ -87,30 +106,10 @@ class Follower:
         return is_last
 
 
-async def read_all(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerator[list[LoggedEvent]]:
-    """Yield the committed events after a position, page by page, and stop at the end of what is committed.
-
-    Raises TurnNotFoundError, EventsGoneError.
-    """
-    while events := await store.read(turn_id, after, PAGE):
-        yield events
-        after = events[-1].position
-
-
-async def fold_log(store: LogReader, turn_id: str) -> TurnFold:
-    """Fold what is committed of a log. Raises TurnNotFoundError, EventsGoneError."""
-    fold = TurnFold()
-    async for events in read_all(store, turn_id):
-        for logged in events:
-            fold.add(logged)
-    return fold
-
-
 async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerator[list[LoggedEvent]]:
-    """The events after a position in batches, as they are committed, until the last one.
+    """Yield the events after a position in batches, as they are committed, until the last one.
 
-    Raises TurnNotFoundError, EventsGoneError, LogRewoundError. An iteration that is abandoned must be closed with
-    `aclose`.
+    Raises TurnNotFoundError, EventsGoneError, LogRewoundError. Close an iteration that you abandon with `aclose`.
     """
     start, epoch = after, None
     changed = asyncio.Event()
@@ -124,8 +123,8 @@ async def follow(store: LogReader, turn_id: str, after: int = 0) -> AsyncGenerat
                 yield events
                 if events[-1].is_last:
                     return
-            elif after == start > 0 and any(at.is_last for at in await store.read(turn_id, after - 1, 1)):
-                return  # Whoever has the last event already would wait for ever.
+            elif after == start > 0 and any(last.is_last for last in await store.read(turn_id, after - 1, 1)):
+                return  # A reader that has the last event already would wait for ever.
             else:
                 await changed.wait()
     finally:

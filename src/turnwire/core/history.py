@@ -1,11 +1,13 @@
-"""A session, and the conversation that its turns add up to.
+"""The history of a turn: the transcript of the turns before it, trimmed to a number of tokens.
 
-The transcript is made for a model provider: every tool call has a result and every message an
-answer, whatever happened to the turn. What is added to make it so is never written to a log.
+The transcript is made for a model provider: every tool call has a result and every message an answer, whatever happened
+to the turn. The results and notes that complete it are never written to a log. Trimming removes whole turns.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
@@ -23,41 +25,42 @@ _NOTES = {
 
 
 def transcript(states: Iterable[TurnState]) -> tuple[Message, ...]:
+    """Return the conversation of some ended turns."""
     return tuple(message for state in states for message in _turn_messages(state))
 
 
-def _turn_messages(state: TurnState) -> Iterable[Message]:
+def _turn_messages(state: TurnState) -> Iterator[Message]:
     yield Message("user", state.message)
-    told = 0
-    for calls in _call_groups(state):
-        text, told = state.text[told : calls[0].answer_offset], calls[0].answer_offset
-        requests = tuple(ToolRequest(step.id, step.name, step.args or {}) for step in calls)
-        yield Message("assistant", text, tool_calls=requests)
-        for step in calls:
-            yield Message("tool", result_text(step), call_id=step.id)
-    rest = state.text[told:]
+    groups = list(_call_groups(state))
+    yield from call_messages(state.text, groups, lambda _: True)
+    offset = groups[-1][0].answer_offset if groups else 0
+    rest = state.text[offset:]
     note = _NOTES.get(state.outcome or "")
     if note:
         rest = f"{rest}\n\n{note}" if rest else note
-    if rest or told == 0:
+    if rest or offset == 0:
         yield Message("assistant", rest)
 
 
-def _call_groups(state: TurnState) -> Iterable[list[Step]]:
-    """Tool calls of the turn's own agent with no text between them were one request of the model's."""
-    group: list[Step] = []
-    for step in state.steps:
-        if step.kind != "tool" or step.agent_path:
-            continue
-        if group and step.answer_offset != group[0].answer_offset:
-            yield group
-            group = []
-        group.append(step)
-    if group:
-        yield group
+def _call_groups(state: TurnState) -> Iterator[list[Step]]:
+    """Group the tool calls of the turn's own agent that have no text between them: one request of the model."""
+    calls = (step for step in state.steps if step.kind == "tool" and not step.agent_path)
+    return (list(group) for _, group in groupby(calls, key=attrgetter("answer_offset")))
 
 
-def result_text(step: Step) -> str:
+def call_messages(text: str, groups: Iterable[Sequence[Step]], has_result: Callable[[Step], bool]) -> Iterator[Message]:
+    """Yield, for each group of parallel calls, the text before it, the calls, and their results."""
+    start = 0
+    for calls in groups:
+        end = calls[0].answer_offset
+        requests = tuple(ToolRequest(call.id, call.name, call.args or {}) for call in calls)
+        yield Message("assistant", text[start:end], tool_calls=requests)
+        for call in filter(has_result, calls):
+            yield Message("tool", _result_text(call), call_id=call.id)
+        start = end
+
+
+def _result_text(step: Step) -> str:
     if step.state in ("running", "waiting"):
         return '{"error":"cancelled"}'
     if isinstance(step.result, str):
@@ -65,31 +68,30 @@ def result_text(step: Step) -> str:
     return msgspec.json.encode(step.result).decode()
 
 
-# How a conversation that has grown too long is made to fit: at the borders of its turns, never inside one.
-
+# Trimming
 
 Exchange = tuple[Message, ...]
-"""What one turn adds to a conversation: a message, tool calls with their results, an answer."""
+"""The messages of one turn: the user's, tool calls with their results, the answer."""
 
 LEFT_OUT = "This conversation has grown long: its earliest messages are no longer given to the agent."
 
-_CHARACTERS_A_TOKEN = 4
-_MESSAGE_TOKENS = 4  # What a provider adds around each message.
+_CHARACTERS_PER_TOKEN = 4
+_TOKENS_PER_MESSAGE = 4  # The overhead of a provider's message format.
 _SHORTENED = " … [shortened]"
 # Scripts in which a character is about a token: Chinese, Japanese, Korean, and their full-width forms.
 _DENSE = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 
 
 def estimate(text: str) -> int:
-    """About how many tokens a text is."""
+    """Return about how many tokens a text has."""
     dense = 0 if text.isascii() else len(_DENSE.findall(text))
-    return dense + -(-(len(text) - dense) // _CHARACTERS_A_TOKEN)
+    return dense + -(-(len(text) - dense) // _CHARACTERS_PER_TOKEN)
 
 
 def size(messages: Iterable[Message]) -> int:
-    """About how many tokens some messages are together."""
+    """Return about how many tokens some messages have together."""
     return sum(
-        _MESSAGE_TOKENS
+        _TOKENS_PER_MESSAGE
         + estimate(message.content)
         + sum(estimate(call.tool) + estimate(arguments(call.args)) for call in message.tool_calls)
         for message in messages
@@ -105,22 +107,22 @@ def exchanges(states: Iterable[TurnState]) -> list[Exchange]:
 
 
 def trim(turns: Sequence[Exchange], limit: int) -> list[Exchange]:
-    """The newest turns that fit into the limit together, whole. A limit of 0 is none.
+    """Return the newest turns that fit into the limit together. A limit of 0 is none.
 
-    The newest one stays in any case: if it is too long by itself, its tool results are shortened, no more than needed.
+    The newest turn always stays: if it is too long by itself, its tool results are shortened, no more than needed.
     """
     if not limit:
         return list(turns)
-    left, start = limit, len(turns)
-    while start > 0 and (tokens := size(turns[start - 1])) <= left:
-        left, start = left - tokens, start - 1
+    tokens_left, start = limit, len(turns)
+    while start > 0 and (tokens := size(turns[start - 1])) <= tokens_left:
+        tokens_left, start = tokens_left - tokens, start - 1
     if start == len(turns) and turns:
         return [fit(turns[-1], limit, lambda message: message.role == "tool")]
     return list(turns[start:])
 
 
 def fit(messages: Exchange, limit: int, may_shorten: Callable[[Message], bool]) -> Exchange:
-    """The messages, those of them that may be shortened cut to one length, the largest that fits into the limit."""
+    """Shorten the messages that `may_shorten` accepts to one length, the largest that fits into the limit."""
     if size(messages) <= limit:
         return messages
     low, high = 0, max((len(message.content) for message in messages), default=0)
@@ -138,12 +140,12 @@ def _cut(messages: Exchange, length: int, may_shorten: Callable[[Message], bool]
 
 
 def clip(text: str, length: int) -> str:
-    """The start of a text, marked as such where that makes it shorter."""
+    """Return the start of a text with a mark, or the whole text if that is not longer."""
     return text if len(text) <= length + len(_SHORTENED) else text[:length] + _SHORTENED
 
 
 class TrimmedHistory:
-    """Leaves out the oldest turns of a conversation that is too long."""
+    """A history source that omits the oldest turns of a conversation that is too long."""
 
     def __init__(self, store: TurnStore, turns: int, tokens: int) -> None:
         self._store = store
@@ -153,12 +155,12 @@ class TrimmedHistory:
     async def recall(self, record: TurnRecord) -> tuple[Message, ...]:
         if not self._turns:
             return ()
-        # Two more than are given: whether some are left out, and whether that was so in the turn before.
-        known = exchanges(await self._store.history(record.id, self._turns + 2))
-        kept = self._window(known)
-        if len(kept) < len(known) and len(self._window(known[:-1])) == len(known) - 1:
+        # Two more than needed, to see whether some are omitted, and whether that was so in the turn before.
+        turns = exchanges(await self._store.history(record.id, self._turns + 2))
+        recent = self._window(turns)
+        if len(recent) < len(turns) and len(self._window(turns[:-1])) == len(turns) - 1:
             emit(StatusEvent(LEFT_OUT))
-        return tuple(message for turn in kept for message in turn)
+        return tuple(message for turn in recent for message in turn)
 
     def _window(self, turns: Sequence[Exchange]) -> list[Exchange]:
         return trim(turns[-self._turns :], self._tokens)

@@ -1,4 +1,4 @@
-"""Ids of ours are UUIDv7: sortable by time, with 62 random bits at the end."""
+"""Ids: UUIDv7, sortable by time, with 62 random bits at the end."""
 
 import re
 import secrets
@@ -9,7 +9,7 @@ _last = 0
 
 
 def new_id() -> str:
-    """A new id, greater than every id that this process has made before."""
+    """Return a new id, greater than every id that this process has made before."""
     global _last
     # 48 bits of milliseconds, then 12 bits that keep ids of one millisecond in order.
     _last = max(time.time_ns() // 1_000_000 << 12, _last + 1)
@@ -19,5 +19,5 @@ def new_id() -> str:
 
 
 def is_own_id(text: str) -> bool:
-    """Whether the id has the form of ours; any other is a client's own."""
+    """Return True if the id has Turnwire's form; any other is a client's external id."""
     return _UUID7.fullmatch(text) is not None

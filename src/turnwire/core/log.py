@@ -1,8 +1,8 @@
 """The write side of one turn's log.
 
-Exactly one `TurnLog` may write to a turn at a time; the store's epoch check sees to that also
-across processes. Appending never waits for the disk: the writer is held back only when too
-much of what it wrote is not committed yet.
+Exactly one `TurnLog` may write to a turn at a time; the store's epoch check enforces that across processes too.
+Appending never waits for the disk: events go into a buffer that the store empties with its next commit, and the agent
+is held back only when too many of its events are not committed yet.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from time import time_ns
 
 from turnwire.core import metrics
 from turnwire.core.budget import Limits
-from turnwire.core.codec import TOKEN_BODY, LoggedEvent, encode_token, json_string, log_event
+from turnwire.core.codec import LoggedEvent, encode_token, json_string, log_event
 from turnwire.core.contracts import AppendRequest, LogStore, Refusal, Suspension
 from turnwire.core.errors import EventTooLargeError, FencedError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
@@ -28,11 +28,11 @@ from turnwire.core.follow import read_all
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 
-_SHORT_MS = 5
+_SHORT_PAUSE_MS = 5
 
 
 def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEvent]:
-    """How every log begins: committed when the turn is accepted, before any worker has claimed it."""
+    """Return the first two events of a log, which are committed when the turn is accepted."""
     return (
         log_event(SessionEvent(record.session_id, record.id, record.agent), 1, 0),
         log_event(MessageEvent(record.message, by, record.channel), 2, 0),
@@ -40,6 +40,11 @@ def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEven
 
 
 class TurnLog:
+    """Appends to the log of a claimed turn, and folds what it appends.
+
+    `on_failure` is called with the first error of the store; `is_behind` is True while the agent should wait for room.
+    """
+
     def __init__(
         self,
         store: LogStore,
@@ -53,43 +58,42 @@ class TurnLog:
         self._session_id = record.session_id
         self._epoch = record.epoch
         self._position = self._committed = record.last_position
+        self._last_appended: LoggedEvent | None = None
+        self._short_pauses = 0
         self._store = store
         self._max_event_bytes = limits.max_event_bytes
         self._max_events = limits.max_events_per_turn
         self._max_uncommitted = limits.max_uncommitted_events
         self._on_failure = on_failure
         self.is_behind = False
-        """Whether the store cannot keep up, so that the agent should wait for `room`."""
-        self._gathered: list[LoggedEvent] = []
+        self._buffer: list[LoggedEvent] = []
         self._uncommitted = 0
-        self._last: LoggedEvent | None = None
-        self._short_pauses = 0
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
-        # One object for all appends, so that a store can tell whose they are.
+        # One bound method for all appends, since a store recognizes a writer by its identity.
         self._settled = self._settle
 
     async def restore(self) -> None:
-        """Folds what is in the log already."""
+        """Fold the events that are in the log already."""
         async for events in read_all(self._store, self.turn_id):
             for logged in events:
                 self.fold.add(logged)
-                logged.decoded = None  # The store may keep these events; their values were needed only here.
+                logged.decoded = None  # The store may cache these events; the decoded values would double their memory.
 
     def append(self, event: Event) -> None:
-        """Writes one event. Raises TurnEndedError, EventRefusedError, or why an earlier one was not committed."""
+        """Append one event. Raises TurnEndedError, EventRefusedError, or the failure of an earlier append."""
         if isinstance(event, TokenEvent) and not event.agent_path:
             self.append_token(event.content)
         else:
             logged = log_event(event, self._position + 1, self._epoch)
             self._check(logged.body)
-            self._gather(logged)
+            self._add_to_buffer(logged)
             self.fold.add(logged)
 
     def append_token(self, content: str) -> None:
-        """Writes a piece of the answer: the same as `append(TokenEvent(content))`, with no event made for it.
+        """Append a token of the answer: the same as `append(TokenEvent(content))` without making an event.
 
-        Nearly every event comes through here, so it is written out where the rest is called.
+        Nearly every event comes through here, so the encoder's fast path is inlined.
         """
         if content.__class__ is str and content.isascii() and content.isprintable():
             body = b'{"type":"token","content":%b}' % json_string(content)
@@ -98,7 +102,7 @@ class TurnLog:
         if self.ended or self._failure is not None or len(body) > self._max_event_bytes:
             self._check(body)
         position, at = self._position + 1, time_ns() // 1_000_000
-        self._gather(LoggedEvent(position, self._epoch, at, body))
+        self._add_to_buffer(LoggedEvent(position, self._epoch, at, body))
         self.fold.add_token(content, position, at)
 
     def _check(self, body: bytes) -> None:
@@ -107,66 +111,60 @@ class TurnLog:
         if self._failure is not None:
             raise self._failure
         if len(body) > self._max_event_bytes:
-            kind = body[9:].partition(b'"')[0].decode()
-            raise EventTooLargeError(kind, len(body), self._max_event_bytes)
+            raise EventTooLargeError(LoggedEvent(0, 0, 0, body).type, len(body), self._max_event_bytes)
 
-    def _gather(self, logged: LoggedEvent) -> None:
+    def _add_to_buffer(self, logged: LoggedEvent) -> None:
         if logged.position > self._max_events:
             raise TooManyEventsError(self._max_events)
         self._position = logged.position
-        gathered = self._gathered
-        if not gathered:
-            self._store.before_commit(self._hand_over)
-        gathered.append(logged)
-        if len(gathered) > self._max_uncommitted:
+        buffer = self._buffer
+        if not buffer:
+            self._store.before_commit(self._flush_buffer)
+        buffer.append(logged)
+        if len(buffer) > self._max_uncommitted:
             self.is_behind = True
 
-    def _hand_over(self) -> None:
-        events, self._gathered = self._gathered, []
+    def _flush_buffer(self) -> None:
+        events, self._buffer = self._buffer, []
         if events:
             self._uncommitted += len(events)
-            last, self._last = self._last, events[-1]
+            last, self._last_appended = self._last_appended, events[-1]
             if last is not None:
-                # Nearly all of them are short, and this is the path of every commit: those are only counted.
-                if events[0].at - last.at < _SHORT_MS:
+                # Nearly all pauses are short, and this is the path of every commit, so those are only counted.
+                if events[0].at - last.at < _SHORT_PAUSE_MS:
                     self._short_pauses += 1
-                else:
-                    self._time_pause(last, events[0])
+                elif last.type == events[0].type == "token":  # Between other events, a tool may have run.
+                    metrics.TOKEN_GAP.observe((events[0].at - last.at) / 1000)
             self._store.append(AppendRequest(self.turn_id, self._epoch, events, self._settled))
 
-    def _time_pause(self, last: LoggedEvent, first: LoggedEvent) -> None:
-        """A pause in which something else happened, a tool say, is not one between tokens."""
-        if last.body.startswith(TOKEN_BODY) and first.body.startswith(TOKEN_BODY):
-            metrics.TOKEN_GAP.observe((first.at - last.at) / 1000)
-
-    def _count_short_pauses(self) -> None:
+    def _report_short_pauses(self) -> None:
         metrics.TOKEN_GAP.observe_many(0.0, self._short_pauses)
         self._short_pauses = 0
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         while self.is_behind and self._failure is None:
             await self._next_change()
 
     async def flush(self) -> None:
-        """Waits until all that was written is committed. Raises StoreError if it is not."""
-        self._hand_over()
+        """Wait until everything appended is committed. Raises StoreError."""
+        self._flush_buffer()
         await self._all_settled()
 
-    async def park(self, parking: Suspension) -> None:
-        """Hands over what was written last, and from that step on the turn waits. Raises StoreError."""
-        await self._hand_over_with(parking, release=False)
+    async def suspend(self, suspension: Suspension) -> None:
+        """Commit the last events, and suspend the turn in the same step. Raises StoreError."""
+        await self._commit_with(suspension, release=False)
 
     async def release(self) -> None:
-        """Hands over what was written last, and from that step on the turn is queued. Raises StoreError."""
-        await self._hand_over_with(None, release=True)
+        """Commit the last events, and queue the turn for another worker in the same step. Raises StoreError."""
+        await self._commit_with(None, release=True)
 
-    async def _hand_over_with(self, parking: Suspension | None, *, release: bool) -> None:
-        self._count_short_pauses()
+    async def _commit_with(self, suspension: Suspension | None, *, release: bool) -> None:
+        self._report_short_pauses()
         if self._failure is None:
-            events, self._gathered = self._gathered, []
+            events, self._buffer = self._buffer, []
             self._uncommitted += len(events)
             self._store.append(
-                AppendRequest(self.turn_id, self._epoch, events, self._settled, suspension=parking, release=release)
+                AppendRequest(self.turn_id, self._epoch, events, self._settled, suspension=suspension, release=release)
             )
         await self._all_settled()
 
@@ -184,7 +182,7 @@ class TurnLog:
         response: ResponseEvent | None = None,
         error: ErrorEvent | None = None,
     ) -> None:
-        """Writes the last events in one step and waits until they are committed. Raises StoreError if not."""
+        """Append the last events in one step and wait until they are committed. Raises StoreError."""
         self.ended = True
         done = DoneEvent(outcome, self._session_id, self.turn_id, reason=reason)
         events: list[LoggedEvent] = []
@@ -194,23 +192,23 @@ class TurnLog:
                 events.append(log_event(event, self._position, self._epoch))
                 self.fold.add(events[-1])
         if self._failure is None:
-            events = self._gathered + events
+            events = self._buffer + events
             self._uncommitted += len(events)
             self._store.append(AppendRequest(self.turn_id, self._epoch, events, self._settled, self.fold.state()))
-        self._gathered = []
+        self._buffer = []
         await self._all_settled()
-        self._count_short_pauses()
+        self._report_short_pauses()
         metrics.note_ending(outcome, self.fold.state().timings)
 
     async def rewind(self) -> None:
-        """After a failure: goes back to what was committed. What was not has never happened."""
+        """Return to the last committed event, after a failure of the store."""
         self._position, self._failure = self._committed, None
         self.fold = TurnFold()
         await self.restore()
 
     def _settle(self, count: int, error: Refusal | None) -> None:
         self._uncommitted -= count
-        self.is_behind = self._uncommitted + len(self._gathered) > self._max_uncommitted
+        self.is_behind = self._uncommitted + len(self._buffer) > self._max_uncommitted
         if error is None:
             self._committed += count
         elif self._failure is None:

@@ -1,9 +1,8 @@
-"""What this process counts and times, for whoever scrapes it.
+"""Counters and histograms of this process, for Prometheus.
 
-Plain numbers: counting is an addition, timing a bisection, and nothing is locked, because all of it happens on the
-event loop. Nothing is counted for each token: once a commit, once a turn, once a stream. The numbers are the
-process's own and begin at zero with it, as Prometheus expects; a program that runs two servers counts both together.
-What can be asked for when somebody scrapes (how many turns run now) is not counted here at all.
+Counting is an addition, timing a bisection, and nothing is locked, because all of it happens on the event loop. Nothing
+is counted per token: only per commit, turn or stream. The numbers begin at zero with the process; a program that runs
+two servers counts both together. Gauges (such as the number of running turns) are read when Prometheus scrapes.
 
 A released name keeps its meaning for ever.
 """
@@ -12,11 +11,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 ALL: "list[Counter | Histogram]" = []
-"""In the order they are declared below."""
+"""All metrics, in the order they are declared below."""
 
 
 class Counter:
-    """How often something has happened; with a `label`, of each kind apart."""
+    """A count of occurrences; with a `label`, one count for each kind."""
 
     __slots__ = ("help", "label", "name", "values")
 
@@ -24,7 +23,7 @@ class Counter:
         self.name = name
         self.help = help
         self.label = label
-        # Kinds that are known are there from the start: what has not happened yet is zero, not absent.
+        # The given kinds exist from the start: something that has not happened yet is zero, not absent.
         self.values: dict[str, int] = dict.fromkeys(kinds if label else ("",), 0)
         ALL.append(self)
 
@@ -33,7 +32,7 @@ class Counter:
 
 
 class Histogram:
-    """How values are spread: `counts[i]` of them were at most `bounds[i]`, the last of them beyond all."""
+    """A distribution: `counts[i]` values were at most `bounds[i]`, the last count is of those beyond all bounds."""
 
     __slots__ = ("bounds", "counts", "help", "name", "total")
 
@@ -50,7 +49,7 @@ class Histogram:
         self.total += value
 
     def observe_many(self, value: float, count: int) -> None:
-        """The same value so often."""
+        """Observe the same value `count` times."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
@@ -116,13 +115,13 @@ WEBHOOKS = Counter(
 
 
 def note_commit(events: int, seconds: float) -> None:
-    """For stores: once a commit, whatever comes of it."""
+    """Count a commit of a store, successful or not."""
     COMMIT_EVENTS.observe(events)
     COMMIT_SECONDS.observe(seconds)
 
 
 def note_ending(outcome: str, timings: dict[str, float]) -> None:
-    """Once a turn, when its end is committed; the timings are those of its state, in milliseconds."""
+    """Count a turn whose end is committed; the timings are those of its state, in milliseconds."""
     TURNS.add(outcome)
     for name, histogram in (
         ("first_event_ms", FIRST_EVENT),

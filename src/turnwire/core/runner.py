@@ -1,7 +1,7 @@
-"""Takes messages and commands: what a route or a channel asks for.
+"""The runner: starts, cancels and decides turns for routes and channels.
 
-A turn belongs to the server, never to a request: whoever asked for it may leave. `working` is what this process
-runs of all that is accepted here or elsewhere.
+A turn belongs to the server, never to a request: the client may leave. The `worker` of any process runs the turns that
+are accepted here.
 """
 
 import asyncio
@@ -32,10 +32,12 @@ from turnwire.core.errors import (
     AgentNotFoundError,
     AttachmentsNotTakenError,
     ShuttingDownError,
+    StoreError,
     TurnEndedError,
     TurnNotFoundError,
     TurnTakenError,
 )
+from turnwire.core.execution import Execution
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.ids import new_id
 from turnwire.core.log import opening_events
@@ -46,11 +48,11 @@ from turnwire.core.worker import TurnWorker
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
-    """A message that asks for a turn; with no `session_id` it begins a session, by the client's name if it has one.
+    """A message that starts a turn; without a `session_id` it also starts a session, with the given external id.
 
-    `parent_turn_id` is the turn of that session whose history it continues, by default the last one; "" is none.
-    `disconnect_grace` is None for "continue", 0 for "cancel". The option `history` is what was said elsewhere
-    before the session began: a list of `{"role": "user" or "assistant", "content": text}`.
+    `parent_turn_id` is the turn of the session whose history it continues, by default the last one; "" is none.
+    `disconnect_grace` is None for "continue", 0 for "cancel". The option `history` has the messages from before the
+    session: a list of `{"role": "user" or "assistant", "content": text}`.
     """
 
     principal: str
@@ -70,6 +72,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 
 
 class TurnRunner:
+    """Accepts turns and commands, and runs turns with the worker of this process."""
+
     def __init__(
         self,
         store: Store,
@@ -82,27 +86,27 @@ class TurnRunner:
         self._limits = limits = limits or Limits()
         self._historian = historian or TrimmedHistory(store, limits.history_turns, limits.history_tokens)
         self._spending = Spending(store, limits.max_tokens_per_day)
-        self._waits = PendingApprovals(store, limits, lambda: self._worker.id)
+        self._approvals = PendingApprovals(store, limits, lambda: self._worker.id)
         self._worker = TurnWorker(
-            store, agents, limits, self._historian, self._spending, self._has_ended, self._waits.deny_overdue
+            store, agents, limits, self._historian, self._spending, self._on_turn_ended, self._approvals.deny_overdue
         )
-        self._attendance = Presence(store, lambda: self._worker.id, self._leave)
+        self._presence = Presence(store, lambda: self._worker.id, self._cancel_unread)
         self._draining = False
         self.on_ended: list[Callable[[str], None]] = []
-        """Called with the id of each turn that this process has ended, after that is committed: a hint, no promise."""
+        """Callbacks for the id of each turn that this process has ended and committed: a hint, no promise."""
 
     @property
     def worker(self) -> str:
-        """The id that the turns of this process name it by."""
+        """Return the worker id of this process, as its turns have it."""
         return self._worker.id
 
     async def open(self) -> None:
         await self._worker.open()
 
     async def start(self, request: TurnRequest) -> Accepted:
-        """Accepts a turn and commits its beginning; it runs when the session is free.
+        """Accept a turn and commit its first events; it runs when the session is free.
 
-        Raises what `TurnStore.create_turn` raises, AgentNotFoundError, AttachmentsNotTakenError and ShuttingDownError.
+        Raises the errors of `TurnStore.create_turn`, AgentNotFoundError, AttachmentsNotTakenError, ShuttingDownError.
         """
         if self._draining:
             raise ShuttingDownError
@@ -141,41 +145,53 @@ class TurnRunner:
             max_unfinished=self._limits.max_running_turns,
             budget=await self.budget(request.principal) if self._spending.limit else None,
         )
-        # Whoever asked may be gone before the answer: what is accepted must run all the same.
+        # The client may leave before the commit; an accepted turn must run all the same.
         return await asyncio.shield(self._accept(new, admission))
 
     async def _accept(self, new: NewTurn, admission: Admission) -> Accepted:
         accepted = await self._store.create_turn(new, admission)
         if accepted.created:
-            self._worker.look(for_commands=admission.on_busy == "interrupt")
+            self._worker.wake(for_commands=admission.on_busy == "interrupt")
         return accepted
 
     async def budget(self, principal: str) -> Budget:
-        """What the principal has used today, also in turns that run."""
+        """Return the principal's budget, with the use of today, including turns that still run."""
         return await self._spending.budget(principal)
 
     async def cancel(self, turn_id: str, reason: str = "requested") -> None:
-        """Stops a turn, wherever it runs, and returns when its end is committed. One that has ended is left as it is.
+        """Stop a turn, wherever it runs, and return when its end is committed. An ended turn stays as it is.
 
-        If the worker that runs it does not answer in time, the command stands, and this returns all the same.
+        The cancel is durable before it takes effect, so it survives a crash of this process. If the worker that runs
+        the turn does not answer in time, this returns all the same and the command stands. Raises StoreError.
         """
         began = time.monotonic()
-        try:
-            execution = await self._worker.end(turn_id, cancelled(reason))
-            await asyncio.shield(execution.finished)
-            if execution.is_set_aside:  # It was just being left, to another worker or to a person.
-                await self.cancel(turn_id, reason)
-            metrics.CANCEL.observe(time.monotonic() - began)
-        except TurnTakenError:
-            with suppress(TurnEndedError, TurnNotFoundError, TimeoutError):
-                await self._store.command(Command(turn_id, reason))
+        with suppress(TurnEndedError, TurnNotFoundError, TimeoutError):
+            # A client that leaves at once must not take its cancel with it.
+            execution = await asyncio.shield(self._command_stop(turn_id, reason))
+            if execution is None:
                 async with asyncio.timeout(self._limits.cancel_patience + 2 * self._limits.lease):
-                    await self._end_of(turn_id)
-                metrics.CANCEL.observe(time.monotonic() - began)
-        except (TurnEndedError, TurnNotFoundError):
-            pass
+                    await self._wait_for_end(turn_id)
+            else:
+                await execution.wait()
+                if execution.continues_later:  # It was just being suspended or released.
+                    return await self.cancel(turn_id, reason)
+            metrics.CANCEL.observe(time.monotonic() - began)
 
-    async def _end_of(self, turn_id: str) -> None:
+    async def _command_stop(self, turn_id: str, reason: str) -> Execution | None:
+        """Write the command to stop a turn, then stop it if this process can. Return None if another one runs it."""
+        failure: StoreError | None = None
+        try:
+            await self._store.command(Command(turn_id, reason))
+        except StoreError as error:
+            failure = error  # A full store takes no command, but it takes the end of a turn that runs here.
+        try:
+            return await self._worker.end(turn_id, cancelled(reason))
+        except TurnTakenError:
+            if failure is not None:
+                raise failure from None
+            return None
+
+    async def _wait_for_end(self, turn_id: str) -> None:
         changed = asyncio.Event()
         unwatch = self._store.watch(turn_id, lambda _: changed.set())
         try:
@@ -195,34 +211,34 @@ class TurnRunner:
         by: str | None = None,
         args: dict[str, Any] | None = None,
     ) -> None:
-        """Takes a person's decision about a call; the turn goes on when all of its calls are decided.
+        """Record a person's decision about a call; the turn continues when all of its requests are decided.
 
-        `args` are those that the person saw, if they are known. The same decision again is the same decision.
+        `args` are those that the person saw, if they are known. Repeating a decision changes nothing.
         Raises ApprovalNotFoundError, ApprovalConflictError, TurnNotWaitingError.
         """
-        await self._waits.check(turn_id, call_id, approved, args)
+        await self._approvals.check(turn_id, call_id, approved, args)
         if execution := self._worker.running.get(turn_id):
-            await asyncio.shield(execution.finished)  # It is just being parked.
-        await self._waits.decide(turn_id, call_id, approved=approved, reason=reason, by=by, args=args)
+            await execution.wait()  # It is just being suspended.
+        await self._approvals.decide(turn_id, call_id, approved=approved, reason=reason, by=by, args=args)
 
     async def cancel_session(self, session_id: str) -> None:
-        """Stops all that runs or waits in a session."""
+        """Cancel all unfinished turns of a session."""
         turns = await self._store.unfinished(session_id)
         await asyncio.gather(*(self.cancel(record.id, "session_deleted") for record in reversed(turns)))
 
     def reader_joined(self, record: TurnRecord) -> None:
-        self._attendance.join(record)
+        self._presence.join(record)
 
     def reader_left(self, turn_id: str, *, by_client: bool) -> None:
-        self._attendance.depart(turn_id, by_client=by_client)
+        self._presence.depart(turn_id, by_client=by_client)
 
-    async def _leave(self, turn_id: str) -> None:
+    async def _cancel_unread(self, turn_id: str) -> None:
         await self.cancel(turn_id, "disconnected")
 
-    def _has_ended(self, turn_id: str) -> None:
-        self._attendance.forget(turn_id)
-        for tell in self.on_ended:
-            tell(turn_id)
+    def _on_turn_ended(self, turn_id: str) -> None:
+        self._presence.forget(turn_id)
+        for callback in self.on_ended:
+            callback(turn_id)
 
     @property
     def running_count(self) -> int:
@@ -230,13 +246,13 @@ class TurnRunner:
 
     @property
     def has_left_behind(self) -> bool:
-        """Whether agents that would not stop are still running."""
+        """Return True while agents that would not stop still run."""
         return self._worker.has_left_behind
 
     async def drain(self, grace_seconds: float) -> None:
-        """Takes no more turns, lets the running ones finish for a while, then ends them as interrupted.
+        """Accept no more turns, let the running ones finish within the grace period, then interrupt them.
 
-        Queued turns stay in the store, and those of agents that can go on elsewhere; another process runs them, or
+        Queued turns stay in the store, and so do those that another worker can continue; another process runs them, or
         the next one.
         """
         self._draining = True
@@ -244,6 +260,6 @@ class TurnRunner:
 
     async def close(self) -> None:
         self._draining = True
-        self._attendance.close()
+        self._presence.close()
         await self._worker.close()
         await self._historian.close()

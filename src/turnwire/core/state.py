@@ -1,4 +1,4 @@
-"""Reading a log: event by event, into a `TurnState`."""
+"""The fold of a log, event by event, into a `TurnState`."""
 
 from bisect import bisect_right
 from operator import itemgetter
@@ -33,38 +33,37 @@ from turnwire.core.events import (
 )
 from turnwire.core.turns import Step, TurnState
 
-OPENING = 2
-"""The position of the last event that a log is opened with."""
+_OPENING_POSITION = 2  # Of `message`, the last event that every log begins with.
 
 
 class TurnFold:
-    """Folds a log, event by event, into a `TurnState`."""
+    """Folds a log into a `TurnState`, and keeps what approvals, recovery and limits need to know beyond it."""
 
     def __init__(self) -> None:
         self._state = TurnState()
         self._pieces: list[str] = []
         self._position = 0
         self._began_at = 0
-        # Where the answer stood at each event that is not a piece of it: (position, pieces, code points).
-        # The pieces in between have consecutive positions, so nothing needs to be kept for each of them.
+        # The length of the answer at each event that is not a token of it: (position, pieces, code points).
+        # The tokens in between have consecutive positions, so nothing has to be kept for each of them.
         self._marks: list[tuple[int, int, int]] = [(0, 0, 0)]
         self._citation_positions: list[int] = []
-        # What was changed at which position, and what it was before, for a restart to take back.
+        # The old values of changed fields, (position, target, field, value), for a restart to restore.
         self._changes: list[tuple[int, Step | TurnState, str, Any]] = []
-        # Requests and decisions, and what they come to.
+        # Requests and responses by position, and the latest ones by call id.
         self._approvals: list[tuple[int, ApprovalRequestEvent | ApprovalResponseEvent]] = []
-        self._asked: dict[str, ApprovalRequestEvent] = {}
-        self._decided: dict[str, ApprovalResponseEvent] = {}
-        self._parked_for: list[str] = []
-        # Where the steps of the turn's own agent have ended, and where each of its calls has, by where it began.
-        self._borders: list[int] = [OPENING]
-        self._ended_at: dict[int, int] = {}
+        self._requests: dict[str, ApprovalRequestEvent] = {}
+        self._responses: dict[str, ApprovalResponseEvent] = {}
+        self._suspended_for: list[str] = []
+        # The positions where steps of the turn's own agent have ended, and those of results, by their call's position.
+        self._borders: list[int] = [_OPENING_POSITION]
+        self._result_positions: dict[int, int] = {}
         self._restarts: list[int] = []
         self._waiting_since = 0
         self.waited_ms = 0
-        """How long the turn has waited for people."""
+        """The time that the turn has waited for people."""
         self.steps_taken = 0
-        """Tool calls and searches, also those that a restart has made void."""
+        """The number of tool calls and searches, including those that a restart has made void."""
 
     def add(self, logged: LoggedEvent) -> None:
         event = logged.event
@@ -76,7 +75,7 @@ class TurnFold:
             self._mark_answer(logged.position)
 
     def add_token(self, content: str, position: int, at: int) -> None:
-        """A piece of the answer; nearly every event is one."""
+        """Add a token of the answer; nearly every event is one."""
         if not self._pieces:
             self._time("first_event_ms", at)
             self._time("first_token_ms", at)
@@ -85,33 +84,33 @@ class TurnFold:
 
     @property
     def text(self) -> str:
-        """The answer so far."""
+        """Return the answer so far."""
         return "".join(self._pieces)
 
     @property
     def undecided(self) -> list[ApprovalRequestEvent]:
-        """What a person has yet to decide."""
-        return [asked for call_id, asked in self._asked.items() if call_id not in self._decided]
+        """Return the requests that a person has yet to decide."""
+        return [request for call_id, request in self._requests.items() if call_id not in self._responses]
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """What was decided about the calls that the turn was last parked for, and that have not ended since."""
+        """Return the decisions since the last suspension, about calls that have no result yet."""
         open_ids = {step.id for step in self._state.steps if step.kind == "tool" and step.state == "running"}
-        decided = (self.decision(call_id) for call_id in self._parked_for if call_id in open_ids)
-        return tuple(decision for decision in decided if decision)
+        decisions = (self.decision(call_id) for call_id in self._suspended_for if call_id in open_ids)
+        return tuple(decision for decision in decisions if decision)
 
     def decision(self, call_id: str) -> Decision | None:
-        told = self._decided.get(call_id)
-        if told is None:
+        response = self._responses.get(call_id)
+        if response is None:
             return None
-        asked = self._asked[call_id]
+        request = self._requests[call_id]
         return Decision(
             call_id=call_id,
-            tool=asked.tool,
-            args=asked.args,
-            approved=told.approved,
-            reason=told.reason,
-            by=told.by,
+            tool=request.tool,
+            args=request.args,
+            approved=response.approved,
+            reason=response.reason,
+            by=response.by,
             is_repeat=self._is_repeat(call_id),
         )
 
@@ -120,16 +119,16 @@ class TurnFold:
 
     @property
     def own_calls(self) -> list[Step]:
-        """The tool calls of the turn's own agent, in order."""
+        """Return the tool calls of the turn's own agent, in order."""
         return [step for step in self._state.steps if step.kind == "tool" and not step.agent_path]
 
     def end_of(self, call: Step) -> int | None:
-        """The position of a call's result."""
-        return self._ended_at.get(call.position)
+        """Return the position of a call's result."""
+        return self._result_positions.get(call.position)
 
     @property
     def border(self) -> int:
-        """The position of the last thing that must not be done again: a call, its result, a person's decision."""
+        """Return the position of the last step that must not be repeated: a call, a result, a person's decision."""
         return self._borders[-1]
 
     @property
@@ -137,7 +136,7 @@ class TurnFold:
         return len(self._restarts)
 
     def elapsed(self, at: int) -> int:
-        """Milliseconds since the turn was asked for."""
+        """Return the milliseconds from the acceptance of the turn to `at`."""
         return at - self._began_at
 
     def state(self) -> TurnState:
@@ -164,7 +163,7 @@ class TurnFold:
                 step.state, step.result = "succeeded", to_builtins(event)
             case ToolCallEvent():
                 self._step(logged, "tool", event.call_id, event.tool, event.args)
-                self._use(event.tool)
+                self._note_tool(event.tool)
                 self._pass_border(logged)
             case ToolProgressEvent():
                 if step := self._find("tool", event.call_id):
@@ -174,8 +173,8 @@ class TurnFold:
                 step = step or self._step(logged, "tool", event.call_id, event.tool, {})
                 outcome = "succeeded" if event.success else "failed"
                 self._change(logged, step, state=outcome, result=event.result, ms=event.ms)
-                self._use(event.tool)
-                self._ended_at[step.position] = logged.position
+                self._note_tool(event.tool)
+                self._result_positions[step.position] = logged.position
                 self._pass_border(logged)
             case CitationEvent():
                 state.citations.append(event)
@@ -185,12 +184,12 @@ class TurnFold:
                 step = step or self._step(logged, "tool", event.call_id, event.tool, event.args)
                 self._change(logged, step, state="waiting", reason=event.reason)
                 self._approvals.append((logged.position, event))
-                self._ask(event)
+                self._add_request(event)
                 self._waiting_since = logged.at
             case ApprovalResponseEvent():
-                if event.call_id in self._asked:
+                if event.call_id in self._requests:
                     self._approvals.append((logged.position, event))
-                    self._decided[event.call_id] = event
+                    self._responses[event.call_id] = event
                     self._pass_border(logged)
                     self.waited_ms += logged.at - self._waiting_since
                     self._waiting_since = logged.at
@@ -213,7 +212,7 @@ class TurnFold:
                 pass
             case _:
                 assert_never(event)
-        if "first_event_ms" not in state.timings and logged.position > 2:
+        if "first_event_ms" not in state.timings and logged.position > _OPENING_POSITION:
             self._time("first_event_ms", logged.at)
 
     def _time(self, name: str, at: int) -> None:
@@ -224,7 +223,7 @@ class TurnFold:
         length += sum(map(len, self._pieces[pieces:]))
         self._marks.append((position, len(self._pieces), length))
 
-    def _use(self, tool: str) -> None:
+    def _note_tool(self, tool: str) -> None:
         if tool not in self._state.tools_used:
             self._state.tools_used.append(tool)
 
@@ -258,23 +257,23 @@ class TurnFold:
             self._borders.append(logged.position)
 
     def _is_repeat(self, call_id: str) -> bool:
-        """Whether the request was for a call that was under way when the turn was restarted."""
+        """Return True if the request was for a call that ran when the turn was restarted."""
         call = self._find("tool", call_id)
-        asked_at = max(at for at, event in self._approvals if event is self._asked[call_id])
-        return call is not None and any(call.position < restart < asked_at for restart in self._restarts)
+        requested_at = max(at for at, event in self._approvals if event is self._requests[call_id])
+        return call is not None and any(call.position < restart < requested_at for restart in self._restarts)
 
-    def _ask(self, event: ApprovalRequestEvent) -> None:
-        if any(call_id in self._decided for call_id in self._parked_for):
-            # It is parked again: what it was parked for before was decided as a whole.
-            self._parked_for = []
-        self._decided.pop(event.call_id, None)
-        self._asked[event.call_id] = event
-        self._parked_for.append(event.call_id)
+    def _add_request(self, event: ApprovalRequestEvent) -> None:
+        if any(call_id in self._responses for call_id in self._suspended_for):
+            # A new suspension: all requests of the one before are decided.
+            self._suspended_for = []
+        self._responses.pop(event.call_id, None)
+        self._requests[event.call_id] = event
+        self._suspended_for.append(event.call_id)
 
     def _search(self, logged: LoggedEvent, event: SearchEvent) -> None:
         step = self._find("search", event.step_id)
         step = step or self._step(logged, "search", event.step_id, event.tool, {"query": event.query})
-        self._use(event.tool)
+        self._note_tool(event.tool)
         if event.phase != "started":
             if event.hits:
                 self._time("first_evidence_ms", logged.at)
@@ -287,7 +286,7 @@ class TurnFold:
             setattr(target, name, value)
 
     def _rewind(self, position: int) -> None:
-        """Forgets what came after a position. What was spent stays spent."""
+        """Forget the events after a position, except for the usage and the time they took."""
         mark = bisect_right(self._marks, position, key=itemgetter(0)) - 1
         marked, pieces, _ = self._marks[mark]
         del self._marks[mark + 1 :]
@@ -297,27 +296,27 @@ class TurnFold:
             setattr(target, name, before)
         self._state.steps = [step for step in self._state.steps if step.position <= position]
         self._rewind_approvals(position)
-        self._borders = [border for border in self._borders if border <= position] or [OPENING]
-        self._ended_at = {began: end for began, end in self._ended_at.items() if end <= position}
-        kept = bisect_right(self._citation_positions, position)
-        del self._state.citations[kept:], self._citation_positions[kept:]
+        self._borders = [border for border in self._borders if border <= position] or [_OPENING_POSITION]
+        self._result_positions = {call: end for call, end in self._result_positions.items() if end <= position}
+        citations = bisect_right(self._citation_positions, position)
+        del self._state.citations[citations:], self._citation_positions[citations:]
         self._state.tools_used = []
         for step in self._state.steps:
             if step.kind in ("tool", "search"):
-                self._use(step.name)
+                self._note_tool(step.name)
 
     def _rewind_approvals(self, position: int) -> None:
         self._approvals = [(at, event) for at, event in self._approvals if at <= position]
-        self._asked, self._decided, self._parked_for = {}, {}, []
+        self._requests, self._responses, self._suspended_for = {}, {}, []
         for _, event in self._approvals:
             if isinstance(event, ApprovalRequestEvent):
-                self._ask(event)
+                self._add_request(event)
             else:
-                self._decided[event.call_id] = event
+                self._responses[event.call_id] = event
 
 
 def add_usage(total: Usage | None, event: UsageEvent) -> Usage:
-    """What nobody has told stays untold: absent is not zero."""
+    """Add the usage of one model call to a total. An absent number is unknown, not zero."""
     total = total or Usage()
     return Usage(
         input_tokens=_add(total.input_tokens, event.input_tokens),

@@ -1,7 +1,7 @@
-"""Turns that wait for a person: they hold nothing but their log, and go on when everything is decided.
+"""Suspended turns: decisions about the calls that they wait for.
 
-Whoever takes a decision writes it into the log of the waiting turn, from whatever process; with the last one, in the
-same step, the turn is queued again. So a decision that was acknowledged is never lost, and takes effect.
+A suspended turn holds nothing but its log and a checkpoint. The process that receives a decision writes it into that
+log; with the last decision, the turn is queued again in the same step. So an acknowledged decision is never lost.
 """
 
 import asyncio
@@ -26,13 +26,12 @@ from turnwire.core.state import TurnFold
 
 logger = logging.getLogger("turnwire.runner")
 
-
 # Two processes that decide about calls of one turn at the same time fence each other; then one tries again.
-_MOST_TRIES = 8
+_MAX_ATTEMPTS = 8
 
 
 class PendingApprovals:
-    """Decides about calls of turns that wait, wherever they ran. `worker` tells by which name it writes."""
+    """Writes decisions about calls of suspended turns, under the id that `worker` returns."""
 
     def __init__(self, store: Store, limits: Limits, worker: Callable[[], str]) -> None:
         self._store = store
@@ -41,8 +40,8 @@ class PendingApprovals:
         self._deciding = asyncio.Lock()
 
     async def check(self, turn_id: str, call_id: str, approved: bool, args: dict[str, Any] | None) -> None:
-        """Raises ApprovalNotFoundError and ApprovalConflictError, as `decide` would."""
-        _is_repeated(await fold_log(self._store, turn_id), call_id, approved, args)
+        """Raise ApprovalNotFoundError or ApprovalConflictError if `decide` would."""
+        _is_decided(await fold_log(self._store, turn_id), call_id, approved, args)
 
     async def decide(
         self,
@@ -54,46 +53,48 @@ class PendingApprovals:
         by: str | None = None,
         args: dict[str, Any] | None = None,
     ) -> None:
-        # One at a time here, so that only another process can be in the way.
+        # One at a time in this process, so that only another process can interfere.
         async with self._deciding:
-            for tries_left in reversed(range(_MOST_TRIES)):
-                if _is_repeated(await fold_log(self._store, turn_id), call_id, approved, args):
+            for attempts_left in reversed(range(_MAX_ATTEMPTS)):
+                if _is_decided(await fold_log(self._store, turn_id), call_id, approved, args):
                     return
                 record = await self._store.hold(turn_id, self._worker())
                 log = TurnLog(self._store, record, self._limits)
                 await log.restore()
-                if _is_repeated(log.fold, call_id, approved, args):
+                if _is_decided(log.fold, call_id, approved, args):
                     return
                 log.append(ApprovalResponseEvent(call_id, approved, reason, by))
                 try:
                     await (log.flush() if log.fold.undecided else log.release())
                     return
                 except (FencedError, PositionError):
-                    if not tries_left:
+                    if not attempts_left:
                         raise
 
     async def deny_overdue(self) -> None:
+        """Deny the requests of turns that have waited longer than the limit."""
         reason = f"nobody decided within {_time_words(self._limits.approval_timeout)}"
         for record in await self._store.waiting(until=now_ms()):
             try:
-                for asked in (await fold_log(self._store, record.id)).undecided:
-                    await self.decide(record.id, asked.call_id, approved=False, reason=reason)
+                for request in (await fold_log(self._store, record.id)).undecided:
+                    await self.decide(record.id, request.call_id, approved=False, reason=reason)
             except TurnwireError:
-                # It may be gone; the others, and the lease that is kept beside this, must not suffer.
-                logger.exception("the wait of turn %s could not be ended; this is tried again", record.id)
+                # The turn may have been deleted; the others must still get their decisions.
+                logger.exception("the overdue turn %s could not be continued; this is tried again", record.id)
 
 
-def _is_repeated(fold: TurnFold, call_id: str, approved: bool, args: dict[str, Any] | None) -> bool:
-    """Whether exactly this was decided before. Raises ApprovalNotFoundError, ApprovalConflictError."""
-    decided = fold.decision(call_id)
-    asked = decided or next((asked for asked in fold.undecided if asked.call_id == call_id), None)
-    if asked is None:
+def _is_decided(fold: TurnFold, call_id: str, approved: bool, args: dict[str, Any] | None) -> bool:
+    """Return True if the same decision was made before. Raises ApprovalNotFoundError, ApprovalConflictError."""
+    decision = fold.decision(call_id)
+    call = decision or next((request for request in fold.undecided if request.call_id == call_id), None)
+    if call is None:
         raise ApprovalNotFoundError(call_id)
-    if args is not None and args != asked.args:
+    if args is not None and args != call.args:
         raise ApprovalConflictError(call_id, "has other arguments than these; read the turn again before you decide")
-    if decided is not None and decided.approved != approved:
-        raise ApprovalConflictError(call_id, f"is {'approved' if decided.approved else 'denied'} already")
-    return decided is not None
+    if decision is not None and decision.approved != approved:
+        verdict = "approved" if decision.approved else "denied"
+        raise ApprovalConflictError(call_id, f"is {verdict} already; a decision cannot be changed")
+    return decision is not None
 
 
 def _time_words(seconds: float) -> str:

@@ -1,7 +1,6 @@
-"""A turn: what an agent is given, what a store knows of it, and what its log folds into.
+"""Turns and sessions as values: the agent's input, the store's records, and the state that a log folds into.
 
-The log is the only truth. `TurnState` is what it comes to, together with the position it was cut at;
-`fold` reads it.
+The log is the only source of truth. `TurnState` is its fold (see `state`) up to a position.
 """
 
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from turnwire.core.events import CitationEvent, ErrorEvent, Outcome, Usage
 from turnwire.core.ids import new_id
 
 Phase = Literal["queued", "running", "waiting", "ended"]
-"""A turn that waits does so for a person, and nobody runs it."""
+"""A waiting turn is suspended for a person, and no worker runs it."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
@@ -33,11 +32,11 @@ class ToolRequest(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """What an agent is asked. `history` is the conversation before this message.
+    """The input of an agent. `history` is the conversation before this message.
 
-    `resumption` is there when the agent has waited for a person in this turn and goes on now. `progress` is for an
-    agent that says `on_crash = "resume"`: what it did in this turn before it was broken off, as messages that follow
-    the user's. A tool call without a result in it is to be run now, or refused if `resumption` says so.
+    `resumption` is set when the agent has waited for a person in this turn and continues now. `progress` is for an
+    agent with `on_crash = "resume"`: its work in this turn before its worker was lost, as messages that follow the
+    user's. The agent must run a tool call that has no result there, or refuse it if `resumption` says so.
     """
 
     id: str
@@ -53,7 +52,7 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a store knows of a turn without reading its log."""
+    """A turn as a store lists it, without its log."""
 
     id: str
     session_id: str
@@ -78,9 +77,9 @@ class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Step(Struct, kw_only=True, omit_defaults=True):
-    """A tool call, a search, a review or a handoff; `answer_offset` is how much text stood before it.
+    """A tool call, a search, a review or a handoff; `answer_offset` is the length of the answer before it.
 
-    `reason` is why a person is asked about it.
+    `reason` says why the step needs a person's approval.
     """
 
     kind: Literal["tool", "search", "review", "handoff"]
@@ -98,7 +97,7 @@ class Step(Struct, kw_only=True, omit_defaults=True):
 
 
 class TurnState(Struct, kw_only=True, omit_defaults=True):
-    """A turn as its log tells it up to `position`."""
+    """The fold of a turn's log up to `position`."""
 
     turn_id: str = ""
     session_id: str = ""
@@ -118,13 +117,12 @@ class TurnState(Struct, kw_only=True, omit_defaults=True):
     timings: dict[str, float] = field(default_factory=dict[str, float])
 
 
-# Sessions.
-
-
 _TITLE_LENGTH = 60
 
 
 class Session(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One conversation: an owner and its turns in order."""
+
     id: str
     principal: str
     created_at: int
@@ -142,6 +140,6 @@ def new_session(principal: str, external_id: str | None = None, title: str | Non
 
 
 def title_from(message: str) -> str:
-    """What a session is called until somebody names it: the start of its first message, on one line."""
+    """Return the default title of a session: the start of its first message, on one line."""
     line = " ".join(message.split())
     return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field, to_builtins
 
-from turnwire.core.codec import TOKEN_BODY, LoggedEvent
+from turnwire.core.codec import LoggedEvent
 from turnwire.core.events import (
     ApprovalRequestEvent,
     ApprovalResponseEvent,
@@ -85,7 +85,7 @@ class _Tracing:
         if not self._spans:
             self._begin(logged)
             return
-        if not self._content and logged.body.startswith(TOKEN_BODY) and () in self._first_words:
+        if not self._content and logged.type == "token" and () in self._first_words:
             return  # Nearly all of them: there is nothing more to learn from it.
         event, at = logged.event, logged.at
         span = self._agent(event.agent_path, at)

@@ -1,4 +1,4 @@
-"""Turnwire's own loop over any OpenAI-compatible server."""
+"""Turnwire's own agent loop over an OpenAI-compatible server."""
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -11,8 +11,8 @@ from turnwire.tools import tool
 NAME = "chat_completions"
 APIS = ("chat", "responses")
 CANNOT: dict[str, str] = {}
-TOOL_ERROR = "told"
-UNKNOWN_TOOL = "told"
+TOOL_ERROR = "reported"
+UNKNOWN_TOOL = "reported"
 
 
 def build(

@@ -1,4 +1,4 @@
-"""An agent of LangChain's, which is a graph of LangGraph's."""
+"""A LangChain agent, which is a LangGraph graph."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -17,14 +17,14 @@ from turnwire.tools import Tool as OurTool
 NAME = "langgraph"
 APIS = ("chat", "responses")
 CANNOT = {
-    "bounded": "LangGraph counts its steps anew when a graph goes on",
+    "bounded": "LangGraph restarts its step count when a graph continues",
     "lists/responses": "ChatOpenAI raises when arguments are JSON, but not an object",
     "reasoning/chat": "ChatOpenAI drops the reasoning that chat servers send",
-    "values": "LangChain makes text of what a tool returns before anybody hears of it",
-    "woven/responses": "ChatOpenAI loses the arguments of calls whose pieces do not come one call after the other",
+    "values": "LangChain turns the result of a tool into text before it reports it",
+    "woven/responses": "ChatOpenAI loses the arguments of calls whose pieces are interleaved",
 }
 TOOL_ERROR = "fatal"
-UNKNOWN_TOOL = "told"
+UNKNOWN_TOOL = "reported"
 
 
 def build(
@@ -36,7 +36,7 @@ def build(
     asks: Collection[str] = (),
     folder: Path | None = None,
 ) -> Any:
-    # A client of its own, so that it can be closed: others are shared by all models of the process.
+    # A separate client that can be closed; the default one is shared by all models of the process.
     client = DefaultAsyncHttpx2Client(timeout=timeout)
     model = ChatOpenAI(
         model="small",
@@ -63,7 +63,7 @@ def build(
 
 
 def adapt(built: Any, *, max_turns: int) -> LangGraphAgent:
-    # A step of the graph is one call of the model, or the tools that it wished for.
+    # A step of the graph is one model call, or the tools that the model called.
     return LangGraphAgent(built, config={"recursion_limit": 2 * max_turns})
 
 

@@ -19,8 +19,8 @@ from turnwire.tools import Tool as OurTool
 NAME = "openai_agents"
 APIS = ("chat", "responses")
 CANNOT: dict[str, str] = {}
-TOOL_ERROR = "told"
-UNKNOWN_TOOL = "told"
+TOOL_ERROR = "reported"
+UNKNOWN_TOOL = "reported"
 
 
 def build(

@@ -16,7 +16,7 @@ NAME = "pydantic_ai"
 APIS = ("chat", "responses")
 CANNOT: dict[str, str] = {}
 TOOL_ERROR = "fatal"
-UNKNOWN_TOOL = "told"
+UNKNOWN_TOOL = "reported"
 
 
 def build(

@@ -257,7 +257,7 @@ async def test_server_restart_loses_no_event(store: PostgresStore, other: Postgr
     async def speak() -> None:
         for number, piece in enumerate(pieces):
             log.append(TokenEvent(piece))
-            await log.room()
+            await log.wait_for_room()
             await asyncio.sleep(0.01)
             if number == len(pieces) // 3:
                 half.set()

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from turnwire.core import metrics
-from turnwire.core.codec import TOKEN_BODY, LoggedEvent, now_ms
+from turnwire.core.codec import LoggedEvent, now_ms
 from turnwire.core.contracts import Wire
 from turnwire.core.errors import RestartedError
 from turnwire.core.follow import Follower
@@ -121,7 +121,7 @@ class TurnPump:
 
     def _time_first_token(self, events: Sequence[LoggedEvent]) -> None:
         for logged in events:
-            if logged.body.startswith(TOKEN_BODY):
+            if logged.type == "token":
                 if self._asked_at is not None and logged.at >= self._opened_at:
                     metrics.FIRST_TOKEN_DELIVERED.observe((now_ms() - self._asked_at) / 1000)
                 self._asked_at = None

@@ -120,5 +120,6 @@ class SqliteClaims:
 
 
 def _insert_command(connection: sqlite3.Connection, number: int, command: Command) -> None:
-    query = "INSERT OR IGNORE INTO command (turn, kind, reason) VALUES (?, ?, ?)"
-    connection.execute(query, (number, command.kind, command.reason))
+    # The turn may have ended since it was looked up; its command would stay for ever.
+    query = "INSERT OR IGNORE INTO command SELECT number, ?, ? FROM turn WHERE number = ? AND phase <> 'ended'"
+    connection.execute(query, (command.kind, command.reason, number))

@@ -1,13 +1,12 @@
-"""What a turn may use: steps and tokens, counted for every agent in one place."""
+"""Limits of a turn: steps and tokens, counted for every agent."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
 
 from tests.contracts.turns import ended
-from tests.core.desk import Desk, Gate, open_desk, settle
+from tests.core.desk import AgentEvents, Desk, Gate, open_desk, settle
 from turnwire.core.budget import DAY_MS, Spending
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
@@ -27,8 +26,6 @@ from turnwire.core.events import (
 from turnwire.core.turns import Turn, TurnRecord
 from turnwire.stores.memory import MemoryStore
 
-Said = AsyncIterator[Event | str]
-
 
 def call(number: int) -> ToolCallEvent:
     return ToolCallEvent(f"c{number}", "find", {})
@@ -38,8 +35,8 @@ def search(number: int, phase: str = "started") -> SearchEvent:
     return SearchEvent(f"s{number}", phase, "search", "tea")  # type: ignore[arg-type]
 
 
-async def failure(desk: Desk, turn: TurnRecord) -> tuple[str, list[Event]]:
-    """The code a turn ended with, and what it wrote before."""
+async def failure_code(desk: Desk, turn: TurnRecord) -> tuple[str, list[Event]]:
+    """Return the error code of a failed turn, and the events before the error."""
     *events, error, done = await desk.events(turn)
     assert isinstance(error, ErrorEvent)
     assert getattr(done, "reason", None) == error.code
@@ -49,8 +46,8 @@ async def failure(desk: Desk, turn: TurnRecord) -> tuple[str, list[Event]]:
 # Steps
 
 
-async def test_as_many_steps_as_allowed_are_no_trouble(store: Store) -> None:
-    async def agent(turn: Turn) -> Said:
+async def test_turn_with_the_maximum_of_steps_completes(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
         for number in range(2):
             yield call(number)
             yield ToolResultEvent(f"c{number}", "find", True)
@@ -63,10 +60,10 @@ async def test_as_many_steps_as_allowed_are_no_trouble(store: Store) -> None:
 
 
 @pytest.mark.parametrize("last", [call(3), search(2), search(3, "finished")], ids=["call", "search", "unannounced"])
-async def test_one_step_too_many_ends_the_turn_before_it_is_taken(store: Store, last: Event) -> None:
+async def test_step_over_the_limit_ends_the_turn_before_it_is_logged(store: Store, last: Event) -> None:
     went_on = False
 
-    async def agent(turn: Turn) -> Said:
+    async def agent(turn: Turn) -> AgentEvents:
         nonlocal went_on
         yield "Let me see. "
         yield call(1)
@@ -77,26 +74,26 @@ async def test_one_step_too_many_ends_the_turn_before_it_is_taken(store: Store, 
 
     async with open_desk(store, agent, max_steps_per_turn=2) as desk:
         turn = await desk.start()
-        code, events = await failure(desk, turn)
+        code, events = await failure_code(desk, turn)
         assert (code, events) == ("max_turns", [TokenEvent("Let me see. "), call(1), search(1), search(1, "failed")])
         assert not went_on
 
 
-async def test_an_id_that_comes_again_is_another_step(store: Store) -> None:
-    async def agent(turn: Turn) -> Said:
+async def test_repeated_call_id_counts_as_another_step(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
         while True:
             yield call(1)
             yield ToolResultEvent("c1", "find", True)
 
     async with open_desk(store, agent, max_steps_per_turn=5) as desk:
-        code, events = await failure(desk, await desk.start())
+        code, events = await failure_code(desk, await desk.start())
         assert (code, events.count(call(1))) == ("max_turns", 5)
 
 
-async def test_a_step_that_a_tool_emits_counts_and_ends_an_agent_that_catches_everything(store: Store) -> None:
+async def test_emitted_step_over_the_limit_ends_an_agent_that_catches_everything(store: Store) -> None:
     caught: list[TurnwireError] = []
 
-    async def agent(turn: Turn) -> Said:
+    async def agent(turn: Turn) -> AgentEvents:
         for number in range(100):
             try:
                 emit(call(number))
@@ -106,29 +103,29 @@ async def test_a_step_that_a_tool_emits_counts_and_ends_an_agent_that_catches_ev
         yield "Done."
 
     async with open_desk(store, agent, max_steps_per_turn=2) as desk:
-        code, events = await failure(desk, await desk.start())
+        code, events = await failure_code(desk, await desk.start())
         assert (code, events) == ("max_turns", [call(0), call(1)])
         assert isinstance(caught[0], AgentError)
 
 
-async def test_a_step_from_a_thread_counts_too(store: Store) -> None:
+async def test_step_emitted_from_a_thread_counts(store: Store) -> None:
     def work() -> None:
         for number in range(100):
             with suppress(AgentError):
                 emit(call(number))
 
-    async def agent(turn: Turn) -> Said:
+    async def agent(turn: Turn) -> AgentEvents:
         await asyncio.to_thread(work)
         yield "Done."
 
     async with open_desk(store, agent, max_steps_per_turn=2) as desk:
-        assert await failure(desk, await desk.start()) == ("max_turns", [call(0), call(1)])
+        assert await failure_code(desk, await desk.start()) == ("max_turns", [call(0), call(1)])
 
 
-async def test_an_agent_that_is_ended_cleans_up_undisturbed(store: Store) -> None:
+async def test_agent_over_its_limit_can_clean_up(store: Store) -> None:
     cleaned = False
 
-    async def agent(turn: Turn) -> Said:
+    async def agent(turn: Turn) -> AgentEvents:
         nonlocal cleaned
         try:
             yield call(1)
@@ -138,7 +135,7 @@ async def test_an_agent_that_is_ended_cleans_up_undisturbed(store: Store) -> Non
             cleaned = True
 
     async with open_desk(store, agent, max_steps_per_turn=1) as desk:
-        await failure(desk, await desk.start())
+        await failure_code(desk, await desk.start())
         assert cleaned
 
 
@@ -154,23 +151,23 @@ def usage(tokens: int) -> UsageEvent:
     ["and more", TokenEvent("x"), ReasoningEvent("hm"), call(1), search(1)],
     ids=lambda more: type(more).__name__,
 )
-async def test_a_turn_that_goes_on_over_its_budget_ends_and_keeps_what_it_said(store: Store, more: Event | str) -> None:
-    async def agent(turn: Turn) -> Said:
+async def test_turn_that_continues_over_its_budget_fails_with_a_partial_answer(store: Store, more: Event | str) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
         yield "A start "
         yield usage(101)
         yield more
 
     async with open_desk(store, agent, max_tokens_per_day=100) as desk:
         turn = await desk.start()
-        assert await failure(desk, turn) == ("budget_spent", [TokenEvent("A start "), usage(101)])
+        assert await failure_code(desk, turn) == ("budget_spent", [TokenEvent("A start "), usage(101)])
         state = await store.turn_state(turn.id)
         assert state is not None
         assert (state.outcome, state.text) == ("failed", "A start ")
         assert (await desk.runner.budget("ann")).used == 101
 
 
-async def test_a_turn_that_has_said_all_is_completed_although_it_cost_too_much(store: Store) -> None:
-    async def agent(turn: Turn) -> Said:
+async def test_turn_that_ends_over_its_budget_completes(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
         yield "The answer."
         yield usage(101)
         yield CitationEvent(1, "d1")
@@ -182,8 +179,8 @@ async def test_a_turn_that_has_said_all_is_completed_although_it_cost_too_much(s
             await desk.start()
 
 
-async def test_exactly_the_budget_is_within_it(store: Store) -> None:
-    async def agent(turn: Turn) -> Said:
+async def test_use_of_the_exact_budget_is_allowed(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
         yield usage(100)
         yield "The answer."
 
@@ -191,8 +188,8 @@ async def test_exactly_the_budget_is_within_it(store: Store) -> None:
         assert (await desk.end(await desk.start())).outcome == "completed"
 
 
-async def test_with_nothing_left_a_turn_is_refused_and_nothing_is_written(store: Store) -> None:
-    async def agent(turn: Turn) -> Said:
+async def test_start_with_a_spent_budget_is_refused_and_writes_nothing(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
         yield usage(100)
 
     async with open_desk(store, agent, max_tokens_per_day=100) as desk:
@@ -204,10 +201,10 @@ async def test_with_nothing_left_a_turn_is_refused_and_nothing_is_written(store:
         assert len(await store.list_turns("ann")) == 1
 
 
-async def test_what_a_stopped_turn_used_counts(store: Store) -> None:
+async def test_usage_of_a_cancelled_turn_counts(store: Store) -> None:
     gate = Gate()
 
-    async def agent(turn: Turn) -> Said:
+    async def agent(turn: Turn) -> AgentEvents:
         yield usage(60)
         await gate.wait()
 
@@ -218,10 +215,10 @@ async def test_what_a_stopped_turn_used_counts(store: Store) -> None:
         assert (await desk.runner.budget("ann")).left == 40
 
 
-async def test_turns_that_run_at_once_share_one_budget(store: Store) -> None:
+async def test_concurrent_turns_share_one_budget(store: Store) -> None:
     gates = {"first": Gate(), "second": Gate()}
 
-    async def agent(turn: Turn) -> Said:
+    async def agent(turn: Turn) -> AgentEvents:
         yield usage(60)
         await gates[turn.message].wait()
         yield "Done."
@@ -234,15 +231,15 @@ async def test_turns_that_run_at_once_share_one_budget(store: Store) -> None:
         assert (await desk.runner.budget("ann")).used == 120
         for gate in gates.values():
             gate.open()
-        # Who was there before it was spent has done nothing wrong.
+        # A turn that was accepted before the budget was spent may complete.
         assert (await desk.end(first)).outcome == "completed"
-        assert (await failure(desk, second))[0] == "budget_spent"
+        assert (await failure_code(desk, second))[0] == "budget_spent"
 
 
-async def test_a_queued_turn_finds_out_when_its_turn_comes(store: Store) -> None:
+async def test_queued_turn_with_a_spent_budget_fails_when_it_runs(store: Store) -> None:
     gate, answered = Gate(), list[str]()
 
-    async def agent(turn: Turn) -> Said:
+    async def agent(turn: Turn) -> AgentEvents:
         answered.append(turn.message)
         await gate.wait()
         yield usage(100)
@@ -253,12 +250,12 @@ async def test_a_queued_turn_finds_out_when_its_turn_comes(store: Store) -> None
         await gate.reached()
         second = await desk.start("second", session_id=session_id)
         gate.open()
-        assert await failure(desk, second) == ("budget_spent", [])
+        assert await failure_code(desk, second) == ("budget_spent", [])
         assert answered == ["first"]
 
 
-async def test_tokens_that_a_tool_tells_of_count_too(store: Store) -> None:
-    async def agent(turn: Turn) -> Said:
+async def test_emitted_usage_counts(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
         emit(usage(101))
         with suppress(BudgetSpentError):
             emit(call(1))
@@ -266,11 +263,11 @@ async def test_tokens_that_a_tool_tells_of_count_too(store: Store) -> None:
         yield CitationEvent(1, "d1")
 
     async with open_desk(store, agent, max_tokens_per_day=100) as desk:
-        assert await failure(desk, await desk.start()) == ("budget_spent", [usage(101)])
+        assert await failure_code(desk, await desk.start()) == ("budget_spent", [usage(101)])
 
 
-async def test_without_a_limit_nothing_is_refused(store: Store) -> None:
-    async def agent(turn: Turn) -> Said:
+async def test_turns_without_a_limit_are_not_refused(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
         yield usage(10**9)
         yield "Done."
 
@@ -288,7 +285,7 @@ class Clock:
         return self.now
 
 
-async def test_a_new_day_is_a_new_budget() -> None:
+async def test_budget_resets_on_a_new_day() -> None:
     clock = Clock()
     spending = Spending(MemoryStore(), 100, clock)
     assert spending.spend("ann", 70).left == 30
@@ -301,7 +298,7 @@ async def test_a_new_day_is_a_new_budget() -> None:
     assert (budget.used, budget.left, budget.resets_at) == (0, 100, 20_002 * DAY_MS)
 
 
-async def test_what_other_processes_wrote_is_seen(store: Store) -> None:
+async def test_budget_includes_turns_of_other_processes(store: Store) -> None:
     spending = Spending(store, 100)
     await ended(store, usage(60))
     assert (await spending.budget("ann")).used == 60

@@ -1,4 +1,4 @@
-"""The conversation that turns add up to: always one that a model provider accepts."""
+"""The transcript of ended turns: always valid for model providers."""
 
 from collections.abc import Sequence
 
@@ -33,8 +33,8 @@ def conversation(*events: Event) -> tuple[Message, ...]:
     return transcript([folded(*events)])
 
 
-def assert_a_provider_accepts(messages: Sequence[Message]) -> None:
-    """A request begins each exchange; every tool call is answered once, right after it; an answer follows."""
+def check_valid_for_providers(messages: Sequence[Message]) -> None:
+    """Check that a user message begins each exchange, every tool call has one result, and an answer follows."""
     assert messages[0].role == "user"
     waiting: list[str] = []
     for before, message in zip([None, *messages], messages, strict=False):
@@ -48,14 +48,14 @@ def assert_a_provider_accepts(messages: Sequence[Message]) -> None:
     assert waiting == []
 
 
-def test_an_answer_is_one_message() -> None:
+def test_tokens_become_one_assistant_message() -> None:
     assert conversation(TokenEvent("Hi "), TokenEvent("there"), end("completed")) == (
         Message("user", "hello"),
         Message("assistant", "Hi there"),
     )
 
 
-def test_a_tool_call_stands_between_the_texts_around_it() -> None:
+def test_tool_call_splits_the_answer_into_two_messages() -> None:
     assert conversation(TokenEvent("Let me look."), CALL, RESULT, TokenEvent("Three."), end("completed")) == (
         Message("user", "hello"),
         Message("assistant", "Let me look.", tool_calls=(ToolRequest("c1", "find", {"q": "x"}),)),
@@ -64,46 +64,46 @@ def test_a_tool_call_stands_between_the_texts_around_it() -> None:
     )
 
 
-def test_calls_with_no_text_between_them_are_one_request() -> None:
+def test_calls_without_text_between_them_are_one_message() -> None:
     messages = conversation(CALL, ToolCallEvent("c2", "fetch", {}), RESULT, TokenEvent("Done."), end("completed"))
     assert [request.call_id for request in messages[1].tool_calls] == ["c1", "c2"]
     assert [message.role for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
 
 
-def test_text_results_are_told_as_they_are() -> None:
+def test_text_result_is_not_encoded_as_json() -> None:
     messages = conversation(CALL, ToolResultEvent("c1", "find", False, 'no "such" page'), end("completed"))
     assert messages[2].content == 'no "such" page'
 
 
-def test_a_sub_agent_s_calls_are_its_own_affair() -> None:
+def test_calls_of_sub_agents_are_omitted() -> None:
     inner = ToolCallEvent("c9", "find", {}, agent_path=("helper",))
     assert all(not message.tool_calls for message in conversation(inner, TokenEvent("Hi"), end("completed")))
 
 
 @pytest.mark.parametrize("outcome", CUT_SHORT)
-def test_a_partial_answer_is_kept_and_marked(outcome: Outcome) -> None:
+def test_partial_answer_is_kept_with_a_note(outcome: Outcome) -> None:
     messages = conversation(TokenEvent("The first half"), end(outcome))
     assert messages[1].content.startswith("The first half\n\n[")
     assert len({conversation(end(each))[1].content for each in CUT_SHORT}) == 3
 
 
 @pytest.mark.parametrize("outcome", CUT_SHORT)
-def test_a_call_that_was_cut_short_gets_a_result_in_the_transcript(outcome: Outcome) -> None:
+def test_unfinished_call_gets_a_synthetic_result(outcome: Outcome) -> None:
     for unfinished in ([CALL], [CALL, ApprovalRequestEvent("c1", "find", {})], [TokenEvent("a"), CALL]):
         messages = conversation(*unfinished, end(outcome))
-        assert_a_provider_accepts(messages)
+        check_valid_for_providers(messages)
         (result,) = (message for message in messages if message.role == "tool")
         assert (result.call_id, result.content) == ("c1", '{"error":"cancelled"}')
         assert messages[-1].content.startswith("[")
 
 
-def test_a_turn_that_failed_at_once_has_an_answer_too() -> None:
+def test_failed_turn_without_text_has_an_answer() -> None:
     messages = conversation(ErrorEvent("it broke", "agent_failed"), end("failed"))
-    assert_a_provider_accepts(messages)
+    check_valid_for_providers(messages)
     assert "it broke" not in messages[-1].content
 
 
-def test_turns_follow_each_other() -> None:
+def test_transcript_keeps_the_order_of_turns() -> None:
     answers = (
         [TokenEvent("one"), end("completed")],
         [CALL, end("interrupted")],
@@ -111,7 +111,7 @@ def test_turns_follow_each_other() -> None:
         [end("completed")],
     )
     messages = transcript(folded(*events) for _ in range(2) for events in answers)
-    assert_a_provider_accepts(messages)
+    check_valid_for_providers(messages)
     assert [message.role for message in messages].count("user") == 8
 
 
@@ -124,12 +124,12 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=10, unique_by=repr), st.sampled_from([*CUT_SHORT, "completed"]))
-def test_whatever_happened_a_provider_accepts_it_and_no_text_is_lost(events: list[Event], outcome: Outcome) -> None:
+def test_transcript_of_any_events_is_valid_and_complete(events: list[Event], outcome: Outcome) -> None:
     state = folded(*events, end(outcome))
     messages = transcript([state])
-    assert_a_provider_accepts(messages)
-    told = "".join(message.content for message in messages if message.role == "assistant")
-    assert told.startswith(state.text)
+    check_valid_for_providers(messages)
+    text = "".join(message.content for message in messages if message.role == "assistant")
+    assert text.startswith(state.text)
 
 
 @pytest.mark.parametrize(
@@ -143,5 +143,5 @@ def test_whatever_happened_a_provider_accepts_it_and_no_text_is_lost(events: lis
         ("", ""),
     ],
 )
-def test_a_title_is_the_start_of_the_message_on_one_line(message: str, title: str) -> None:
+def test_title_is_the_start_of_the_message_on_one_line(message: str, title: str) -> None:
     assert title_from(message) == title

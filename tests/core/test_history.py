@@ -1,18 +1,16 @@
-"""A conversation that has grown too long: cut between its turns, and still one that every model provider accepts."""
+"""The history of a turn: trimmed between turns, and always valid for model providers."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.desk import Desk, open_desk
+from tests.core.desk import AgentEvents, Desk, open_desk
 from turnwire.core.contracts import Store
-from turnwire.core.events import Event, StatusEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.events import StatusEvent, ToolCallEvent, ToolResultEvent
 from turnwire.core.history import LEFT_OUT, Exchange, clip, estimate, exchanges, size, trim
 from turnwire.core.turns import Message, Step, ToolRequest, Turn, TurnState
-
-Said = AsyncIterator[Event | str]
 
 # Estimates
 
@@ -32,11 +30,11 @@ Said = AsyncIterator[Event | str]
         ("tea 茶 tea 茶", 5),
     ],
 )
-def test_a_token_is_four_characters_or_one_of_a_dense_script(text: str, tokens: int) -> None:
+def test_estimate_counts_four_characters_or_one_dense_character_as_a_token(text: str, tokens: int) -> None:
     assert estimate(text) == tokens
 
 
-def test_the_arguments_of_a_tool_count() -> None:
+def test_size_counts_tool_arguments() -> None:
     short, long = ((Message("assistant", "", (ToolRequest("c", "t", {"text": text}),)),) for text in ("", "a" * 400))
     assert 100 <= size(long) - size(short) <= 101
 
@@ -71,39 +69,37 @@ def without_results(turn: Exchange) -> list[Message]:
 
 
 @given(conversations, st.integers(1, 600))
-def test_the_newest_turns_stay_whole_and_as_many_as_fit(turns: list[Exchange], limit: int) -> None:
-    kept = trim(turns, limit)
+def test_trim_keeps_as_many_whole_newest_turns_as_fit(turns: list[Exchange], limit: int) -> None:
+    trimmed = trim(turns, limit)
     if turns and size(turns[-1]) > limit:
-        assert len(kept) == 1
+        assert len(trimmed) == 1
     else:
-        assert kept == turns[len(turns) - len(kept) :]
-        assert total(kept) <= limit
-        assert len(kept) == len(turns) or total(turns[-len(kept) - 1 :]) > limit
+        assert trimmed == turns[len(turns) - len(trimmed) :]
+        assert total(trimmed) <= limit
+        assert len(trimmed) == len(turns) or total(turns[-len(trimmed) - 1 :]) > limit
 
 
 @given(conversations, st.integers(1, 600))
-def test_the_limit_is_kept_whenever_shorter_results_can_keep_it(turns: list[Exchange], limit: int) -> None:
-    kept = trim(turns, limit)
+def test_trim_stays_within_the_limit_if_shortened_results_allow_it(turns: list[Exchange], limit: int) -> None:
+    trimmed = trim(turns, limit)
     if turns:
         shortest = [
             message if message.role != "tool" else Message("tool", clip(message.content, 0), call_id=message.call_id)
             for message in turns[-1]
         ]
-        assert total(kept) <= max(limit, size(shortest))
+        assert total(trimmed) <= max(limit, size(shortest))
 
 
 @given(conversations, st.integers(1, 600))
-def test_a_turn_that_is_too_long_loses_the_ends_of_its_results_and_nothing_else(
-    turns: list[Exchange], limit: int
-) -> None:
-    for whole, kept in zip(turns[::-1], trim(turns, limit)[::-1], strict=False):
-        assert without_results(kept) == without_results(whole)
-        for before, after in zip(whole, kept, strict=True):
+def test_trim_of_one_long_turn_shortens_only_its_results(turns: list[Exchange], limit: int) -> None:
+    for whole, trimmed in zip(turns[::-1], trim(turns, limit)[::-1], strict=False):
+        assert without_results(trimmed) == without_results(whole)
+        for before, after in zip(whole, trimmed, strict=True):
             assert after == before or before.content.startswith(after.content.removesuffix(" … [shortened]"))
 
 
 @given(conversations, st.integers(0, 600))
-def test_what_is_kept_is_a_conversation_that_providers_accept(turns: list[Exchange], limit: int) -> None:
+def test_trimmed_history_is_valid_for_model_providers(turns: list[Exchange], limit: int) -> None:
     messages = [message for turn in trim(turns, limit) for message in turn]
     assert not messages or messages[0].role == "user"
     open_calls: list[str] = []
@@ -118,63 +114,63 @@ def test_what_is_kept_is_a_conversation_that_providers_accept(turns: list[Exchan
 
 
 @given(conversations)
-def test_no_limit_is_no_limit(turns: list[Exchange]) -> None:
+def test_trim_without_a_limit_keeps_everything(turns: list[Exchange]) -> None:
     assert trim(turns, 0) == turns
 
 
 @given(conversations, st.integers(1, 600))
-def test_nothing_is_changed_where_it_stands(turns: list[Exchange], limit: int) -> None:
+def test_trim_does_not_modify_its_input(turns: list[Exchange], limit: int) -> None:
     before = [tuple(turn) for turn in turns]
     trim(turns, limit)
     assert turns == before
 
 
-# In a turn
+# Histories of turns
 
 
-async def ask(desk: Desk, session_id: str, message: str) -> list[str]:
-    """What the agent is told is going on, in a turn from its start to its end."""
+async def run_turn(desk: Desk, session_id: str, message: str) -> list[str]:
+    """Run a turn and return its status texts."""
     events = await desk.events(await desk.start(message, session_id=session_id))
     return [event.text for event in events if isinstance(event, StatusEvent)]
 
 
-async def test_the_oldest_turns_are_left_out_and_this_is_told_once(store: Store) -> None:
+async def test_history_over_the_token_limit_omits_the_oldest_turns_with_one_status(store: Store) -> None:
     histories: list[list[str]] = []
 
-    async def agent(turn: Turn) -> Said:
+    async def agent(turn: Turn) -> AgentEvents:
         histories.append([message.content for message in turn.history if message.role == "user"])
         yield "x" * 380
 
     # A turn is about 25 + 95 + 8 tokens, so three of them fit.
     async with open_desk(store, agent, history_tokens=400) as desk:
         session_id = await desk.session()
-        told = [await ask(desk, session_id, f"{number}" * 100) for number in range(1, 7)]
-        assert told == [[], [], [], [], [LEFT_OUT], []]
+        statuses = [await run_turn(desk, session_id, f"{number}" * 100) for number in range(1, 7)]
+        assert statuses == [[], [], [], [], [LEFT_OUT], []]
         assert ["".join(text[0] for text in history) for history in histories] == ["", "1", "12", "123", "234", "345"]
 
 
-async def test_turns_beyond_their_number_are_left_out_and_told_once_too(store: Store) -> None:
-    async def agent(turn: Turn) -> Said:
+async def test_history_over_the_turn_limit_omits_the_oldest_turns_with_one_status(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
         yield str(len(turn.history))
 
     async with open_desk(store, agent, history_turns=2) as desk:
         session_id = await desk.session()
-        assert [await ask(desk, session_id, "hi") for _ in range(5)] == [[], [], [], [LEFT_OUT], []]
+        assert [await run_turn(desk, session_id, "hi") for _ in range(5)] == [[], [], [], [LEFT_OUT], []]
 
 
-async def test_an_agent_that_is_to_have_no_history_is_told_nothing(store: Store) -> None:
-    async def agent(turn: Turn) -> Said:
+async def test_history_of_zero_turns_is_empty_without_a_status(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
         yield str(turn.history)
 
     async with open_desk(store, agent, history_turns=0) as desk:
         session_id = await desk.session()
-        assert [await ask(desk, session_id, "hi") for _ in range(3)] == [[], [], []]
+        assert [await run_turn(desk, session_id, "hi") for _ in range(3)] == [[], [], []]
 
 
-async def test_a_long_result_is_shortened_for_the_next_turn_and_whole_in_the_log(store: Store) -> None:
+async def test_long_result_is_shortened_in_the_history_and_whole_in_the_log(store: Store) -> None:
     histories: list[tuple[Message, ...]] = []
 
-    async def agent(turn: Turn) -> Said:
+    async def agent(turn: Turn) -> AgentEvents:
         histories.append(turn.history)
         yield ToolCallEvent("c1", "read", {})
         yield ToolResultEvent("c1", "read", True, "a" * 10_000)
@@ -184,7 +180,7 @@ async def test_a_long_result_is_shortened_for_the_next_turn_and_whole_in_the_log
         session_id = await desk.session()
         first = await desk.start("Read it", session_id=session_id)
         await desk.end(first)
-        assert await ask(desk, session_id, "And now?") == []
+        assert await run_turn(desk, session_id, "And now?") == []
         roles = [message.role for message in histories[1]]
         assert roles == ["user", "assistant", "tool", "assistant"]
         assert 1_000 < len(histories[1][2].content) < 2_000

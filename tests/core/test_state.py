@@ -1,4 +1,4 @@
-"""What a log folds into."""
+"""The fold of a log into a state."""
 
 import msgspec
 import pytest
@@ -35,17 +35,17 @@ DONE = DoneEvent("completed", "s1", "t1")
 
 
 def step(state: TurnState, step_id: str) -> Step:
-    (found,) = (step for step in state.steps if step.id == step_id)
-    return found
+    (match,) = (step for step in state.steps if step.id == step_id)
+    return match
 
 
-def test_an_opened_log_says_who_asks_whom_what() -> None:
+def test_opening_events_give_ids_agent_and_message() -> None:
     state = folded()
     assert (state.session_id, state.turn_id, state.agent, state.message) == ("s1", "t1", "echo", "hello")
     assert (state.position, state.outcome, state.text) == (2, None, "")
 
 
-def test_the_text_is_the_tokens_of_the_turn_s_own_agent() -> None:
+def test_text_is_the_tokens_of_the_turns_own_agent() -> None:
     state = folded(
         TokenEvent("The "),
         TokenEvent("a sub-agent's", agent_path=("helper",)),
@@ -58,7 +58,7 @@ def test_the_text_is_the_tokens_of_the_turn_s_own_agent() -> None:
     assert (state.outcome, state.position) == ("completed", 8)
 
 
-def test_a_tool_call_is_a_step_with_its_place_in_the_answer() -> None:
+def test_tool_call_is_a_step_with_its_answer_offset() -> None:
     state = folded(
         TokenEvent("Lét me "),
         ToolCallEvent("c1", "find", {"q": "x"}),
@@ -82,19 +82,19 @@ def test_a_tool_call_is_a_step_with_its_place_in_the_answer() -> None:
     assert state.tools_used == ["find", "fetch"]
 
 
-def test_a_result_without_its_call_is_a_step_all_the_same() -> None:
+def test_result_without_a_call_is_a_step() -> None:
     state = folded(ToolResultEvent("c1", "find", True, 3))
     assert (step(state, "c1").state, step(state, "c1").result) == ("succeeded", 3)
 
 
-def test_a_call_that_waits_for_a_person_says_so() -> None:
-    asked = [ToolCallEvent("c1", "delete", {"id": 1}), ApprovalRequestEvent("c1", "delete", {"id": 1})]
-    assert step(folded(*asked), "c1").state == "waiting"
-    assert step(folded(*asked, ApprovalResponseEvent("c1", True)), "c1").state == "running"
-    assert step(folded(asked[1]), "c1").args == {"id": 1}
+def test_call_with_an_approval_request_is_waiting() -> None:
+    events = [ToolCallEvent("c1", "delete", {"id": 1}), ApprovalRequestEvent("c1", "delete", {"id": 1})]
+    assert step(folded(*events), "c1").state == "waiting"
+    assert step(folded(*events, ApprovalResponseEvent("c1", True)), "c1").state == "running"
+    assert step(folded(events[1]), "c1").args == {"id": 1}
 
 
-def test_a_search_is_one_step_from_its_start_to_its_end() -> None:
+def test_search_events_with_one_id_are_one_step() -> None:
     state = folded(
         SearchEvent("r1", "started", "web", "tides"),
         SearchEvent("r1", "finished", "web", "tides", hits=(Hit(1, "d1", title="Tides"),), ms=3.5),
@@ -106,7 +106,7 @@ def test_a_search_is_one_step_from_its_start_to_its_end() -> None:
     assert state.tools_used == ["web", "files"]
 
 
-def test_reviews_and_handoffs_are_steps_and_no_tools() -> None:
+def test_reviews_and_handoffs_are_steps_and_not_tools() -> None:
     state = folded(ReviewEvent("v1", 1, "rejected", kept=(1,)), HandoffEvent("writer"))
     assert [(s.kind, s.name, s.state) for s in state.steps] == [
         ("review", "rejected", "succeeded"),
@@ -116,12 +116,12 @@ def test_reviews_and_handoffs_are_steps_and_no_tools() -> None:
     assert state.tools_used == []
 
 
-def test_a_sub_agent_s_step_keeps_its_path() -> None:
+def test_step_of_a_sub_agent_keeps_its_path() -> None:
     state = folded(ToolCallEvent("c1", "find", {}, agent_path=("helper",)))
     assert step(state, "c1").agent_path == ("helper",)
 
 
-def test_usage_is_added_up_and_absent_is_not_zero() -> None:
+def test_usage_is_summed_and_absent_numbers_stay_absent() -> None:
     assert folded().usage is None
     state = folded(
         UsageEvent(model="m1", input_tokens=10, output_tokens=0),
@@ -131,7 +131,7 @@ def test_usage_is_added_up_and_absent_is_not_zero() -> None:
     assert state.usage == Usage(input_tokens=15, output_tokens=0, cached_input_tokens=2, reasoning_tokens=None)
 
 
-def test_the_last_status_the_error_and_the_citations_are_kept() -> None:
+def test_state_keeps_the_last_status_the_error_and_the_citations() -> None:
     error = ErrorEvent("it broke", "agent_failed")
     cited = [CitationEvent(1, "d1"), CitationEvent(2, "d2")]
     state = folded(StatusEvent("reading"), *cited, StatusEvent("writing"), error, DoneEvent("failed", "s1", "t1", "x"))
@@ -139,24 +139,24 @@ def test_the_last_status_the_error_and_the_citations_are_kept() -> None:
     assert (state.outcome, state.reason) == ("failed", "x")
 
 
-def test_times_are_counted_from_the_message() -> None:
+def test_timings_start_at_the_message() -> None:
     state = folded(StatusEvent("reading"), TokenEvent("a"), TokenEvent("b"), DONE)
     assert state.timings == {"first_event_ms": 10, "first_token_ms": 20, "total_ms": 40}
 
 
-def test_a_token_may_be_the_first_event() -> None:
+def test_token_can_be_the_first_event() -> None:
     state = folded(TokenEvent("a"), StatusEvent("reading"), DONE)
     assert state.timings == {"first_event_ms": 10, "first_token_ms": 10, "total_ms": 30}
 
 
-def test_a_response_brings_its_mode_and_its_own_times() -> None:
+def test_response_adds_its_mode_and_timings() -> None:
     state = folded(TokenEvent("a"), ResponseEvent("a", mode="synthesis", timings={"retrieval_ms": 7.0}), DONE)
     assert state.mode == "synthesis"
     assert state.timings["retrieval_ms"] == 7.0
 
 
 @pytest.mark.parametrize(("from_position", "text"), [(2, ""), (3, "one "), (4, "one two "), (5, "one two ")])
-def test_a_restart_makes_void_what_came_after_its_position(from_position: int, text: str) -> None:
+def test_restart_removes_the_events_after_its_position(from_position: int, text: str) -> None:
     state = folded(
         TokenEvent("one "),  # 3
         TokenEvent("two "),  # 4
@@ -176,7 +176,7 @@ def test_a_restart_makes_void_what_came_after_its_position(from_position: int, t
     assert state.usage == Usage(output_tokens=3)
 
 
-def test_a_restart_takes_back_a_result_that_came_after_its_position() -> None:
+def test_restart_removes_a_later_result() -> None:
     state = folded(
         ToolCallEvent("c1", "find", {}),  # 3
         SearchEvent("r1", "started", "web", "tides"),  # 4
@@ -187,12 +187,12 @@ def test_a_restart_takes_back_a_result_that_came_after_its_position() -> None:
     assert [(s.id, s.state, s.result) for s in state.steps] == [("c1", "running", None), ("r1", "running", None)]
 
 
-def test_a_restart_takes_back_an_error_and_a_status_that_came_after_its_position() -> None:
+def test_restart_removes_a_later_error_and_status() -> None:
     state = folded(StatusEvent("a"), StatusEvent("b"), ErrorEvent("x", "x"), RestartEvent(3, "worker_lost"))
     assert (state.status, state.error) == ("a", None)
 
 
-def test_two_restarts_one_after_the_other() -> None:
+def test_two_restarts_in_a_row() -> None:
     state = folded(
         TokenEvent("a"),  # 3
         TokenEvent("b"),  # 4
@@ -215,17 +215,17 @@ pieces = st.one_of(
 
 
 @given(st.lists(pieces, max_size=12), st.lists(pieces, max_size=6), st.data())
-def test_after_a_restart_the_text_is_that_of_a_log_without_the_void_part(
+def test_text_after_a_restart_equals_a_log_without_the_void_part(
     first: list[Event], then: list[Event], data: st.DataObject
 ) -> None:
-    kept = data.draw(st.integers(0, len(first)))
-    restarted = folded(*first, RestartEvent(kept + 2, "worker_lost"), *then)
-    assert restarted.text == folded(*first[:kept], *then).text
+    length = data.draw(st.integers(0, len(first)))
+    restarted = folded(*first, RestartEvent(length + 2, "worker_lost"), *then)
+    assert restarted.text == folded(*first[:length], *then).text
     offsets = [s.answer_offset for s in restarted.steps]
-    assert offsets == [s.answer_offset for s in folded(*first[:kept], *then).steps]
+    assert offsets == [s.answer_offset for s in folded(*first[:length], *then).steps]
 
 
-def test_a_state_is_equal_after_its_way_to_the_disk() -> None:
+def test_state_round_trips_through_json() -> None:
     state = folded(
         ToolCallEvent("c1", "find", {"q": 1}), ToolResultEvent("c1", "find", True, [1]), TokenEvent("a"), DONE
     )

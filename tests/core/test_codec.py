@@ -1,4 +1,4 @@
-"""Events as bytes: whatever an agent hands over, the log keeps one clean line of ASCII."""
+"""Events as bytes: any event becomes one clean line of ASCII."""
 
 import dataclasses
 import datetime
@@ -53,7 +53,7 @@ def assert_is_one_ascii_line(body: bytes) -> None:
 @given(texts)
 @example('\\u0000 \\\\u0000 \\b "')
 @example("\ud83d\ude00")
-def test_text_comes_back_exactly_after_cleaning(text: str) -> None:
+def test_text_round_trips_after_cleaning(text: str) -> None:
     for make in (TokenEvent, ReasoningEvent, StatusEvent):
         event, body = encode_event(make(text))
         assert_is_one_ascii_line(body)
@@ -67,13 +67,13 @@ def _only_field(event: Event) -> dict[str, Any]:
 
 
 @given(texts)
-def test_the_short_way_for_tokens_writes_the_same_bytes(text: str) -> None:
+def test_encode_token_writes_the_same_bytes_as_encode_event(text: str) -> None:
     event, body = encode_event(TokenEvent(text))
     assert encode_token(text) == (event.content, body)  # type: ignore[union-attr]
 
 
 @given(plain)
-def test_what_a_tool_hands_over_comes_back_exactly_after_cleaning(value: Any) -> None:
+def test_tool_result_round_trips_after_cleaning(value: Any) -> None:
     event, body = encode_event(ToolResultEvent("c1", "tool", True, value))
     assert_is_one_ascii_line(body)
     assert decode_event(body) == event
@@ -81,9 +81,9 @@ def test_what_a_tool_hands_over_comes_back_exactly_after_cleaning(value: Any) ->
 
 
 @given(texts)
-def test_cleaning_keeps_everything_but_control_characters_and_lone_surrogates(text: str) -> None:
-    kept = [character for character in text if character in "\t\r\n" or not _is_control(character)]
-    assert clean_text(text) == "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in kept)
+def test_clean_text_removes_only_control_characters_and_lone_surrogates(text: str) -> None:
+    remaining = [character for character in text if character in "\t\r\n" or not _is_control(character)]
+    assert clean_text(text) == "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in remaining)
     assert clean_text(clean_text(text)) == clean_text(text)
 
 
@@ -92,7 +92,7 @@ def _is_control(character: str) -> bool:
 
 
 @given(texts)
-def test_any_text_is_one_line_in_a_control_frame_too(text: str) -> None:
+def test_ascii_json_of_any_text_is_one_line(text: str) -> None:
     body = ascii_json({"text": clean_text(text)})
     assert body.isascii()
     assert b"\n" not in body
@@ -100,14 +100,14 @@ def test_any_text_is_one_line_in_a_control_frame_too(text: str) -> None:
 
 
 @pytest.mark.parametrize("number", [2**53 + 1, 2**63, 2**64, -(2**70), 10**40])
-def test_a_big_number_is_not_rounded(number: int) -> None:
+def test_big_integer_is_not_rounded(number: int) -> None:
     event, body = encode_event(CustomEvent("n", number))
     assert json.loads(body)["data"] == number
     assert event.data == decode_event(body).data == number  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_a_number_that_json_lacks_becomes_null(number: float) -> None:
+def test_nan_and_infinity_become_null(number: float) -> None:
     event, body = encode_event(CustomEvent("n", {"value": number, "\x00": 1}))
     assert event.data["value"] is None  # type: ignore[union-attr]
     assert json.loads(body)["data"]["value"] is None
@@ -124,7 +124,7 @@ class Point:
 
 
 class Model:
-    """Looks like a pydantic model."""
+    """An object with the interface of a pydantic model."""
 
     def model_dump(self, mode: str) -> dict[str, Any]:
         return {"mode": mode, "text": "a\x00b"}
@@ -136,7 +136,7 @@ class Secretive:
 
 
 @pytest.mark.parametrize(
-    ("value", "kept"),
+    ("value", "decoded"),
     [
         (Model(), {"mode": "json", "text": "ab"}),
         (Point(1, "é"), {"x": 1, "y": "é"}),
@@ -152,9 +152,9 @@ class Secretive:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_not_json_becomes_plain_or_is_only_named(value: Any, kept: Any) -> None:
+def test_foreign_object_becomes_a_plain_value_or_its_name(value: Any, decoded: Any) -> None:
     event, body = encode_event(ToolResultEvent("c1", "tool", True, value))
-    assert event.result == kept  # type: ignore[union-attr]
+    assert event.result == decoded  # type: ignore[union-attr]
     assert decode_event(body) == event
 
 
@@ -165,7 +165,7 @@ def _endless() -> list[Any]:
 
 
 @pytest.mark.parametrize("value", [_endless(), ["\x00", _endless()], ["\ud800", _endless()]])
-def test_what_json_cannot_hold_is_refused(value: Any) -> None:
+def test_value_that_json_cannot_represent_is_refused(value: Any) -> None:
     with pytest.raises(EventRefusedError):
         encode_event(CustomEvent("n", value))
 
@@ -187,18 +187,18 @@ def test_what_json_cannot_hold_is_refused(value: Any) -> None:
     ],
     ids=repr,
 )
-def test_what_could_not_be_read_back_is_refused(event: Any) -> None:
+def test_event_that_cannot_be_decoded_is_refused(event: Any) -> None:
     with pytest.raises(EventRefusedError):
         encode_event(event)
 
 
 @pytest.mark.parametrize("content", [None, 5, b"bytes", ["a"]])
-def test_a_token_that_is_no_text_is_refused(content: Any) -> None:
+def test_token_that_is_not_a_str_is_refused(content: Any) -> None:
     with pytest.raises(EventRefusedError):
         encode_token(content)
 
 
-def test_what_is_changed_after_it_was_logged_stays_as_it_was_in_the_log() -> None:
+def test_change_of_an_event_after_logging_does_not_reach_the_log() -> None:
     args: dict[str, Any] = {"paths": ["a"], "deep": {"x": 1}}
     logged = log_event(ToolCallEvent("c1", "tool", args), 3, 1)
     args["paths"].append("b")
@@ -207,7 +207,7 @@ def test_what_is_changed_after_it_was_logged_stays_as_it_was_in_the_log() -> Non
     assert logged.event == decode_event(logged.body) == ToolCallEvent("c1", "tool", {"paths": ["a"], "deep": {"x": 1}})
 
 
-def test_the_last_event_is_known_by_its_bytes() -> None:
+def test_only_done_is_the_last_event() -> None:
     reasons = (None, "a\x00b", "é\u2028", "\ud800", "\\u0000")
     for done in (DoneEvent("failed", "s1", "t1", reason=reason) for reason in reasons):
         assert log_event(done, 9, 1).is_last
@@ -215,7 +215,7 @@ def test_the_last_event_is_known_by_its_bytes() -> None:
         assert not log_event(other, 9, 1).is_last
 
 
-def test_a_name_from_a_sub_agent_is_kept_and_cleaned() -> None:
+def test_agent_path_is_kept_and_cleaned() -> None:
     event, body = encode_event(TokenEvent("x", agent_path=("outer\x00", "inner")))
     assert event.agent_path == decode_event(body).agent_path == ("outer", "inner")
     assert b"agent_path" not in encode_event(TokenEvent("x"))[1]

@@ -1,0 +1,92 @@
+"""Turns that are cancelled when their last reader has left."""
+
+import pytest
+
+from tests.core.desk import held, open_desk, settle, start_held_turn
+from turnwire.core.contracts import Store
+from turnwire.core.events import (
+    DoneEvent,
+)
+
+
+async def test_turn_without_a_grace_continues_without_readers(store: Store) -> None:
+    async with open_desk(store, held) as desk:
+        turn, gate = await start_held_turn(desk, None)
+        await gate.reached()
+        desk.runner.reader_joined(turn)
+        desk.runner.reader_left(turn.id, by_client=True)
+        await settle()
+        gate.open()
+        assert (await desk.end(turn)).outcome == "completed"
+
+
+@pytest.mark.parametrize("grace", [0, 0.02])
+async def test_turn_with_a_grace_is_cancelled_after_its_last_reader_left(store: Store, grace: float) -> None:
+    async with open_desk(store, held) as desk:
+        turn, gate = await start_held_turn(desk, grace)
+        await gate.reached()
+        desk.runner.reader_joined(turn)
+        desk.runner.reader_joined(turn)
+        desk.runner.reader_left(turn.id, by_client=True)
+        await settle()
+        assert (await store.find_turn("ann", turn.id)).phase == "running"
+        desk.runner.reader_left(turn.id, by_client=True)
+        assert await desk.end(turn) == DoneEvent("cancelled", turn.session_id, turn.id, reason="disconnected")
+
+
+async def test_reader_that_returns_in_time_keeps_the_turn(store: Store) -> None:
+    async with open_desk(store, held) as desk:
+        turn, gate = await start_held_turn(desk, 0)
+        await gate.reached()
+        desk.runner.reader_joined(turn)
+        desk.runner.reader_left(turn.id, by_client=True)
+        desk.runner.reader_joined(turn)
+        await settle()
+        gate.open()
+        assert (await desk.end(turn)).outcome == "completed"
+
+
+async def test_reader_of_a_stream_closed_by_the_server_has_time_to_return(store: Store) -> None:
+    async with open_desk(store, held) as desk:
+        turn, gate = await start_held_turn(desk, 0)
+        await gate.reached()
+        desk.runner.reader_joined(turn)
+        desk.runner.reader_left(turn.id, by_client=False)
+        await settle()
+        gate.open()
+        assert (await desk.end(turn)).outcome == "completed"
+
+
+async def test_turn_without_any_reader_yet_continues(store: Store) -> None:
+    async with open_desk(store, held) as desk:
+        turn, gate = await start_held_turn(desk, 0)
+        await gate.reached()
+        await settle()
+        gate.open()
+        assert (await desk.end(turn)).outcome == "completed"
+
+
+async def test_readers_of_a_queued_turn_count(store: Store) -> None:
+    async with open_desk(store, held) as desk:
+        first, first_gate = await start_held_turn(desk, None)
+        second, second_gate = await start_held_turn(desk, 0, session_id=first.session_id)
+        desk.runner.reader_joined(second)
+        desk.runner.reader_joined(second)
+        first_gate.open()
+        await second_gate.reached()
+        desk.runner.reader_left(second.id, by_client=True)
+        await settle()
+        second_gate.open()
+        assert (await desk.end(second)).outcome == "completed"
+
+
+async def test_queued_turn_is_cancelled_after_its_last_reader_left(store: Store) -> None:
+    async with open_desk(store, held) as desk:
+        first, first_gate = await start_held_turn(desk, None)
+        second, second_gate = await start_held_turn(desk, 0, session_id=first.session_id)
+        desk.runner.reader_joined(second)
+        desk.runner.reader_left(second.id, by_client=True)
+        assert (await desk.end(second)).reason == "disconnected"
+        first_gate.open()
+        assert (await desk.end(first)).outcome == "completed"
+    assert not second_gate.was_reached

@@ -1,0 +1,110 @@
+"""The worker: shutdown, and turns of lost processes."""
+
+import asyncio
+
+import pytest
+
+from tests.contracts.stores import Place
+from tests.contracts.turns import BOUND, claimed, queued_turns, started, write
+from tests.core.desk import AgentEvents, echo, event_types, failure, held, open_desk, settle, start_held_turn
+from turnwire.core.cancellation import WORKER_LOST
+from turnwire.core.contracts import Store
+from turnwire.core.errors import ShuttingDownError
+from turnwire.core.events import (
+    DoneEvent,
+    ErrorEvent,
+    TokenEvent,
+    Usage,
+    UsageEvent,
+)
+from turnwire.core.turns import Turn
+
+
+async def test_drain_lets_running_turns_finish(store: Store) -> None:
+    async with open_desk(store, held) as desk:
+        turn, gate = await start_held_turn(desk, None)
+        queued = await desk.start("waiting", session_id=turn.session_id)
+        await gate.reached()
+        draining = asyncio.create_task(desk.runner.drain(BOUND))
+        await settle()
+        with pytest.raises(ShuttingDownError):
+            await desk.start()
+        gate.open()
+        async with asyncio.timeout(BOUND):
+            await draining
+        assert (await desk.end(turn)).outcome == "completed"
+        assert [record.id for record in await queued_turns(store)] == [queued.id]
+
+
+async def test_drain_interrupts_turns_after_the_grace_period(store: Store) -> None:
+    async with open_desk(store, held) as desk:
+        turn, gate = await start_held_turn(desk, None)
+        await gate.reached()
+        async with asyncio.timeout(BOUND):
+            await desk.runner.drain(0.02)
+        *_, error, done = await desk.events(turn)
+        assert isinstance(error, ErrorEvent)
+        assert (error.code, error.retryable) == ("interrupted", True)
+        assert done == DoneEvent("interrupted", turn.session_id, turn.id, reason="shutdown")
+        assert desk.runner.running_count == 0
+
+
+async def test_running_turn_of_a_lost_process_is_interrupted_at_the_next_start(place: Place) -> None:
+    store = await place.open()
+    orphan = await claimed(store, "lost")
+    await write(store, orphan, TokenEvent("half"), UsageEvent(output_tokens=1))
+    place.crash()
+    store = await place.open()
+    async with open_desk(store, echo) as desk:
+        assert (await store.find_turn("ann", orphan.id)).phase == "ended", "it must not wait for a lease"
+        events = await desk.events(orphan)
+        assert event_types(events) == ["session", "message", "token", "usage", "error", "done"]
+        assert events[-2] == WORKER_LOST.error
+        assert events[-1] == DoneEvent("interrupted", orphan.session_id, orphan.id, reason="worker_lost")
+        state = await store.turn_state(orphan.id)
+        assert state is not None
+        assert (state.text, state.usage, state.outcome) == ("half", Usage(output_tokens=1), "interrupted")
+        following = await desk.start(session_id=orphan.session_id)
+        assert (await desk.end(following)).outcome == "completed"
+
+
+async def test_queued_turns_of_a_lost_process_run_at_the_next_start(place: Place) -> None:
+    store = await place.open()
+    orphan = await claimed(store, "lost", message="first")
+    waiting = [await started(store, message=message, session_id=orphan.session_id) for message in ("second", "third")]
+    place.crash()
+    store = await place.open()
+    order: list[str] = []
+
+    async def echo(turn: Turn) -> AgentEvents:
+        order.append(turn.message)
+        yield turn.message
+
+    async with open_desk(store, echo) as desk:
+        assert [(await desk.end(turn)).outcome for turn in waiting] == ["completed", "completed"]
+    assert order == ["second", "third"]
+
+
+async def test_queued_turn_of_an_unknown_agent_fails(place: Place) -> None:
+    store = await place.open()
+    waiting = await started(store)
+    place.crash()
+    store = await place.open()
+
+    async def another(turn: Turn) -> AgentEvents:
+        yield "x"
+
+    async with open_desk(store, another) as desk:
+        assert (await failure(desk, waiting)).code == "agent_not_found"
+
+
+async def test_worker_takes_over_turns_when_a_lease_has_run_out(place: Place) -> None:
+    now = 1_000.0
+    store = await place.open(lease=10, clock=lambda: now)
+    orphan = await claimed(store, "slow")
+    async with open_desk(store, echo, lease=1) as desk:
+        await settle()
+        assert (await store.find_turn("ann", orphan.id)).phase == "running"
+        now += 11
+        done = await desk.end(orphan)
+    assert (done.outcome, done.reason) == ("interrupted", "worker_lost")
