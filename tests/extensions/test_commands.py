@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.extensions.building import BASE, write_extension
-from tests.process.running import served
+from tests.process.server_process import served
 from tests.serving import saying
 from turnwire import Settings, Turnwire
 from turnwire.cli import app
