@@ -82,9 +82,9 @@ def test_environment_replaces_a_whole_setting_of_the_file(tmp_path: Path, monkey
         ('[agents]\n"a b" = "x:y"', "agents.a b: String should match pattern"),
         ('[agents.a]\nmodel_api = "talk"', "agents.a.model_api: Input should be 'chat' or 'responses'"),
         ("[agents.a]\nmodel = 3", "agents.a.model: Input should be a valid string"),
-        ('[agents.a]\nmcp = ["files"]', "the agent 'a' wants the MCP server 'files'; mcp_servers has none"),
-        (f'[mcp_servers.f]\nargs = ["{SECRET}"]', "mcp_servers.f: needs a command that starts it, or its url"),
-        (f'[mcp_servers.f]\nurl = "http://{SECRET}"\ncommand = "x"', "mcp_servers.f: needs a command"),
+        ('[agents.a]\nmcp = ["files"]', "the agent 'a' uses the MCP server 'files'; mcp_servers has none"),
+        (f'[mcp_servers.f]\nargs = ["{SECRET}"]', "mcp_servers.f: needs either a command that starts it, or its url"),
+        (f'[mcp_servers.f]\nurl = "http://{SECRET}"\ncommand = "x"', "mcp_servers.f: needs either a command"),
         (f'[mcp_servers.f]\nurl = "http://x"\nenv = {{ K = "{SECRET}" }}', "mcp_servers.f: args, env and cwd are for"),
         (f'[mcp_servers.f]\ncommand = "x"\nheaders = {{ K = "{SECRET}" }}', "mcp_servers.f: headers are for a url"),
         (f'[mcp_servers.f]\ncommand = "x"\nkey = "{SECRET}"', "mcp_servers.f.key: Extra inputs are not permitted"),
@@ -137,7 +137,7 @@ async def test_serve_with_invalid_settings_is_refused_with_a_reason(tmp_path: Pa
     refused = await run("serve", "--config", file, "--port", "0", "--data", tmp_path / "data")
     assert (refused.code, refused.err.strip()) == (
         1,
-        "turnwire: the agent 'a' wants the MCP server 'files'; mcp_servers has none",
+        "turnwire: the agent 'a' uses the MCP server 'files'; mcp_servers has none",
     )
     refused = await run("serve", "--port", "0", "--data", tmp_path / "data", agents='{"helper": {"tools": ["no:no"]}}')
     assert refused.code == 1
