@@ -65,7 +65,7 @@ class ServerClient:
             response = await self._http.request(method, path, json=body, follow_redirects=method == "GET")
         except httpx.TransportError as error:
             raise self.unreachable(error) from error
-        if response.is_error:
+        if not response.is_success:
             raise HostError(_error_message(response))
         try:
             return cast("dict[str, Any]", response.json())
