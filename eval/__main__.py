@@ -23,9 +23,7 @@ def main() -> None:
     parser.add_argument("--beir", type=Path, action="append", default=[], help="a folder in BEIR format; repeatable")
     parser.add_argument("--squad", type=Path, action="append", default=[], help="a file in SQuAD format; repeatable")
     parser.add_argument("--beside", type=Path, help="a BEIR folder whose corpus is mixed in with --squad")
-    parser.add_argument(
-        "--semantic", action="store_true", help="use semantic search too (slow for large collections)"
-    )
+    parser.add_argument("--semantic", action="store_true", help="use semantic search too (slow for large collections)")
     parser.add_argument("--most", type=int, help="the most questions of each collection")
     asyncio.run(_measure(parser.parse_args()))
 
