@@ -16,9 +16,9 @@ class Job:
     marker: str
     """The text that every token's frame has once."""
     streams: int
-    """How many streams are open at a time."""
+    """The number of streams open at a time."""
     tokens: int
-    """How many tokens each stream must deliver."""
+    """The number of tokens that each stream must deliver."""
     body: str | None = None
     """The body of a POST request; without one, the request is a GET."""
     seconds: float = 0

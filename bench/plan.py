@@ -28,7 +28,7 @@ class Scale:
 
     repeats: int
     seconds: float
-    """How long a client opens streams, in the cases at full speed."""
+    """The time in which a client opens streams, in the cases at full speed."""
     tokens: int
     crowd_tokens: int
     """Tokens per stream in the cases with 256 streams at full speed."""

@@ -18,7 +18,7 @@ TURNS = 200
 # Half as many too, so that each of two workers has the load of one.
 CASES = {TURNS // 2: ("postgres",), TURNS: ("sqlite", "postgres", "elsewhere", "two", "crossed")}
 PROCESSES = {"postgres": (1, 0), "elsewhere": (1, 1), "two": (2, 0), "crossed": (2, 0)}
-"""How many processes run turns, and how many are only read from."""
+"""The number of processes that run turns, and of those that only have readers."""
 
 
 def workers(plan: Plan) -> Table:

@@ -29,9 +29,9 @@ class Follower:
         self.turn_id = turn_id
         self.seen: list[Frame] = []
         self.moves = 0
-        """How many connections it made."""
+        """The number of connections."""
         self.refusals = 0
-        """How many connections were refused."""
+        """The number of refused connections."""
 
     async def follow(self, servers: Callable[[], Sequence[Client]], first: int = 0) -> None:
         """Read to the end. `servers` returns the servers that run now."""

@@ -16,7 +16,7 @@ from rich.text import Text
 from turnwire.channels.console.conversation import SETTLE_SECONDS
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen, process_screen
-from turnwire.channels.console.view import LiveView, PlainView, View, call_label, one_line, render_answer
+from turnwire.channels.console.view import LiveView, PlainView, View, call_label, clean_line, render_answer
 from turnwire.core.codec import clean_text
 from turnwire.core.errors import TurnwireError
 from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, Health, StreamStep
@@ -81,7 +81,7 @@ class ConsoleChannel:
 
     async def on_stream_status(self, user_id: str, status: str) -> None:
         if answer := self._answers.get(user_id):
-            await answer.update(lambda view: view.line(_tidy(status)))
+            await answer.update(lambda view: view.line(clean_line(status)))
 
     async def on_stream_step(self, user_id: str, step: StreamStep) -> None:
         if answer := self._answers.get(user_id):
@@ -100,10 +100,10 @@ class ConsoleChannel:
 
     async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
         """Show the request. The decision is awaited in a task of its own."""
-        label = _tidy(call_label(ask.tool, dict(ask.args)))
+        label = clean_line(call_label(ask.tool, dict(ask.args)))
         lines = [Text(f"■ {label} needs your consent", "yellow")]
         if ask.reason:
-            lines.append(Text(f"  {_tidy(ask.reason)}", "dim"))
+            lines.append(Text(f"  {clean_line(ask.reason)}", "dim"))
         if not sys.stdin.isatty():
             path = f"POST /v1/turns/{ask.turn_id}/approvals/{ask.call_id}"
             lines.append(Text(f'  This is no terminal; decide with {path} {{"approved": true}}', "dim"))
@@ -116,7 +116,7 @@ class ConsoleChannel:
     async def _decide(self, ask: ApprovalAsk) -> None:
         keys: asyncio.Queue[str] = asyncio.Queue()
         async with self._question_lock:
-            await self._show(Text(f"Allow {_tidy(ask.tool)}? [y/N]", "bold yellow"))
+            await self._show(Text(f"Allow {clean_line(ask.tool)}? [y/N]", "bold yellow"))
             question_at = time.monotonic()
             self._keyboard.on_key = keys.put_nowait
             try:
@@ -206,8 +206,8 @@ class _ChannelAnswer:
 
 
 def _show_step(view: View, step: StreamStep) -> None:
-    summary = _tidy(step.summary or "")
-    name = _tidy(step.name)
+    summary = clean_line(step.summary or "")
+    name = clean_line(step.name)
     match step.phase:
         case "started":
             view.begin(step.id, f"{name} {summary}".strip())
@@ -223,7 +223,3 @@ def _show_step(view: View, step: StreamStep) -> None:
         case "finished" | "failed":
             label = f"{name}: {summary}" if summary and (step.kind == "search" or step.phase == "failed") else name
             view.end(step.id, label, succeeded=step.phase == "finished", ms=step.elapsed_ms)
-
-
-def _tidy(text: str) -> str:
-    return one_line(clean_text(text))

@@ -17,7 +17,7 @@ from turnwire.channels.console.hosts import (
     TurnUpdate,
 )
 from turnwire.channels.console.keyboard import Keyboard
-from turnwire.channels.console.view import Source, View, call_label, one_line
+from turnwire.channels.console.view import Source, View, call_label, clean_line, one_line
 from turnwire.core.codec import clean_text
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -91,30 +91,32 @@ class TurnPresenter:
             case ReasoningEvent():
                 view.hint(f"{prefix}thinking: {self._thought(event.content)}")
             case StatusEvent():
-                view.line(f"{prefix}{_tidy(event.text)}", depth=depth)
+                view.line(f"{prefix}{clean_line(event.text)}", depth=depth)
             case HandoffEvent():
-                view.line(f"{prefix}{_tidy(event.agent)} has taken over", depth=depth)
+                view.line(f"{prefix}{clean_line(event.agent)} has taken over", depth=depth)
             case SearchEvent():
                 self._search(event, prefix, depth)
             case ReviewEvent():
                 view.line(f"{prefix}{_review(event)}", "good" if event.verdict == "approved" else "warning", depth)
             case ToolCallEvent():
-                view.begin(event.call_id, f"{prefix}{_tidy(call_label(event.tool, event.args))}", depth)
+                view.begin(event.call_id, f"{prefix}{clean_line(call_label(event.tool, event.args))}", depth)
             case ToolProgressEvent():
                 view.progress(event.call_id, _progress(event))
             case ToolResultEvent():
-                label = prefix + _tidy(event.tool)
+                label = prefix + clean_line(event.tool)
                 if not event.success and event.result:
-                    label += f": {_tidy(_error_text(event.result))}"
+                    label += f": {clean_line(_error_text(event.result))}"
                 view.end(event.call_id, label, succeeded=event.success, ms=event.ms, depth=depth)
             case CitationEvent():
                 self._citations.setdefault(event.index, event)
             case ApprovalRequestEvent():
-                view.line(f"{prefix}{_tidy(call_label(event.tool, event.args))} needs your consent", "warning", depth)
+                view.line(
+                    f"{prefix}{clean_line(call_label(event.tool, event.args))} needs your consent", "warning", depth
+                )
                 if event.reason:
-                    view.line(_tidy(event.reason), depth=depth + 1)
+                    view.line(clean_line(event.reason), depth=depth + 1)
             case ApprovalResponseEvent():
-                by = f" by {_tidy(event.by)}" if event.by else ""
+                by = f" by {clean_line(event.by)}" if event.by else ""
                 verdict = "allowed" if event.approved else "refused"
                 view.line(f"{prefix}{verdict}{by}", "good" if event.approved else "bad", depth)
             case RestartEvent():
@@ -134,7 +136,7 @@ class TurnPresenter:
         return one_line(self._thoughts)
 
     def _search(self, event: SearchEvent, prefix: str, depth: int) -> None:
-        label = f"{prefix}{_tidy(event.tool)} “{_tidy(event.query)}”"
+        label = f"{prefix}{clean_line(event.tool)} “{clean_line(event.query)}”"
         if event.phase == "started":
             self._view.begin(event.step_id, label, depth)
             return
@@ -150,7 +152,7 @@ class TurnPresenter:
             self._citations.setdefault(citation.index, citation)
 
     def _fail(self, event: ErrorEvent) -> None:
-        self._view.line(_tidy(event.error, 2_000), "bad")
+        self._view.line(clean_line(event.error, 2_000), "bad")
         hint = _HINTS.get(event.code) or ("Ask again." if event.retryable else "")
         if hint:
             self._view.line(hint, depth=1)
@@ -161,7 +163,7 @@ class TurnPresenter:
         if self._citations:
             self._view.cite(list(_sources(self._citations.values())))
         if event.outcome == "cancelled":
-            reason = "" if event.reason in (None, "requested") else f" ({_tidy(event.reason)})"
+            reason = "" if event.reason in (None, "requested") else f" ({clean_line(event.reason)})"
             self._view.line(f"stopped{reason}", "warning")
         elif event.outcome == "interrupted":
             self._view.line("the server stopped before the answer was complete; ask again", "warning")
@@ -169,13 +171,16 @@ class TurnPresenter:
 
 def _sources(citations: Iterable[CitationEvent]) -> Iterable[Source]:
     for citation in sorted(citations, key=lambda citation: citation.index):
-        title, heading = _tidy(citation.title or citation.document_id), _tidy(citation.heading or "")
+        title, heading = clean_line(citation.title or citation.document_id), clean_line(citation.heading or "")
         # A heading includes those above it, and the first of them is often the title.
         title = heading if heading.startswith(title) else f"{title} › {heading}" if heading else title
         if citation.page_number is not None:
             title += f", p. {citation.page_number}"
         yield Source(
-            citation.index, title, _tidy(citation.supporting_quote or "", _QUOTE_LENGTH), _tidy(citation.url or "")
+            citation.index,
+            title,
+            clean_line(citation.supporting_quote or "", _QUOTE_LENGTH),
+            clean_line(citation.url or ""),
         )
 
 
@@ -189,11 +194,11 @@ def _review(event: ReviewEvent) -> str:
         parts.append(event.feedback)
     if event.next_queries:
         parts.append(f"next: {', '.join(event.next_queries)}")
-    return _tidy(" · ".join(parts))
+    return clean_line(" · ".join(parts))
 
 
 def _progress(event: ToolProgressEvent) -> str:
-    text = _tidy(event.text or "")
+    text = clean_line(event.text or "")
     return f"{event.fraction:.0%} {text}".rstrip() if event.fraction is not None else text
 
 
@@ -203,10 +208,6 @@ def _error_text(result: Any) -> str:
             if isinstance(text := result.get(name), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
                 return text
     return str(result)  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _tidy(text: str, length: int = 200) -> str:
-    return one_line(clean_text(text), length)
 
 
 class UserLeft(Exception):

@@ -93,7 +93,7 @@ class Host(Protocol):
 
 
 class ReconnectLimits(Struct, frozen=True):
-    """How a lost server is retried, and the seconds of silence after which a connection counts as lost."""
+    """The limits of reconnecting. `read_timeout` is the silence after which a connection counts as lost."""
 
     give_up_seconds: float = 60
     backoff: Backoff = Backoff(first=0.1, longest=2)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from turnwire.channels.console.markdown import MarkdownBlock, MarkdownBlocks
 from turnwire.channels.console.screen import Line, Screen
+from turnwire.core.codec import clean_text
 
 Tone = Literal["quiet", "good", "bad", "warning"]
 MARKS: dict[Tone, str] = {"quiet": "·", "good": "✓", "bad": "✗", "warning": "■"}
@@ -94,6 +95,11 @@ def duration(ms: float) -> str:
 def one_line(text: str, length: int = 200) -> str:
     text = " ".join(text.split())
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def clean_line(text: str, length: int = 200) -> str:
+    """Return the text on one line, without control characters."""
+    return one_line(clean_text(text), length)
 
 
 def call_label(tool: str, args: dict[str, Any]) -> str:
