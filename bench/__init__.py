@@ -1,4 +1,4 @@
-"""What a streamed token, and an answer from documents, costs, measured side by side with what people write by hand.
+"""Benchmarks: the cost of a streamed token and of an answer from documents, beside hand-written servers.
 
-Run `python -m bench --quick`; `README.md` in this folder tells the method.
+Run `python -m bench --quick`; `README.md` in this folder describes the method.
 """

@@ -1,7 +1,7 @@
-"""Measures what the simulation needs to know of a worker and a database, on this machine.
+"""Measurement of the simulation's costs of a worker and a database on this machine.
 
-CPU times are of the process and of the database's own process, so that they hold beside other work; a flush is by the
-clock, as the difference between commits that wait for the disk and commits that do not.
+CPU times are of the process and of the database's own process, so that they hold on a busy machine; a flush is wall
+time, the difference between commits that wait for the disk and commits that do not.
 """
 
 import time
@@ -10,7 +10,7 @@ from statistics import median
 
 from bench import measure
 from bench.simulation import Costs
-from bench.speaking import claimed, speak_all
+from bench.store_load import claimed_turn, write_all_turns
 from turnwire.core.codec import LoggedEvent, now_ms
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
@@ -25,13 +25,13 @@ _SHAPES = ((1, 1), (8, 1), (64, 1), (200, 1), (64, 16), (200, 16))
 
 
 async def calibrate(url: str, repeats: int, deliver: float = 0.0) -> Costs:
-    """Of an empty database, with `repeats` commits of each shape. What a reader costs is told, not measured here."""
-    spoken = (await speak_all(MemoryStore(), 100))["us_per_event"]
+    """Measure the costs on an empty database, with `repeats` commits of each shape. `deliver` is passed through."""
+    spoken = (await write_all_turns(MemoryStore(), 100))["us_per_event"]
     store = PostgresStore(url)
     await store.open()
     try:
         await store.renew("bench")
-        turns = [(await claimed(store)).id for _ in range(max(turns for turns, _ in _SHAPES))]
+        turns = [(await claimed_turn(store)).id for _ in range(max(turns for turns, _ in _SHAPES))]
         bench = _Bench(Connections(url, 1), turns)
         return await bench.costs(repeats, spoken, deliver)
     finally:
@@ -45,28 +45,28 @@ class _Bench:
         self.positions = dict.fromkeys(turns, 2)
 
     async def costs(self, repeats: int, spoken: float, deliver: float) -> Costs:
-        patient = await self.connections.connect(**BY_KEY)
-        hasty = await self.connections.connect(**BY_KEY, synchronous_commit="off")
+        durable = await self.connections.connect(**BY_KEY)
+        unflushed = await self.connections.connect(**BY_KEY, synchronous_commit="off")
         following = await self.connections.connect(**PLANNED_ONCE)
         listening = await self.connections.connect()
         try:
-            for connection in (patient, hasty):
+            for connection in (durable, unflushed):
                 await self.commit(connection, 200, 1)
             await self.look(following, 1)
             ours: list[Sequence[float]] = []
             theirs: list[Sequence[float]] = []
             waits: list[float] = []
             for turns, each in _SHAPES:
-                quick = await _spent(hasty, lambda t=turns, e=each: self.commit(hasty, t, e), repeats)
-                sure = await _spent(patient, lambda t=turns, e=each: self.commit(patient, t, e), repeats)
+                quick = await _spent(unflushed, lambda t=turns, e=each: self.commit(unflushed, t, e), repeats)
+                sure = await _spent(durable, lambda t=turns, e=each: self.commit(durable, t, e), repeats)
                 ours.append((1, turns * each, quick.ours))
                 theirs.append((1, turns, turns * each, quick.theirs))
                 waits.append(sure.clock - quick.clock)
             group, encode = _fitted(ours)
             commit, commit_turn, commit_event = _fitted(theirs)
-            hint = await _spent(hasty, lambda: _notify(hasty), repeats)
+            hint = await _spent(unflushed, lambda: _notify(unflushed), repeats)
             await listening.add_listener("turnwire-bench", lambda *_: None)
-            heard = await _spent(hasty, lambda: _notify(hasty), repeats)
+            heard = await _spent(unflushed, lambda: _notify(unflushed), repeats)
             looks: list[Sequence[float]] = []
             reads: list[float] = []
             for turns in (1, 200):
@@ -90,7 +90,7 @@ class _Bench:
                 read=(reads[1] - reads[0]) / 199,
             )
         finally:
-            for connection in (patient, hasty, following, listening):
+            for connection in (durable, unflushed, following, listening):
                 connection.terminate()
 
     async def commit(self, connection: DatabaseConnection, turns: int, each: int) -> None:
@@ -104,11 +104,11 @@ class _Bench:
         assert len(written) == turns, "a commit that was to be measured was refused"
 
     async def look(self, connection: DatabaseConnection, turns: int) -> None:
-        """For the last event of each turn."""
-        asked = self.turns[:turns]
-        after = [self.positions[turn_id] - 1 for turn_id in asked]
-        for (_, first, _, body), told in zip(await connection.fetch(READ, asked, after), after, strict=True):
-            events_from([(first, body)], told)
+        """Query the last event of each turn."""
+        turn_ids = self.turns[:turns]
+        after = [self.positions[turn_id] - 1 for turn_id in turn_ids]
+        for (_, first, _, body), position in zip(await connection.fetch(READ, turn_ids, after), after, strict=True):
+            events_from([(first, body)], position)
 
 
 class _Spent:
@@ -134,7 +134,7 @@ async def _notify(connection: DatabaseConnection) -> None:
 
 
 def _fitted(rows: Sequence[Sequence[float]]) -> list[float]:
-    """The weights that explain the last number of each row by the others best, relatively; none is negative."""
+    """Fit non-negative weights that explain the last number of each row by the others, by relative error."""
     scaled = [[value / row[-1] for value in row[:-1]] for row in rows]
     weights = [0.0] * len(scaled[0])
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""Markdown files and questions that nobody wrote: the same ones on every machine.
+"""Generated Markdown files and questions, the same on every machine.
 
 Words are drawn as they are in real text, where the word of rank r comes about 1/r as often as the
 first: the commonest are English stop words, the others are made of syllables and have the endings
@@ -29,61 +29,61 @@ SHIFT = 2.7
 
 
 def vocabulary(size: int = VOCABULARY) -> list[str]:
-    """Different words, the commonest first."""
-    chance = random.Random(SEED)
+    """Return distinct words, the most common first."""
+    rng = random.Random(SEED)
     starts, middles, ends, endings = (parts.split() for parts in (STARTS, MIDDLES, ENDS, ENDINGS))
     words = dict.fromkeys(COMMON.split())
     while len(words) < size:
-        syllables = chance.choice((1, 2, 2, 2, 3))
-        word = "".join(chance.choice(starts) + chance.choice(middles) for _ in range(syllables)) + chance.choice(ends)
-        words.setdefault(word + chance.choice(endings) if chance.random() < 0.4 else word)
+        syllables = rng.choice((1, 2, 2, 2, 3))
+        word = "".join(rng.choice(starts) + rng.choice(middles) for _ in range(syllables)) + rng.choice(ends)
+        words.setdefault(word + rng.choice(endings) if rng.random() < 0.4 else word)
     return list(words)
 
 
 class Writer:
-    """Writes text of the vocabulary; the same seed writes the same."""
+    """A generator of text from the vocabulary; the same seed gives the same text."""
 
     def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._words = vocabulary()
         self._weights = list(accumulate(1 / (rank + SHIFT) for rank in range(1, len(self._words) + 1)))
         self._blocks: list[Callable[[], str]] = [self.paragraph] * 6 + [self.bullets] * 2 + [self.fence, self.table]
 
     def words(self, count: int) -> list[str]:
-        return self._chance.choices(self._words, cum_weights=self._weights, k=count)
+        return self._rng.choices(self._words, cum_weights=self._weights, k=count)
 
-    def phrase(self, fewest: int, most: int) -> str:
-        return " ".join(self.words(self._chance.randint(fewest, most)))
+    def phrase(self, minimum: int, maximum: int) -> str:
+        return " ".join(self.words(self._rng.randint(minimum, maximum)))
 
     def paragraph(self) -> str:
-        sentences = range(self._chance.randint(1, 4))
+        sentences = range(self._rng.randint(1, 4))
         return " ".join(self.phrase(6, 20).capitalize() + "." for _ in sentences)
 
     def bullets(self) -> str:
-        return "\n".join(f"- {self.phrase(4, 14)}" for _ in range(self._chance.randint(2, 6)))
+        return "\n".join(f"- {self.phrase(4, 14)}" for _ in range(self._rng.randint(2, 6)))
 
     def fence(self) -> str:
-        lines = (f"{one} = {other}({third!r})" for one, other, third in (self.words(3) for _ in range(6)))
+        lines = (f"{name} = {function}({argument!r})" for name, function, argument in (self.words(3) for _ in range(6)))
         return "\n".join(("```python", *lines, "```"))
 
     def table(self) -> str:
-        rows = (" | ".join(f"`{word}`" for word in self.words(3)) for _ in range(self._chance.randint(3, 8)))
+        rows = (" | ".join(f"`{word}`" for word in self.words(3)) for _ in range(self._rng.randint(3, 8)))
         return "\n".join(("| name | means | default |", "| --- | --- | --- |", *(f"| {row} |" for row in rows)))
 
     def section(self, level: int) -> str:
-        blocks = (self._chance.choice(self._blocks)() for _ in range(self._chance.randint(1, 5)))
+        blocks = (self._rng.choice(self._blocks)() for _ in range(self._rng.randint(1, 5)))
         return "\n\n".join((f"{'#' * level} {self.phrase(1, 5).capitalize()}", *blocks))
 
     def file(self, sections: int) -> str:
-        levels = [1] + [self._chance.choice((2, 2, 3)) for _ in range(sections - 1)]
+        levels = [1] + [self._rng.choice((2, 2, 3)) for _ in range(sections - 1)]
         return "\n\n".join(self.section(level) for level in levels) + "\n"
 
     def question(self) -> str:
-        return f"{self._chance.choice(ASKING.split())} {' '.join(self.words(QUESTION_WORDS - 1))}?".capitalize()
+        return f"{self._rng.choice(ASKING.split())} {' '.join(self.words(QUESTION_WORDS - 1))}?".capitalize()
 
 
 def write_files(folder: Path, files: int, sections: int) -> None:
-    """A folder with subfolders of twenty files each."""
+    """Write files into subfolders of twenty files each."""
     writer = Writer(SEED)
     for number in range(files):
         path = folder / f"part-{number // 20:03}" / f"file-{number:05}.md"

@@ -1,6 +1,6 @@
-"""Draw the pictures of docs/research/scale.md: `python -m bench.figures` writes docs/pictures/scale-*.svg.
+"""The figures of docs/research/scale.md from the simulation: `python -m bench.figures` writes docs/pictures/*.svg.
 
-The constants are those that were measured for that page. The same ones give the same pictures, byte for byte.
+The constants were measured for that page. The same constants give the same pictures, byte for byte.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ MEASURED = Costs(
     read=19,
 )
 CORES = 4
-"""Of each database's machine."""
+"""The cores of each database's machine."""
 WORKERS = (1, 2, 4, 8, 16, 32)
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
@@ -46,7 +46,7 @@ def turns_by_workers() -> str:
         ]
         lines.append((f"{databases} database{'s' if databases > 1 else ''}", points))
     title = f"Turns of 20 events/s that are read within 100 ms (p99); databases with {CORES} cores"
-    return drawn(title, "worker processes", "turns at once", lines)
+    return draw_chart(title, "worker processes", "turns at once", lines)
 
 
 def age_by_load(workers: int = 16) -> str:
@@ -62,7 +62,7 @@ def age_by_load(workers: int = 16) -> str:
                     points.append((float(load), age))
             lines.append((f"{name[:3]}, {databases} db", points))
     title = f"How old an event is when it is sent to its reader; {workers} workers, a tenth of the readers elsewhere"
-    return drawn(title, "events/s, all turns", "ms", lines)
+    return draw_chart(title, "events/s, all turns", "ms", lines)
 
 
 def cost_by_workers() -> str:
@@ -75,14 +75,16 @@ def cost_by_workers() -> str:
         for load in (4_000, 32_000)
         for name, cost in kinds
     ]
-    return drawn("The same load on more workers: smaller groups, dearer events", "worker processes", "µs/event", lines)
+    return draw_chart(
+        "The same load on more workers: smaller groups, dearer events", "worker processes", "µs/event", lines
+    )
 
 
 FIGURES = {"scale-turns": turns_by_workers, "scale-age": age_by_load, "scale-cost": cost_by_workers}
 
 
-def drawn(title: str, across: str, up: str, lines: Sequence[Line]) -> str:
-    """A picture with logarithmic axes."""
+def draw_chart(title: str, across: str, up: str, lines: Sequence[Line]) -> str:
+    """Return an SVG chart with logarithmic axes."""
     xs = [x for _, points in lines for x, _ in points]
     ys = [y for _, points in lines for _, y in points]
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM

@@ -1,4 +1,4 @@
-"""Several servers on one PostgreSQL database, and what all of them use."""
+"""Several servers on one PostgreSQL database, and their CPU time."""
 
 import tempfile
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import measure
-from bench.running import Server, start
+from bench.processes import Server, start
 from bench.servers import VARIANTS
 from tests.postgres_server import PostgresServer
 
@@ -18,7 +18,7 @@ class Fleet:
     database: PostgresServer
 
     def cpu_seconds(self) -> float:
-        """Of the servers, without the database's."""
+        """Return the CPU time of the servers, without the database."""
         return sum(server.cpu_seconds() for server in self.servers)
 
     def database_cpu(self) -> "DatabaseCpu":
@@ -26,7 +26,7 @@ class Fleet:
 
 
 class DatabaseCpu:
-    """What the database's processes use from now on. One that has ended since is forgotten."""
+    """The CPU time of the database's processes from now on, without those that ended since."""
 
     def __init__(self, database: PostgresServer) -> None:
         self._parent = int((database.data / "postmaster.pid").read_text().split()[0])
@@ -42,19 +42,19 @@ class DatabaseCpu:
 
 @contextmanager
 def fleet(database: PostgresServer, running: int, reading: int = 0) -> Iterator[Fleet]:
-    """Some servers that run turns, and some that are only read from, on a new database."""
+    """Run servers that run turns, and servers that only have readers, on a new database."""
     url = database.url(database.new_database())
     with ExitStack() as stack:
         servers: list[Server] = []
         for number in range(running + reading):
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-            given = {"TURNWIRE_DATABASE_URL": url}
+            overrides = {"TURNWIRE_DATABASE_URL": url}
             if number >= running:
-                given["TURNWIRE_MAX_WORKER_TURNS"] = "0"
-            # On any core: several processes on one would wait for each other, and that is not what is measured.
-            server = start(VARIANTS["postgres"], data, None, **given)
+                overrides["TURNWIRE_MAX_WORKER_TURNS"] = "0"
+            # On any core, because several processes on one core would wait for each other.
+            server = start(VARIANTS["postgres"], data, None, **overrides)
             stack.callback(server.stop)
-            # One after the other: the first one makes the tables.
+            # One after another, because the first creates the tables.
             server.wait_until_ready()
             servers.append(server)
         yield Fleet(servers, database)

@@ -1,7 +1,7 @@
-"""The indexes under test: Turnwire's library, and the floor, a bare FTS5 table with the same tokenizer.
+"""The indexes under test: Turnwire's library, and the baseline, a bare FTS5 table with the same tokenizer.
 
-Both are files, with the same settings of SQLite. The floor keeps nothing but the words: no
-documents, no places in them, no owners, and no text to show.
+Both are files with the same settings of SQLite. The baseline has only the words: no documents, positions, owners or
+text.
 """
 
 import re
@@ -20,12 +20,14 @@ from turnwire.retrieval.index.writer import NewDocument
 
 Row = tuple[str, str]
 
-MOST_BYTES = 20 * 1024 * 1024
+MAX_BYTES = 20 * 1024 * 1024
 LIMIT = 8
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 
 
 class BareTable:
+    """The baseline: an FTS5 table of paragraphs."""
+
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path, isolation_level=None)
         self._database.execute("PRAGMA journal_mode = WAL")
@@ -43,12 +45,12 @@ class BareTable:
         return len(rows)
 
     def read(self, folder: Path) -> int:
-        """Every paragraph of every file, whatever it is."""
+        """Add every paragraph of every file."""
         texts = (path.read_text("utf-8") for path in sorted(folder.rglob("*.md")))
         return self.put([("", paragraph) for text in texts for paragraph in _BLANK_LINE.split(text)])
 
     def read_again(self, folder: Path) -> None:
-        """What it takes to see that a file is the same: its bytes."""
+        """Read the bytes of every file, as a check for changes must."""
         for path in sorted(folder.rglob("*.md")):
             path.read_bytes()
 
@@ -80,21 +82,21 @@ def opened_library() -> Iterator[Library]:
 
 
 def read_folder(library: Library, folder: Path) -> int:
-    """How many passages are new."""
-    return sync_root(library, folder, most_bytes=MOST_BYTES).passages
+    """Index a folder and return the number of new passages."""
+    return sync_root(library, folder, most_bytes=MAX_BYTES).passages
 
 
 def cut_documents(folder: Path) -> list[NewDocument]:
-    """The documents of a folder, read and cut, in the order in which a library takes them."""
+    """Return the parsed documents of a folder, in the library's order."""
     return [
-        NewDocument(found.name, "markdown", content, parse(found.name, content), root=str(folder))
-        for found in find_files(folder)
-        for content in (found.path.read_bytes(),)
+        NewDocument(file.name, "markdown", content, parse(file.name, content), root=str(folder))
+        for file in find_files(folder)
+        for content in (file.path.read_bytes(),)
     ]
 
 
 def word_rows(library: Library) -> list[Row]:
-    """What a library gave to its own FTS5 table."""
+    """Return the rows of a library's own FTS5 table."""
     with library.file.reading() as database:
         return database.execute("SELECT heading, body FROM words ORDER BY rowid").fetchall()
 

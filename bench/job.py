@@ -1,41 +1,43 @@
-"""What the load client is asked to do."""
+"""The job of the load client."""
 
 from dataclasses import dataclass
 from uuid import uuid4
 
 UNIQUE = "@unique@"
-"""In a body: a name that no other request has."""
+"""A placeholder in a body, replaced by a unique name in each request."""
 
 
 @dataclass(frozen=True)
 class Job:
+    """A number of streams to open and read."""
+
     port: int
     path: str
     marker: str
-    """The text that stands in every token's frame, once."""
+    """The text that every token's frame has once."""
     streams: int
-    """How many are open at a time."""
+    """The number of streams open at a time."""
     tokens: int
-    """How many each must deliver."""
+    """The number of tokens that each stream must deliver."""
     body: str | None = None
-    """Posted when there is one; otherwise the path is read with GET."""
+    """The body of a POST request; without one, the request is a GET."""
     seconds: float = 0
-    """A stream that ends is followed by another until this time has passed; 0 opens each once."""
+    """Open a new stream after each that ends, for this long; with 0 each is opened once."""
     stamped: bool = False
-    """The tokens are stamps: report their age."""
+    """Whether the tokens are stamps, whose age is reported."""
     hold: bool = False
-    """Wait for a line when all streams are open."""
+    """Whether to wait for a line when all streams are open."""
     go: str | None = None
     """A path to POST after that wait."""
     leave: bool = False
-    """Go away after that wait, without reading on."""
+    """Whether to close the streams after that wait."""
     core: int | None = None
     paths: tuple[str, ...] = ()
-    """One for each stream, instead of `path`."""
+    """One path per stream, instead of `path`."""
 
     def request(self) -> bytes:
         method = "GET" if self.body is None else "POST"
-        # A loopback name: a server may refuse a Host it was not told of.
+        # A loopback name, because a server may refuse others.
         start = f"{method} {self.path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nConnection: close\r\n"
         if self.body is None:
             return f"{start}\r\n".encode()

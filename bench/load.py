@@ -1,6 +1,6 @@
-"""The load client: opens streams and reports what came of them.
+"""The load client: it opens streams and reports their results.
 
-A process of its own, on its own core. It takes a `Job` as JSON in its argument and talks to
+It runs in its own process, on its own core. It takes a `Job` as JSON in its argument and talks to
 the bench in lines: it writes `{"state": "ready"}`, then (for a job that holds) `{"state": "open"}`
 once every stream is open, and waits for a line after each; last comes `{"state": "done", …}`.
 """
@@ -19,7 +19,7 @@ from bench.job import Job
 from bench.results import quantiles
 from bench.scan import AgeScan, Scan, Tally, shared_buffer
 
-# At once; a listening socket's backlog is no larger on many machines.
+# Not more, because the backlog of a listening socket is no larger on many machines.
 OPENING_AT_ONCE = 128
 
 
@@ -48,9 +48,9 @@ class Client:
                 return
 
     async def hold(self) -> float:
-        """Open all, wait, and return when the streams were let go."""
+        """Open all streams, wait for the bench, and return when they were released."""
         scans = await asyncio.gather(*(self.open(n) for n in range(self.job.streams)))
-        await said("open", received_bytes=sum(scan.received for scan in scans))
+        await report_state("open", received_bytes=sum(scan.received for scan in scans))
         started = time.monotonic()
         if self.job.leave:
             self.tally.received_bytes = sum(scan.received for scan in scans)
@@ -63,7 +63,7 @@ class Client:
         return started
 
     async def run(self) -> None:
-        await said("ready")
+        await report_state("ready")
         started = time.monotonic()
         cpu = time.process_time()
         if self.job.hold:
@@ -82,8 +82,8 @@ class Client:
         print(json.dumps({"state": "done"} | result), flush=True)
 
 
-async def said(state: str, **facts: int) -> None:
-    """Tell the bench how far we are, and wait for its line."""
+async def report_state(state: str, **facts: int) -> None:
+    """Report a state to the bench and wait for its line."""
     print(json.dumps({"state": state} | facts), flush=True)
     await asyncio.to_thread(sys.stdin.readline)
 

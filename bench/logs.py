@@ -1,4 +1,4 @@
-"""A log as an answer from documents leaves it: mostly tokens, and one of nearly everything else."""
+"""A typical log of an answer from documents: mostly tokens, and most other kinds of events."""
 
 from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.events import (
@@ -29,7 +29,7 @@ def typical_log(tokens: tuple[str, ...]) -> list[LoggedEvent]:
 
 
 def as_stored(log: list[LoggedEvent]) -> list[LoggedEvent]:
-    """The same, as a store reads it from a disk: not decoded."""
+    """Return the log as a store reads it from disk: not decoded."""
     return [LoggedEvent(logged.position, logged.epoch, logged.at, logged.body) for logged in log]
 
 

@@ -15,7 +15,7 @@ _WHOLE_PROCESS = 2  # CPUCLOCK_SCHED in the kernel's posix-timers.h
 
 
 def cores() -> tuple[int, int]:
-    """The core for the server and the core for the client; the same one if there is no other."""
+    """Return the core of the server and the core of the client, the same if there is only one."""
     usable = sorted(os.sched_getaffinity(0))
     return usable[0], usable[min(1, len(usable) - 1)]
 
@@ -26,7 +26,7 @@ def pin(core: int) -> None:
 
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """This thread stays on a core."""
+    """Pin this thread to a core inside the block."""
     allowed = os.sched_getaffinity(0)
     pin(core)
     try:
@@ -36,15 +36,15 @@ def pinned(core: int) -> Iterator[None]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time a process has used since it started, user and system."""
-    # What clock_getcpuclockid(3) computes; Python has no name for it.
+    """Return the CPU time of a process since its start, user and system."""
+    # The id that clock_getcpuclockid(3) computes, which Python does not offer.
     return time.clock_gettime((~pid << 3) | _WHOLE_PROCESS)
 
 
 def yardstick(core: int) -> float:
-    """CPU milliseconds of a fixed piece of work on a core: more than before means a slower machine.
+    """Return the CPU milliseconds of a fixed piece of work on a core; more means a slower machine.
 
-    The CPU clock counts time, not work: a core that is slowed down from outside charges more of it.
+    The CPU clock counts time, not work: a throttled core needs more of it.
     """
     with pinned(core):
         started = time.thread_time()
@@ -56,12 +56,12 @@ def yardstick(core: int) -> float:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory. `smaps_rollup` counts pages; `statm` may lag by some per core."""
+    """Return the resident memory, from `smaps_rollup`, because `statm` may lag by some pages per core."""
     with open(f"/proc/{pid}/smaps_rollup") as lines:
         for line in lines:
             if line.startswith("Rss:"):
                 return int(line.split()[1]) * 1024
-    raise LookupError(f"process {pid} shows no resident memory; it may have ended")
+    raise LookupError(f"process {pid} has no resident memory; it may have ended")
 
 
 def raise_open_files() -> None:

@@ -1,6 +1,6 @@
-"""A model's server that streams one answer of Chat Completions, encoded beforehand: `python -m bench.model_server`.
+"""A model server that streams one pre-encoded Chat Completions answer: `python -m bench.model_server`.
 
-It has a core of its own and does as little as it can, so that who asks is what is measured.
+It has its own core and does as little as possible, so that the client is what is measured.
 """
 
 import argparse
@@ -13,7 +13,7 @@ WORD = " token"
 
 
 def answer(tokens: int) -> list[bytes]:
-    """Each piece as one chunk of HTTP, and so as one write, as a model's server sends it."""
+    """Return the answer's HTTP chunks, one per piece, as a model server writes them."""
     start = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "bench"}
 
     def piece(delta: dict[str, str], finish: str | None = None) -> bytes:
@@ -64,6 +64,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for name in ("port", "core", "tokens"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    asked = parser.parse_args()
-    measure.pin(asked.core)
-    asyncio.run(serve(asked.port, asked.tokens))
+    options = parser.parse_args()
+    measure.pin(options.core)
+    asyncio.run(serve(options.port, options.tokens))

@@ -1,7 +1,7 @@
-"""How much is measured, and in which order.
+"""The amounts and the order of measurements.
 
-All the servers of a case are up at once and take turns, so that whatever else the machine does
-hits them alike. They are new for every case: none carries the logs of the case before.
+All servers of a case run at once and take turns, so that other load of the machine affects them alike. They are new
+for every case, without the logs of the case before.
 """
 
 import json
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.job import Job
+from bench.processes import Server, serving
 from bench.results import Column, Sample, Table
-from bench.running import Server, serving
 from bench.sources import Order
 
 COST = Column("us_per_event", "µs/event", 2)
@@ -24,14 +24,14 @@ CLIENT = Column("client_busy", "client busy", 2)
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """The amounts of a run."""
 
     repeats: int
     seconds: float
-    """A client keeps opening streams for this long, in the cases that run at full speed."""
+    """The time in which a client opens streams, in the cases at full speed."""
     tokens: int
     crowd_tokens: int
-    """Tokens a stream when 256 of them run at full speed."""
+    """Tokens per stream in the cases with 256 streams at full speed."""
     paced_tokens: int
     steady_tokens: int
     readers: int
@@ -45,9 +45,9 @@ class Scale:
     """Headings in each of them."""
     searches: int
     questions: int
-    """Asked over HTTP, of those the evaluation has about Turnwire's documentation."""
+    """Questions over HTTP, from the evaluation's own collection."""
     page_tokens: int
-    """In an answer that the page shows."""
+    """Tokens in the answer that the web page shows."""
 
 
 FULL = Scale(
@@ -92,7 +92,7 @@ class Plan:
     variants: frozenset[str]
     """The servers that may take part."""
     case: str = ""
-    """Only the cases whose name holds this text."""
+    """Only the cases whose name contains this text."""
 
     def of(self, *names: str) -> list[str]:
         return [name for name in names if name in self.variants]
@@ -105,7 +105,7 @@ class Plan:
 
 
 def chat(server: Server, order: Order, streams: int, *, seconds: float = 0, rest: bool = False) -> Job:
-    """Streams that each ask for their own turn; those that `rest` are opened, held and left."""
+    """Return a job whose streams start a turn each; with `rest` they are opened, held and closed."""
     return server.job(
         "/chat/stream",
         body=json.dumps({"message": str(order)}),

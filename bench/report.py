@@ -1,4 +1,4 @@
-"""Writes the tables for people (Markdown) and for programs (JSON)."""
+"""Reports of the tables as Markdown and as JSON."""
 
 import json
 import os
@@ -15,7 +15,7 @@ PACKAGES = ("turnwire", "uvicorn", "uvloop", "httptools", "starlette", "fastapi"
 
 @dataclass(frozen=True)
 class Setting:
-    """What the figures depend on and a reader cannot see."""
+    """The environment that the figures depend on."""
 
     python: str
     system: str

@@ -1,7 +1,7 @@
-"""What was measured: tables of samples, and what they say when read together.
+"""Tables of samples, with their spreads and ratios.
 
-A sample is one run of one server. Runs of the same repeat were made one after the other, so a
-ratio is taken within a repeat, and the median over the repeats comes last.
+A sample is one run of one server. Runs of the same repeat follow each other, so a ratio is taken within a repeat, and
+the median over the repeats comes last.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ def quantiles(values: list[float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Column:
-    """A quantity of every sample that has it."""
+    """A quantity of samples, and its heading."""
 
     key: str
     heading: str
@@ -39,7 +39,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """One server in one case, with a sample a repeat."""
+    """One server in one case, with one sample per repeat."""
 
     case: str
     variant: str
@@ -61,7 +61,7 @@ class Table:
     others: tuple[Column, ...] = ()
     rows: list[Row] = field(default_factory=list[Row])
     subject: str = "server"
-    """What a row is about: the heading of the names."""
+    """The heading of the row names."""
 
     def add(self, case: str, variant: str, sample: Sample) -> None:
         row = self.row(case, variant)

@@ -1,7 +1,7 @@
-"""Counts the tokens in a response and checks that it was whole.
+"""A scanner that counts the tokens in a response and checks that it is complete.
 
-It does not parse HTTP or SSE, which would cost more than the servers it measures: it looks for
-the marker of a token in the bytes as they come, also across the border of two reads.
+Parsing HTTP or SSE would cost more than the servers under test: it searches the bytes for the
+marker of a token, also across two reads.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ HEAD_BYTES = 1024
 
 @dataclass
 class Tally:
-    """What came of all the streams of a job."""
+    """The results of all streams of a job."""
 
     streams: int = 0
     events: int = 0
@@ -32,8 +32,8 @@ class Tally:
 class Scan(asyncio.BufferedProtocol):
     """One response, read into a buffer that all of them share.
 
-    The end of the last read is put before the next one. It is one byte shorter than the marker,
-    so a marker that was cut in two is found and none is counted twice.
+    The end of the last read is put before the next. It is one byte shorter than the marker,
+    so a marker across two reads is counted, and none twice.
     """
 
     def __init__(self, job: Job, tally: Tally, shared: bytearray) -> None:
@@ -45,33 +45,33 @@ class Scan(asyncio.BufferedProtocol):
         self.job = job
         self.tally = tally
         self._marker = job.marker.encode()
-        self._kept = len(self._marker) - 1
-        self._tail = bytes(self._kept)
+        self._overlap = len(self._marker) - 1
+        self._tail = bytes(self._overlap)
         self._shared = shared
-        self._view = memoryview(shared)[self._kept :]
+        self._view = memoryview(shared)[self._overlap :]
         self._head = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self._asked = time.perf_counter()
+        self._sent_at = time.perf_counter()
         transport.write(self.job.request())  # type: ignore[attr-defined]
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        kept, shared = self._kept, self._shared
+        overlap, shared = self._overlap, self._shared
         if not self.received:
             self.opened.set_result(None)
         if len(self._head) < HEAD_BYTES:
             self._head += bytes(self._view[: min(nbytes, HEAD_BYTES - len(self._head))])
         self.received += nbytes
-        shared[:kept] = self._tail
-        found = self.scan(kept + nbytes)
-        if found and not self.events:
-            self.tally.first_ms.append((time.perf_counter() - self._asked) * 1000)
-        self.events += found
-        self._tail = shared[nbytes : nbytes + kept]
+        shared[:overlap] = self._tail
+        count = self.scan(overlap + nbytes)
+        if count and not self.events:
+            self.tally.first_ms.append((time.perf_counter() - self._sent_at) * 1000)
+        self.events += count
+        self._tail = shared[nbytes : nbytes + overlap]
 
     def scan(self, end: int) -> int:
         return self._shared.count(self._marker, 0, end)
@@ -94,12 +94,12 @@ class Scan(asyncio.BufferedProtocol):
         if self.events != self.job.tokens:
             return f"delivered {self.events} tokens of {self.job.tokens}"
         if b"chunked" in head and not self._tail.endswith(LAST_CHUNK):
-            return "broke off before its last chunk"
+            return "ended before its last chunk"
         return None
 
 
 class AgeScan(Scan):
-    """Reads the stamps too. Slower, for paced streams."""
+    """A slower scanner that also reads the stamps of paced streams."""
 
     def __init__(self, job: Job, tally: Tally, shared: bytearray) -> None:
         super().__init__(job, tally, shared)
@@ -108,14 +108,14 @@ class AgeScan(Scan):
 
     def scan(self, end: int) -> int:
         now = time.monotonic_ns() // 1000
-        text = self._rest + bytes(self._shared[self._kept : end])
-        found = last = 0
+        text = self._rest + bytes(self._shared[self._overlap : end])
+        count = last = 0
         for match in self._pattern.finditer(text):
             age = (now - int(match[1])) % STAMP_MODULUS
             self.tally.age_ms.append(age / 1000)
-            found, last = found + 1, match.end()
+            count, last = count + 1, match.end()
         self._rest = text[last:][-100:]
-        return found
+        return count
 
 
 def shared_buffer(job: Job) -> bytearray:

@@ -1,10 +1,10 @@
-"""What more workers and more databases would do, from what one of each was measured to cost.
+"""A simulation of many workers and databases from the measured costs of one of each.
 
-A queueing model, run commit by commit. A worker is one core; each of its writers (one a database) commits what has
-come in since its last commit, as the store does. A database is some cores and one flush of its log at a time, which all
-commits that wait for it share. Sessions are given to databases by rendezvous hashing of their ids.
+A queueing model, run commit by commit. A worker is one core; each of its writers (one per database) commits what
+arrived since its last commit, as the store does. A database is some cores and one log flush at a time, which all
+waiting commits share. Sessions are assigned to databases by rendezvous hashing of their ids.
 
-It knows nothing of networks, of other tables than the log, or of vacuum. The same seed gives the same result.
+It ignores networks, tables other than the log, and vacuum. The same seed gives the same result.
 """
 
 import heapq
@@ -15,22 +15,22 @@ from random import Random
 
 from bench.results import quantiles
 
-MOST_PENDING = 1_000
-"""Events of one turn that wait for a commit, before its agent has to."""
+MAX_PENDING = 1_000
+"""Uncommitted events of one turn before its agent must wait."""
 _SAMPLES = 4
-"""Events of a group whose age is taken."""
+"""Events of a group whose age is sampled."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Microseconds. `calibration` measures them."""
+    """The costs in microseconds, measured by `calibration`."""
 
     speak: float
     """Worker, an event: from the agent to the log."""
     encode: float
     """Worker, an event: into the group that is committed."""
     group: float
-    """Worker, a group: to hand it to the driver and take the answer."""
+    """Worker, a group: the call of the driver."""
     deliver: float
     """Worker, an event and a reader: encoded for its wire and sent."""
     commit: float
@@ -40,15 +40,15 @@ class Costs:
     commit_event: float
     """Database, each event in it."""
     flush: float
-    """Database, until its log is on the disk: not its processor's time."""
+    """Database, until its log is on the disk; not CPU time."""
     hint: float
     """Database, a NOTIFY."""
     listener: float
-    """Database and worker, a process that hears it."""
+    """Database and worker, a process that receives it."""
     look: float
-    """Database, a query for what is new."""
+    """Database, a query for new events."""
     look_turn: float
-    """Database, each turn asked for in it."""
+    """Database, each turn in that query."""
     read: float
     """Worker, an event that comes from the database."""
 
@@ -64,7 +64,7 @@ class Cluster:
     readers: float = 1.0
     """Of each turn."""
     elsewhere: float = 0.0
-    """The share of readers that are not in the process that runs the turn."""
+    """The share of readers in other processes than the turn's."""
     seconds: float = 2.0
     seed: int = 1
 
@@ -87,7 +87,7 @@ class Outcome:
 
 
 def database_of(session_id: str, databases: int) -> int:
-    """Rendezvous hashing: one more database takes its share from all others, and moves nothing between those."""
+    """Return the database of a session by rendezvous hashing: a new database moves only its own share."""
     return max(range(databases), key=lambda name: blake2b(f"{name}/{session_id}".encode(), digest_size=8).digest())
 
 
@@ -96,32 +96,32 @@ def simulate(cluster: Cluster, costs: Costs) -> Outcome:
 
 
 def at_full_speed(cluster: Cluster, costs: Costs) -> Outcome:
-    """What goes through when agents speak as fast as their worker's core lets them."""
+    """Simulate agents that yield events as fast as their worker's core allows."""
     return simulate(replace(cluster, rate=2e6 / costs.speak / cluster.turns * cluster.workers), costs)
 
 
 def most_turns(cluster: Cluster, costs: Costs, p99_ms: float = 100.0) -> int:
-    """How many turns at the cluster's pace are read in time, and all of what they say: to 2 %."""
+    """Return the most turns at the cluster's rate whose events are all read in time, within 2 %."""
     low, high = cluster.workers, 4_096 * cluster.workers
     while high - low > max(1, low // 50):
         turns = (low + high) // 2
         outcome = simulate(replace(cluster, turns=turns), costs)
-        # What was said last is still under way when the simulation ends.
-        said = turns * cluster.rate * (1 - outcome.p99_ms / 1000 / cluster.seconds)
-        is_fine = outcome.p99_ms <= p99_ms and outcome.events_per_second > 0.95 * said
+        # The last events are not committed yet when the simulation ends.
+        expected = turns * cluster.rate * (1 - outcome.p99_ms / 1000 / cluster.seconds)
+        is_fine = outcome.p99_ms <= p99_ms and outcome.events_per_second > 0.95 * expected
         low, high = (turns, high) if is_fine else (low, turns)
     return low
 
 
 class _Cores:
-    """First come, first served. Asked in the order of time."""
+    """Cores that serve first come, first served; calls must be in the order of time."""
 
     def __init__(self, count: int) -> None:
         self._free = [0.0] * count
         self.used = 0.0
 
     def take(self, at: float, work: float) -> float:
-        """When it is done."""
+        """Run some work and return its end."""
         end = max(at, self._free[0]) + work
         heapq.heapreplace(self._free, end)
         self.used += work
@@ -137,7 +137,7 @@ class _Database:
         self._flush_starts = self._flush_ends = 0.0
 
     def flush(self, at: float, work: float) -> float:
-        """All that wait when a flush starts are in it."""
+        """Return the end of the next flush, which covers all that wait when it starts."""
         if at >= self._flush_ends:
             self._flush_starts, self._flush_ends = at, at + work
         elif at > self._flush_starts:
@@ -147,7 +147,7 @@ class _Database:
 
 @dataclass
 class _Writer:
-    """Of one worker, for one database."""
+    """The writer of one worker for one database."""
 
     worker: int
     database: int
@@ -157,7 +157,7 @@ class _Writer:
 
 @dataclass
 class _Hub:
-    """What a worker has still to read of what others have committed to a database."""
+    """The events in a database that a worker has yet to read."""
 
     is_reading: bool = False
     turns: float = 0.0
@@ -178,8 +178,8 @@ class _Run:
         self.ages: list[float] = []
         placed: dict[tuple[int, int], int] = {}
         for turn in range(cluster.turns):
-            place = turn % cluster.workers, database_of(f"{cluster.seed}-{turn}", cluster.databases)
-            placed[place] = placed.get(place, 0) + 1
+            key = turn % cluster.workers, database_of(f"{cluster.seed}-{turn}", cluster.databases)
+            placed[key] = placed.get(key, 0) + 1
         self.writers = [_Writer(w, d, turns) for (w, d), turns in sorted(placed.items())]
 
     def outcome(self) -> Outcome:
@@ -210,7 +210,7 @@ class _Run:
         return work * (0.5 + 0.5 * self.random.expovariate(1))
 
     def begin(self, writer: _Writer, t: float) -> None:
-        """All that has come in since the last time is one group; if nothing has, it is what comes next."""
+        """Group all events since the last commit; if there are none, wait for the next."""
         rate = writer.turns * self.cluster.rate / 1e6
         count = self.arrived(rate * (t - writer.since))
         if count:
@@ -219,15 +219,15 @@ class _Run:
             self.at(t + self.random.expovariate(rate), lambda t: self.hand_over(writer, 1, t))
 
     def hand_over(self, writer: _Writer, count: int, t: float) -> None:
-        # One core cannot say more in that time, however many agents it has.
+        # One core cannot yield more in that time.
         spoken = int((t - writer.since) / self.costs.speak)
-        count = min(count, writer.turns * MOST_PENDING, max(1, spoken))
+        count = min(count, writer.turns * MAX_PENDING, max(1, spoken))
         waited = t - writer.since if count > 1 else 0.0
         born = [t - waited * self.random.random() for _ in range(min(count, _SAMPLES))]
         writer.since = t
         costs, core = self.costs, self.workers[writer.worker]
         handed = core.take(t, costs.group + count * costs.encode)
-        # Meanwhile the agents go on: in the long run they say as much as is committed.
+        # Meanwhile the agents go on, on average as fast as commits allow.
         core.take(t, count * costs.speak)
         turns = writer.turns * (1 - (1 - 1 / writer.turns) ** count)
         self.at(handed, lambda t: self.commit(writer, count, turns, born, t))
@@ -278,11 +278,11 @@ class _Run:
             self.look(worker, database, t)
 
     def look(self, worker: int, database: int, t: float) -> None:
-        """One query at a time, for all that is new."""
+        """Query for all new events, one query at a time."""
         costs, hub, cluster = self.costs, self.hubs[worker, database], self.cluster
         count, turns, born = hub.events, hub.turns, hub.born
         self.hubs[worker, database] = hub = _Hub(is_reading=True)
-        found = self.databases[database].cores.take(t, self.varied(costs.look + turns * costs.look_turn))
+        read = self.databases[database].cores.take(t, self.varied(costs.look + turns * costs.look_turn))
 
         def show(t: float) -> None:
             share = cluster.readers * cluster.elsewhere
@@ -292,4 +292,4 @@ class _Run:
             if hub.events:
                 self.look(worker, database, t)
 
-        self.at(found, show)
+        self.at(read, show)

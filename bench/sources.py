@@ -1,13 +1,13 @@
-"""Where the tokens come from: one source, the same for every server under test.
+"""The token source of every server under test.
 
-A request's message says what it wants, as words: `yield 1000`, `paced 250 stamp`, `burst8 1000 gate`.
+A request's message describes its tokens: `yield 1000`, `paced 250 stamp`, `burst8 1000 gate`.
 
     yield     one turn of the event loop a token, as when each is its own upstream read
     burst8    eight tokens a turn of the loop
     paced     50 tokens a second by timer, each stream with its own random phase
     steady    20 tokens a second in the same way, each stamped with the time at which it was due
     stamp     a token is the 12-digit microsecond it was made at, so the client can tell its age
-    gate      nothing comes before `POST /bench/go`
+    gate      no token before `POST /bench/go`
 """
 
 import asyncio
@@ -50,7 +50,7 @@ GATE = Gate()
 
 @dataclass(frozen=True)
 class Order:
-    """What one message asks the source for."""
+    """The request of one message to the source."""
 
     kind: str
     count: int
@@ -79,13 +79,13 @@ def tokens(message: str) -> AsyncIterator[str]:
 
 
 async def steady(order: Order) -> AsyncIterator[str]:
-    """By a schedule that waits for nobody: whatever holds a token up, its agent's own delay too, is in its age."""
+    """Yield stamped tokens on a fixed schedule, so that every delay, the agent's too, counts as age."""
     if order.gated:
         await GATE.passed()
     due = time.monotonic() + random.random() / STEADY_PER_SECOND
     for _ in range(order.count):
-        # A timer may be a little early, and a token must not come before its time.
-        while (left := due - time.monotonic()) > 0:  # noqa: ASYNC110 - it waits for nothing but the time
+        # A timer may fire early, and a token must not be early.
+        while (left := due - time.monotonic()) > 0:  # noqa: ASYNC110 - it waits for a time
             await asyncio.sleep(max(left, 0.001))
         yield f"{int(due * 1e6) % STAMP_MODULUS:012}"
         due += 1 / STEADY_PER_SECOND

@@ -1,4 +1,4 @@
-"""Everything that has rows in the tables, by the name it is asked for and the name it is shown with."""
+"""The subjects of the tables' rows: command line names and display names."""
 
 from bench.servers import VARIANTS
 from turnwire.assembly import SOCKET_WIRES, WIRES

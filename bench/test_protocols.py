@@ -1,4 +1,4 @@
-"""What the tables of wires and protocols stand on: a whole log on every wire, and a turn of its own a request."""
+"""Tests of the tables of wires and protocols: whole logs on every wire, and one turn per request."""
 
 import json
 
@@ -19,15 +19,15 @@ def written(wire: str, log: list[LoggedEvent]) -> bytes:
 
 
 @pytest.mark.parametrize("wire", every_wire())
-def test_the_log_that_is_written_has_every_token_on_every_wire(wire: str) -> None:
+def test_encoded_log_has_every_token_on_every_wire(wire: str) -> None:
     text = written(wire, typical_log(TOKENS)).decode()
-    places = [text.find(token) for token in TOKENS]
-    assert -1 not in places
-    assert places == sorted(places)
+    positions = [text.find(token) for token in TOKENS]
+    assert -1 not in positions
+    assert positions == sorted(positions)
 
 
 @pytest.mark.parametrize("wire", every_wire())
-def test_a_log_from_a_disk_is_written_in_the_same_bytes(wire: str) -> None:
+def test_stored_log_is_encoded_to_the_same_bytes(wire: str) -> None:
     log = typical_log(TOKENS)
     stored = as_stored(log)
     assert all(logged.decoded is None for logged in stored)
@@ -35,7 +35,7 @@ def test_a_log_from_a_disk_is_written_in_the_same_bytes(wire: str) -> None:
 
 
 @pytest.mark.parametrize("body", [ai_sdk, ag_ui])
-def test_every_request_asks_for_a_turn_of_its_own(body: object) -> None:
+def test_every_request_starts_its_own_turn(body: object) -> None:
     assert callable(body)
     job = Job(0, "/", "token", streams=1, tokens=1, body=json.dumps(body("yield 1")))
     first, second = (json.loads(job.request().partition(b"\r\n\r\n")[2]) for _ in range(2))

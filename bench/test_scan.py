@@ -1,4 +1,4 @@
-"""The counter of the load client, which every figure stands on."""
+"""Tests of the load client's scanner."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def read(kind: type[Scan], response: bytes, cuts: list[int], tokens: int) -> tup
 
 
 @pytest.mark.parametrize("kind", [Scan, AgeScan])
-def test_a_token_is_counted_once_wherever_the_bytes_are_cut(kind: type[Scan]) -> None:
+def test_token_is_counted_once_wherever_reads_end(kind: type[Scan]) -> None:
     stamp = f"{time.monotonic_ns() // 1000 % STAMP_MODULUS:012}"
     other = b'data: {"type":"response","content":"%b"}\n\n' % (stamp.encode() * 3)
     response = HEAD + chunk(stamp) * 3 + other + b"\r\n0\r\n\r\n"
@@ -59,22 +59,22 @@ def test_a_token_is_counted_once_wherever_the_bytes_are_cut(kind: type[Scan]) ->
     assert read(kind, response, every, tokens=3)[0].events == 3
 
 
-def test_a_missing_token_is_told() -> None:
+def test_missing_token_is_reported() -> None:
     _, tally = read(Scan, HEAD + chunk("a") + b"0\r\n\r\n", [], tokens=2)
     assert tally.bad == ["delivered 1 tokens of 2"]
 
 
-def test_a_stream_that_breaks_off_is_told() -> None:
+def test_incomplete_stream_is_reported() -> None:
     _, tally = read(Scan, HEAD + chunk("a"), [], tokens=1)
-    assert tally.bad == ["broke off before its last chunk"]
+    assert tally.bad == ["ended before its last chunk"]
 
 
-def test_another_status_is_told() -> None:
+def test_error_status_is_reported() -> None:
     _, tally = read(Scan, b"HTTP/1.1 503 Busy\r\n\r\n", [], tokens=0)
     assert tally.bad[0].startswith("answered")
 
 
-def test_a_stamp_tells_the_age_of_its_token() -> None:
+def test_stamp_gives_the_age_of_its_token() -> None:
     made = time.monotonic_ns() // 1000 - 5000
     response = HEAD + chunk(f"{made % STAMP_MODULUS:012}") + b"0\r\n\r\n"
     _, tally = read(AgeScan, response, [], tokens=1)

@@ -1,42 +1,42 @@
-"""The simulation: the same for the same seed, right about one database, and fair to many."""
+"""Tests of the simulation: reproducible, and close to a measurement of one database."""
 
 import asyncio
 from dataclasses import replace
 from statistics import median
 
 from bench.calibration import calibrate
-from bench.figures import MEASURED, drawn
+from bench.figures import MEASURED, draw_chart
 from bench.simulation import Cluster, at_full_speed, database_of, most_turns, simulate
-from bench.speaking import TURNS, speak_all
+from bench.store_load import TURNS, write_all_turns
 from bench.tables.scale import predicted
 from tests.postgres_server import PostgresServer
 from turnwire.stores.postgres import PostgresStore
 
 FACTOR = 2.0
-"""What docs/research/scale.md says of how well they agree."""
+"""The agreement that docs/research/scale.md promises."""
 MANY = Cluster(workers=4, databases=2, turns=400, elsewhere=0.5, seconds=0.3)
 
 
-def test_the_same_seed_foresees_the_same() -> None:
+def test_same_seed_gives_the_same_outcome() -> None:
     assert simulate(MANY, MEASURED) == simulate(MANY, MEASURED)
     assert simulate(MANY, MEASURED) != simulate(replace(MANY, seed=2), MEASURED)
 
 
-def test_it_agrees_with_a_measurement_of_one_database_on_the_same_machine() -> None:
+def test_prediction_agrees_with_a_measurement_of_one_database() -> None:
     server = PostgresServer()
     try:
         costs = asyncio.run(calibrate(server.url(server.new_database()), 10))
         measured: list[float] = []
         for _ in range(3):
             store = PostgresStore(server.url(server.new_database()))
-            measured.append(asyncio.run(speak_all(store, 100))["us_per_event"])
+            measured.append(asyncio.run(write_all_turns(store, 100))["us_per_event"])
     finally:
         server.remove()
-    # By the processor's time, which limits one worker at full speed and holds on a busy machine.
+    # By CPU time, which limits one worker at full speed and holds on a busy machine.
     assert 1 / FACTOR < predicted(costs).worker_us / median(measured) < FACTOR, (costs, measured)
 
 
-def test_what_is_said_is_committed_while_there_is_room() -> None:
+def test_events_are_committed_while_there_is_capacity() -> None:
     for turns in (10, 200, 400):
         outcome = simulate(replace(MANY, turns=turns, seconds=1), MEASURED)
         assert 0.9 < outcome.events_per_second / (turns * MANY.rate) < 1.1
@@ -49,21 +49,21 @@ def test_more_load_makes_larger_groups_and_cheaper_events() -> None:
     assert many.database_us < few.database_us
 
 
-def test_a_slower_disk_or_a_slower_core_is_foreseen() -> None:
-    one = Cluster(turns=TURNS, readers=0, seconds=0.5)
-    reads = replace(one, readers=1)
+def test_slower_disk_or_core_lowers_the_outcome() -> None:
+    single = Cluster(turns=TURNS, readers=0, seconds=0.5)
+    reads = replace(single, readers=1)
     assert simulate(reads, replace(MEASURED, flush=20_000)).p50_ms > 2 * simulate(reads, MEASURED).p50_ms
     slower = replace(MEASURED, speak=2 * MEASURED.speak, encode=2 * MEASURED.encode)
-    assert at_full_speed(one, slower).events_per_second < 0.7 * at_full_speed(one, MEASURED).events_per_second
+    assert at_full_speed(single, slower).events_per_second < 0.7 * at_full_speed(single, MEASURED).events_per_second
 
 
 def test_more_databases_carry_more_turns() -> None:
     tight = replace(MEASURED, commit=3_000, commit_turn=100)
-    one = Cluster(workers=8, databases=1, seconds=0.2)
-    assert most_turns(replace(one, databases=2), tight) > 1.3 * most_turns(one, tight)
+    single = Cluster(workers=8, databases=1, seconds=0.2)
+    assert most_turns(replace(single, databases=2), tight) > 1.3 * most_turns(single, tight)
 
 
-def test_sessions_are_spread_evenly_and_a_new_database_moves_only_its_own() -> None:
+def test_new_database_moves_only_its_share_of_sessions() -> None:
     sessions = [f"s{n}" for n in range(4_000)]
     before = [database_of(session, 4) for session in sessions]
     after = [database_of(session, 5) for session in sessions]
@@ -73,9 +73,9 @@ def test_sessions_are_spread_evenly_and_a_new_database_moves_only_its_own() -> N
     assert 0.16 < len(moved) / len(sessions) < 0.24
 
 
-def test_a_picture_is_the_same_for_the_same_lines() -> None:
+def test_chart_is_reproducible() -> None:
     lines = [("one", [(1.0, 10.0), (8.0, 70.0)]), ("two", [(1.0, 20.0), (8.0, 150.0)])]
-    picture = drawn("Title", "across", "up", lines)
-    assert picture == drawn("Title", "across", "up", lines)
+    picture = draw_chart("Title", "across", "up", lines)
+    assert picture == draw_chart("Title", "across", "up", lines)
     assert picture.count("<polyline") == 2
     assert picture.count("<circle") == 4

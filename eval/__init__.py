@@ -1,5 +1,5 @@
-"""How well retrieval finds, judges and quotes, measured on questions whose answers are known.
+"""Evaluation of retrieval and answers on questions with known answers.
 
-`own` is the set that comes along: questions about Turnwire's own documentation, and some about other things.
-`beir` and `squad` read public sets in those formats from wherever they are on this machine; none is kept here.
+`own` is the bundled collection: questions about Turnwire's own documentation, and some about other things. `beir` and
+`squad` read public collections in those formats from local files.
 """

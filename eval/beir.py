@@ -1,4 +1,4 @@
-"""Sets in the format of BEIR: a folder with `corpus.jsonl`, `queries.jsonl` and `qrels/test.tsv`."""
+"""Reader of collections in BEIR's format: a folder with `corpus.jsonl`, `queries.jsonl` and `qrels/test.tsv`."""
 
 import csv
 import json
@@ -11,7 +11,7 @@ from eval.collection import Collection, Document, Question
 
 
 def read_beir(folder: Path, split: str = "test") -> Collection:
-    """Its documents, and those of its questions that the split has a judgement of."""
+    """Read the documents, and the questions that have a judgement in the split."""
     gains: dict[str, dict[str, float]] = defaultdict(dict)
     with (folder / "qrels" / f"{split}.tsv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
@@ -31,5 +31,5 @@ def read_corpus(folder: Path) -> list[Document]:
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
-        # By line breaks only: `splitlines` would also cut at characters that stand inside a text.
+        # Not `splitlines`, which also splits at characters inside a text.
         yield from (json.loads(line) for line in file if line.strip())

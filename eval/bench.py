@@ -1,4 +1,4 @@
-"""A library for a collection, and the measures over it: the same code paths that a turn takes."""
+"""A library filled with a collection, and measurements on the code paths of a turn."""
 
 import tempfile
 import time
@@ -22,12 +22,12 @@ from turnwire.retrieval.index.writer import NewDocument
 from turnwire.retrieval.synthesis import stream_synthesis
 
 _ROOT = "collection"
-_DEEP = 50
+_DEPTH = 50
 
 
 @dataclass
 class Shelf:
-    """A library that holds a collection; `names` leads from a document's id back to its name."""
+    """A library with a collection. `names` maps a document's id to its name."""
 
     library: Library
     searcher: Searcher
@@ -39,19 +39,19 @@ async def shelf(documents: Sequence[Document], *, semantic: bool) -> AsyncIterat
     with tempfile.TemporaryDirectory() as folder:
         library = Library(Path(folder, "documents.db"))
         library.open()
-        meaning = VectorIndex(library, MiniLM()) if semantic else None
-        filled = Shelf(library, Searcher(library, meaning))
+        vectors = VectorIndex(library, MiniLM()) if semantic else None
+        filled = Shelf(library, Searcher(library, vectors))
         batch = [_new(document) for document in documents]
         filled.names = {new.record.id: new.record.name for new in batch}
         library.put(batch)
-        if meaning is not None:
-            await meaning.embed_missing(_report)
+        if vectors is not None:
+            await vectors.embed_missing(_report)
             print()
         try:
             yield filled
         finally:
-            if meaning is not None:
-                await meaning.close()
+            if vectors is not None:
+                await vectors.close()
             library.close()
 
 
@@ -69,8 +69,8 @@ def _report(done: int, total: int) -> None:
     print(f"\r  embedding {done:,} of {total:,}", end="", flush=True)
 
 
-async def measure_ranking(on: Shelf, questions: Sequence[Question]) -> dict[str, float]:
-    """How well the search alone ranks documents."""
+async def measure_ranking(filled: Shelf, questions: Sequence[Question]) -> dict[str, float]:
+    """Measure the ranking of the search alone."""
     scores: list[float] = []
     recalls: list[float] = []
     times: list[float] = []
@@ -78,9 +78,9 @@ async def measure_ranking(on: Shelf, questions: Sequence[Question]) -> dict[str,
         if not question.gains:
             continue
         began = time.perf_counter()
-        passages = await on.searcher.search(question.text, owner=None, limit=_DEEP)
+        passages = await filled.searcher.search(question.text, owner=None, limit=_DEPTH)
         times.append((time.perf_counter() - began) * 1000)
-        ranking = [on.names[passage.document_id] for passage in passages]
+        ranking = [filled.names[passage.document_id] for passage in passages]
         scores.append(ndcg(ranking, question.gains))
         recalls.append(recall(ranking, question.gains))
     return {
@@ -91,39 +91,39 @@ async def measure_ranking(on: Shelf, questions: Sequence[Question]) -> dict[str,
     }
 
 
-async def measure_answers(on: Shelf, questions: Sequence[Question]) -> dict[str, float]:
-    """Whole answers without a model: what is answered, what is refused, and whether it is right."""
+async def measure_answers(filled: Shelf, questions: Sequence[Question]) -> dict[str, float]:
+    """Measure answers without a model: how many are given, and how many are right."""
     answerable = [question for question in questions if question.answers]
     answered = right = length = 0
     for question in answerable:
-        text = await _answer(on, question.text)
+        text = await _answer(filled, question.text)
         if text is not None:
             answered += 1
             length += len(text)
             right += holds_answer(text, question.answers)
     return {
         "questions": len(answerable),
-        "answered hold the gold answer": right / max(answered, 1),
+        "answered with the gold answer": right / max(answered, 1),
         "wrongly refused": 1 - answered / len(answerable),
         "characters": length / max(answered, 1),
     }
 
 
-async def measure_refusals(on: Shelf, questions: Sequence[Question]) -> dict[str, float]:
-    """Questions that have no answer here must be refused."""
-    refused = [await _answer(on, question.text) is None for question in questions]
-    return {"questions": len(refused), "refused": mean([float(one) for one in refused])}
+async def measure_refusals(filled: Shelf, questions: Sequence[Question]) -> dict[str, float]:
+    """Measure how many unanswerable questions are refused."""
+    refused = [await _answer(filled, question.text) is None for question in questions]
+    return {"questions": len(refused), "refused": mean([float(is_refused) for is_refused in refused])}
 
 
-async def _answer(on: Shelf, question: str) -> str | None:
-    """The answer's text, or None if it was refused."""
-    result = await collect_evidence(question, on.searcher)
+async def _answer(filled: Shelf, question: str) -> str | None:
+    """Return the answer's text; None if it was refused."""
+    result = await collect_evidence(question, filled.searcher)
     if not result.sufficient:
         return None
     return "".join([piece async for piece in stream_synthesis(result) if isinstance(piece, str)])
 
 
-def sampled(collection: Collection, most: int | None) -> list[Question]:
-    """At most so many questions, spread over all of them."""
+def sampled(collection: Collection, limit: int | None) -> list[Question]:
+    """Return at most `limit` questions, spread over the collection."""
     questions = list(collection.questions)
-    return questions if most is None or len(questions) <= most else questions[:: -(-len(questions) // most)]
+    return questions if limit is None or len(questions) <= limit else questions[:: -(-len(questions) // limit)]

@@ -1,4 +1,4 @@
-"""A set to measure on: documents, questions, and what is known about their answers."""
+"""A collection: documents and questions with known answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Document:
-    """`name` is its path or id; `title` may be empty."""
+    """A document. `name` is its path or id; `title` may be empty."""
 
     name: str
     title: str
@@ -15,9 +15,9 @@ class Document:
 
 @dataclass(frozen=True)
 class Question:
-    """`gains` says how good each relevant document is, by name; a question with none cannot be answered here.
+    """A question. `gains` has the relevance of documents by name; without any it is unanswerable.
 
-    `answers` are texts of which any one is the answer; a set may know the documents only.
+    `answers` are alternative texts of the answer; a collection may have none.
     """
 
     name: str

@@ -1,9 +1,8 @@
-"""The set that comes along: what a newcomer asks about Turnwire, answered by its own documentation.
+"""The bundled collection: a newcomer's questions about Turnwire, answered by its own documentation.
 
-`own_questions.jsonl` has a question a line. An `answerable` one names the document, the heading and a piece of text
-that answers it, which stands there word for word. A `near_miss` is about other software, an `off_topic` one about
-anything else: both should be told that there is no answer. The documentation grows, and a test fails when an answer is
-no longer where its question says.
+`own_questions.jsonl` has one question per line. An `answerable` question names the document, the heading and the exact
+text that answers it; a test fails when the text is no longer there. A `near_miss` is about other software, an
+`off_topic` question about anything else: both should be refused.
 """
 
 import json
@@ -49,17 +48,17 @@ def read_documents(root: Path = ROOT) -> list[Document]:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading, the smaller headings below it included; empty if it is not there."""
+    """Return the text under a heading, with its subheadings; empty if there is no such heading."""
     lines: list[str] = []
     level = 0
     in_code = False
     for line in text.split("\n"):
         in_code ^= line.lstrip().startswith("```")
-        found = None if in_code else _HEADING.fullmatch(line.rstrip())
-        if level and found and len(found[1]) <= level:
+        heading_match = None if in_code else _HEADING.fullmatch(line.rstrip())
+        if level and heading_match and len(heading_match[1]) <= level:
             break
         if level:
             lines.append(line)
-        elif found and found[2] == heading:
-            level = len(found[1])
+        elif heading_match and heading_match[2] == heading:
+            level = len(heading_match[1])
     return "\n".join(lines)

@@ -1,8 +1,8 @@
 """The servers under test, one module a variant, each with an `app()`.
 
 `generator`, `agent` and `pydantic_ai` take `POST /api/chat`, `/ag-ui` and `/source`; `page` serves the page. All others
-but `documents` take `POST /chat/stream` with `{"message": "yield 1000"}` and answer an event stream, so a client cannot
-tell them apart but by the cost.
+but `documents` take `POST /chat/stream` with `{"message": "yield 1000"}` and answer an event stream, so that a
+client sees no difference but the cost.
 """
 
 from dataclasses import dataclass

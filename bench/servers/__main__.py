@@ -16,18 +16,18 @@ def main() -> None:
     parser.add_argument("name", choices=VARIANTS)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--core", type=int, help="run on this core only")
-    parser.add_argument("--data", type=Path, help="folder for what the server stores")
-    asked = parser.parse_args()
+    parser.add_argument("--data", type=Path, help="the data folder of the server")
+    options = parser.parse_args()
 
-    # Before the app is made: threads inherit the core they are started on.
-    if asked.core is not None:
-        measure.pin(asked.core)
+    # Before the app is built, because threads inherit the core.
+    if options.core is not None:
+        measure.pin(options.core)
     measure.raise_open_files()
-    variant = importlib.import_module(f"bench.servers.{VARIANTS[asked.name].module}")
+    variant = importlib.import_module(f"bench.servers.{VARIANTS[options.name].module}")
     uvicorn.Server(
         uvicorn.Config(
-            gated(variant.app(asked.data)),
-            port=asked.port,
+            gated(variant.app(options.data)),
+            port=options.port,
             http="httptools",
             loop="uvloop",
             log_level="warning",

@@ -1,4 +1,4 @@
-"""What everybody writes: a task fills an `asyncio.Queue`, a `StreamingResponse` empties it."""
+"""The usual hand-written server: a task fills an `asyncio.Queue`, a `StreamingResponse` empties it."""
 
 import asyncio
 import json

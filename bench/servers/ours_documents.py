@@ -1,4 +1,4 @@
-"""Turnwire without an agent: it answers from its own documentation, by words, with no model."""
+"""Turnwire without an agent: answers from its own documentation, by full-text search, without a model."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from turnwire import Settings, Turnwire
 
 
 class Settled(Turnwire):
-    """Begins to listen when its documents have been read."""
+    """A server that listens when its documents are indexed."""
 
     async def open(self) -> None:
         await super().open()

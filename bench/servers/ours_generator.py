@@ -1,4 +1,4 @@
-"""Turnwire with its memory store, and its source alone beside it."""
+"""Turnwire with its memory store, and a route for its source alone."""
 
 from pathlib import Path
 

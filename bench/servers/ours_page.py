@@ -1,4 +1,4 @@
-"""Turnwire with its default store and an agent that writes Markdown at a pace: what the page is measured with."""
+"""Turnwire with its default store and an agent that yields Markdown at a pace, for the web page."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from turnwire import Settings, Turn, Turnwire
 
-# All that answers are made of, so that a page has to lay all of it out.
+# All kinds of Markdown blocks, so that the page must lay out each.
 PIECES = """\
 ## A heading of a few words
 
@@ -36,12 +36,12 @@ def answer(question: str) -> str:
 
 
 async def answer(turn: Turn) -> AsyncIterator[str]:
-    """The message says how many tokens, and how many of them in a second."""
+    """Yield as many tokens as the message says, at as many per second."""
     count, pace = map(int, turn.message.split())
     loop = asyncio.get_running_loop()
     started = loop.time()
     for number, piece in enumerate(islice(cycle(PIECES), count)):
-        # By the clock and not by sleeps added up, which would be slower than told.
+        # By the clock, because added sleeps would be too slow.
         await asyncio.sleep(max(0, started + number / pace - loop.time()))
         yield piece
 

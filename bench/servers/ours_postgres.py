@@ -1,4 +1,4 @@
-"""Turnwire with PostgreSQL: `TURNWIRE_DATABASE_URL` says which, and other processes may use it too."""
+"""Turnwire with the PostgreSQL database of `TURNWIRE_DATABASE_URL`, which other processes may share."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from turnwire.settings import Settings
 
 
 def app(data: Path | None) -> ASGIApp:
-    given = Settings()
+    settings = Settings()
     roomy = ROOMY.model_copy(
         update={
-            "database_url": given.database_url,
-            "max_worker_turns": min(given.max_worker_turns, 1) * ROOMY.max_running_turns,
+            "database_url": settings.database_url,
+            "max_worker_turns": min(settings.max_worker_turns, 1) * ROOMY.max_running_turns,
         }
     )
     return Turnwire(agent=Source(), store="postgres", settings=roomy).asgi()

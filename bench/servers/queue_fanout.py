@@ -1,6 +1,6 @@
-"""One turn for many readers, by hand: the producer puts each token into a queue a reader.
+"""One turn for many readers, by hand: the producer puts each token into one queue per reader.
 
-It has the routes of Turnwire that the fan-out needs, and nothing else: no late joiners, no resume.
+It has only the routes that the fan-out needs: no late readers, no resume.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The floor: an ASGI app that sends frames encoded beforehand, one frame a `send`."""
+"""The baseline: an ASGI app that sends pre-encoded frames, one per `send`."""
 
 import json
 from pathlib import Path

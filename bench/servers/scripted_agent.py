@@ -10,17 +10,17 @@ from bench.sources import tokens
 
 
 def answer(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
-    asked = messages[-1].parts[-1]
-    if not isinstance(asked, UserPromptPart):
-        raise TypeError(f"the last part is no question but {asked!r}")
-    return tokens(asked.content if isinstance(asked.content, str) else "".join(map(str, asked.content)))
+    prompt = messages[-1].parts[-1]
+    if not isinstance(prompt, UserPromptPart):
+        raise TypeError(f"the last part is no user prompt but {prompt!r}")
+    return tokens(prompt.content if isinstance(prompt.content, str) else "".join(map(str, prompt.content)))
 
 
 AGENT = Agent(FunctionModel(stream_function=answer))
 
 
 async def consume(message: str) -> int:
-    """The agent's own loop, as its documentation has it, with nothing behind."""
+    """Run the loop of the agent's own documentation and count the events."""
     count = 0
     async with AGENT.run_stream_events(message) as events:
         async for event in events:

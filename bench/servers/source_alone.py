@@ -1,7 +1,6 @@
-"""`POST /source`: what a server's source costs when nobody is told what it says.
+"""`POST /source`: the cost of a server's source without a stream.
 
-The answer has the marker as often as there were tokens, so that the client counts it like a stream. Every other
-request passes untouched.
+The response has the marker once per token, so that the client counts it like a stream. Other requests pass through.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,7 +12,7 @@ from bench.servers.raw import message
 
 
 def beside_its_source(app: ASGIApp, consume: Callable[[str], Awaitable[int]]) -> ASGIApp:
-    """`consume` takes all that a message asks for and says how many tokens came."""
+    """Add the route. `consume` runs the source for a message and returns the number of tokens."""
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("path") != "/source":

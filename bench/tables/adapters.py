@@ -1,4 +1,4 @@
-"""What Turnwire adds to an SDK's own streaming loop, a token: CPU time of the process that runs the agent."""
+"""The CPU time per token that Turnwire adds to an SDK's own streaming loop."""
 
 import json
 import subprocess
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bench import measure
-from bench.adapting import SDKS
 from bench.plan import Plan, record
+from bench.processes import CLIENT_CORE, SERVER_CORE, BenchError
 from bench.results import Column, Table
-from bench.running import CLIENT_CORE, SERVER_CORE, BenchError
+from bench.sdk_comparison import SDKS
 
 
 def adapters(plan: Plan) -> Table:
@@ -33,10 +33,10 @@ def adapters(plan: Plan) -> Table:
 def compare(table: Table, plan: Plan, name: str, label: str, port: int) -> None:
     scale = {"port": port, "core": SERVER_CORE, "tokens": plan.scale.tokens, "turns": 10, "repeats": plan.scale.repeats}
     options = [part for key, value in scale.items() for part in (f"--{key}", str(value))]
-    command = [sys.executable, "-m", "bench.adapting", name, *options]
+    command = [sys.executable, "-m", "bench.sdk_comparison", name, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        raise BenchError(f"{label} could not be measured; see what it wrote above")
+        raise BenchError(f"{label} could not be measured; see its output above")
     samples = [json.loads(line) for line in done.stdout.splitlines()]
     costs: dict[str, list[float]] = {"bare": [], "turnwire": []}
     for sample in samples:
@@ -54,7 +54,7 @@ def model_server(tokens: int) -> Iterator[int]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             if process.stdout is None or process.stdout.readline() != "ready\n":
-                raise BenchError("the model's server did not start")
+                raise BenchError("the model server did not start")
             yield port
         finally:
             process.kill()

@@ -1,13 +1,13 @@
-"""Ten thousand open streams in which nothing comes, over two processes that share a database."""
+"""Ten thousand idle streams over two processes that share a database."""
 
 import time
 from contextlib import ExitStack
 
 from bench.fleet import fleet
 from bench.plan import Plan, Scale, record
+from bench.processes import Load, Server, serving
 from bench.results import Column, Sample, Table
-from bench.running import Load, Server, serving
-from bench.tables.idle import MOST_REPEATS, ONE_TURN, WARM_STREAMS, one_turn, own_turns, rest
+from bench.tables.idle import MAX_REPEATS, ONE_TURN, WARM_STREAMS, one_turn, own_turns, rest
 from tests.postgres_server import PostgresServer
 
 
@@ -15,7 +15,7 @@ def crowd(plan: Plan) -> Table:
     streams = 2 * plan.scale.idle_streams
     table = Table(
         "crowd",
-        f"{streams} open streams over two processes, in which nothing comes: memory a stream",
+        f"{streams} idle streams over two processes: memory per stream",
         Column("bytes_per_stream", "bytes/stream", 0),
         against=("raw",),
         others=(
@@ -25,9 +25,9 @@ def crowd(plan: Plan) -> Table:
     )
     database = PostgresServer()
     try:
-        for _ in range(min(plan.scale.repeats, MOST_REPEATS)):
+        for _ in range(min(plan.scale.repeats, MAX_REPEATS)):
             if plan.of("raw"):
-                # Half as many, in one process: a stream of it costs the same.
+                # Half as many in one process, where a stream costs the same.
                 with serving(["raw"]) as servers:
                     record(table, ONE_TURN, "raw", rest(servers["raw"], plan.scale, own_turns))
             with fleet(database, 2) as several:
@@ -43,7 +43,7 @@ def crowd(plan: Plan) -> Table:
 def rest_over(servers: list[Server], scale: Scale) -> Sample:
     for server in servers:
         with Load(one_turn(server, WARM_STREAMS)) as load:
-            load.go_on()
+            load.proceed()
             load.reach("open")
     time.sleep(0.5)
     began = time.monotonic()
@@ -51,7 +51,7 @@ def rest_over(servers: list[Server], scale: Scale) -> Sample:
     with ExitStack() as stack:
         for server in servers:
             load = stack.enter_context(Load(one_turn(server, scale.idle_streams)))
-            load.go_on()
+            load.proceed()
             load.reach("open")
         cpu = sum(server.cpu_seconds() for server in servers)
         time.sleep(scale.idle_seconds)

@@ -1,8 +1,8 @@
 """One turn that many readers follow live."""
 
 from bench.plan import CLIENT, COST, P50, P99, RATE, Plan, take_turns
+from bench.processes import Server, measured
 from bench.results import Sample, Table
-from bench.running import Server, measured
 from bench.sources import Order
 
 
@@ -33,7 +33,7 @@ def measure_case(table: Table, plan: Plan, kind: str) -> None:
 
 
 def broadcast(server: Server, order: Order, readers: int) -> Sample:
-    """The turn waits at the gate until all its readers are there."""
+    """Measure a turn that waits at the gate until all its readers are connected."""
     server.post("/bench/shut")
     session = server.post("/v1/sessions")["id"]
     turn = server.post(f"/v1/sessions/{session}/turns", {"message": str(order)})["turn_id"]

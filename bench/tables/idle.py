@@ -1,21 +1,21 @@
-"""Open streams in which nothing comes: what each keeps of the server's memory.
+"""Idle streams: the server memory of each.
 
-Two cases: streams that read one turn, so that only the stream is weighed, and streams with a running
-turn each, so that the turn, its agent and its log are weighed too. Turnwire's heartbeat beats
-meanwhile; the baselines have none. In them a stream is its own turn, so they have one case.
+Two cases: streams that read one turn, which measure the stream alone, and streams with a running turn each, which
+include the turn, its agent and its log. Turnwire sends heartbeats meanwhile, the baselines none; their streams are
+their own turns, so they have one case.
 """
 
 import time
 
 from bench.job import Job
 from bench.plan import Plan, Scale, chat, record
+from bench.processes import Load, Server, serving
 from bench.results import Column, Sample, Table
-from bench.running import Load, Server, serving
 from bench.sources import Order
 
 FOREVER = Order("yield", 1, gated=True)
 WARM_STREAMS = 64
-MOST_REPEATS = 3  # two runs differ by a percent; each takes a process and many sockets
+MAX_REPEATS = 3  # two runs differ by a percent; each takes a process and many sockets
 ONE_TURN = "a stream"
 OWN_TURN = "a stream and its running turn"
 
@@ -23,7 +23,7 @@ OWN_TURN = "a stream and its running turn"
 def idle(plan: Plan) -> Table:
     table = Table(
         "idle",
-        f"{plan.scale.idle_streams} open streams in which nothing comes: server memory a stream",
+        f"{plan.scale.idle_streams} idle streams: server memory per stream",
         Column("bytes_per_stream", "bytes/stream", 0),
         against=("raw", "queue"),
         others=(
@@ -31,9 +31,9 @@ def idle(plan: Plan) -> Table:
             Column("idle_bytes", "heartbeat bytes/stream"),
         ),
     )
-    for _ in range(min(plan.scale.repeats, MOST_REPEATS)):
+    for _ in range(min(plan.scale.repeats, MAX_REPEATS)):
         for name in plan.of("raw", "queue", "memory", "sqlite"):
-            # A new process each time: freed memory would be used again unseen.
+            # A new process each time, because freed memory would be reused unseen.
             with serving([name]) as servers:
                 sample = rest(servers[name], plan.scale, own_turns)
                 record(table, OWN_TURN, name, sample)
@@ -57,21 +57,21 @@ def one_turn(server: Server, streams: int) -> Job:
 
 def rest(server: Server, scale: Scale, job) -> Sample:
     with Load(job(server, WARM_STREAMS)) as load:
-        load.go_on()
+        load.proceed()
         load.reach("open")
     time.sleep(0.5)
     before = server.resident_bytes()
     with Load(job(server, scale.idle_streams)) as load:
-        load.go_on()
+        load.proceed()
         opened = load.reach("open")
         cpu = server.cpu_seconds()
         time.sleep(scale.idle_seconds)
         used = server.cpu_seconds() - cpu
         after = server.resident_bytes()
-        load.go_on()
-        told = load.reach("done")
+        load.proceed()
+        report = load.reach("done")
     return {
         "bytes_per_stream": (after - before) / scale.idle_streams,
         "idle_cpu_percent": 100 * used / scale.idle_seconds,
-        "idle_bytes": (told["received_bytes"] - opened["received_bytes"]) / scale.idle_streams,
+        "idle_bytes": (report["received_bytes"] - opened["received_bytes"]) / scale.idle_streams,
     }

@@ -1,7 +1,7 @@
-"""Documents into the index, without embeddings, on one core.
+"""Indexing of documents without embeddings, on one core.
 
-The times are those of the whole case, so the ratio holds although the two make different rows of a file:
-Turnwire passages, the floor the paragraphs between blank lines.
+The times are those of the whole case, so the ratio holds although the rows differ: Turnwire writes passages, the
+baseline paragraphs.
 """
 
 import gc
@@ -15,10 +15,10 @@ from bench import measure
 from bench.corpus import write_files
 from bench.indexes import bare_table, cut_documents, opened_library, read_folder, word_rows
 from bench.plan import Plan, record
+from bench.processes import SERVER_CORE, BenchError
 from bench.results import Column, Sample, Table
-from bench.running import SERVER_CORE, BenchError
 
-CUT = "documents that are cut"
+CUT = "parsed documents"
 FILES = "Markdown files"
 AGAIN = "Markdown files, nothing changed"
 
@@ -41,8 +41,8 @@ def indexing(plan: Plan) -> Table:
         ),
         subject="index",
     )
-    with TemporaryDirectory(prefix="bench-") as made, measure.pinned(SERVER_CORE):
-        folder = Path(made)
+    with TemporaryDirectory(prefix="bench-") as path, measure.pinned(SERVER_CORE):
+        folder = Path(path)
         write_files(folder, plan.scale.files, plan.scale.sections)
         measure_cut(table, plan, folder)
         measure_files(table, plan, folder)
@@ -50,7 +50,7 @@ def indexing(plan: Plan) -> Table:
 
 
 def measure_cut(table: Table, plan: Plan, folder: Path) -> None:
-    """Only the writing: the rows of the floor are those that the library's own table got."""
+    """Measure the writes alone: the baseline gets the rows of the library's own table."""
     if plan.case not in CUT:
         return
     documents = cut_documents(folder)
@@ -70,7 +70,7 @@ def measure_cut(table: Table, plan: Plan, folder: Path) -> None:
 
 
 def measure_files(table: Table, plan: Plan, folder: Path) -> None:
-    """From files on the disk (the system has them in its cache) to a committed index, and once more."""
+    """Measure files (in the page cache) to a committed index, and a second run without changes."""
     cases = [case for case in (FILES, AGAIN) if plan.case in case]
     for _ in range(plan.scale.repeats if cases else 0):
         samples: dict[str, dict[str, Sample]] = {}
@@ -100,7 +100,7 @@ def both_readings(stack: ExitStack, name: str, folder: Path, plan: Plan) -> dict
 
 
 def clocked(work: Work, plan: Plan, rows: int | None = None) -> Sample:
-    """What a piece of work took; `rows` is how many it wrote, if it does not say so itself."""
+    """Measure some work; `rows` is the number of rows that it wrote, if it does not return it."""
     gc.collect()
     yardsticks = [measure.yardstick(SERVER_CORE)]
     cpu, started = time.process_time(), time.perf_counter()

@@ -1,9 +1,9 @@
-"""How old a token is when the client reads it, alone and among many."""
+"""The age of a token when the client reads it, with one stream and with many."""
 
 from bench.job import Job
 from bench.plan import COST, P50, P99, Plan, chat, many, take_turns
+from bench.processes import Server, measured, warm
 from bench.results import Table
-from bench.running import Server, measured, warm
 
 
 def latency(plan: Plan) -> Table:

@@ -1,10 +1,10 @@
-"""What the page makes of a long answer, in a real browser: when it first reacts, and whether it ever stutters."""
+"""The web page with a long answer in a real browser: its first reaction and its long tasks."""
 
 from bench import measure
-from bench.browsing import ask, browsing
+from bench.browser import ask, open_browser
 from bench.plan import Plan, record
+from bench.processes import SERVER_CORE, serving
 from bench.results import Column, Table
-from bench.running import SERVER_CORE, serving
 
 PACE = 200
 
@@ -25,9 +25,9 @@ def page(plan: Plan) -> Table:
     case = f"{plan.scale.page_tokens:,} tokens at {PACE}/s"
     if "page" not in plan.variants or plan.case not in case:
         return table
-    with serving(["page"]) as servers, browsing() as browser:
+    with serving(["page"]) as servers, open_browser() as browser:
         url = f"http://127.0.0.1:{servers['page'].port}/"
-        ask(browser, url, PACE, PACE)  # To warm both up.
+        ask(browser, url, PACE, PACE)  # Warms up both.
         for _ in range(plan.scale.repeats):
             yardstick = measure.yardstick(SERVER_CORE)
             sample = ask(browser, url, plan.scale.page_tokens, PACE)

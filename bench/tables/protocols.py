@@ -1,7 +1,7 @@
-"""The protocols of other people's clients: what a token costs the server, ours and Pydantic AI's.
+"""The protocols of other clients: the cost of a token in Turnwire and in Pydantic AI's own adapters.
 
-Each server also runs its source with nobody told of it. That cost is taken out in the rows "without the source",
-repeat by repeat: what is left is the turn, the protocol and the socket.
+Each server also runs its source without a stream. That cost is subtracted in the rows "without the source", repeat by
+repeat, which leaves the turn, the protocol and the socket.
 """
 
 import json
@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from bench.job import UNIQUE, Job
 from bench.plan import CLIENT, COST, RATE, Plan, record
+from bench.processes import Server, measured, serving, warm
 from bench.results import Table
-from bench.running import Server, measured, serving, warm
 from bench.servers import COMPACT
 from bench.sources import Order
 
@@ -19,14 +19,14 @@ KINDS = {"yield": "one by one", "burst8": "bursts of 8"}
 
 
 def ai_sdk(message: str) -> dict[str, object]:
-    asked = {"id": f"m-{UNIQUE}", "role": "user", "parts": [{"type": "text", "text": message}]}
-    return {"id": f"c-{UNIQUE}", "trigger": "submit-message", "messages": [asked]}
+    user_message = {"id": f"m-{UNIQUE}", "role": "user", "parts": [{"type": "text", "text": message}]}
+    return {"id": f"c-{UNIQUE}", "trigger": "submit-message", "messages": [user_message]}
 
 
 def ag_ui(message: str) -> dict[str, object]:
-    asked = {"id": f"m-{UNIQUE}", "role": "user", "content": message}
+    user_message = {"id": f"m-{UNIQUE}", "role": "user", "content": message}
     empty: dict[str, object] = {"state": {}, "tools": [], "context": [], "forwardedProps": {}}
-    return {"threadId": f"t-{UNIQUE}", "runId": f"r-{UNIQUE}", "messages": [asked]} | empty
+    return {"threadId": f"t-{UNIQUE}", "runId": f"r-{UNIQUE}", "messages": [user_message]} | empty
 
 
 PROTOCOLS = {
@@ -58,18 +58,18 @@ def measure_case(table: Table, plan: Plan, case: str, protocol: str, order: Orde
         for _ in range(plan.scale.repeats):
             for name, server in servers.items():
                 source, whole = (measured(server, job) for job in jobs(server, protocol, order, plan.scale.seconds))
-                left = whole["us_per_event"] - source["us_per_event"]
+                rest = whole["us_per_event"] - source["us_per_event"]
                 record(table, f"{case}: whole", name, whole)
                 record(table, f"{case}: the source alone", name, source)
-                record(table, f"{case}: without the source", name, {"us_per_event": left})
+                record(table, f"{case}: without the source", name, {"us_per_event": rest})
 
 
 def jobs(server: Server, protocol: str, order: Order, seconds: float) -> tuple[Job, Job]:
-    """The source alone, and the whole."""
+    """Return the job of the source alone, and of the whole request."""
     path, body, marker = PROTOCOLS[protocol]
 
     def job(path: str, body: dict[str, object], marker: str) -> Job:
-        asked = server.job(path, body=json.dumps(body), tokens=order.count, streams=STREAMS, seconds=seconds)
-        return replace(asked, marker=marker)
+        request = server.job(path, body=json.dumps(body), tokens=order.count, streams=STREAMS, seconds=seconds)
+        return replace(request, marker=marker)
 
     return job("/source", {"message": str(order)}, COMPACT), job(path, body(str(order)), marker)

@@ -1,12 +1,11 @@
-"""A long turn that has ended, read from its start.
+"""A long ended turn, read from its start.
 
-The first read is the turn's first by anyone: nothing of it is encoded yet. The second row is
-the same turn read over and over.
+The first row is the first read of the turn, with nothing encoded yet. The second row is the same turn read repeatedly.
 """
 
 from bench.plan import CLIENT, RATE, Plan, Scale, record
+from bench.processes import Server, measured, serving
 from bench.results import Column, Sample, Table
-from bench.running import Server, measured, serving
 from bench.sources import Order
 
 
@@ -30,7 +29,7 @@ def replay(plan: Plan) -> Table:
 
 def read_twice(server: Server, scale: Scale) -> dict[str, Sample]:
     order = Order("burst8", scale.replay_tokens)
-    # Answers when the turn has ended, and streams nothing.
+    # This route answers when the turn has ended, without streaming.
     turn = server.post("/chat", {"message": str(order)})["turn_id"]
 
     def read(seconds: float) -> Sample:

@@ -1,6 +1,6 @@
 """Whether the simulation is right about what can be measured: one worker and one database on this machine.
 
-What it is told (the costs) and what it is compared with are measured in the same run, on the same server.
+Its costs and the compared figures are measured in the same run, on the same server.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from bench.calibration import calibrate
 from bench.plan import RATE, Plan, record
 from bench.results import Column, Table
 from bench.simulation import Cluster, Costs, Outcome, at_full_speed
-from bench.speaking import TURNS, speak_all
+from bench.store_load import TURNS, write_all_turns
 from tests.postgres_server import PostgresServer
 from turnwire.stores.postgres import PostgresStore
 
@@ -19,7 +19,7 @@ REPEATS_OF_A_SHAPE = 30
 def scale(plan: Plan) -> Table:
     table = Table(
         "scale",
-        f"{TURNS} turns at full speed into one database: the simulation, and what happens",
+        f"{TURNS} turns at full speed into one database: the simulation and the measurement",
         RATE,
         against=("postgres",),
         others=(
@@ -32,15 +32,15 @@ def scale(plan: Plan) -> Table:
         for _ in range(plan.scale.repeats):
             costs = asyncio.run(calibrate(database.url(database.new_database()), REPEATS_OF_A_SHAPE))
             store = PostgresStore(database.url(database.new_database()))
-            record(table, f"{TURNS} turns", "postgres", asyncio.run(speak_all(store, plan.scale.tokens)))
+            record(table, f"{TURNS} turns", "postgres", asyncio.run(write_all_turns(store, plan.scale.tokens)))
             outcome = predicted(costs)
-            foreseen = {"events_per_second": outcome.events_per_second, "us_per_event": outcome.worker_us}
-            record(table, f"{TURNS} turns", "simulation", foreseen | vars(costs))
+            prediction = {"events_per_second": outcome.events_per_second, "us_per_event": outcome.worker_us}
+            record(table, f"{TURNS} turns", "simulation", prediction | vars(costs))
     finally:
         database.remove()
     return table
 
 
 def predicted(costs: Costs) -> Outcome:
-    """One worker's turns, spoken as fast as it can and read by nobody."""
+    """Predict one worker's turns at full speed, without readers."""
     return at_full_speed(Cluster(turns=TURNS, readers=0), costs)

@@ -1,4 +1,4 @@
-"""How long a search takes, beside the same MATCH on a bare FTS5 table."""
+"""The time of a search, beside the same MATCH on a bare FTS5 table."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from bench import measure
 from bench.corpus import questions, write_files
 from bench.indexes import LIMIT, BareTable, as_match, bare_table, opened_library, read_folder, word_rows
 from bench.plan import P50, P95, P99, Plan, record
+from bench.processes import SERVER_CORE, BenchError
 from bench.results import Column, Sample, Table, quantiles
-from bench.running import SERVER_CORE, BenchError
 from turnwire.retrieval.index.library import Library
 
 
@@ -33,23 +33,23 @@ def search(plan: Plan) -> Table:
 
 
 def ask_in_turns(table: Table, plan: Plan, library: Library, bare: BareTable) -> None:
-    asked = questions(plan.scale.searches)
-    matches = [as_match(question) for question in asked]
-    check(library, bare, asked, matches)
-    ways: dict[str, Callable[[int], object]] = {
+    texts = questions(plan.scale.searches)
+    matches = [as_match(question) for question in texts]
+    check(library, bare, texts, matches)
+    searches: dict[str, Callable[[int], object]] = {
         "fts5": lambda n: bare.search(matches[n]),
-        "library": lambda n: library.search(asked[n], limit=LIMIT),
+        "library": lambda n: library.search(texts[n], limit=LIMIT),
     }
-    names = plan.of(*ways)
-    case = f"{len(asked)} questions"
+    names = plan.of(*searches)
+    case = f"{len(texts)} questions"
     for _ in range(plan.scale.repeats if plan.case in case else 0):
         times: dict[str, list[float]] = {name: [] for name in names}
         used: dict[str, list[float]] = {name: [] for name in names}
         yardstick = measure.yardstick(SERVER_CORE)
-        for n in range(len(asked)):
+        for n in range(len(texts)):
             for name in names:
                 cpu, started = time.thread_time(), time.perf_counter()
-                ways[name](n)
+                searches[name](n)
                 times[name].append((time.perf_counter() - started) * 1000)
                 used[name].append((time.thread_time() - cpu) * 1000)
         yardstick = (yardstick + measure.yardstick(SERVER_CORE)) / 2
@@ -58,9 +58,9 @@ def ask_in_turns(table: Table, plan: Plan, library: Library, bare: BareTable) ->
             record(table, case, name, latencies(times[name]) | sample)
 
 
-def check(library: Library, bare: BareTable, asked: Sequence[str], matches: Sequence[str]) -> None:
-    """Both find passages that are as good. It warms their caches too."""
-    for question, match in zip(asked, matches, strict=True):
+def check(library: Library, bare: BareTable, texts: Sequence[str], matches: Sequence[str]) -> None:
+    """Check that both find passages with the same scores, which also warms their caches."""
+    for question, match in zip(texts, matches, strict=True):
         ours = [round(passage.score, 6) for passage in library.search(question, limit=LIMIT)]
         if ours != [round(-score, 6) for _, score in bare.search(match)]:
             raise BenchError(f"the library and the bare table find different passages for {question!r}")

@@ -1,7 +1,7 @@
-"""How many events a second a store commits, of many turns at once, with no wire and no socket.
+"""The events per second that a store commits, of many turns at once, without wire and socket.
 
-The agents speak as fast as the store lets them. PostgreSQL runs on this machine, with `fsync` and
-`synchronous_commit` as they are when nobody changes them, and has the cores with us.
+The agents yield as fast as the store allows. PostgreSQL runs on this machine, with the default `fsync` and
+`synchronous_commit`, and shares the cores.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from bench.plan import RATE, Plan, record
 from bench.results import Column, Table
-from bench.speaking import TURNS, speak_all
+from bench.store_load import TURNS, write_all_turns
 from tests.postgres_server import PostgresServer
 from turnwire.core.contracts import Store
 from turnwire.stores.memory import MemoryStore
@@ -34,7 +34,7 @@ def stores(plan: Plan) -> Table:
             for name in names:
                 with TemporaryDirectory(prefix="bench-") as folder:
                     store = _store(name, Path(folder), server)
-                    record(table, f"{TURNS} turns", name, asyncio.run(speak_all(store, plan.scale.tokens)))
+                    record(table, f"{TURNS} turns", name, asyncio.run(write_all_turns(store, plan.scale.tokens)))
     finally:
         if server is not None:
             server.remove()

@@ -1,9 +1,9 @@
-"""One reader a turn: what a token costs the server, from one stream to many."""
+"""One reader per turn: the server's cost of a token, from one stream to many."""
 
 from bench.job import Job
 from bench.plan import CLIENT, COST, P50, P99, RATE, Plan, chat, many, take_turns
+from bench.processes import Server, measured, warm
 from bench.results import Table
-from bench.running import Server, measured, warm
 
 FULL_SPEED = [(kind, count) for kind in ("yield", "burst8") for count in (1, 32, 256)]
 PACED = [("paced", 128), ("paced", 256)]

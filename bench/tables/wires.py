@@ -1,4 +1,4 @@
-"""What it costs to write an event on each wire: in this process, no store, no socket."""
+"""The cost of encoding an event on each wire, in this process, without store and socket."""
 
 import time
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from bench import measure
 from bench.logs import TURN, as_stored, typical_log
 from bench.plan import Plan, record
+from bench.processes import SERVER_CORE
 from bench.results import Column, Table
-from bench.running import SERVER_CORE
 from bench.sources import TOKENS
 from turnwire.assembly import SOCKET_WIRES, WIRES
 from turnwire.core.codec import LoggedEvent
@@ -42,7 +42,7 @@ def measure_case(table: Table, plan: Plan, case: str, events: Callable[[], list[
     for repeat in range(plan.scale.repeats + 1):
         for name in plan.of(*built):
             sample = encoded(built[name], [events() for _ in range(PASSES)])
-            if repeat:  # The first warms up.
+            if repeat:  # The first is a warm-up.
                 record(table, case, name, sample)
 
 

@@ -1,7 +1,7 @@
-"""Turns at a pace, in one process and in several on one database: what an event costs, and how old it is when read.
+"""Paced turns in one process and in several on one database: the cost of an event, and its age when it is read.
 
-An event's age begins when its agent's schedule says so, not when the agent came to it, so nothing that holds the agent
-up is left out. CPU is of all servers, and of the database beside it.
+An event's age begins at its scheduled time, so that delays of the agent count too. CPU is that of all servers, and of
+the database beside it.
 """
 
 from contextlib import ExitStack
@@ -9,16 +9,16 @@ from contextlib import ExitStack
 from bench import measure
 from bench.fleet import Fleet, fleet
 from bench.plan import CLIENT, P50, P95, P99, Plan, record
+from bench.processes import SERVER_CORE, Load, Server, serving
 from bench.results import Column, Sample, Table
-from bench.running import SERVER_CORE, Load, Server, serving
 from bench.sources import STEADY_PER_SECOND, Order
 from tests.postgres_server import PostgresServer
 
 TURNS = 200
-# Half as many too: two workers then have as much to do each as one had.
+# Half as many too, so that each of two workers has the load of one.
 CASES = {TURNS // 2: ("postgres",), TURNS: ("sqlite", "postgres", "elsewhere", "two", "crossed")}
-PLACES = {"postgres": (1, 0), "elsewhere": (1, 1), "two": (2, 0), "crossed": (2, 0)}
-"""How many processes run turns, and how many are only read from."""
+PROCESSES = {"postgres": (1, 0), "elsewhere": (1, 1), "two": (2, 0), "crossed": (2, 0)}
+"""The number of processes that run turns, and of those that only have readers."""
 
 
 def workers(plan: Plan) -> Table:
@@ -48,7 +48,7 @@ def workers(plan: Plan) -> Table:
                         with serving([name]) as servers:
                             record(table, case, name, follow([(servers[name], servers[name])], turns, tokens))
                     else:
-                        with fleet(database, *PLACES[name]) as several:
+                        with fleet(database, *PROCESSES[name]) as several:
                             record(table, case, name, follow(pairs(several, name), turns, tokens, several))
     finally:
         database.remove()
@@ -56,7 +56,7 @@ def workers(plan: Plan) -> Table:
 
 
 def pairs(several: Fleet, name: str) -> list[tuple[Server, Server]]:
-    """Where turns run, and where they are read."""
+    """Return the server that runs and the server that is read, for each group of turns."""
     servers = several.servers
     match name:
         case "elsewhere":
@@ -76,37 +76,37 @@ def follow(pairs: list[tuple[Server, Server]], turns: int, tokens: int, several:
         loads: list[Load] = []
         for runs, reads in pairs:
             runs.post("/bench/shut")
-            paths = tuple(f"/v1/turns/{begun(runs, order)}/events" for _ in range(each))
+            paths = tuple(f"/v1/turns/{start_turn(runs, order)}/events" for _ in range(each))
             job = reads.job("", tokens=tokens, streams=each, stamped=True, hold=True, paths=paths)
             loads.append(stack.enter_context(Load(job)))
         for load in loads:
-            load.go_on()
+            load.proceed()
             load.reach("open")
         before = sum(server.cpu_seconds() for server in servers)
         database = several.database_cpu() if several else None
         for (runs, _), load in zip(pairs, loads, strict=True):
             runs.post("/bench/go")
-            load.go_on()
-        told = [load.reach("done") for load in loads]
+            load.proceed()
+        reports = [load.reach("done") for load in loads]
         used = sum(server.cpu_seconds() for server in servers) - before
         used_there = database.seconds() if database else 0.0
     yardsticks.append(measure.yardstick(SERVER_CORE))
-    events = sum(one["events"] for one in told)
-    seconds = max(one["seconds"] for one in told)
+    events = sum(report["events"] for report in reports)
+    seconds = max(report["seconds"] for report in reports)
     sample = {
         "us_per_event": used / events * 1e6,
         "with_database": (used + used_there) / events * 1e6,
         "events_per_second": events / seconds,
-        "client_busy": sum(one["client_cpu"] for one in told) / seconds,
+        "client_busy": sum(report["client_cpu"] for report in reports) / seconds,
         "yardstick_ms": sum(yardsticks) / 2,
     }
-    # Of two clients the slower one's.
-    for quantile in told[0]["age_ms"]:
-        sample[f"latency_{quantile}_ms"] = max(one["age_ms"][quantile] for one in told)
-    sample["latency_worst_ms"] = max(one["oldest_ms"] for one in told)
+    # The slower of two clients counts.
+    for quantile in reports[0]["age_ms"]:
+        sample[f"latency_{quantile}_ms"] = max(report["age_ms"][quantile] for report in reports)
+    sample["latency_worst_ms"] = max(report["oldest_ms"] for report in reports)
     return sample
 
 
-def begun(server: Server, order: Order) -> str:
+def start_turn(server: Server, order: Order) -> str:
     session = server.post("/v1/sessions")["id"]
     return server.post(f"/v1/sessions/{session}/turns", {"message": str(order)})["turn_id"]

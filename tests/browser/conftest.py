@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
-from bench.browsing import find_browser
+from bench.browser import find_browser
 from tests.server.conftest import errors_in_the_log, puppet, shelf
 from tests.serving import Served, quick_settings, serving
 from turnwire import Turnwire

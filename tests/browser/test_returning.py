@@ -8,7 +8,7 @@ from playwright.async_api import Browser, expect
 
 from tests.browser.conftest import Serve
 from tests.browser.driving import new_context, tab
-from tests.process.running import served
+from tests.process.server_process import served
 from tests.serving import Puppet, until
 
 # A headless browser shows all of its tabs, so it has to be told.

@@ -1,4 +1,4 @@
-"""`turnwire ask`: one question, an exit code that tells the outcome, and output that other programs can read."""
+"""Tests of `turnwire ask`: its output in pipes and terminals, and its exit codes."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.channels.console.typist import REFERENCES, serving_agents, typing, write_agents
-from tests.process.running import COMMAND, Finished, environment, run
+from tests.process.server_process import COMMAND, CommandResult, environment, run
 from tests.serving import PATIENCE
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -21,36 +21,36 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def ask(folder: Path, *arguments: str | Path, agent: str = "echo", **settings: str) -> Finished:
-    """In this process's own folder, without a server."""
+async def ask(folder: Path, *arguments: str | Path, agent: str = "echo", **settings: str) -> CommandResult:
+    """Run `turnwire ask` without a server."""
     return await run(
         "ask", *arguments, "--data", folder / "data", *REFERENCES, "--agent", agent, cwd=folder, **settings
     )
 
 
-async def test_the_answer_is_on_stdout_and_the_rest_on_stderr_without_an_escape_code(folder: Path) -> None:
-    told = await ask(folder, "Tell me", agent="story")
-    assert told.code == 0
-    assert told.out.startswith("# A story\n\nOnce upon a **time** there was 世界.\n\n- line 0\n- line 1\n")
-    assert told.out.endswith("- line 39\n\nThe end.\n")
-    assert told.err.splitlines() == [
+async def test_answer_is_on_stdout_and_the_rest_on_stderr_without_escape_codes(folder: Path) -> None:
+    answered = await ask(folder, "Tell me", agent="story")
+    assert answered.code == 0
+    assert answered.out.startswith("# A story\n\nOnce upon a **time** there was 世界.\n\n- line 0\n- line 1\n")
+    assert answered.out.endswith("- line 39\n\nThe end.\n")
+    assert answered.err.splitlines() == [
         "· answered by this process (echo, story, digging, waiting, failing, lengthy)",
         "✓ remember 0.4s",
     ]
-    assert "\x1b" not in told.out + told.err
+    assert "\x1b" not in answered.out + answered.err
 
 
-async def test_json_is_the_log_as_it_is(folder: Path) -> None:
-    told = await ask(folder, "Hello", "--json")
+async def test_json_prints_the_log(folder: Path) -> None:
+    answered = await ask(folder, "Hello", "--json")
     tailed = await run("tail", "--data", folder / "data")
-    assert (told.code, told.err) == (0, "")
-    assert told.out == tailed.out
-    assert [json.loads(line)["type"] for line in told.out.splitlines()] == [
+    assert (answered.code, answered.err) == (0, "")
+    assert answered.out == tailed.out
+    assert [json.loads(line)["type"] for line in answered.out.splitlines()] == [
         "session", "message", "token", "response", "done",
     ]  # fmt: skip
 
 
-async def test_a_failure_is_told_by_the_exit_code(folder: Path) -> None:
+async def test_failed_turn_exits_with_1(folder: Path) -> None:
     failed = await ask(folder, "Fail", agent="failing")
     assert (failed.code, failed.out) == (1, "Hm. \n")
     assert "✗" in failed.err
@@ -64,27 +64,28 @@ async def test_a_failure_is_told_by_the_exit_code(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((" ",), "there is no question"),
-        (("-",), "there is no question"),
+        ((" ",), "the question is empty"),
+        (("-",), "the question is empty"),
         (("Hello", "--url", "http://127.0.0.1:1", "--embedded"), "--url asks a server"),
+        (("Hello", "--url", "localhost:8420"), "http://"),
         (("Hello", "--docs", "nowhere"), "nowhere"),
         ((), "Missing argument"),
     ],
 )
-async def test_a_wrong_call_is_2(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+async def test_wrong_usage_exits_with_2(folder: Path, arguments: tuple[str, ...], message: str) -> None:
     refused = await run("ask", *arguments, "--data", folder / "data")
     assert refused.code == 2
     assert message in refused.err
 
 
-async def test_a_server_that_is_not_there_is_1(folder: Path) -> None:
+async def test_unreachable_server_exits_with_1(folder: Path) -> None:
     refused = await run("ask", "Hello", "--url", "http://127.0.0.1:1", "--data", folder / "data")
     assert refused.code == 1
     assert "does not answer" in refused.err
     assert "Traceback" not in refused.err
 
 
-async def test_the_question_may_come_from_a_pipe(folder: Path) -> None:
+async def test_question_is_read_from_a_pipe(folder: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *COMMAND, "ask", "-", "--data", folder / "data", *REFERENCES,
         cwd=folder, env=environment(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -94,7 +95,7 @@ async def test_the_question_may_come_from_a_pipe(folder: Path) -> None:
     assert (process.returncode, out.decode()) == (0, "You said: Wörter\nund Zeilen\n")
 
 
-async def test_ctrl_c_stops_the_turn_and_is_130(folder: Path) -> None:
+async def test_ctrl_c_cancels_the_turn_and_exits_with_130(folder: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *COMMAND, "ask", "Wait", "--data", folder / "data", *REFERENCES, "--agent", "waiting",
         cwd=folder, env=environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -110,7 +111,7 @@ async def test_ctrl_c_stops_the_turn_and_is_130(folder: Path) -> None:
     assert json.loads(tailed.out.splitlines()[-1])["outcome"] == "cancelled"
 
 
-async def test_a_reader_that_leaves_is_no_reason_to_complain(folder: Path) -> None:
+async def test_closed_pipe_exits_with_141_and_no_traceback(folder: Path) -> None:
     options = f"--data {folder / 'data'} {' '.join(REFERENCES)} --agent lengthy"
     process = await asyncio.create_subprocess_exec(
         "bash", "-c", f"set -o pipefail; {' '.join(COMMAND)} ask Go {options} | head -n 2",
@@ -123,12 +124,12 @@ async def test_a_reader_that_leaves_is_no_reason_to_complain(folder: Path) -> No
     assert process.returncode == 141
 
 
-def test_a_running_server_is_asked_and_its_loss_is_3(folder: Path) -> None:
+def test_running_server_answers_and_its_loss_exits_with_3(folder: Path) -> None:
     data = folder / "data"
     with serving_agents(data, folder) as server:
-        told = asyncio.run(run("ask", "Hello", "--data", data, "--session", "mine"))
-        assert (told.code, told.out) == (0, "You said: Hello\n")
-        assert told.err == f"· answered by the server at {server.url}\n"
+        answered = asyncio.run(run("ask", "Hello", "--data", data, "--session", "mine"))
+        assert (answered.code, answered.out) == (0, "You said: Hello\n")
+        assert answered.err == f"· answered by the server at {server.url}\n"
         by_url = asyncio.run(run("ask", "Again", "--url", server.url, "--session", "mine", "--json"))
         first = json.loads(by_url.out.splitlines()[0])
         listed = asyncio.run(run("turns", "--data", data))
@@ -140,27 +141,27 @@ def test_a_running_server_is_asked_and_its_loss_is_3(folder: Path) -> None:
             typist.see("connection lost")
             server.start()
             typist.see("the server stopped before the answer was complete")
-            assert typist.leaves() == 3
+            assert typist.exit_code() == 3
 
 
-def test_at_a_terminal_the_answer_is_formatted(folder: Path) -> None:
+def test_answer_in_a_terminal_is_formatted(folder: Path) -> None:
     arguments = ("ask", "Tell me", "--data", folder / "data", *REFERENCES, "--agent", "story")
     with typing(*arguments, cwd=folder) as typist:
         typist.see("A story", "• line 39", "The end.")
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
         assert "**" not in typist.text
         assert all(sum(line.strip() == f"• line {number}" for line in typist.lines) == 1 for number in range(40))
     with typing(*arguments, "--plain", cwd=folder) as typist:
         typist.see("**time**", "The end.")
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
         assert "\x1b" not in typist.emulator.written
     with typing(*arguments, cwd=folder, NO_COLOR="1") as typist:
         typist.see("The end.")
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
         assert not re.search(r"\x1b\[(\d+;)*[39][0-7](;\d+)*m", typist.emulator.written)
 
 
-async def test_chat_needs_a_terminal(folder: Path) -> None:
+async def test_chat_without_a_terminal_is_refused(folder: Path) -> None:
     refused = await run("chat", "--data", folder / "data")
     assert refused.code == 2
     assert "turnwire ask" in refused.err

@@ -1,4 +1,4 @@
-"""`turnwire chat` in a real terminal, with a real server: what a person sees and does."""
+"""Tests of `turnwire chat` in a pseudo-terminal, with a real server."""
 
 import signal
 import stat
@@ -10,7 +10,7 @@ import pytest
 from tests.channels.console.typist import REFERENCES, Typist, serving_agents, typing, write_agents
 from tests.process.test_imports import loaded
 
-# Several processes each, on a machine that may be busy.
+# Every test starts several processes, which takes a while on a busy machine.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 CTRL_C, CTRL_D, ENTER, ALT_ENTER = "\x03", "\x04", "\r", "\x1b\r"
@@ -22,39 +22,39 @@ def ask(typist: Typist, message: str) -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 15), (200, 50)], ids=str)
-def test_an_answer_is_seen_whole_and_once_in_every_size(tmp_path: Path, size: tuple[int, int]) -> None:
+def test_answer_is_shown_once_in_terminals_of_every_size(tmp_path: Path, size: tuple[int, int]) -> None:
     data = tmp_path / "data"
-    # What a shell once exported is not how large the terminal is.
+    # Variables exported by a shell must not override the terminal's real size.
     stale = {"size": size, "COLUMNS": "80", "LINES": "24"}
     with serving_agents(data, tmp_path) as server, typing("chat", "--data", data, cwd=tmp_path, **stale) as typist:
         typist.see("the server", server.url, PROMPT)
         ask(typist, "/agents story")
-        typist.see("story is asked")
+        typist.see("story answers")
         ask(typist, "Tell me")
         typist.see("✓ remember 0.4s", "A story", "The end.")
         for number in range(40):
             assert sum(line.strip() == f"• line {number}" for line in typist.lines) == 1, typist.text
         assert "**" not in typist.text
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
-def test_a_server_is_found_and_without_one_it_answers_itself(tmp_path: Path) -> None:
+def test_chat_without_a_server_answers_in_this_process(tmp_path: Path) -> None:
     data = tmp_path / "data"
     write_agents(tmp_path)
     with typing("chat", "--data", data, *REFERENCES, cwd=tmp_path) as typist:
         typist.see("this process (echo, story", PROMPT)
         ask(typist, "Hello")
         typist.see("You said: Hello")
-        # The folder is in use, by something that is no server.
+        # The folder is in use by a process that is no server.
         with typing("chat", "--data", data, cwd=tmp_path) as second:
             second.see("is using it")
-            assert second.leaves() == 1
+            assert second.exit_code() == 1
         ask(typist, "/quit")
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
-def test_ctrl_c_stops_the_turn_and_not_the_program(tmp_path: Path) -> None:
+def test_ctrl_c_cancels_the_turn_and_the_chat_goes_on(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving_agents(data, tmp_path), typing("chat", "--data", data, "--agent", "digging", cwd=tmp_path) as typist:
         typist.see(PROMPT)
@@ -63,17 +63,17 @@ def test_ctrl_c_stops_the_turn_and_not_the_program(tmp_path: Path) -> None:
         typist.type(CTRL_C)
         typist.see("not finished", "■ stopped")
         ask(typist, "/agents echo")
-        typist.see("echo is asked")
+        typist.see("echo answers")
         ask(typist, "Are you there")
         typist.see("You said: Are you there")
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
-def test_ctrl_c_stops_an_embedded_turn_too(tmp_path: Path) -> None:
+def test_ctrl_c_cancels_an_embedded_turn(tmp_path: Path) -> None:
     write_agents(tmp_path)
-    brought = ("--agent", "agents_at_the_terminal:digging", "--agent", "agents_at_the_terminal:echo")
-    with typing("chat", "--data", tmp_path / "data", *brought, cwd=tmp_path) as typist:
+    references = ("--agent", "agents_at_the_terminal:digging", "--agent", "agents_at_the_terminal:echo")
+    with typing("chat", "--data", tmp_path / "data", *references, cwd=tmp_path) as typist:
         typist.see(PROMPT)
         ask(typist, "Dig")
         typist.see("dig(deep=True)")
@@ -83,12 +83,12 @@ def test_ctrl_c_stops_an_embedded_turn_too(tmp_path: Path) -> None:
         ask(typist, "Are you there")
         typist.see("You said: Are you there")
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
 def test_ctrl_c_twice_leaves(tmp_path: Path) -> None:
     write_agents(tmp_path)
-    # It does not let go when it is cancelled.
+    # An agent that ignores cancellation.
     (tmp_path / "stubborn.py").write_text(
         "import asyncio\n"
         "async def stubborn(turn):\n"
@@ -106,10 +106,10 @@ def test_ctrl_c_twice_leaves(tmp_path: Path) -> None:
         typist.type(CTRL_C)
         typist.see("Ctrl-C again to leave")
         typist.type(CTRL_C)
-        assert typist.leaves() == 130
+        assert typist.exit_code() == 130
 
 
-def test_ctrl_c_at_the_prompt_clears_the_line_and_says_how_to_leave(tmp_path: Path) -> None:
+def test_ctrl_c_at_the_prompt_clears_the_line_and_shows_a_hint(tmp_path: Path) -> None:
     write_agents(tmp_path)
     with typing("chat", "--data", tmp_path / "data", *REFERENCES, cwd=tmp_path) as typist:
         typist.see(PROMPT)
@@ -121,10 +121,10 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_says_how_to_leave(tmp_path: Pa
         typist.see("You said: whole")
         assert "You said: half" not in typist.text
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
-def test_a_message_may_have_several_lines(tmp_path: Path) -> None:
+def test_message_with_several_lines_is_sent_whole(tmp_path: Path) -> None:
     write_agents(tmp_path)
     with typing("chat", "--data", tmp_path / "data", *REFERENCES, "--plain", cwd=tmp_path) as typist:
         typist.see(PROMPT)
@@ -137,10 +137,10 @@ def test_a_message_may_have_several_lines(tmp_path: Path) -> None:
         typist.type(ENTER)
         typist.see("You said: four\nfive")
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
-def test_what_is_typed_meanwhile_is_shown_and_kept_and_disturbs_nothing(tmp_path: Path) -> None:
+def test_text_typed_during_an_answer_is_shown_and_queued(tmp_path: Path) -> None:
     write_agents(tmp_path)
     with typing("chat", "--data", tmp_path / "data", *REFERENCES, "--agent", "waiting", cwd=tmp_path) as typist:
         typist.see(PROMPT)
@@ -152,51 +152,51 @@ def test_what_is_typed_meanwhile_is_shown_and_kept_and_disturbs_nothing(tmp_path
         typist.see("› half")
         typist.type("\x15/stop" + ENTER)
         typist.see("■ stopped")
-        # The one that was queued is asked next; it waits too.
+        # The queued message is sent next, to the same agent.
         typist.see("› queued message")
         typist.type("rest")
         typist.see("› rest")
         typist.type(CTRL_C)
         typist.until(lambda: typist.text.count("■ stopped") == 2, "the end of the second turn")
-        typist.until(lambda: typist.lines[-1] == "› rest", "what was typed, at the prompt")
+        typist.until(lambda: typist.lines[-1] == "› rest", "the typed text at the prompt")
         typist.type(CTRL_C + CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
-def test_conversations_are_begun_listed_and_gone_on_with(tmp_path: Path) -> None:
+def test_sessions_are_started_listed_and_continued(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving_agents(data, tmp_path), typing("chat", "--data", data, cwd=tmp_path) as typist:
         typist.see(PROMPT)
         ask(typist, "First talk")
         typist.see("You said: First talk")
         ask(typist, "/new")
-        typist.see("A new conversation.")
+        typist.see("This is a new conversation.")
         ask(typist, "Second talk")
         typist.see("You said: Second talk")
         ask(typist, "/sessions")
-        typist.see("1  Second talk  1 turn", "2  First talk  1 turn", "Which one")
+        typist.see("1  Second talk  1 turn", "2  First talk  1 turn", "Number (Enter")
         ask(typist, "2")
-        typist.see("Going on with “First talk”.", "› First talk")
+        typist.see("Continuing “First talk”.", "› First talk")
         ask(typist, "More of it")
         typist.see("You said: More of it")
         ask(typist, "/sessions")
         typist.see("1  First talk  2 turns")
         ask(typist, "")
-        typist.see("Nothing has changed.")
+        typist.see("The conversation stays the same.")
         ask(typist, "/nonsense")
         typist.see("There is no /nonsense")
         ask(typist, "/help")
         typist.see("list the conversations", "Alt-Enter")
         ask(typist, "/stop")
-        typist.see("Nothing is being answered.")
+        typist.see("No answer is running.")
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
     history = data / "chat_history"
     assert "+First talk" in history.read_text()
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 
-def test_the_history_outlives_the_program(tmp_path: Path) -> None:
+def test_history_is_kept_across_programs(tmp_path: Path) -> None:
     write_agents(tmp_path)
     for number in (1, 2):
         with typing("chat", "--data", tmp_path / "data", *REFERENCES, cwd=tmp_path) as typist:
@@ -207,10 +207,10 @@ def test_the_history_outlives_the_program(tmp_path: Path) -> None:
             typist.type("remember me" + ENTER if number == 1 else ENTER)
             typist.see("You said: remember me")
             typist.type(CTRL_D)
-            assert typist.leaves() == 0
+            assert typist.exit_code() == 0
 
 
-def test_a_server_that_is_killed_is_waited_for_and_the_turn_ends_in_words(tmp_path: Path) -> None:
+def test_killed_server_is_awaited_and_the_turn_ends_as_interrupted(tmp_path: Path) -> None:
     data = tmp_path / "data"
     waiting = ("chat", "--data", data, "--agent", "waiting")
     with serving_agents(data, tmp_path) as server, typing(*waiting, cwd=tmp_path) as typist:
@@ -220,16 +220,16 @@ def test_a_server_that_is_killed_is_waited_for_and_the_turn_ends_in_words(tmp_pa
         server.kill()
         typist.see("connection lost")
         server.start()
-        typist.see("connected again, nothing was missed", "the server stopped before the answer was complete")
+        typist.see("reconnected, nothing was missed", "the server stopped before the answer was complete")
         assert typist.text.count("Well,") == 1
         ask(typist, "/agents echo")
         ask(typist, "Are you back")
         typist.see("You said: Are you back")
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
-def test_a_server_that_is_gone_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_lost_server_is_reported_with_a_hint(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving_agents(data, tmp_path) as server, typing("chat", "--data", data, cwd=tmp_path) as typist:
         typist.see(PROMPT)
@@ -238,10 +238,10 @@ def test_a_server_that_is_gone_is_said_with_what_to_do(tmp_path: Path) -> None:
         typist.see("does not answer", "turnwire serve")
         server.start()
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
-def test_a_terminal_may_be_resized_in_the_middle(tmp_path: Path) -> None:
+def test_terminal_resized_during_an_answer_keeps_the_text(tmp_path: Path) -> None:
     write_agents(tmp_path)
     with typing("chat", "--data", tmp_path / "data", *REFERENCES, "--agent", "waiting", cwd=tmp_path) as typist:
         typist.see(PROMPT)
@@ -254,10 +254,10 @@ def test_a_terminal_may_be_resized_in_the_middle(tmp_path: Path) -> None:
         typist.see("■ stopped")
         assert typist.text.count("Well,") == 1
         typist.type(CTRL_C + CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
-def test_failures_are_told_and_the_chat_goes_on(tmp_path: Path) -> None:
+def test_failed_turn_is_shown_and_the_chat_goes_on(tmp_path: Path) -> None:
     write_agents(tmp_path)
     with typing("chat", "--data", tmp_path / "data", *REFERENCES, "--agent", "failing", cwd=tmp_path) as typist:
         typist.see(PROMPT)
@@ -267,10 +267,10 @@ def test_failures_are_told_and_the_chat_goes_on(tmp_path: Path) -> None:
         ask(typist, "Hello")
         typist.see("✗", "no agent")
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
-def test_plain_text_sends_no_escape_codes_in_answers(tmp_path: Path) -> None:
+def test_plain_answer_has_no_escape_codes(tmp_path: Path) -> None:
     write_agents(tmp_path)
     with typing(
         "chat", "--data", tmp_path / "data", *REFERENCES, "--agent", "story", "--plain", cwd=tmp_path
@@ -282,11 +282,11 @@ def test_plain_text_sends_no_escape_codes_in_answers(tmp_path: Path) -> None:
         answer = typist.emulator.written[before:].partition("✓ remember")[2].partition("The end.")[0]
         assert "\x1b" not in answer
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
 @pytest.mark.parametrize("message", [None, "Wait"])
-def test_a_program_that_is_terminated_gives_the_terminal_back(tmp_path: Path, message: str | None) -> None:
+def test_terminated_chat_restores_the_terminal_modes(tmp_path: Path, message: str | None) -> None:
     write_agents(tmp_path)
     with typing("chat", "--data", tmp_path / "data", *REFERENCES, "--agent", "waiting", cwd=tmp_path) as typist:
         before = termios.tcgetattr(typist.child.child_fd)[3]
@@ -296,8 +296,8 @@ def test_a_program_that_is_terminated_gives_the_terminal_back(tmp_path: Path, me
             typist.see("Well,")
         assert termios.tcgetattr(typist.child.child_fd)[3] != before
         typist.child.kill(signal.SIGTERM)
-        typist.until(lambda: termios.tcgetattr(typist.child.child_fd)[3] == before, "the terminal as it was")
-        assert typist.leaves() == 143
+        typist.until(lambda: termios.tcgetattr(typist.child.child_fd)[3] == before, "the restored terminal modes")
+        assert typist.exit_code() == 143
 
 
 EXTENSION = """
@@ -323,14 +323,14 @@ class Remarker:
 """
 
 
-def test_an_extension_speaks_above_the_prompt_and_what_is_typed_stays(tmp_path: Path) -> None:
+def test_message_of_an_extension_is_printed_above_the_prompt(tmp_path: Path) -> None:
     write_agents(tmp_path)
-    place = tmp_path / "extensions" / "remarker"
-    place.mkdir(parents=True)
-    (place / "manifest.yaml").write_text(
+    folder = tmp_path / "extensions" / "remarker"
+    folder.mkdir(parents=True)
+    (folder / "manifest.yaml").write_text(
         "id: remarker\nname: Remarker\nversion: 0.1.0\napi: '1'\nentrypoint: main:Remarker\n"
     )
-    (place / "main.py").write_text(EXTENSION)
+    (folder / "main.py").write_text(EXTENSION)
     options = (*REFERENCES, "--extensions", tmp_path / "extensions")
     with typing("chat", "--data", tmp_path / "data", *options, cwd=tmp_path) as typist:
         typist.see(PROMPT)
@@ -338,15 +338,15 @@ def test_an_extension_speaks_above_the_prompt_and_what_is_typed_stays(tmp_path: 
         typist.see("› half a mess")
         (tmp_path / "now").touch()
         typist.see("By the way: it is late.")
-        typist.until(lambda: typist.lines[-1] == "› half a mess", "the prompt below it")
+        typist.until(lambda: typist.lines[-1] == "› half a mess", "the prompt below the message")
         typist.type("age" + ENTER)
         typist.see("You said: half a message")
         typist.type(CTRL_D)
-        assert typist.leaves() == 0
+        assert typist.exit_code() == 0
 
 
 @pytest.mark.parametrize("command", ["chat", "ask"])
-def test_help_waits_for_no_terminal_library(command: str) -> None:
-    found = loaded("-m", "turnwire", command, "--help")
-    assert "typer" in found
-    assert not found & {"fastapi", "httpx", "msgspec", "prompt_toolkit", "pydantic_settings", "starlette", "uvicorn"}
+def test_help_imports_no_terminal_library(command: str) -> None:
+    modules = loaded("-m", "turnwire", command, "--help")
+    assert "typer" in modules
+    assert not modules & {"fastapi", "httpx", "msgspec", "prompt_toolkit", "pydantic_settings", "starlette", "uvicorn"}

@@ -1,4 +1,4 @@
-"""The commands without a server: help, keys, turns, tail, doctor on a folder."""
+"""Tests of the commands without a server: help, keys, turns, tail and doctor on a data folder."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def call(*arguments: str | Path) -> Result:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder with two turns in it."""
+    """Return a data folder with two turns."""
     folder = tmp_path / "data"
 
     async def echo(turn: Turn) -> AsyncIterator[str]:
@@ -59,7 +59,7 @@ def test_every_command_has_help(command: str) -> None:
     assert "--help" in shown.output
 
 
-def test_there_is_no_other_command() -> None:
+def test_list_of_commands_is_complete() -> None:
     group = typer.main.get_command(app)
     names = set()
     for name, command in group.commands.items():  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def test_there_is_no_other_command() -> None:
     assert names == set(COMMANDS)
 
 
-def test_a_command_that_there_is_not_is_refused() -> None:
+def test_unknown_command_is_refused() -> None:
     assert call("fly").exit_code == 2
 
 
@@ -81,7 +81,7 @@ def test_turns_lists_the_newest_first(data: Path) -> None:
     assert call("turns", "--data", data, "--limit", "0").exit_code == 2
 
 
-def test_tail_prints_one_event_a_line(data: Path) -> None:
+def test_tail_prints_one_event_per_line(data: Path) -> None:
     events = [json.loads(line) for line in call("tail", "--data", data).output.splitlines()]
     assert [event["type"] for event in events] == ["session", "message", "token", "response", "done"]
     assert events[2]["content"] == "TWO\nLINES"
@@ -92,7 +92,7 @@ def test_tail_prints_one_event_a_line(data: Path) -> None:
     assert call("tail", turn_id, "--data", data, "--after", "5").output == ""
 
 
-def test_tail_refuses_what_there_is_not(data: Path, tmp_path: Path) -> None:
+def test_tail_of_unknown_turn_wire_or_folder_is_refused(data: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (("tail", "nothing", "--data", data), "no turn has the id 'nothing'"),
         (("tail", "--data", data, "--wire", "morse"), "there is no wire 'morse'"),
@@ -105,13 +105,13 @@ def test_tail_refuses_what_there_is_not(data: Path, tmp_path: Path) -> None:
     assert call("tail", "--data", data, "--after", "-1").exit_code == 2
 
 
-def test_keys_are_made_listed_and_revoked_without_a_server(tmp_path: Path) -> None:
+def test_keys_are_created_listed_and_revoked_without_a_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    made = call("keys", "create", "anna", "--data", data, "--scope", "read", "--scope", "write")
-    assert made.exit_code == 0
-    key = made.stdout.strip()
+    created = call("keys", "create", "anna", "--data", data, "--scope", "read", "--scope", "write")
+    assert created.exit_code == 0
+    key = created.stdout.strip()
     assert key.startswith("tw_")
-    assert "not shown again" in made.stderr
+    assert "not shown again" in created.stderr
     listed = call("keys", "list", "--data", data).output
     assert key.removeprefix("tw_").partition("_")[2] not in listed
     assert [*listed.split("\t")[1:3], listed.split("\t")[4].strip()] == ["anna", "read,write", "valid"]
@@ -120,7 +120,7 @@ def test_keys_are_made_listed_and_revoked_without_a_server(tmp_path: Path) -> No
     assert not any(key.encode() in path.read_bytes() for path in data.iterdir())
 
 
-def test_keys_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_invalid_keys_are_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for arguments, message in (
         (("keys", "create", "anna", "--scope", "everything"), "there is no everything"),
@@ -135,29 +135,29 @@ def test_keys_that_cannot_be_are_refused(tmp_path: Path) -> None:
     assert call("keys", "list", "--data", data).output == ""
 
 
-def test_the_doctor_is_content_with_a_folder_that_will_be_made(tmp_path: Path) -> None:
-    checked = call("doctor", "--data", tmp_path / "new")
-    assert checked.exit_code == 0
-    assert "will be made" in checked.output
-    assert "none yet" in checked.output
+def test_doctor_accepts_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
+    report = call("doctor", "--data", tmp_path / "new")
+    assert report.exit_code == 0
+    assert "will be created" in report.output
+    assert "none yet" in report.output
 
 
-def test_the_doctor_checks_the_database(data: Path) -> None:
+def test_doctor_reports_a_corrupt_database(data: Path) -> None:
     assert "sound" in call("doctor", "--data", data).output
     (data / "turnwire.db").write_bytes(b"This is no database at all. " * 200)
-    sick = call("doctor", "--data", data)
-    assert sick.exit_code == 1
-    assert "not a SQLite database" in sick.output
+    report = call("doctor", "--data", data)
+    assert report.exit_code == 1
+    assert "not a SQLite database" in report.output
 
 
-def test_the_doctor_finds_a_folder_that_is_a_file(tmp_path: Path) -> None:
+def test_doctor_reports_a_data_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
-    sick = call("doctor", "--data", tmp_path / "data")
-    assert sick.exit_code == 1
-    assert "cannot be written to" in sick.output
+    report = call("doctor", "--data", tmp_path / "data")
+    assert report.exit_code == 1
+    assert "cannot be written to" in report.output
 
 
-def test_the_data_folder_comes_from_the_environment(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_folder_is_read_from_the_environment(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNWIRE_DATA", str(data))
     assert len(call("turns").output.splitlines()) == 2
     monkeypatch.delenv("TURNWIRE_DATA")

@@ -1,4 +1,4 @@
-"""Settings from a file, and how `turnwire serve` takes them together with its options and the environment."""
+"""Tests of settings from options, the environment and a TOML file, and of `turnwire serve --config`."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.running import run, served
+from tests.process.server_process import run, served
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.tools.mcp_servers import SCRIPT
 from turnwire.settings import AgentSettings, read_settings
@@ -19,32 +19,32 @@ SECRET = "sesame-opens-8117"
 
 
 @pytest.fixture(autouse=True)
-def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AGENTS", "DATA", "HOST", "MCP_SERVERS", "MODEL", "PORT"):
         monkeypatch.delenv(f"TURNWIRE_{name}", raising=False)
 
 
-def written(folder: Path, text: str) -> Path:
+def write_config(folder: Path, text: str) -> Path:
     file = folder / "turnwire.toml"
     file.write_text(text)
     return file
 
 
-def test_what_is_given_goes_before_the_environment_and_that_before_the_file(
+def test_options_override_the_environment_which_overrides_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = written(tmp_path, 'host = "from-file"\nport = 1\nmodel = "from-file"\n')
+    file = write_config(tmp_path, 'host = "from-file"\nport = 1\nmodel = "from-file"\n')
     monkeypatch.setenv("TURNWIRE_PORT", "2")
     monkeypatch.setenv("turnwire_model", "from-environment")
-    monkeypatch.setenv("TURNWIRE_HOST", "")  # As good as not set.
-    settings = read_settings(file, model="given")
-    assert (settings.host, settings.port, settings.model) == ("from-file", 2, "given")
+    monkeypatch.setenv("TURNWIRE_HOST", "")  # An empty variable counts as not set.
+    settings = read_settings(file, model="from-option")
+    assert (settings.host, settings.port, settings.model) == ("from-file", 2, "from-option")
     assert read_settings(file).model == "from-environment"
 
 
-def test_a_file_names_agents_and_mcp_servers(tmp_path: Path) -> None:
+def test_file_defines_agents_and_mcp_servers(tmp_path: Path) -> None:
     settings = read_settings(
-        written(
+        write_config(
             tmp_path,
             """
             model = "small"
@@ -68,15 +68,13 @@ def test_a_file_names_agents_and_mcp_servers(tmp_path: Path) -> None:
     assert settings.mcp_servers["files"].env["KEY"].get_secret_value() == "${FILES_KEY}"
 
 
-def test_the_environment_replaces_what_the_file_says_of_a_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_replaces_a_whole_setting_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNWIRE_AGENTS", json.dumps({"second": "b:b"}))
-    assert list(read_settings(written(tmp_path, '[agents]\nfirst = "a:a"\n')).agents) == ["second"]
+    assert list(read_settings(write_config(tmp_path, '[agents]\nfirst = "a:a"\n')).agents) == ["second"]
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("port = ", "is not TOML"),
         ("prot = 1", "prot: Extra inputs are not permitted"),
@@ -84,9 +82,9 @@ def test_the_environment_replaces_what_the_file_says_of_a_setting(
         ('[agents]\n"a b" = "x:y"', "agents.a b: String should match pattern"),
         ('[agents.a]\nmodel_api = "talk"', "agents.a.model_api: Input should be 'chat' or 'responses'"),
         ("[agents.a]\nmodel = 3", "agents.a.model: Input should be a valid string"),
-        ('[agents.a]\nmcp = ["files"]', "the agent 'a' wants the MCP server 'files'; mcp_servers has none"),
-        (f'[mcp_servers.f]\nargs = ["{SECRET}"]', "mcp_servers.f: needs a command that starts it, or its url"),
-        (f'[mcp_servers.f]\nurl = "http://{SECRET}"\ncommand = "x"', "mcp_servers.f: needs a command"),
+        ('[agents.a]\nmcp = ["files"]', "the agent 'a' uses the MCP server 'files'; mcp_servers has none"),
+        (f'[mcp_servers.f]\nargs = ["{SECRET}"]', "mcp_servers.f: needs either a command that starts it, or its url"),
+        (f'[mcp_servers.f]\nurl = "http://{SECRET}"\ncommand = "x"', "mcp_servers.f: needs either a command"),
         (f'[mcp_servers.f]\nurl = "http://x"\nenv = {{ K = "{SECRET}" }}', "mcp_servers.f: args, env and cwd are for"),
         (f'[mcp_servers.f]\ncommand = "x"\nheaders = {{ K = "{SECRET}" }}', "mcp_servers.f: headers are for a url"),
         (f'[mcp_servers.f]\ncommand = "x"\nkey = "{SECRET}"', "mcp_servers.f.key: Extra inputs are not permitted"),
@@ -94,28 +92,28 @@ def test_the_environment_replaces_what_the_file_says_of_a_setting(
     ],
     ids=lambda value: value[:30],
 )
-def test_what_cannot_be_is_refused_by_its_place_and_not_quoted(tmp_path: Path, text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(why)) as refused:
-        read_settings(written(tmp_path, text))
+def test_invalid_setting_is_named_and_its_value_not_quoted(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
+        read_settings(write_config(tmp_path, text))
     assert SECRET not in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nothing\.toml cannot be read: No such file"):
         read_settings(tmp_path / "nothing.toml")
 
 
-def test_what_is_not_json_in_the_environment_is_refused_and_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_json_in_the_environment_is_named_and_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNWIRE_MCP_SERVERS", f'{{"f": {{"env": {{"K": "{SECRET}"')
     with pytest.raises(ValueError, match=r"^TURNWIRE_MCP_SERVERS is not JSON$"):
         read_settings()
 
 
 @pytest.mark.process
-async def test_a_server_is_made_from_a_file_alone(tmp_path: Path, model_server: ScriptedModel) -> None:
-    """In a process of its own, with the event loop that `serve` chooses."""
+async def test_server_runs_from_a_file_alone(tmp_path: Path, model_server: ScriptedModel) -> None:
+    """Run the server in its own process, with the event loop that `serve` chooses."""
     data = tmp_path / "data"
-    written(
+    write_config(
         tmp_path,
         f"""
         model = "small"
@@ -126,9 +124,9 @@ async def test_a_server_is_made_from_a_file_alone(tmp_path: Path, model_server: 
     )
     model_server.plan(calls(("count", {"to": 2})), says("Two."))
     async with served(data, "--config", "turnwire.toml", agents=["slow"]) as server:
-        told: dict[str, Any] = (await server.http.post("/chat", json={"message": "Count.", "agent": "helper"})).json()
-        assert (told["content"], told["tools_used"]) == ("Two.", ["count"])
-        frames = await server.whole(told["turn_id"])
+        answer: dict[str, Any] = (await server.http.post("/chat", json={"message": "Count.", "agent": "helper"})).json()
+        assert (answer["content"], answer["tools_used"]) == ("Two.", ["count"])
+        frames = await server.whole(answer["turn_id"])
         assert [frame.event["text"] for frame in frames if frame.type == "tool_progress"] == ["at 1", "at 2"]
         server.process.terminate()
         await server.process.wait()
@@ -136,12 +134,12 @@ async def test_a_server_is_made_from_a_file_alone(tmp_path: Path, model_server: 
 
 
 @pytest.mark.process
-async def test_serve_refuses_settings_in_words(tmp_path: Path) -> None:
-    file = written(tmp_path, '[agents.a]\nmcp = ["files"]\n')
+async def test_serve_with_invalid_settings_is_refused_with_a_reason(tmp_path: Path) -> None:
+    file = write_config(tmp_path, '[agents.a]\nmcp = ["files"]\n')
     refused = await run("serve", "--config", file, "--port", "0", "--data", tmp_path / "data")
     assert (refused.code, refused.err.strip()) == (
         1,
-        "turnwire: the agent 'a' wants the MCP server 'files'; mcp_servers has none",
+        "turnwire: the agent 'a' uses the MCP server 'files'; mcp_servers has none",
     )
     refused = await run("serve", "--port", "0", "--data", tmp_path / "data", agents='{"helper": {"tools": ["no:no"]}}')
     assert refused.code == 1

@@ -1,4 +1,4 @@
-"""`turnwire index`: what it says, and what is in the library afterwards."""
+"""Tests of `turnwire index`: its output, and the library afterwards."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from turnwire.retrieval.index import sync
 
 
 @pytest.fixture(autouse=True)
-def only_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNWIRE_EMBEDDINGS", "off")
 
 
@@ -42,7 +42,7 @@ def names(data: Path) -> list[str]:
         return [document.name for document in library.documents()]
 
 
-def test_a_folder_is_read_and_counted(data: Path, docs: Path) -> None:
+def test_folder_is_indexed_and_counted(data: Path, docs: Path) -> None:
     done = call(data, docs)
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [
@@ -53,7 +53,7 @@ def test_a_folder_is_read_and_counted(data: Path, docs: Path) -> None:
     assert names(data) == ["deep/black.pdf", "green.md", "white.docx"]
 
 
-def test_a_second_run_reads_only_what_has_changed(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_run_reads_only_changed_documents(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call(data, docs)
     parsed: list[str] = []
     parse = sync.parse
@@ -63,12 +63,12 @@ def test_a_second_run_reads_only_what_has_changed(data: Path, docs: Path, monkey
     (docs / "green.md").write_text("# Green\n\nStill a tea.")
     (docs / "white.docx").unlink()
     (docs / "red.txt").write_text("Rooibos.")
-    # Without a path, it reads what it knows.
+    # Without a path, it reads the folders of the library again.
     assert f"{docs}: 1 new, 1 changed, 1 unchanged, 1 gone" in call(data).stdout
     assert sorted(parsed) == ["green.md", "red.txt"]
 
 
-def test_files_that_cannot_be_read_are_named_with_the_reason(data: Path, docs: Path) -> None:
+def test_unreadable_files_are_named_with_the_reason(data: Path, docs: Path) -> None:
     (docs / "broken.pdf").write_bytes(b"no PDF")
     (docs / "link.md").symlink_to("/etc/hostname")
     done = call(data, docs)
@@ -80,7 +80,7 @@ def test_files_that_cannot_be_read_are_named_with_the_reason(data: Path, docs: P
     assert "3 new, 0 changed, 0 unchanged, 0 gone, 2 not readable" in done.stdout
 
 
-def test_a_single_file_may_be_given_and_several_paths(data: Path, docs: Path) -> None:
+def test_several_files_and_folders_are_indexed(data: Path, docs: Path) -> None:
     done = call(data, docs / "green.md", docs / "deep")
     assert [line.partition(":")[0] for line in done.stdout.splitlines()[:2]] == [
         str(docs / "green.md"),
@@ -89,50 +89,50 @@ def test_a_single_file_may_be_given_and_several_paths(data: Path, docs: Path) ->
     assert names(data) == ["black.pdf", "green.md"]
 
 
-def test_a_file_of_a_format_that_is_not_known_is_named(data: Path, docs: Path) -> None:
+def test_file_of_unknown_format_is_named(data: Path, docs: Path) -> None:
     (docs / "tea.exe").write_text("Tea")
     assert "tea.exe: its format is not known; known are .adoc" in call(data, docs / "tea.exe").stderr
 
 
-def test_what_is_forgotten_is_gone_though_the_files_are_there(data: Path, docs: Path) -> None:
+def test_forgotten_folder_is_removed_and_its_files_stay(data: Path, docs: Path) -> None:
     call(data, docs, docs / "green.md")
     done = call(data, "--forget", docs)
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[0] == f"{docs}: 3 documents are forgotten"
+    assert done.stdout.splitlines()[0] == f"{docs}: 3 documents removed"
     assert "The library holds 1 documents" in done.stdout
     assert names(data) == ["green.md"]
-    assert call(data, "--forget", docs).stdout.splitlines()[0] == f"{docs}: it was not in the library"
+    assert call(data, "--forget", docs).stdout.splitlines()[0] == f"{docs}: not in the library"
     assert (docs / "green.md").exists()
 
 
-def test_a_folder_that_no_longer_exists_can_be_forgotten(data: Path, docs: Path) -> None:
+def test_folder_that_no_longer_exists_can_be_forgotten(data: Path, docs: Path) -> None:
     call(data, docs)
     docs.rename(docs.with_name("moved"))
-    assert "3 documents are forgotten" in call(data, "--forget", docs).stdout
+    assert "3 documents removed" in call(data, "--forget", docs).stdout
     assert names(data) == []
 
 
-def test_one_folder_may_take_the_place_of_another(data: Path, docs: Path) -> None:
+def test_folder_can_replace_a_forgotten_folder(data: Path, docs: Path) -> None:
     call(data, docs)
     done = call(data, "--forget", docs, docs / "deep")
-    assert "3 documents are forgotten" in done.stdout
+    assert "3 documents removed" in done.stdout
     assert names(data) == ["black.pdf"]
 
 
-def test_without_anything_to_read_it_says_what_to_do(data: Path) -> None:
+def test_index_without_any_folder_is_refused_with_a_hint(data: Path) -> None:
     refused = call(data)
     assert refused.exit_code == 1
-    assert refused.stderr == "turnwire: nothing was indexed before; say what to read: turnwire index PATH…\n"
+    assert refused.stderr == "turnwire: nothing was indexed before; name files or folders: turnwire index PATH…\n"
 
 
-def test_a_path_that_does_not_exist_is_refused_before_anything_is_read(data: Path, docs: Path) -> None:
+def test_missing_path_is_refused_before_anything_is_read(data: Path, docs: Path) -> None:
     refused = call(data, docs, docs / "nothing")
     assert refused.exit_code == 1
     assert refused.stderr == f"turnwire: {docs / 'nothing'} does not exist\n"
     assert not (data / LIBRARY_FILE).exists()
 
 
-def test_a_library_of_another_version_is_refused_in_words(data: Path, docs: Path) -> None:
+def test_library_of_another_version_is_refused_with_a_reason(data: Path, docs: Path) -> None:
     call(data, docs)
     with opened(data / LIBRARY_FILE) as library, library.file.writing() as database:
         database.execute("PRAGMA user_version = 99")
@@ -142,12 +142,12 @@ def test_a_library_of_another_version_is_refused_in_words(data: Path, docs: Path
     assert "Traceback" not in refused.output
 
 
-def test_a_document_over_the_limit_is_named(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document_over_the_limit_is_named(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNWIRE_MAX_DOCUMENT_BYTES", "100")
     assert "white.docx: it is over the limit of 100 bytes" in call(data, docs).stderr
 
 
-def test_who_stops_it_keeps_what_was_read(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_run_keeps_the_read_documents(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parse = sync.parse
     monkeypatch.setattr(sync, "_BATCH_DOCUMENTS", 1)
 
@@ -158,7 +158,7 @@ def test_who_stops_it_keeps_what_was_read(data: Path, docs: Path, monkeypatch: p
 
     monkeypatch.setattr(sync, "parse", interrupted)
     stopped = call(data, docs)
-    assert "Stopped. What was read stays; the rest is read the next time." in stopped.stdout
+    assert "Stopped. The documents read so far are kept" in stopped.stdout
     monkeypatch.setattr(sync, "parse", parse)
     assert names(data) == ["green.md"]
     assert "2 new, 0 changed, 1 unchanged" in call(data).stdout

@@ -21,7 +21,7 @@ from tests.clients.conftest import Script
 from tests.clients.scenes import RICH, play
 from tests.contracts.log_strategies import DENSE, log_of, logs
 from tests.node_packages import node_with
-from tests.process.running import served
+from tests.process.server_process import served
 from tests.server.conftest import Serve
 from tests.server.cutting import cutting
 from tests.serving import Puppet, Served, within

@@ -1,4 +1,4 @@
-"""The measures, on cases that can be done by hand."""
+"""Tests of the measures on cases computed by hand."""
 
 import math
 
@@ -7,11 +7,11 @@ import pytest
 from eval import measures
 
 
-def test_the_best_order_has_an_ndcg_of_one() -> None:
+def test_ndcg_of_the_best_order_is_one() -> None:
     assert measures.ndcg(["a", "b", "x"], {"a": 2, "b": 1}) == pytest.approx(1.0)
 
 
-def test_a_worse_place_counts_less() -> None:
+def test_ndcg_of_a_lower_rank_is_smaller() -> None:
     assert measures.ndcg(["x", "a"], {"a": 1}) == pytest.approx(1 / math.log2(3))
     gains = {"a": 3, "b": 1}
     best = 3 + 1 / math.log2(3)
@@ -19,7 +19,7 @@ def test_a_worse_place_counts_less() -> None:
     assert measures.ndcg(["x", "y"], gains) == 0.0
 
 
-def test_only_the_first_places_count() -> None:
+def test_ndcg_counts_only_the_first_ranks() -> None:
     ranking = [f"x{number}" for number in range(10)]
     assert measures.ndcg([*ranking, "a"], {"a": 1}) == 0.0
     assert measures.ndcg([*ranking[:9], "a"], {"a": 1}) > 0.0
@@ -27,12 +27,12 @@ def test_only_the_first_places_count() -> None:
     assert measures.ndcg(list(many), many) == pytest.approx(1.0)
 
 
-def test_a_document_that_is_ranked_twice_counts_once() -> None:
+def test_ndcg_counts_a_repeated_document_once() -> None:
     assert measures.ndcg(["x", "x", "a"], {"a": 1}) == measures.ndcg(["x", "a"], {"a": 1})
     assert measures.ndcg(["a", "a"], {"a": 1, "b": 1}) < 1.0
 
 
-def test_recall_and_rank() -> None:
+def test_recall_and_reciprocal_rank() -> None:
     gains = {"a": 1.0, "b": 2.0, "c": 0.0}
     assert measures.recall(["x", "b"], gains) == 0.5
     assert measures.recall(["x", "b", "a"], gains, depth=2) == 0.5
@@ -40,13 +40,13 @@ def test_recall_and_rank() -> None:
     assert measures.reciprocal_rank(["x"], gains) == 0.0
 
 
-def test_a_question_without_a_relevant_document_cannot_be_ranked() -> None:
+def test_ndcg_without_a_relevant_document_is_refused() -> None:
     with pytest.raises(ValueError, match="no best order"):
         measures.ndcg(["a"], {})
 
 
 @pytest.mark.parametrize(
-    ("text", "holds"),
+    ("text", "expected"),
     [
         ("It serves on port 8420 [1].", True),
         ("IT SERVES\n  on PORT 8420.", True),
@@ -54,11 +54,11 @@ def test_a_question_without_a_relevant_document_cannot_be_ranked() -> None:
         ("It serves on port 842.", False),
     ],
 )
-def test_an_answer_is_found_in_any_dress(text: str, holds: bool) -> None:
-    assert measures.holds_answer(text, ["nothing", "port 8420"]) is holds
+def test_answer_is_found_despite_case_spacing_and_citations(text: str, expected: bool) -> None:
+    assert measures.holds_answer(text, ["nothing", "port 8420"]) is expected
 
 
-def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
+def test_auc_is_the_share_of_ordered_pairs() -> None:
     assert measures.auc([2, 3], [0, 1]) == 1.0
     assert measures.auc([0, 1], [2, 3]) == 0.0
     assert measures.auc([1, 1], [1]) == 0.5
@@ -67,7 +67,7 @@ def test_auc_is_the_share_of_pairs_in_the_right_order() -> None:
         measures.auc([], [1])
 
 
-def test_shares_means_and_percentiles() -> None:
+def test_share_mean_and_percentile() -> None:
     assert measures.share([0.4, 0.5, 0.6, 0.7], 0.5) == 0.75
     assert measures.mean([1, 2, 3]) == 2
     values = [5.0, 1.0, 3.0, 2.0, 4.0]

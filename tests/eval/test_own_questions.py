@@ -1,4 +1,4 @@
-"""The questions about our own documentation: each answer must stand where its question says."""
+"""Tests of the questions about our own documentation: each answer is in the document and section it names."""
 
 from collections import Counter
 
@@ -11,30 +11,30 @@ ANSWERABLE = [question for question in QUESTIONS if question.kind == "answerable
 TEXTS = {document.name: document.text for document in read_documents()}
 
 
-@pytest.mark.parametrize("asked", ANSWERABLE, ids=lambda asked: asked.question)
-def test_the_answer_stands_in_its_document_under_its_heading(asked: OwnQuestion) -> None:
-    under = section(TEXTS[asked.document], asked.heading)
-    assert under, f"{asked.document} has no heading {asked.heading!r}"
-    # A paragraph may be wrapped anew.
-    assert " ".join(asked.answer.split()) in " ".join(under.split())
+@pytest.mark.parametrize("question", ANSWERABLE, ids=lambda question: question.question)
+def test_answer_is_in_its_document_under_its_heading(question: OwnQuestion) -> None:
+    text = section(TEXTS[question.document], question.heading)
+    assert text, f"{question.document} has no heading {question.heading!r}"
+    # Line breaks of a paragraph do not matter.
+    assert " ".join(question.answer.split()) in " ".join(text.split())
 
 
-@pytest.mark.parametrize("asked", ANSWERABLE, ids=lambda asked: asked.question)
-def test_a_question_does_not_give_its_answer_away(asked: OwnQuestion) -> None:
-    assert asked.answer.casefold() not in asked.question.casefold()
-    assert asked.question.rstrip("?").casefold() not in {line.strip("# ").casefold() for line in headings(asked)}
+@pytest.mark.parametrize("question", ANSWERABLE, ids=lambda question: question.question)
+def test_question_does_not_contain_its_answer(question: OwnQuestion) -> None:
+    assert question.answer.casefold() not in question.question.casefold()
+    assert question.question.rstrip("?").casefold() not in {line.strip("# ").casefold() for line in headings(question)}
 
 
-def headings(asked: OwnQuestion) -> list[str]:
-    return [line for line in TEXTS[asked.document].split("\n") if line.startswith("#")]
+def headings(question: OwnQuestion) -> list[str]:
+    return [line for line in TEXTS[question.document].split("\n") if line.startswith("#")]
 
 
-@pytest.mark.parametrize("asked", [question for question in QUESTIONS if question.kind != "answerable"])
-def test_what_cannot_be_answered_names_no_answer(asked: OwnQuestion) -> None:
-    assert asked == OwnQuestion(asked.question, asked.kind)
+@pytest.mark.parametrize("question", [question for question in QUESTIONS if question.kind != "answerable"])
+def test_unanswerable_question_has_no_answer(question: OwnQuestion) -> None:
+    assert question == OwnQuestion(question.question, question.kind)
 
 
-def test_there_are_enough_of_each_kind_and_none_twice() -> None:
+def test_questions_are_unique_and_enough_of_each_kind() -> None:
     kinds = Counter(question.kind for question in QUESTIONS)
     assert set(kinds) == set(KINDS)
     assert kinds["answerable"] >= 60
@@ -42,12 +42,12 @@ def test_there_are_enough_of_each_kind_and_none_twice() -> None:
     assert len({question.question.casefold() for question in QUESTIONS}) == len(QUESTIONS)
 
 
-def test_most_pages_are_asked_about() -> None:
-    asked = {question.document for question in ANSWERABLE}
-    assert len(asked) >= 0.8 * len(TEXTS), f"nothing is asked about {sorted(set(TEXTS) - asked)}"
+def test_questions_cover_most_pages() -> None:
+    covered = {question.document for question in ANSWERABLE}
+    assert len(covered) >= 0.8 * len(TEXTS), f"no question is about {sorted(set(TEXTS) - covered)}"
 
 
-def test_the_set_is_a_collection_like_the_others() -> None:
+def test_own_questions_are_a_collection() -> None:
     own = read_own()
     names = {document.name for document in own.documents}
     assert len(own.questions) == len(QUESTIONS)
@@ -55,7 +55,7 @@ def test_the_set_is_a_collection_like_the_others() -> None:
     assert sum(bool(question.gains) for question in own.questions) == len(ANSWERABLE)
 
 
-def test_a_section_ends_at_the_next_heading_of_its_size() -> None:
+def test_section_ends_at_the_next_heading_of_its_level() -> None:
     text = "# A\none\n## B\ntwo\n```sh\n# not a heading\n```\n### C\nthree\n## D\nfour\n"
     assert section(text, "B") == "two\n```sh\n# not a heading\n```\n### C\nthree"
     assert section(text, "C") == "three"

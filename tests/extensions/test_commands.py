@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.extensions.building import BASE, write_extension
-from tests.process.running import served
+from tests.process.server_process import served
 from tests.serving import saying
 from turnwire import Settings, Turnwire
 from turnwire.cli import app
@@ -42,7 +42,7 @@ def test_check_imports_and_tells_what_is_wrong(tmp_path: Path) -> None:
     assert "→ install 'no_such_module_anywhere' where Turnwire is installed" in bad.output
     nobody = run(app, ["extensions", "check", "nobody", *folder])
     assert nobody.exit_code == 1
-    assert "there is no extension nobody; there is" in nobody.output
+    assert "there is no extension nobody; choose from" in nobody.output
 
 
 def test_check_starts_nothing(tmp_path: Path) -> None:
@@ -88,14 +88,14 @@ def test_new_goes_to_the_users_own_folder_and_overwrites_nothing(tmp_path: Path)
     assert "mine 0.1.0  folder  discovered" in run(app, ["extensions", "list"]).output
     again = run(app, ["extensions", "new", "mine"])
     assert again.exit_code == 1
-    assert "is there already" in again.output
+    assert "exists already" in again.output
 
 
 @pytest.mark.parametrize("name", ["My-Channel", "../up", "1st", ""])
 def test_new_refuses_a_name_that_cannot_be_an_id(name: str, tmp_path: Path) -> None:
     refused = run(app, ["extensions", "new", name, "--in", str(tmp_path)])
     assert refused.exit_code == 1
-    assert "cannot be an id" in refused.output
+    assert "is not a valid id" in refused.output
     assert not [path for path in tmp_path.iterdir() if path.name != "config"]
 
 

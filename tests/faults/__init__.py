@@ -1,5 +1,5 @@
-"""Faults on purpose: real processes, a real database, and a network that breaks, watched from the outside.
+"""Fault injection: real processes, a real database and a network that fails, observed from outside.
 
-`campaign` makes the faults while `people` use the servers; `checking` says which promises were broken.
-`scripts/faults` runs it for as long as you like, the tests for a few seconds.
+`campaign` injects faults while `users` use the servers; `checks` finds broken promises. `scripts/faults` runs a
+campaign of any length, the tests a short one.
 """

@@ -1,4 +1,4 @@
-"""`scripts/faults`: as many faults as you have time for, and a table of what came of them."""
+"""`scripts/faults`: run a fault campaign and print a table of its results."""
 
 import argparse
 import asyncio
@@ -22,14 +22,14 @@ def main() -> int:
             folder=folder,
             pace=options.pace,
             faults=options.only.split(",") if options.only else None,
-            tell=lambda words: print(f"  {words}", flush=True),
+            report=lambda text: print(f"  {text}", flush=True),
         )
     )
-    report(verdict)
+    print_report(verdict)
     return 1 if verdict.broken else 0
 
 
-def report(verdict: Verdict) -> None:
+def print_report(verdict: Verdict) -> None:
     rows: list[tuple[str, object]] = [
         *((f"fault: {name}", count) for name, count in sorted(verdict.faults.items())),
         ("turns", verdict.turns),
@@ -39,16 +39,16 @@ def report(verdict: Verdict) -> None:
         ("reconnects", verdict.reconnects),
         ("resets", verdict.resets),
         ("starts repeated", verdict.repeated),
-        ("looks of a stranger, refused", verdict.strangers),
-        ("stops, p50 and slowest", _times(verdict.stops)),
+        ("requests of another principal, refused", verdict.strangers),
+        ("cancels, p50 and slowest", _times(verdict.stops)),
         ("takeovers, p50 and slowest", _times(verdict.takeovers)),
         ("violations", len(verdict.broken)),
     ]
     print(f"\nseed {verdict.seed}")
     for name, value in rows:
         print(f"| {name} | {value} |")
-    for what in verdict.broken[:40]:
-        print(f"VIOLATION: {what}")
+    for violation in verdict.broken[:40]:
+        print(f"VIOLATION: {violation}")
 
 
 def _times(seconds: list[float]) -> str:
@@ -60,11 +60,11 @@ def _times(seconds: list[float]) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=0.5, help="how long faults are made (default: 0.5)")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="the same seed, the same choices")
-    parser.add_argument("--workers", type=int, default=4, help="how many server processes (default: 4)")
+    parser.add_argument("--minutes", type=float, default=0.5, help="how long faults are injected (default: 0.5)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="the seed of the random choices")
+    parser.add_argument("--workers", type=int, default=4, help="the number of server processes (default: 4)")
     parser.add_argument("--pace", type=float, default=1.0, help="seconds between two faults (default: 1)")
-    parser.add_argument("--only", default="", help=f"only these, with commas between: {', '.join(FAULTS)}")
+    parser.add_argument("--only", default="", help=f"only these faults, separated by commas: {', '.join(FAULTS)}")
     return parser.parse_args()
 
 

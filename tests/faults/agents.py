@@ -1,7 +1,7 @@
-"""The agents of the servers that are tortured. What they say can be checked by whoever reads it.
+"""The agents of the servers under test, whose output can be checked.
 
-Each word is the number of the word, so that a missing or a doubled one is seen; the first thing said is where and when
-it was said, by a clock that all processes of a machine share.
+Each word is its own number, so that a missing or repeated word shows; `clock` events have the node and the time of the
+monotonic clock, which all processes of a machine share.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from turnwire.core.events import (
 )
 from turnwire.core.turns import Turn
 
-Said = AsyncIterator[Event | str]
+Output = AsyncIterator[Event | str]
 
 
 def clock() -> CustomEvent:
     return CustomEvent("clock", {"node": os.environ.get("FAULTS_NODE", ""), "at": time.monotonic()})
 
 
-async def counting(turn: Turn) -> Said:
-    """`<words> <seconds between them>`, with a tool now and then."""
+async def counting(turn: Turn) -> Output:
+    """Yield words as the message says, `<words> <seconds between them>`, with a tool call now and then."""
     words, pause = turn.message.split()
     yield clock()
     for number in range(int(words)):
@@ -43,17 +43,17 @@ async def counting(turn: Turn) -> Said:
     yield clock()
 
 
-async def stubborn(turn: Turn) -> Said:
-    """Takes its time to stop."""
+async def stubborn(turn: Turn) -> Output:
+    """Count, and take a while to stop."""
     try:
-        async for said in counting(turn):
-            yield said
+        async for event in counting(turn):
+            yield event
     finally:
         await asyncio.sleep(0.3)
 
 
-async def asking(turn: Turn) -> Said:
-    """Asks a person in the middle."""
+async def asking(turn: Turn) -> Output:
+    """Count, and request an approval halfway."""
     words, pause = turn.message.split()
     half = int(words) // 2
     yield clock()
@@ -69,8 +69,8 @@ async def asking(turn: Turn) -> Said:
     yield clock()
 
 
-async def resuming(turn: Turn) -> Said:
-    """Says it all again from the last finished step, when its worker was lost."""
+async def resuming(turn: Turn) -> Output:
+    """Count; after a lost worker, continue after the last finished step."""
     words, pause = turn.message.split()
     done = sum(message.role == "tool" for message in getattr(turn, "progress", ()))
     yield clock()

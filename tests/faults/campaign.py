@@ -1,4 +1,4 @@
-"""People use the servers while one fault after another is made; then it is quiet, and everything comes to its end."""
+"""A campaign: users use the servers while faults are injected; then all turns must end and the logs are checked."""
 
 import asyncio
 import random
@@ -10,17 +10,19 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from tests.faults.checking import check
+from tests.faults.checks import check
 from tests.faults.cluster import LEASE, Cluster, Node, cluster
-from tests.faults.people import Asked, People
+from tests.faults.users import SimulatedUsers, StartedTurn
 
-# After the last fault: a lease, a takeover, and the longest that an agent may take for all that is queued.
+# After the last fault: a lease, a takeover, and the longest run of all queued turns.
 _SETTLE_SECONDS = 45.0
 
 Fault = Callable[[Cluster, random.Random], Awaitable[None]]
 
 
 class Verdict(Struct, kw_only=True):
+    """The results of a campaign. `broken` lists the violated promises."""
+
     seed: int
     faults: Counter[str] = field(default_factory=Counter[str])
     turns: int = 0
@@ -39,69 +41,69 @@ class Verdict(Struct, kw_only=True):
 # The faults
 
 
-async def kill(cluster: Cluster, chance: random.Random) -> None:
-    await _some(cluster, chance).kill()
+async def kill(cluster: Cluster, rng: random.Random) -> None:
+    await _pick_node(cluster, rng).kill()
 
 
-async def terminate(cluster: Cluster, chance: random.Random) -> None:
-    await _some(cluster, chance).terminate()
+async def terminate(cluster: Cluster, rng: random.Random) -> None:
+    await _pick_node(cluster, rng).terminate()
 
 
-async def pause(cluster: Cluster, chance: random.Random) -> None:
-    """Longer than the lease: when it comes back, its turns are somebody else's."""
-    await _some(cluster, chance).pause(LEASE * chance.uniform(1.2, 2))
+async def pause(cluster: Cluster, rng: random.Random) -> None:
+    """Pause a server for longer than its lease, so that others take its turns."""
+    await _pick_node(cluster, rng).pause(LEASE * rng.uniform(1.2, 2))
 
 
-async def cut(cluster: Cluster, chance: random.Random) -> None:
-    _some(cluster, chance).network.cut()
+async def cut(cluster: Cluster, rng: random.Random) -> None:
+    _pick_node(cluster, rng).network.cut()
 
 
-async def swallow(cluster: Cluster, chance: random.Random) -> None:
-    network = _some(cluster, chance).network
+async def swallow(cluster: Cluster, rng: random.Random) -> None:
+    network = _pick_node(cluster, rng).network
     network.swallow()
-    await asyncio.sleep(chance.uniform(0.2, 2 * LEASE))
+    await asyncio.sleep(rng.uniform(0.2, 2 * LEASE))
     network.mend()
 
 
-async def drip(cluster: Cluster, chance: random.Random) -> None:
-    network = _some(cluster, chance).network
-    network.drip(chance.choice((64, 512)), 0.002)
-    await asyncio.sleep(chance.uniform(0.5, 2))
+async def drip(cluster: Cluster, rng: random.Random) -> None:
+    network = _pick_node(cluster, rng).network
+    network.drip(rng.choice((64, 512)), 0.002)
+    await asyncio.sleep(rng.uniform(0.5, 2))
     network.mend()
 
 
-async def restart_engine(cluster: Cluster, chance: random.Random) -> None:
+async def restart_engine(cluster: Cluster, rng: random.Random) -> None:
     await cluster.restart_engine()
 
 
-async def cut_clients(cluster: Cluster, chance: random.Random) -> None:
-    if (front := _some(cluster, chance).front) is not None:
+async def cut_clients(cluster: Cluster, rng: random.Random) -> None:
+    if (front := _pick_node(cluster, rng).front) is not None:
         front.cut()
 
 
-async def swallow_clients(cluster: Cluster, chance: random.Random) -> None:
-    if (front := _some(cluster, chance).front) is not None:
+async def swallow_clients(cluster: Cluster, rng: random.Random) -> None:
+    if (front := _pick_node(cluster, rng).front) is not None:
         front.swallow()
-        await asyncio.sleep(chance.uniform(0.2, LEASE))
+        await asyncio.sleep(rng.uniform(0.2, LEASE))
         front.mend()
 
 
-async def kill_backends(cluster: Cluster, chance: random.Random) -> None:
-    await cluster.kill_backends(chance.choice((0.5, 1)))
+async def kill_backends(cluster: Cluster, rng: random.Random) -> None:
+    await cluster.kill_backends(rng.choice((0.5, 1)))
 
 
-async def fill_disk(cluster: Cluster, chance: random.Random) -> None:
-    await cluster.fill_disk(chance.uniform(0.5, 2))
+async def fill_disk(cluster: Cluster, rng: random.Random) -> None:
+    await cluster.fill_disk(rng.uniform(0.5, 2))
 
 
-async def jump_clock(cluster: Cluster, chance: random.Random) -> None:
-    """The wall clock of one machine is an hour off, or right again."""
-    cluster.nodes[0].set_clock(chance.choice((-3600, 0, 3600)))
+async def jump_clock(cluster: Cluster, rng: random.Random) -> None:
+    """Set the wall clock of one server an hour off, or right again."""
+    cluster.nodes[0].set_clock(rng.choice((-3600, 0, 3600)))
 
 
-async def stall(cluster: Cluster, chance: random.Random) -> None:
-    """Somebody asks for streams and never reads them."""
-    node = _some(cluster, chance)
+async def stall(cluster: Cluster, rng: random.Random) -> None:
+    """Open streams and never read them."""
+    node = _pick_node(cluster, rng)
     port = node.port
     sockets: list[socket.socket] = []
     for _ in range(20):
@@ -137,93 +139,95 @@ FAULTS: dict[str, tuple[Fault, int]] = {
     "jump_clock": (jump_clock, 1),
     "stall": (stall, 1),
 }
-"""With how often each is chosen."""
+"""Every fault with its weight."""
 
 
-def _some(cluster: Cluster, chance: random.Random) -> Node:
-    return chance.choice([node for node in cluster.nodes if node.is_up and not node.is_paused] or cluster.nodes)
+def _pick_node(cluster: Cluster, rng: random.Random) -> Node:
+    return rng.choice([node for node in cluster.nodes if node.is_up and not node.is_paused] or cluster.nodes)
 
 
 class Campaign:
-    def __init__(self, cluster: Cluster, seed: int, faults: list[str], tell: Callable[[str], None]) -> None:
+    """One run of faults against a cluster."""
+
+    def __init__(self, cluster: Cluster, seed: int, faults: list[str], report: Callable[[str], None]) -> None:
         self._cluster = cluster
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._faults = faults
-        self._tell = tell
-        self._people = People(cluster, random.Random(seed + 1), self._attend)
+        self._report = report
+        self._users = SimulatedUsers(cluster, random.Random(seed + 1), self._attend)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = False
         self.verdict = Verdict(seed=seed)
 
     async def run(self, seconds: float, pace: float) -> Verdict:
-        """`pace` is how long it is between two faults, on average."""
+        """Run the campaign. `pace` is the average time between two faults."""
         supervising = asyncio.create_task(self._cluster.keep_up())
         talking = [asyncio.create_task(self._talk()) for _ in range(6)]
         try:
-            await self._torture(seconds, pace)
+            await self._inject_faults(seconds, pace)
         finally:
             self._is_over = True
             await asyncio.wait(talking)
-        self._tell("no more faults; everything must come to its end")
+        self._report("no more faults; all turns must end")
         await self._settle(supervising)
-        broken, self.verdict.takeovers = await check(self._people, self._cluster)
+        broken, self.verdict.takeovers = await check(self._users, self._cluster)
         self.verdict.broken += broken
         supervising.cancel()
         await self._count()
-        await self._people.close()
+        await self._users.close()
         return self.verdict
 
-    async def _torture(self, seconds: float, pace: float) -> None:
+    async def _inject_faults(self, seconds: float, pace: float) -> None:
         end = time.monotonic() + seconds
-        # Each at least once, in some order, then as they come.
-        first = self._chance.sample(self._faults, len(self._faults))
+        # Each fault once in random order, then by weight.
+        first = self._rng.sample(self._faults, len(self._faults))
         while time.monotonic() < end:
             weights = [FAULTS[name][1] for name in self._faults]
-            name = first.pop() if first else self._chance.choices(self._faults, weights)[0]
+            name = first.pop() if first else self._rng.choices(self._faults, weights)[0]
             self.verdict.faults[name] += 1
-            self._spawn(FAULTS[name][0](self._cluster, self._chance))
-            await asyncio.sleep(self._chance.uniform(0.5, 1.5) * pace)
+            self._spawn(FAULTS[name][0](self._cluster, self._rng))
+            await asyncio.sleep(self._rng.uniform(0.5, 1.5) * pace)
             if sum(self.verdict.faults.values()) % 20 == 0:
-                self._tell(f"{dict(self.verdict.faults)}, {len(self._people.asked)} turns")
+                self._report(f"{dict(self.verdict.faults)}, {len(self._users.turns)} turns")
 
     async def _talk(self) -> None:
-        chance, people = self._chance, self._people
+        rng, users = self._rng, self._users
         while not self._is_over:
             try:
-                await people.talk()
-            except Exception as error:  # Whoever was told something odd says so, and goes on.
-                self.verdict.broken.append(f"somebody could not go on: {type(error).__name__}: {error}")
-            await asyncio.sleep(chance.uniform(0.1, 0.6))
+                await users.talk()
+            except Exception as error:  # An unexpected answer is a violation; the user goes on.
+                self.verdict.broken.append(f"a user could not go on: {type(error).__name__}: {error}")
+            await asyncio.sleep(rng.uniform(0.1, 0.6))
 
-    def _attend(self, asked: Asked) -> None:
-        chance, people = self._chance, self._people
-        if asked.agent == "asking":
-            self._spawn(people.allow(asked))
-        if asked.leaves:
-            self._spawn(self._leave(asked))
+    def _attend(self, turn: StartedTurn) -> None:
+        rng, users = self._rng, self._users
+        if turn.agent == "asking":
+            self._spawn(users.allow(turn))
+        if turn.leaves:
+            self._spawn(self._leave(turn))
             return
         for _ in range(2):
-            self._spawn(people.read(asked))
-        if chance.random() < 0.15:
-            self._spawn(self._stop_later(asked))
-        if chance.random() < 0.1:
-            self._spawn(people.pry(asked))
+            self._spawn(users.read(turn))
+        if rng.random() < 0.15:
+            self._spawn(self._stop_later(turn))
+        if rng.random() < 0.1:
+            self._spawn(users.pry(turn))
 
-    async def _stop_later(self, asked: Asked) -> None:
-        await asyncio.sleep(self._chance.uniform(0, 1.5))
-        await self._people.stop(asked)
+    async def _stop_later(self, turn: StartedTurn) -> None:
+        await asyncio.sleep(self._rng.uniform(0, 1.5))
+        await self._users.stop(turn)
 
-    async def _leave(self, asked: Asked) -> None:
-        """Reads a little, goes, and does not come back for a while."""
+    async def _leave(self, turn: StartedTurn) -> None:
+        """Read for a moment, disconnect, and come back later."""
         try:
-            async with asyncio.timeout(self._chance.uniform(0.1, 0.5)):
-                await self._people.read(asked)
+            async with asyncio.timeout(self._rng.uniform(0.1, 0.5)):
+                await self._users.read(turn)
         except TimeoutError:
             await asyncio.sleep(2)
-            await self._people.read(asked)
+            await self._users.read(turn)
 
-    def _spawn(self, doing: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(doing)
+    def _spawn(self, awaitable: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(awaitable)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
@@ -238,26 +242,26 @@ class Campaign:
             await asyncio.wait(self._tasks, timeout=1)
         if self._tasks:
             late = [
-                f"{asked.turn_id} ({asked.agent}) on {one.wire}: {len(one.frames)} frames, {one.connections} times"
-                for asked in self._people.asked
-                for one in asked.readers
-                if not one.is_whole
+                f"{turn.turn_id} ({turn.agent}) on {reader.wire}: {len(reader.frames)} frames"
+                for turn in self._users.turns
+                for reader in turn.readers
+                if not reader.is_whole
             ]
-            self.verdict.broken.append(f"{len(self._tasks)} people still wait; not all was seen of {late[:10]}")
+            self.verdict.broken.append(f"{len(self._tasks)} tasks still wait; readers without an end: {late[:10]}")
             for task in list(self._tasks):
                 task.cancel()
         if supervising.done():
             self.verdict.broken.append(f"a server could not be started: {supervising.exception()}")
 
     async def _count(self) -> None:
-        verdict, people = self.verdict, self._people
-        readers = [reader for asked in people.asked for reader in asked.readers]
-        verdict.turns, verdict.readers = len(people.asked), len(readers)
+        verdict, users = self.verdict, self._users
+        readers = [reader for turn in users.turns for reader in turn.readers]
+        verdict.turns, verdict.readers = len(users.turns), len(readers)
         verdict.reconnects = sum(reader.connections - 1 for reader in readers)
         verdict.resets = sum(reader.resets for reader in readers)
-        verdict.repeated, verdict.strangers, verdict.stops = people.repeated, people.strangers, people.stops
-        for asked in people.asked:
-            seen = next((one.frames for one in asked.readers if one.wire in ("sse_chat", "websocket")), [])
+        verdict.repeated, verdict.strangers, verdict.stops = users.repeated, users.strangers, users.stops
+        for turn in users.turns:
+            seen = next((reader.frames for reader in turn.readers if reader.wire in ("sse_chat", "websocket")), [])
             verdict.events += len(seen)
             if seen and seen[-1][1]["type"] == "done":
                 verdict.outcomes[seen[-1][1]["outcome"]] += 1
@@ -271,8 +275,8 @@ async def run_campaign(
     folder: Path,
     pace: float = 1.0,
     faults: list[str] | None = None,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> Verdict:
-    async with cluster(workers, folder) as made:
-        possible = [name for name in faults or FAULTS if name != "fill_disk" or made.can_fill_disk]
-        return await Campaign(made, seed, possible, tell).run(seconds, pace)
+    async with cluster(workers, folder) as servers:
+        possible = [name for name in faults or FAULTS if name != "fill_disk" or servers.can_fill_disk]
+        return await Campaign(servers, seed, possible, report).run(seconds, pace)

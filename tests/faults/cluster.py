@@ -1,4 +1,4 @@
-"""A database and several servers on it, each between networks of its own: to the database, and to the clients."""
+"""A database and several servers, each with a fault proxy to the database and one to its clients."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ _SETTINGS = {
 
 
 class Node:
-    """One server process, which may be dead, and the network between it and the database."""
+    """One server, whose process may be dead, and its network to the database."""
 
     def __init__(self, number: int, folder: Path, database: str, network: FaultProxy) -> None:
         self.number = number
@@ -62,7 +62,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Where clients find it."""
+        """Return the URL for clients."""
         return f"http://127.0.0.1:{self.front.port}" if self.front else self.url
 
     @property
@@ -79,16 +79,23 @@ class Node:
 
     async def start(self) -> None:
         self._is_ready = False
-        named = [part for name in ALL for part in ("--agent", f"tests.faults.agents:{name}")]
+        agents = [part for name in ALL for part in ("--agent", f"tests.faults.agents:{name}")]
         url = f"postgresql://postgres@127.0.0.1:{self.network.port}/{self._database}"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
-        told = {f"TURNWIRE_{name.upper()}": str(value) for name, value in _SETTINGS.items()}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
+        settings = {f"TURNWIRE_{name.upper()}": str(value) for name, value in _SETTINGS.items()}
+        settings |= {"TURNWIRE_DATABASE_URL": url, "FAULTS_NODE": str(self.number)}
         with (self._folder / f"node{self.number}.log").open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "turnwire", "serve", "--port", str(self._port), *named),
+                *(sys.executable, "-m", "turnwire", "serve", "--port", str(self._port), *agents),
                 *("--data", str(self._folder / f"node{self.number}")),
                 cwd=_ROOT,
-                env={**kept, **told, **self._faked(), "TURNWIRE_DATABASE_URL": url, "FAULTS_NODE": str(self.number)},
+                env={
+                    **inherited,
+                    **settings,
+                    **self._fake_clock(),
+                    "TURNWIRE_DATABASE_URL": url,
+                    "FAULTS_NODE": str(self.number),
+                },
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
@@ -109,11 +116,11 @@ class Node:
                         return
         except TimeoutError:
             pass
-        # The database may have been away; whoever looks after it starts it again.
+        # The database may have been down; `keep_up` starts the server again.
         await self.kill()
 
-    def _faked(self) -> dict[str, str]:
-        """For a wall clock that can be set. The monotonic one stays what it is, as on any machine."""
+    def _fake_clock(self) -> dict[str, str]:
+        """Return the variables for a settable wall clock. The monotonic clock stays right."""
         if self.number != 0 or (library := faketime()) is None:
             return {}
         if not self._clock.exists():
@@ -150,7 +157,7 @@ class Node:
             await self._process.wait()
 
     async def pause(self, seconds: float) -> None:
-        """As a machine that swaps, or a virtual one that is moved."""
+        """Stop the process for a while, like a swapping or migrating machine."""
         assert self._process is not None
         self.is_paused = True
         self.lost_at.append(time.monotonic())
@@ -164,6 +171,8 @@ class Node:
 
 
 class Cluster:
+    """The database, the servers and the API keys of the users."""
+
     def __init__(self, engine: PostgresServer, nodes: list[Node], keys: dict[str, str], folder: Path) -> None:
         self.engine = engine
         self.nodes = nodes
@@ -171,7 +180,7 @@ class Cluster:
         self.folder = folder
         self._restarting = asyncio.Lock()
         self.away: list[tuple[float, float]] = []
-        """When the database was not there."""
+        """When the database was down."""
         self.full: list[tuple[float, float]] = []
         self.stalled: list[tuple[float, float]] = []
 
@@ -191,7 +200,7 @@ class Cluster:
             self.away.append((since, time.monotonic()))
 
     async def fill_disk(self, seconds: float) -> None:
-        """Nothing is left on the disk of the database for a while; never on a disk that is not its own."""
+        """Fill the database's own disk for a while."""
         assert self.can_fill_disk
         async with self._restarting:
             since = time.monotonic()
@@ -201,13 +210,13 @@ class Cluster:
                 await asyncio.sleep(seconds)
             finally:
                 await asyncio.to_thread(ballast.unlink, missing_ok=True)
-            if not await asyncio.to_thread(lambda: self.engine.is_up):  # It could not write its own log.
+            if not await asyncio.to_thread(lambda: self.engine.is_up):  # It stops if it cannot write its log.
                 await asyncio.to_thread(self.engine.start)
             self.away.append((since, time.monotonic()))
             self.full.append((since, time.monotonic()))
 
     async def kill_backends(self, part: float) -> None:
-        """Ends so many of the connections that there are."""
+        """Terminate this share of the database connections."""
         others = "pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
         query = f"SELECT pg_terminate_backend(pid) FROM {others} AND random() < {part}"
         with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
@@ -215,14 +224,14 @@ class Cluster:
                 await execute(self.engine.url("postgres"), query)
 
     async def keep_up(self) -> None:
-        """Starts again what has died, as a supervisor does."""
+        """Restart dead servers, as a supervisor does."""
         async with asyncio.TaskGroup() as group:
             for node in self.nodes:
                 group.create_task(node.keep_up())
             group.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Notes when no bound can be held: even this process was not run, or no server was there to take over."""
+        """Record times without bounds: this process was not scheduled, or no server could take over."""
         while True:
             before = time.monotonic()
             await asyncio.sleep(0.1)
@@ -235,8 +244,8 @@ async def cluster(count: int, folder: Path) -> AsyncIterator[Cluster]:
     with _small_disk() as disk:
         engine = await asyncio.to_thread(PostgresServer, *_ENGINE, folder=disk)
         try:
-            async with _nodes(engine, count, folder) as made:
-                yield made
+            async with _nodes(engine, count, folder) as servers:
+                yield servers
         finally:
             await asyncio.to_thread(engine.remove)
 
@@ -260,16 +269,16 @@ async def _nodes(engine: PostgresServer, count: int, folder: Path) -> AsyncItera
 
 
 def faketime() -> Path | None:
-    """Debian's `libfaketime`, if it is there."""
+    """Return Debian's `libfaketime`, if it is installed."""
     return next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
 @contextmanager
 def _small_disk() -> Iterator[Path | None]:
-    """A disk that can be filled, for whoever may mount one."""
+    """Mount a small disk that can be filled; None without the right to mount."""
     folder = Path(tempfile.mkdtemp(prefix="turnwire-disk-"))
-    mounted = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MEGABYTES}m", "tmpfs", str(folder)]
-    is_mounted = os.geteuid() == 0 and subprocess.run(mounted, check=False, capture_output=True).returncode == 0
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MEGABYTES}m", "tmpfs", str(folder)]
+    is_mounted = os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
     try:
         yield folder if is_mounted else None
     finally:

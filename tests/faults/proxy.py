@@ -1,4 +1,4 @@
-"""A network that does whatever networks do: between a server and its database, or between a client and a server."""
+"""A TCP proxy that cuts, blocks or slows down connections."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class FaultProxy:
-    """Passes bytes on until it is told otherwise. `target` is a port of this machine, or a Unix socket."""
+    """Forwards bytes to `target`, a local port or a Unix socket, until a fault is switched on."""
 
     def __init__(self, target: int | Path) -> None:
         self._target = target
@@ -29,7 +29,7 @@ class FaultProxy:
         return self._flows.is_set() and not self._delay
 
     def cut(self) -> int:
-        """Resets every connection. Returns how many."""
+        """Reset every connection and return their number."""
         pairs = list(self._pairs)
         for pair in pairs:
             for writer in pair:
@@ -37,11 +37,11 @@ class FaultProxy:
         return len(pairs)
 
     def swallow(self) -> None:
-        """From now on nothing gets through, and nobody is told: a black hole."""
+        """Stop forwarding without closing connections."""
         self._flows.clear()
 
     def drip(self, piece: int, delay: float) -> None:
-        """From now on so few bytes get through at a time."""
+        """Forward at most `piece` bytes at a time, with a delay."""
         self._piece, self._delay = piece, delay
 
     def mend(self) -> None:
@@ -63,18 +63,18 @@ class FaultProxy:
             return
         pair = writer, far_writer
         self._pairs.add(pair)
-        ways = [
+        copies = [
             asyncio.create_task(self._copy(reader, far_writer)),
             asyncio.create_task(self._copy(far_reader, writer)),
         ]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            pass  # The proxy is closed; a stream's task that is said to be cancelled is reported as an error.
+            pass  # The proxy is closed; asyncio would report the cancelled stream task as an error.
         finally:
             self._pairs.discard(pair)
-            for way in ways:
-                way.cancel()
+            for copy in copies:
+                copy.cancel()
             for each in pair:
                 each.close()
 

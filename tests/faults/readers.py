@@ -1,4 +1,4 @@
-"""Readers on every wire: they come, go, and come back elsewhere, and keep what they were shown."""
+"""Readers on every wire, which reconnect to other servers and record what they receive."""
 
 import asyncio
 import json
@@ -12,12 +12,12 @@ from websockets.exceptions import WebSocketException
 
 BROKEN = (httpx.HTTPError, WebSocketException, ConnectionError, EOFError, OSError, TimeoutError)
 AWAY = (408, 425, 429, 500, 502, 503, 504, 507)
-# What a reader of text has of a turn that failed before it had said anything.
+# The recorded bytes of a text stream whose turn failed before the first byte.
 FAILED = b"failed"
 
 
 class Reader:
-    """`is_whole` when it has the end. `frames` or `raw` is all that it has, whatever was cut in between."""
+    """A reader of one turn. `frames` or `raw` is what it has received; `is_whole` is set at the end."""
 
     wire = "sse_chat"
     resumes = True
@@ -35,7 +35,7 @@ class Reader:
         self.raw = b""
 
     async def read(self, url: str, http: httpx.AsyncClient) -> None:
-        """Reads on from where it is, once. Raises what a broken connection raises."""
+        """Read on over one connection. Raise the errors of a broken connection."""
         self.connections += 1
         if not self.resumes:
             self.forget()
@@ -43,16 +43,16 @@ class Reader:
         path = f"{url}/v1/turns/{self.turn_id}/events"
         async with http.stream("GET", path, params={"wire": self.wire}, headers=headers) as response:
             if response.status_code in (409, 410, 416):
-                self.forget()  # What it has read is void.
+                self.forget()  # The log was replaced.
                 self.resets += 1
                 return
             if response.status_code == 204:
                 self._end()
                 return
             _check(response)
-            await self._take(response)
+            await self._read_frames(response)
 
-    async def _take(self, response: httpx.Response) -> None:
+    async def _read_frames(self, response: httpx.Response) -> None:
         rest = b""
         async for chunk in response.aiter_raw():
             *blocks, rest = (rest + chunk).split(b"\n\n")
@@ -60,10 +60,9 @@ class Reader:
                 lines = (line.partition(b": ") for line in block.split(b"\n"))
                 fields = {name: value.decode() for name, _, value in lines}
                 if b"data" in fields:
-                    self._take_frame(fields.get(b"id", ""), fields[b"data"])
-        self.closed_cleanly()
+                    self._add_frame(fields.get(b"id", ""), fields[b"data"])
 
-    def _take_frame(self, frame_id: str, data: str) -> None:
+    def _add_frame(self, frame_id: str, data: str) -> None:
         event = json.loads(data)
         if not frame_id:
             if event["type"] == "reset":
@@ -74,9 +73,6 @@ class Reader:
         if event["type"] == "done":
             self._end()
 
-    def closed_cleanly(self) -> None:
-        """The server ended the response, and did not break it."""
-
     def _end(self) -> None:
         self.is_whole = True
         self.ended_at = time.monotonic()
@@ -85,7 +81,7 @@ class Reader:
 class AgUiReader(Reader):
     wire = "ag_ui"
 
-    def _take_frame(self, frame_id: str, data: str) -> None:
+    def _add_frame(self, frame_id: str, data: str) -> None:
         event = json.loads(data)
         self.frames.append((frame_id or (self.frames[-1][0] if self.frames else ""), event))
         if event["type"] in ("RUN_FINISHED", "RUN_ERROR") and "interrupt" not in json.dumps(event.get("outcome") or ""):
@@ -96,7 +92,7 @@ class TextReader(Reader):
     wire = "three_phase_text"
 
     async def read(self, url: str, http: httpx.AsyncClient) -> None:
-        """Where it goes on is counted without the empty lines, which only keep the connection alive."""
+        """Read on at an offset that does not count the empty lines of heartbeats."""
         self.connections += 1
         params: dict[str, Any] = {"wire": self.wire}
         if self.raw:
@@ -106,7 +102,7 @@ class TextReader(Reader):
                 self.forget()
                 self.resets += 1
                 return
-            if response.status_code == 500:  # It failed before it had anything to say, in JSON.
+            if response.status_code == 500:  # The turn failed before the first byte.
                 if "turn_id" in (await response.aread()).decode():
                     self.raw = FAILED
                     self._end()
@@ -119,11 +115,11 @@ class TextReader(Reader):
 
 
 class FullReader(Reader):
-    """Of a wire that cannot be resumed here: it asks for the whole again, until it has it."""
+    """A reader of a wire without resume: it reads the whole turn again after each break."""
 
     resumes = False
 
-    def _take_frame(self, frame_id: str, data: str) -> None:
+    def _add_frame(self, frame_id: str, data: str) -> None:
         if data == "[DONE]":
             self._end()
         else:
@@ -135,12 +131,12 @@ class AiSdkReader(FullReader):
 
 
 class OpenAIChatReader(FullReader):
-    """After a failure, which is told, there is no `[DONE]`."""
+    """A reader of Chat Completions, whose error frame replaces `[DONE]`."""
 
     wire = "openai_chat"
 
-    def _take_frame(self, frame_id: str, data: str) -> None:
-        super()._take_frame(frame_id, data)
+    def _add_frame(self, frame_id: str, data: str) -> None:
+        super()._add_frame(frame_id, data)
         if not self.is_whole and "error" in self.frames[-1][1]:
             self._end()
 
@@ -160,15 +156,15 @@ class SocketReader(Reader):
                 follow["after"], follow["epoch"] = map(int, self.frames[-1][0].split("."))
             await ws.send(json.dumps(follow))
             while not self.is_whole:
-                told = json.loads(await asyncio.wait_for(ws.recv(), 5))
-                if told["type"] == "event":
-                    self.frames.append((f"{told['position']}.{told['epoch']}", told["event"]))
-                    if told["event"]["type"] == "done":
+                message = json.loads(await asyncio.wait_for(ws.recv(), 5))
+                if message["type"] == "event":
+                    self.frames.append((f"{message['position']}.{message['epoch']}", message["event"]))
+                    if message["event"]["type"] == "done":
                         self._end()
-                elif told["type"] == "reset":
+                elif message["type"] == "reset":
                     self.forget()
                     self.resets += 1
-                elif told["type"] in ("error", "reconnect"):
+                elif message["type"] in ("error", "reconnect"):
                     return
 
 
@@ -190,6 +186,6 @@ def _without_heartbeats(raw: bytes) -> bytes:
 
 def _check(response: httpx.Response) -> None:
     if response.status_code in AWAY:
-        raise httpx.ReadError(f"away for now: {response.status_code}")
+        raise httpx.ReadError(f"unavailable: {response.status_code}")
     if response.status_code != 200:
         raise AssertionError(f"{response.status_code} from {response.request.url}")

@@ -1,4 +1,4 @@
-"""The commands beside a running server, and what `serve` refuses."""
+"""Tests of commands while a server runs, and of what `serve` refuses."""
 
 import asyncio
 import json
@@ -9,35 +9,37 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.process.running import run, served, start
+from tests.process.server_process import run, served, start
 from tests.serving import PATIENCE, error_of
 
 
-async def test_a_server_says_where_it_is_and_leaves_word_for_the_operator_alone(tmp_path: Path) -> None:
+async def test_server_announces_its_address_in_a_private_file(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data) as server:
-        word = json.loads((data / "server.json").read_text())
-        assert word["url"] == server.url
-        assert word["pid"] == server.process.pid
+        announcement = json.loads((data / "server.json").read_text())
+        assert announcement["url"] == server.url
+        assert announcement["pid"] == server.process.pid
         assert stat.S_IMODE((data / "server.json").stat().st_mode) == 0o600
         assert stat.S_IMODE(data.stat().st_mode) & 0o077 == 0
-        async with httpx.AsyncClient(base_url=server.url, headers={"X-API-Key": word["control_token"]}) as operator:
+        async with httpx.AsyncClient(
+            base_url=server.url, headers={"X-API-Key": announcement["control_token"]}
+        ) as operator:
             assert (await operator.get("/v1/keys")).json() == {"keys": []}
 
 
-async def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+async def test_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data) as server:
         second = await run("serve", "--data", data, "--port", "0")
         assert second.code != 0
         assert "another turnwire server is using it" in second.err
         assert "Traceback" not in second.err
-        # The first one does not notice.
+        # The first server is not affected.
         assert json.loads((data / "server.json").read_text())["url"] == server.url
         assert (await server.http.get("/healthz")).status_code == 200
 
 
-async def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
+async def test_taken_port_is_refused(tmp_path: Path) -> None:
     async with served(tmp_path / "data") as server:
         second = await run("serve", "--data", tmp_path / "other", "--port", str(server.port))
         assert second.code == 1
@@ -55,7 +57,7 @@ REFUSALS = {
 }
 
 
-async def test_what_cannot_be_served_is_refused_in_words(tmp_path: Path) -> None:
+async def test_invalid_options_are_refused_with_a_reason(tmp_path: Path) -> None:
     data = tmp_path / "data"
     refused = await asyncio.gather(*(run("serve", "--data", data, "--port", "0", *options) for options in REFUSALS))
     for answer, message in zip(refused, REFUSALS.values(), strict=True):
@@ -65,20 +67,20 @@ async def test_what_cannot_be_served_is_refused_in_words(tmp_path: Path) -> None
     assert not (data / "server.json").exists()
 
 
-async def test_with_a_key_every_address_may_be_listened_on(tmp_path: Path) -> None:
+async def test_server_with_a_key_may_listen_on_every_address(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    made = await run("keys", "create", "anna", "--data", data)
-    assert made.code == 0
+    created = await run("keys", "create", "anna", "--data", data)
+    assert created.code == 0
     async with served(data, "--host", "0.0.0.0") as server:
         url = f"http://127.0.0.1:{server.port}"
         async with httpx.AsyncClient(base_url=url) as anybody:
             error_of(await anybody.get("/v1/sessions"), 401)
-            response = await anybody.get("/v1/sessions", headers={"X-API-Key": made.out.strip()})
+            response = await anybody.get("/v1/sessions", headers={"X-API-Key": created.out.strip()})
             assert response.json()["sessions"] == []
         assert (await run("keys", "list", "--data", data)).out.count("anna") == 1
 
 
-async def test_tail_follows_a_live_turn_to_its_end(tmp_path: Path) -> None:
+async def test_tail_follows_a_running_turn_to_its_end(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data) as server, server.ask("400", agent="slow") as stream:
         await stream.until("token")
@@ -125,9 +127,9 @@ async def test_keys_are_managed_through_the_running_server(tmp_path: Path) -> No
     data = tmp_path / "data"
     async with served(data) as server:
         assert (await server.http.get("/v1/sessions")).status_code == 200
-        made = await run("keys", "create", "anna", "--scope", "read", "--days", "1", "--data", data)
-        assert made.code == 0
-        key = made.out.strip()
+        created = await run("keys", "create", "anna", "--scope", "read", "--days", "1", "--data", data)
+        assert created.code == 0
+        key = created.out.strip()
         error_of(await server.http.get("/v1/sessions"), 401)
         assert (await server.http.get("/v1/sessions", headers={"X-API-Key": key})).status_code == 200
         error_of(await server.http.post("/v1/sessions", json={}, headers={"X-API-Key": key}), 403)
@@ -141,17 +143,15 @@ async def test_keys_are_managed_through_the_running_server(tmp_path: Path) -> No
         unknown = await run("keys", "revoke", "nothing", "--data", data)
         assert unknown.code == 1
         assert "no API key has the id 'nothing'" in unknown.err
-        odd = [run("keys", "revoke", name, "--data", data) for name in ("a b", "../sessions", "", "\n", "ä")]
-        for refused in await asyncio.gather(*odd, run("keys", "create", "not a name", "--data", data)):
+        invalid = [run("keys", "revoke", name, "--data", data) for name in ("a b", "../sessions", "", "\n", "ä")]
+        for refused in await asyncio.gather(*invalid, run("keys", "create", "not a name", "--data", data)):
             assert refused.code == 1
             assert refused.err.startswith("turnwire: ")
-    # The folder is free again, so the same commands go to it directly.
+    # Without a server the same commands use the store.
     assert (await run("keys", "list", "--data", data)).out.splitlines()[0].endswith("revoked")
 
 
-async def test_the_server_is_found_whatever_the_network_around_it_is_like(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_is_found_despite_proxy_and_allowed_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     await run("keys", "create", "anna", "--data", data)
     async with served(data, "--host", "0.0.0.0", allowed_hosts='["agent.example"]'):
@@ -161,7 +161,7 @@ async def test_the_server_is_found_whatever_the_network_around_it_is_like(
         assert "anna" in listed.out
 
 
-async def test_commands_work_on_the_folder_of_a_server_that_was_killed(tmp_path: Path) -> None:
+async def test_commands_work_on_the_folder_of_a_killed_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data) as server:
         await server.kill()
@@ -172,17 +172,17 @@ async def test_commands_work_on_the_folder_of_a_server_that_was_killed(tmp_path:
     assert "none is using the folder" in health.out
 
 
-async def test_the_doctor_finds_the_running_server(tmp_path: Path) -> None:
+async def test_doctor_reports_the_running_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data) as server:
         await server.start("1", agent="silent")
-        healthy = await run("doctor", "--data", data)
-        assert healthy.code == 0
-        assert "running, 1 turn(s) under way" in healthy.out
-        assert "sound" in healthy.out
-        server.process.send_signal(19)  # SIGSTOP: it is there and says nothing.
+        report = await run("doctor", "--data", data)
+        assert report.code == 0
+        assert "running, 1 unfinished turn(s)" in report.out
+        assert "sound" in report.out
+        server.process.send_signal(19)  # SIGSTOP: the server runs but does not answer.
         os.truncate(data / "server.json", 0)
-        sick = await run("doctor", "--data", data)
-        assert sick.code == 1
-        assert "does not answer" in sick.out
-        assert "Traceback" not in sick.err
+        report = await run("doctor", "--data", data)
+        assert report.code == 1
+        assert "does not answer" in report.out
+        assert "Traceback" not in report.err

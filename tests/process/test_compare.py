@@ -1,11 +1,11 @@
-"""`turnwire compare` against a model server: both ways of answering, side by side."""
+"""Tests of `turnwire compare` against a model server."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.process.running import Finished, run
+from tests.process.server_process import CommandResult, run
 from tests.retrieval.shelf import GREEN, KEY, SHELF, judges, searches
 from tests.scripted_model import Request, fails, says, scripted_model
 from tests.scripted_wires import Answer
@@ -34,7 +34,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def reply(request: Request) -> Answer:
-    """Searches first, then judges or writes, as it is asked to."""
+    """Search first, then judge or write, as the request asks."""
     if "response_format" in request.body:
         return judges()
     if "tools" not in request.body:
@@ -44,45 +44,45 @@ def reply(request: Request) -> Answer:
     return says(OWN_WORDS)
 
 
-def rows(shown: Finished) -> dict[str, tuple[str, str]]:
-    """What the table says, by the name of its row."""
+def rows(shown: CommandResult) -> dict[str, tuple[str, str]]:
+    """Return the table's cells by the name of the row."""
     lines = [line.strip("│┃ ").replace("┃", "│").split("│") for line in shown.out.splitlines() if line[:1] in "│┃"]
     cells = [[cell.strip() for cell in line] for line in lines]
-    found = {name: (left, right) for name, left, right in (line for line in cells if len(line) == 3)}
+    table = {name: (left, right) for name, left, right in (line for line in cells if len(line) == 3)}
     assert ["synthesis", "direct"] in cells
-    return found
+    return table
 
 
-async def test_both_answers_are_shown_with_their_times_and_how_much_of_them_is_cited(data: Path) -> None:
+async def test_compare_shows_both_answers_with_times_and_citations(data: Path) -> None:
     async with scripted_model(*[reply] * 12) as model:
         shown = await run("compare", GREEN, "[/tea]", "--data", data, model="small", model_url=model.url, model_key=KEY)
         assert model.requests[0].headers["authorization"] == f"Bearer {KEY}"
     assert shown.code == 0, shown.err
     assert "Traceback" not in shown.err
-    told = rows(shown)
-    assert told["mode"] == ("synthesis", "direct")
+    table = rows(shown)
+    assert table["mode"] == ("synthesis", "direct")
     for name in ("first token", "total"):
-        assert all(value.endswith(" ms") for value in told[name])
-    assert told["sentences cited"] == ("50%", "100%")
-    assert told["tokens"][0].endswith(" out")
-    # Shown as it stands, whatever looks like markup in it.
-    assert told["answer"] == (WRITTEN, OWN_WORDS)
+        assert all(value.endswith(" ms") for value in table[name])
+    assert table["sentences cited"] == ("50%", "100%")
+    assert table["tokens"][0].endswith(" out")
+    # Markup in an answer is shown as text.
+    assert table["answer"] == (WRITTEN, OWN_WORDS)
     assert shown.out.count("[/tea]") == 1
     assert KEY not in shown.out + shown.err
 
 
-async def test_without_a_model_it_says_that_both_are_quotations(data: Path) -> None:
+async def test_compare_without_a_model_shows_quotations(data: Path) -> None:
     shown = await run("compare", GREEN, "--data", data, "--no-review")
     assert shown.code == 0
     assert "No model is configured (TURNWIRE_MODEL)" in shown.err
-    told = rows(shown)
-    assert told["mode"] == ("extractive", "extractive")
-    assert told["sentences cited"] == ("100%", "100%")
-    assert told["tokens"] == ("–", "–")
-    assert "eighty degrees" in told["answer"][0]
+    table = rows(shown)
+    assert table["mode"] == ("extractive", "extractive")
+    assert table["sentences cited"] == ("100%", "100%")
+    assert table["tokens"] == ("–", "–")
+    assert "eighty degrees" in table["answer"][0]
 
 
-async def test_a_model_that_fails_or_cannot_be_used_does_not_tell_the_key(data: Path) -> None:
+async def test_compare_with_failing_model_does_not_print_the_key(data: Path) -> None:
     refusal = fails(401, code="invalid_api_key", message=f"Incorrect API key provided: {KEY}.")
     async with scripted_model(*[refusal] * 12) as model:
         failing, unusable = await asyncio.gather(

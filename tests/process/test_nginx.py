@@ -1,6 +1,6 @@
-"""Behind nginx as it comes from Debian, with `deploy/nginx.conf` and its own ideas of buffering.
+"""Tests behind nginx with `deploy/nginx.conf`, and with a minimal configuration.
 
-A second stands for the minute after which it gives up on a silent server, a quarter of one for our heartbeat of 15 s.
+The read timeout of 60 s is shortened to 1 s, and the heartbeat of 15 s to 0.25 s.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.process.running import Running, served, working
-from tests.process.sharing import ANEW, Follower, a_database
+from tests.process.server_process import ServerProcess, served, working
+from tests.process.shared_database import NEW_CONNECTION, Follower, temporary_database
 from tests.server.socketing import talking, text_of
 from tests.serving import PATIENCE, Client, until, within
 
@@ -26,7 +26,7 @@ CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
 READ_TIMEOUT, HEARTBEAT = 1.0, 0.25
 WORDS = 60
 
-AROUND = """
+NGINX_CONF = """
 daemon off;
 {user}
 pid nginx.pid;
@@ -43,7 +43,7 @@ http {{
     # Instead of the default of 60 s.
     proxy_read_timeout {read_timeout};
     {site}
-    # As little as it can be told: it speaks HTTP/1.0 to the servers then.
+    # A minimal configuration, with which nginx speaks HTTP/1.0 to the servers.
     server {{
         listen 127.0.0.1:{bare_port};
         location / {{ proxy_pass http://turnwire; proxy_set_header Host $host; }}
@@ -53,9 +53,9 @@ http {{
 
 
 def program() -> str:
-    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    assert found, "this test needs nginx; on Debian and Ubuntu: apt-get install nginx"
-    return found
+    path = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    assert path, "this test needs nginx; on Debian and Ubuntu: apt-get install nginx"
+    return path
 
 
 def free_port() -> int:
@@ -65,7 +65,7 @@ def free_port() -> int:
 
 
 def site(port: int, upstreams: Sequence[int]) -> str:
-    """The file as it is, at other addresses and without a certificate."""
+    """Return the deployed file with the test's addresses and without a certificate."""
     text = CONFIGURATION.read_text()
     text, listens = re.subn(r"listen 443 ssl http2;", f"listen 127.0.0.1:{port};", text)
     text, certificates = re.subn(r"^ *ssl_.*\n", "", text, flags=re.MULTILINE)
@@ -78,20 +78,20 @@ def site(port: int, upstreams: Sequence[int]) -> str:
 
 @asynccontextmanager
 async def nginx(folder: Path, upstreams: Sequence[int]) -> AsyncIterator[tuple[Client, Client]]:
-    """Clients of our configuration, and of the least there can be."""
+    """Yield a client of the deployed configuration and a client of the minimal one."""
     port, bare_port = free_port(), free_port()
-    written = AROUND.format(
+    text = NGINX_CONF.format(
         user="user root;" if os.geteuid() == 0 else "",
         read_timeout=f"{READ_TIMEOUT:g}s",
         site=site(port, upstreams),
         bare_port=bare_port,
     )
-    (folder / "nginx.conf").write_text(written)
+    (folder / "nginx.conf").write_text(text)
     process = await asyncio.create_subprocess_exec(program(), "-p", folder, "-c", "nginx.conf", "-e", "stderr")
-    client, bare = (Client(f"http://127.0.0.1:{one}") for one in (port, bare_port))
+    client, bare = (Client(f"http://127.0.0.1:{number}") for number in (port, bare_port))
     try:
         async with asyncio.timeout(PATIENCE):
-            while not await answers(client):
+            while not await is_ready(client):
                 assert process.returncode is None
         yield client, bare
     finally:
@@ -101,17 +101,17 @@ async def nginx(folder: Path, upstreams: Sequence[int]) -> AsyncIterator[tuple[C
         await within(process.wait())
 
 
-async def answers(client: Client) -> bool:
+async def is_ready(client: Client) -> bool:
     try:
-        return (await client.http.get("/healthz", headers=ANEW)).status_code == 200
+        return (await client.http.get("/healthz", headers=NEW_CONNECTION)).status_code == 200
     except httpx.TransportError:
         return False
 
 
-async def test_streams_pass_unbuffered_stay_open_in_silence_and_survive_a_killed_server(tmp_path: Path) -> None:
+async def test_streams_behind_nginx_are_unbuffered_kept_alive_and_resumable(tmp_path: Path) -> None:
     for name in ("a", "b", "c", "nginx"):
         (tmp_path / name).mkdir()
-    with a_database() as url:
+    with temporary_database() as url:
         front = {"database_url": url, "max_worker_turns": "0", "heartbeat": str(HEARTBEAT)}
         async with (
             working(tmp_path / "c" / "data", database_url=url),
@@ -119,16 +119,16 @@ async def test_streams_pass_unbuffered_stay_open_in_silence_and_survive_a_killed
             served(tmp_path / "b" / "data", **front) as second,  # type: ignore[arg-type]
             nginx(tmp_path / "nginx", (first.port, second.port)) as (client, bare),
         ):
-            await asyncio.gather(*(words_come_as_they_are_said(one) for one in (client, bare)))
-            await sockets_pass(client)
-            await readers_go_on_elsewhere(client, first)
+            await asyncio.gather(*(check_unbuffered_stream(each) for each in (client, bare)))
+            await check_websocket(client)
+            await check_readers_reconnect(client, first)
             for _ in range(4):
-                assert await answers(client)
+                assert await is_ready(client)
 
 
-async def words_come_as_they_are_said(client: Client) -> None:
+async def check_unbuffered_stream(client: Client) -> None:
     async with client.ask("1", agent="silent") as stream:
-        # A buffer would keep this until there is more, and there is no more.
+        # A buffer would hold the only token back.
         await stream.until("token")
         beats = 0
         async with asyncio.timeout(PATIENCE):
@@ -140,20 +140,20 @@ async def words_come_as_they_are_said(client: Client) -> None:
         assert (await stream.rest())[-1].event["outcome"] == "cancelled"
 
 
-async def sockets_pass(client: Client) -> None:
+async def check_websocket(client: Client) -> None:
     async with talking(client) as talk:
         turn_id = (await talk.ask("start", message="3", agent="slow"))["turn_id"]
         assert text_of(await talk.events(turn_id)) == "0 1 2 "
 
 
-async def readers_go_on_elsewhere(client: Client, doomed: Running) -> None:
+async def check_readers_reconnect(client: Client, doomed: ServerProcess) -> None:
     turn_id = await client.start(str(WORDS), agent="steady")
     followers = [Follower(turn_id) for _ in range(4)]
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as reading:
-        for one in followers:
-            reading.create_task(one.follow(lambda: [client]))
-        await until(lambda: all(len(one.seen) > 3 for one in followers))
+        for follower in followers:
+            reading.create_task(follower.follow(lambda: [client]))
+        await until(lambda: all(len(follower.seen) > 3 for follower in followers))
         await doomed.kill()
-    for one in followers:
-        one.check("".join(f"{number} " for number in range(WORDS)))
-    assert {one.moves > 1 for one in followers} == {True, False}, "each server had readers"
+    for follower in followers:
+        follower.check("".join(f"{number} " for number in range(WORDS)))
+    assert {follower.moves > 1 for follower in followers} == {True, False}, "each server had readers"

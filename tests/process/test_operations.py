@@ -1,4 +1,4 @@
-"""Looking at a server from another terminal, and copying its data folder, while it works."""
+"""Tests of `top`, `inspect` and `backup` while a server runs."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.process.running import run, served
+from tests.process.server_process import run, served
 from tests.serving import PATIENCE
 from turnwire.core.codec import LoggedEvent
 from turnwire.stores.sqlite import SqliteArchive
@@ -15,7 +15,7 @@ EXTENSION_FILE = Path("extensions", "mine", "notes.txt")
 
 
 def logs(folder: Path) -> dict[str, list[LoggedEvent]]:
-    """Every log in a data folder."""
+    """Return every log in a data folder, by turn id."""
     archive = SqliteArchive(folder)
     try:
         turns = [record.id for record in archive.list_turns(1_000)]
@@ -24,7 +24,7 @@ def logs(folder: Path) -> dict[str, list[LoggedEvent]]:
         archive.close()
 
 
-async def test_what_runs_can_be_watched_and_inspected_and_is_the_same_by_every_way(tmp_path: Path) -> None:
+async def test_top_and_inspect_show_running_turns_from_folder_and_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data, agents=("slow", "silent")) as server:
         ended = (await server.http.post("/chat", json={"message": "20"})).json()["turn_id"]
@@ -39,37 +39,37 @@ async def test_what_runs_can_be_watched_and_inspected_and_is_the_same_by_every_w
     kinds = [line.split("\t")[0] for line in top.out.splitlines()]
     assert kinds == ["worker", "turn"]
     assert f"{stream.turn_id}\trunning\tlocal\tsilent\t3" in top.out
-    told: dict[str, Any] = json.loads(of_folder.out)
-    assert told == json.loads(of_server.out)
-    assert (told["outcome"], told["tokens"]["count"], told["turn_id"]) == ("completed", 20, ended)
-    assert "under way" in live.out  # The newest one, which still runs.
+    timeline: dict[str, Any] = json.loads(of_folder.out)
+    assert timeline == json.loads(of_server.out)
+    assert (timeline["outcome"], timeline["tokens"]["count"], timeline["turn_id"]) == ("completed", 20, ended)
+    assert "running" in live.out  # The newest turn.
     assert "\x1b" not in live.out
     assert drawn.out == ""
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
     assert "<svg" in (tmp_path / "a.html").read_text()
 
 
-async def test_a_copy_made_while_turns_run_is_a_data_folder_with_the_same_logs(tmp_path: Path) -> None:
+async def test_backup_during_turns_is_a_data_folder_with_the_same_logs(tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
-    kept = data / EXTENSION_FILE
-    kept.parent.mkdir(parents=True)
-    kept.write_text("kept by an extension")
+    file = data / EXTENSION_FILE
+    file.parent.mkdir(parents=True)
+    file.write_text("kept by an extension")
     async with served(data, agents=("slow", "gushing", "silent")) as server:
         unfinished = await server.start("never", agent="silent")
         await server.http.post("/chat", json={"message": "200"})
-        asking = [server.ask("400", agent="gushing") for _ in range(4)]
-        streams = [await one.__aenter__() for one in asking]
+        contexts = [server.ask("400", agent="gushing") for _ in range(4)]
+        streams = [await context.__aenter__() for context in contexts]
         for stream in streams:
             await stream.until("token")
-        made = await run("backup", copy, "--data", data)
-        again = await run("backup", copy, "--data", data)
-        for one in asking:
-            await one.__aexit__(None, None, None)
+        first = await run("backup", copy, "--data", data)
+        second = await run("backup", copy, "--data", data)
+        for context in contexts:
+            await context.__aexit__(None, None, None)
         for stream in streams:
             assert (await server.whole(stream.turn_id))[-1].type == "done"
-    assert made.code == 0, made.err
-    assert "Copied 6 turns" in made.out
-    assert (again.code, "nothing is overwritten" in again.err) == (1, True)
+    assert first.code == 0, first.err
+    assert "Copied 6 turns" in first.out
+    assert (second.code, "nothing is overwritten" in second.err) == (1, True)
     assert not {"server.json", "turnwire.lock", "ballast"} & set(os.listdir(copy))
     assert (copy / EXTENSION_FILE).read_text() == "kept by an extension"
     of_copy, of_data = await asyncio.to_thread(logs, copy), await asyncio.to_thread(logs, data)
@@ -79,7 +79,7 @@ async def test_a_copy_made_while_turns_run_is_a_data_folder_with_the_same_logs(t
         assert len(events) >= 3
     assert not of_copy[unfinished][-1].is_last
     async with served(copy, agents=("slow", "gushing")) as server:
-        # It was copied in the middle of things: what ran is closed by the first server that opens it.
+        # Turns that ran during the copy are ended by the first server that opens it.
         assert (await server.whole(unfinished))[-1].event["outcome"] == "interrupted"
         for turn_id, events in of_copy.items():
             frames = await server.whole(turn_id)
@@ -87,7 +87,7 @@ async def test_a_copy_made_while_turns_run_is_a_data_folder_with_the_same_logs(t
             assert [json.loads(logged.body) for logged in events] == [frame.event for frame in frames[: len(events)]]
 
 
-async def test_a_folder_with_nothing_in_it_and_postgresql_are_not_copied(tmp_path: Path) -> None:
+async def test_backup_of_empty_folder_or_postgresql_is_refused(tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE):
         nothing, elsewhere = await asyncio.gather(
             run("backup", tmp_path / "copy", "--data", tmp_path / "nothing"),

@@ -1,11 +1,11 @@
-"""SIGTERM: readers are sent away with a word, running turns are ended, and the process is gone in time."""
+"""Tests of SIGTERM: readers are asked to reconnect, turns are ended, and the process ends in time."""
 
 import asyncio
 import resource
 import signal
 from pathlib import Path
 
-from tests.process.running import served
+from tests.process.server_process import served
 from tests.serving import PATIENCE, SseParser
 from turnwire.stores.sqlite import SqliteArchive
 
@@ -15,15 +15,15 @@ GRACE = 1
 
 def raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 4 * READERS
-    if soft < wanted:
+    needed = 4 * READERS
+    if soft < needed:
         resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+            resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard)
         )
 
 
 class Reader(asyncio.Protocol):
-    """The smallest reader: it keeps what it is sent."""
+    """A minimal reader that records its bytes."""
 
     def __init__(self, path: str) -> None:
         loop = asyncio.get_running_loop()
@@ -45,12 +45,12 @@ class Reader(asyncio.Protocol):
         self.ended.set_result(None)
 
     def frames(self) -> list:
-        # Every chunk is one whole write, and no frame has a line that looks like the size of a chunk.
+        # Every chunk is one write, and no frame has a line that looks like a chunk size.
         lines = self.received.partition(b"\r\n\r\n")[2].split(b"\r\n")
         return [frame for frame in SseParser().feed(b"".join(lines[1::2])) if frame.data is not None]
 
 
-async def test_a_server_with_a_thousand_streams_stops_in_time(tmp_path: Path) -> None:
+async def test_server_with_a_thousand_streams_stops_within_the_grace(tmp_path: Path) -> None:
     raise_open_files()
     data = tmp_path / "data"
     async with served(data, shutdown_grace=str(GRACE), max_open_streams="2000") as server:
@@ -60,10 +60,10 @@ async def test_a_server_with_a_thousand_streams_stops_in_time(tmp_path: Path) ->
         readers = [Reader(f"/v1/turns/{turn_id}/events") for _ in range(READERS)]
         async with asyncio.timeout(PATIENCE):
             for start in range(0, READERS, 100):
-                some = readers[start : start + 100]
-                for reader in some:
+                batch = readers[start : start + 100]
+                for reader in batch:
                     await loop.create_connection(lambda reader=reader: reader, "127.0.0.1", server.port)
-                await asyncio.gather(*(reader.began for reader in some))
+                await asyncio.gather(*(reader.began for reader in batch))
         asking = asyncio.create_task(server.http.post("/chat", json={"message": "1", "agent": "silent"}))
         polling = asyncio.create_task(server.http.get(f"/v1/turns/{turn_id}/events?after=3&wait=30"))
         async with asyncio.timeout(PATIENCE):
@@ -75,10 +75,10 @@ async def test_a_server_with_a_thousand_streams_stops_in_time(tmp_path: Path) ->
             await asyncio.gather(*(reader.ended for reader in readers))
         assert server.process.returncode in (0, -signal.SIGTERM)
         for reader in readers:
-            farewell = reader.frames()[-1]
-            assert farewell.type == "reconnect"
-            assert farewell.id is None
-            assert 0 < farewell.event["retry_ms"] == farewell.retry
+            last = reader.frames()[-1]
+            assert last.type == "reconnect"
+            assert last.id is None
+            assert 0 < last.event["retry_ms"] == last.retry
         assert (await asking).json()["error"]["outcome"] == "interrupted"
         await asyncio.gather(polling, return_exceptions=True)
     archive = SqliteArchive(data)
@@ -92,7 +92,7 @@ async def test_a_server_with_a_thousand_streams_stops_in_time(tmp_path: Path) ->
     assert not (data / "server.json").exists()
 
 
-async def test_a_server_with_nothing_to_do_stops_at_once(tmp_path: Path) -> None:
+async def test_idle_server_stops_at_once(tmp_path: Path) -> None:
     async with served(tmp_path / "data", shutdown_grace="600") as server:
         async with server.ask("3", agent="slow") as stream:
             await stream.rest()
@@ -102,7 +102,7 @@ async def test_a_server_with_nothing_to_do_stops_at_once(tmp_path: Path) -> None
             await server.process.wait()
 
 
-async def test_a_turn_that_ends_within_the_grace_is_completed_and_its_readers_find_it_again(tmp_path: Path) -> None:
+async def test_turn_within_the_grace_is_completed_and_can_be_resumed(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data, shutdown_grace="20") as server:
         async with server.ask("300", agent="slow") as stream:
@@ -119,7 +119,7 @@ async def test_a_turn_that_ends_within_the_grace_is_completed_and_its_readers_fi
     assert seen[-1].event["outcome"] == "completed"
 
 
-async def test_an_agent_that_will_not_stop_does_not_keep_the_process(tmp_path: Path) -> None:
+async def test_agent_that_ignores_cancellation_does_not_keep_the_process(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data, shutdown_grace="0") as server:
         async with server.ask("Stop.", agent="stubborn") as stream:

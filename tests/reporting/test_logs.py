@@ -1,4 +1,4 @@
-"""The server's log as JSON: where a line belongs, nothing that was said, and no secret."""
+"""Tests of the server's log: turn ids on every line, no content by default, secrets masked."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.running import served
+from tests.process.server_process import served
 from tests.serving import quick_settings
 from turnwire import Turn, Turnwire
 from turnwire.core.follow import follow
@@ -19,7 +19,7 @@ from turnwire.reporting.logs import JsonFormatter, TextFormatter
 Lines = Callable[[], list[dict[str, Any]]]
 
 
-class Kept(logging.Handler):
+class ListHandler(logging.Handler):
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()
         self.lines: list[str] = []
@@ -30,14 +30,14 @@ class Kept(logging.Handler):
 
 
 async def failing(turn: Turn) -> Any:
-    logging.getLogger("my.agent").warning("it knows where it is")
-    await asyncio.to_thread(logging.getLogger("my.agent").warning, "also in a thread")
+    logging.getLogger("my.agent").warning("logged by the agent")
+    await asyncio.to_thread(logging.getLogger("my.agent").warning, "logged in a thread")
     yield "an answer"
     raise ValueError(f"cannot work with {turn.message!r}")
 
 
-async def logged(tmp_path: Path, *, content: bool) -> tuple[list[dict[str, Any]], str, str]:
-    handler = Kept(JsonFormatter(content=content))
+async def log_of_a_turn(tmp_path: Path, *, content: bool) -> tuple[list[dict[str, Any]], str, str]:
+    handler = ListHandler(JsonFormatter(content=content))
     root = logging.getLogger()
     root.addHandler(handler)
     logging.getLogger("turnwire.turns").setLevel(logging.INFO)
@@ -54,12 +54,12 @@ async def logged(tmp_path: Path, *, content: bool) -> tuple[list[dict[str, Any]]
     return lines, record.id, record.session_id
 
 
-async def test_what_is_logged_in_a_turn_names_it_and_quotes_nobody(tmp_path: Path) -> None:
-    lines, turn_id, session_id = await logged(tmp_path, content=False)
+async def test_lines_of_a_turn_have_its_id_and_no_content(tmp_path: Path) -> None:
+    lines, turn_id, session_id = await log_of_a_turn(tmp_path, content=False)
     by_logger = {line["logger"]: line for line in lines}
     assert {line["message"] for line in lines if line["logger"] == "my.agent"} == {
-        "it knows where it is",
-        "also in a thread",
+        "logged by the agent",
+        "logged in a thread",
     }
     assert set(by_logger) == {"my.agent", "turnwire.runner", "turnwire.turns"}
     assert {(line["turn_id"], line["session_id"]) for line in lines} == {(turn_id, session_id)}
@@ -72,8 +72,8 @@ async def test_what_is_logged_in_a_turn_names_it_and_quotes_nobody(tmp_path: Pat
     assert "private" not in json.dumps(lines)
 
 
-async def test_what_was_said_is_logged_when_that_is_asked_for(tmp_path: Path) -> None:
-    lines, _, _ = await logged(tmp_path, content=True)
+async def test_log_content_adds_message_and_answer(tmp_path: Path) -> None:
+    lines, _, _ = await log_of_a_turn(tmp_path, content=True)
     by_logger = {line["logger"]: line for line in lines}
     assert by_logger["turnwire.turns"]["asked"] == "my private words"
     assert by_logger["turnwire.turns"]["answer"] == "an answer"
@@ -89,8 +89,8 @@ SECRETS = (
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(content=True), TextFormatter()], ids=["json", "text"])
-def test_no_secret_is_written_in_either_form(formatter: logging.Formatter) -> None:
-    logger, handler = logging.Logger("secrets"), Kept(formatter)
+def test_secrets_are_masked_in_every_format(formatter: logging.Formatter) -> None:
+    logger, handler = logging.Logger("secrets"), ListHandler(formatter)
     logger.addHandler(handler)
     for secret in SECRETS:
         logger.error("the key %s does not fit", secret)
@@ -106,7 +106,7 @@ def test_no_secret_is_written_in_either_form(formatter: logging.Formatter) -> No
 
 
 @pytest.mark.process
-async def test_a_server_that_logs_json_logs_nothing_else_and_no_query(tmp_path: Path) -> None:
+async def test_json_log_has_only_json_lines_and_no_query_strings(tmp_path: Path) -> None:
     data = tmp_path / "data"
     starting = served(data, "--log-level", "info", agents=("slow",), log_format="json", access_log="true")
     async with starting as server:
@@ -115,8 +115,8 @@ async def test_a_server_that_logs_json_logs_nothing_else_and_no_query(tmp_path: 
         server.process.terminate()
         written = (await server.errors).decode()
     lines = [json.loads(line) for line in written.splitlines()]
-    asked = [line for line in lines if line["logger"] == "uvicorn.access"]
-    assert [(line["method"], line["path"], line["status"]) for line in asked] == [
+    requests = [line for line in lines if line["logger"] == "uvicorn.access"]
+    assert [(line["method"], line["path"], line["status"]) for line in requests] == [
         ("POST", "/chat", 200),
         ("POST", "/chat", 500),
     ]

@@ -1,4 +1,4 @@
-"""A timeline is what the log says, and its pictures show it whole, whatever the names in it."""
+"""Tests of timelines: their computation from a log, and the SVG, HTML and terminal renderers."""
 
 import io
 import xml.etree.ElementTree as ElementTree
@@ -26,25 +26,25 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.reporting.svg_timeline import page, svg
-from turnwire.reporting.terminal_timeline import Picture
+from turnwire.reporting.terminal_timeline import TimelineView
 from turnwire.reporting.timeline import Scale, Timeline, timeline_json, timeline_of
 
 HOUR = 3_600_000
 BEGAN = 1_700_000_000_000
 
 
-def log(*told: tuple[int, Event], epoch: int = 1) -> list[LoggedEvent]:
-    """A log of events with their times, in ms after its beginning."""
+def log(*timed: tuple[int, Event], epoch: int = 1) -> list[LoggedEvent]:
+    """Return a log of events with their times, in ms after its beginning."""
     opening = [(0, SessionEvent("s", "t", "<agent>")), (0, MessageEvent("hi", "ann", "http"))]
-    made = [log_event(event, place, epoch) for place, (_, event) in enumerate([*opening, *told], start=1)]
-    for logged, (at, _) in zip(made, [*opening, *told], strict=True):
+    events = [log_event(event, position, epoch) for position, (_, event) in enumerate([*opening, *timed], start=1)]
+    for logged, (at, _) in zip(events, [*opening, *timed], strict=True):
         logged.at = BEGAN + at
-    return made
+    return events
 
 
 def printed(line: Timeline, width: int) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=width, highlight=False).print(Picture(line))
+    Console(file=out, width=width, highlight=False).print(TimelineView(line))
     return out.getvalue().splitlines()
 
 
@@ -59,11 +59,11 @@ ANSWERED = log(
 )
 
 
-def test_a_turn_is_told_as_phases_steps_tokens_and_silences() -> None:
-    told = timeline_json(timeline_of(ANSWERED, started_at=BEGAN + 50))
-    assert (told["first_event_ms"], told["first_token_ms"], told["length_ms"]) == (100, 4_000, 5_100)
-    assert told["tokens"] == {"count": 51, "characters": 255, "reasoning": 0, "per_second": 50.0}
-    assert [(phase["name"], phase["began_ms"], phase["ended_ms"]) for phase in told["phases"]] == [
+def test_timeline_has_phases_steps_tokens_and_silences() -> None:
+    result = timeline_json(timeline_of(ANSWERED, started_at=BEGAN + 50))
+    assert (result["first_event_ms"], result["first_token_ms"], result["length_ms"]) == (100, 4_000, 5_100)
+    assert result["tokens"] == {"count": 51, "characters": 255, "reasoning": 0, "per_second": 50.0}
+    assert [(phase["name"], phase["began_ms"], phase["ended_ms"]) for phase in result["phases"]] == [
         ("queued", 0, 50),
         ("thinking", 50, 100),
         ("tools", 100, 400),
@@ -73,17 +73,17 @@ def test_a_turn_is_told_as_phases_steps_tokens_and_silences() -> None:
         ("answering", 4_000, 5_000),
         ("thinking", 5_000, 5_100),
     ]
-    steps = [(step["name"], step["state"], step["ended_ms"] - step["began_ms"]) for step in told["steps"]]
+    steps = [(step["name"], step["state"], step["ended_ms"] - step["began_ms"]) for step in result["steps"]]
     assert steps == [
         ("documents", "succeeded", 300),
         ("review: approved", "succeeded", 0),
         ("<fetch & run>", "failed", 1_500),
     ]
-    assert told["silences"] == [{"began_ms": 500, "ended_ms": 2_000}, {"began_ms": 2_000, "ended_ms": 4_000}]
-    assert told["outcome"] == "completed"
+    assert result["silences"] == [{"began_ms": 500, "ended_ms": 2_000}, {"began_ms": 2_000, "ended_ms": 4_000}]
+    assert result["outcome"] == "completed"
 
 
-def test_a_long_wait_for_a_person_is_no_silence_and_takes_little_room() -> None:
+def test_long_wait_for_approval_is_no_silence_and_is_drawn_short() -> None:
     line = timeline_of(
         log(
             (10, TokenEvent("May I?")),
@@ -102,16 +102,16 @@ def test_a_long_wait_for_a_person_is_no_silence_and_takes_little_room() -> None:
     assert "1 h 0 min" in svg(line)
 
 
-def test_a_turn_that_runs_is_drawn_up_to_now_and_one_that_is_queued_waits() -> None:
+def test_running_turn_ends_now_and_queued_turn_has_one_phase() -> None:
     running = timeline_of(log((100, ToolCallEvent("c1", "slow", {}))), started_at=BEGAN, now=BEGAN + 5_000)
     assert (running.length, running.bars[0].ms, running.bars[0].state) == (5_000, 4_900, "running")
-    assert [(one.began, one.ended) for one in running.silences] == [(100, 5_000)]
+    assert [(silence.began, silence.ended) for silence in running.silences] == [(100, 5_000)]
     queued = timeline_of(log(), now=BEGAN + 5_000)
     assert [(phase.name, phase.ms) for phase in queued.phases] == [("queued", 5_000)]
     assert queued.silences == []
 
 
-def test_what_a_restart_took_back_is_void_and_its_tokens_do_not_count() -> None:
+def test_restart_voids_steps_and_tokens() -> None:
     events = log(
         (100, TokenEvent("kept")),
         (200, TokenEvent("lost")),
@@ -127,11 +127,11 @@ def test_what_a_restart_took_back_is_void_and_its_tokens_do_not_count() -> None:
     assert [(bar.name, bar.state) for bar in line.bars] == [("lost", "void")]
     assert [mark.text for mark in line.marks] == [
         "taken over by another worker",
-        "run again from the last finished step",
+        "restarted after the last finished step",
     ]
 
 
-def test_names_are_escaped_in_the_picture_and_on_the_page() -> None:
+def test_names_are_escaped_in_svg_and_html() -> None:
     line = timeline_of(ANSWERED)
     drawn = ElementTree.fromstring(svg(line).encode())
     words = ["".join(text.itertext()) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
@@ -142,9 +142,9 @@ def test_names_are_escaped_in_the_picture_and_on_the_page() -> None:
 
 
 @given(st.one_of(logs, st.just(ANSWERED)), st.integers(60, 200))
-def test_any_log_can_be_drawn_at_any_width(events: list[LoggedEvent], width: int) -> None:
+def test_any_log_is_drawn_at_any_width(events: list[LoggedEvent], width: int) -> None:
     line = timeline_of(events, now=(events[0].at if events else 0) + 1_000)
-    assert all(one.ended == following.began for one, following in pairwise(line.phases))
+    assert all(phase.ended == following.began for phase, following in pairwise(line.phases))
     assert all(cell_len(row) <= width for row in printed(line, width))
     ElementTree.fromstring(svg(line).encode())
     assert page(line).endswith("</html>\n")

@@ -1,4 +1,4 @@
-"""Spans of turns: the conventions' names, the log's times, and no content unless it is asked for."""
+"""Tests of spans: names of the conventions, times of the log, and no content by default."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from tests.reporting.receiving import receiving
+from tests.reporting.http_receiver import run_receiver
 from tests.serving import quick_settings, until
 from turnwire import Turn, Turnwire
 from turnwire.core.errors import AgentError
@@ -57,8 +57,8 @@ def parent_id(span: ReadableSpan) -> int:
     return span.parent.span_id if span.parent else 0
 
 
-async def test_a_turn_is_a_tree_of_spans_in_the_words_of_the_conventions(tmp_path: Path) -> None:
-    found, turn_id, session_id = await spans(tmp_path, "secret message")
+async def test_turn_is_exported_as_a_tree_of_spans(tmp_path: Path) -> None:
+    exported, turn_id, session_id = await spans(tmp_path, "secret message")
     names = [
         "invoke_agent default",
         "chat planner",
@@ -67,60 +67,60 @@ async def test_a_turn_is_a_tree_of_spans_in_the_words_of_the_conventions(tmp_pat
         "execute_tool weather",
         "chat writer",
     ]
-    assert [span.name for span in found] == names
-    root, planner, search, helper, weather, writer = found
+    assert [span.name for span in exported] == names
+    root, planner, search, helper, weather, writer = exported
     assert root.parent is None
     assert [parent_id(span) for span in (planner, search, helper, writer)] == [own_id(root)] * 4
     assert parent_id(weather) == own_id(helper)
-    about = dict(root.attributes or {})
-    assert about["gen_ai.operation.name"] == "invoke_agent"
-    assert (about["gen_ai.conversation.id"], about["turnwire.turn.id"]) == (session_id, turn_id)
-    assert (about["gen_ai.usage.input_tokens"], about["gen_ai.usage.output_tokens"]) == (30, 7)
-    assert about["turnwire.outcome"] == "completed"
-    assert about["gen_ai.response.time_to_first_chunk"] >= 0  # type: ignore[operator]
+    attributes = dict(root.attributes or {})
+    assert attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert (attributes["gen_ai.conversation.id"], attributes["turnwire.turn.id"]) == (session_id, turn_id)
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (30, 7)
+    assert attributes["turnwire.outcome"] == "completed"
+    assert attributes["gen_ai.response.time_to_first_chunk"] >= 0  # type: ignore[operator]
     assert dict(planner.attributes or {})["gen_ai.request.model"] == "planner"
     assert (planner.kind, root.kind) == (SpanKind.CLIENT, SpanKind.INTERNAL)
     assert dict(weather.attributes or {})["gen_ai.tool.call.id"] == "c1"
     assert (weather.status.status_code, root.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
-    for span in found:
-        began, over = root.start_time or 0, root.end_time or 0
-        assert began <= (span.start_time or 0) <= (span.end_time or 0) <= over
+    for span in exported:
+        began, ended = root.start_time or 0, root.end_time or 0
+        assert began <= (span.start_time or 0) <= (span.end_time or 0) <= ended
         assert "secret" not in span.to_json()
 
 
-async def test_content_is_in_spans_when_it_is_asked_for(tmp_path: Path) -> None:
-    found, _, _ = await spans(tmp_path, "fail", telemetry_content=True)
-    root, weather = dict(found[0].attributes or {}), dict(found[4].attributes or {})
+async def test_telemetry_content_adds_messages_arguments_and_results(tmp_path: Path) -> None:
+    exported, _, _ = await spans(tmp_path, "fail", telemetry_content=True)
+    root, weather = dict(exported[0].attributes or {}), dict(exported[4].attributes or {})
     assert json.loads(str(root["gen_ai.input.messages"]))[0]["parts"][0]["content"] == "fail"
     assert json.loads(str(root["gen_ai.output.messages"]))[0]["parts"][0]["content"] == "secret answer"
     assert json.loads(str(weather["gen_ai.tool.call.arguments"])) == {"city": "secret city"}
     assert json.loads(str(weather["gen_ai.tool.call.result"])) == "secret result"
     assert (root["error.type"], root["turnwire.outcome"]) == ("broken", "failed")
-    assert found[0].status.status_code is StatusCode.ERROR
+    assert exported[0].status.status_code is StatusCode.ERROR
 
 
-async def test_spans_reach_a_collector_and_a_trace_has_the_id_of_its_turn(tmp_path: Path) -> None:
-    async with receiving() as collector:
+async def test_collector_receives_a_trace_with_the_id_of_the_turn(tmp_path: Path) -> None:
+    async with run_receiver() as collector:
         settings = quick_settings(tmp_path, telemetry_url=collector.url)
         turnwire = Turnwire(answer, store="memory", settings=settings)
         async with turnwire.lifespan():
             turn_id, _ = await ask(turnwire, "secret message")
             await until(lambda: turnwire.runner.running_count == 0)
-        # What had not been sent was sent when the server closed.
+        # The last spans are sent when the server closes.
         (call,) = await collector.count(1)
     assert (call.path, call.headers["content-type"]) == ("/v1/traces", "application/x-protobuf")
     sent = ExportTraceServiceRequest.FromString(call.body)
     (of_resource,) = sent.resource_spans
-    service = {one.key: one.value.string_value for one in of_resource.resource.attributes}
+    service = {attribute.key: attribute.value.string_value for attribute in of_resource.resource.attributes}
     assert service["service.name"] == "turnwire"
     assert service["service.instance.id"] == turnwire.runner.worker
-    found = of_resource.scope_spans[0].spans
-    assert len(found) == 6
-    assert {span.trace_id for span in found} == {UUID(turn_id).bytes}
+    received = of_resource.scope_spans[0].spans
+    assert len(received) == 6
+    assert {span.trace_id for span in received} == {UUID(turn_id).bytes}
     assert b"secret" not in call.body
 
 
-async def test_without_an_address_nothing_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_without_telemetry_url_are_not_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     assert Turnwire(answer, store="memory", settings=quick_settings(tmp_path)).reports.tracing is None
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")

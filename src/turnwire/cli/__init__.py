@@ -1,4 +1,4 @@
-"""The command line. Each command loads what it needs when it runs, so that `--help` is quick."""
+"""The command line. Each command imports what it needs when it runs, so that `--help` is quick."""
 
 import typer
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
-    # Older versions of typer show them by default, and a key may be among them.
+    # Older versions of typer show local variables by default, and one may be a key.
     pretty_exceptions_show_locals=False,
 )
 app.command("serve")(serve.serve)

@@ -1,4 +1,4 @@
-"""`turnwire chat` and `turnwire ask`: the terminal as a client, of a running server or of this very process."""
+"""`turnwire chat` and `turnwire ask`: the terminal as a client of a running server, or of this process."""
 
 import asyncio
 import os
@@ -8,25 +8,25 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnwire.cli.options import Data, Key, Url
+from turnwire.cli.options import Data, Key, Url, fail
 
 if TYPE_CHECKING:
     from turnwire.channels.console.hosts import Host
-    from turnwire.cli.hosts import Wanted
+    from turnwire.cli.hosts import HostOptions
 
-_PATIENCE_SECONDS = 0.5
+# The exit codes of `ask`. Those above 128 are what a shell reports for SIGINT, SIGPIPE and SIGTERM.
 COMPLETED, FAILED, USAGE, INTERRUPTED, CANCELLED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
-"""What `ask` exits with. A turn that was stopped, and a reader that went away, are told as by any other program."""
+_TASK_GRACE_SECONDS = 0.5
 
 Agents = Annotated[
     list[str] | None,
     typer.Option(
         "--agent",
-        help="Who answers, by name; or [bold]\\[name=]module:name[/] to bring one along, which needs no server. "
+        help="The agent to ask, by name; or [bold]\\[name=]module:name[/] to import one, without a server. "
         "May be repeated.",
     ),
 ]
@@ -35,8 +35,8 @@ Docs = Annotated[
     typer.Option(help="Documents to answer from, without a server; may be repeated.", exists=True),
 ]
 Embedded = Annotated[bool, typer.Option("--embedded", help="Answer in this process, without a server.")]
-SessionId = Annotated[str | None, typer.Option("--session", help="The conversation to go on with, by its id.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Plain text: no colours, nothing is redrawn.")]
+SessionId = Annotated[str | None, typer.Option("--session", help="Continue the session with this id.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print plain text: no colours, nothing is redrawn.")]
 
 
 def chat(
@@ -48,21 +48,21 @@ def chat(
     embedded: Embedded = False,
     extensions: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder of extensions to run along, without a server; may be repeated.", exists=True),
+        typer.Option(help="A folder of extensions to run, without a server; may be repeated.", exists=True),
     ] = None,
     session: SessionId = None,
     plain: Plain = False,
 ) -> None:
-    """Talk to an agent in the terminal. Ctrl-C stops an answer, Ctrl-D leaves, /help shows the rest."""
+    """Talk to an agent in the terminal. Ctrl-C stops an answer, Ctrl-D leaves, /help lists the commands."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        _refuse("chat needs a terminal; in a pipe, use `turnwire ask`")
-    wanted = _wanted(data, url, key, agent, docs, embedded, extensions)
-    raise typer.Exit(_run(_chat(wanted, session, plain)))
+        fail("chat needs a terminal; in a pipe, use `turnwire ask`", USAGE)
+    options = _host_options(data, url, key, agent, docs, embedded, extensions)
+    raise typer.Exit(_run(_chat(options, session, plain)))
 
 
 def ask(
     data: Data,
-    question: Annotated[str, typer.Argument(help="What to ask; [bold]-[/] reads it from the standard input.")],
+    question: Annotated[str, typer.Argument(help="The question; [bold]-[/] reads it from the standard input.")],
     url: Url = None,
     key: Key = None,
     agent: Agents = None,
@@ -70,21 +70,21 @@ def ask(
     embedded: Embedded = False,
     session: SessionId = None,
     plain: Plain = False,
-    json: Annotated[bool, typer.Option("--json", help="The log's events as they are, one a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the log's events, one per line.")] = False,
 ) -> None:
-    """Ask one question. The answer goes to the standard output, everything about it to the standard error.
+    """Ask one question. The answer goes to the standard output, everything else to the standard error.
 
-    Exits with 0 for an answer, 1 for a failure, 2 for a wrong call, 3 if the server was lost, 130 if it was stopped.
+    Exits with 0 for an answer, 1 for a failure, 2 for wrong usage, 3 if the server was lost, 130 if it was stopped.
     """
     if question == "-":
         question = sys.stdin.read()
     if not question.strip():
-        _refuse("there is no question")
-    wanted = _wanted(data, url, key, agent, docs, embedded)
-    raise typer.Exit(_run(_ask(wanted, question, session, plain=plain, json=json)))
+        fail("the question is empty", USAGE)
+    options = _host_options(data, url, key, agent, docs, embedded)
+    raise typer.Exit(_run(_ask(options, question, session, plain=plain, json=json)))
 
 
-def _wanted(
+def _host_options(
     data: Path,
     url: str | None,
     key: str | None,
@@ -92,103 +92,48 @@ def _wanted(
     docs: list[Path] | None,
     embedded: bool,
     extensions: list[Path] | None = None,
-) -> "Wanted":
-    from turnwire.cli.hosts import Wanted
+) -> "HostOptions":
+    from turnwire.cli.hosts import HostOptions
 
-    wanted = Wanted(data, url, key, tuple(agents or ()), tuple(docs or ()), embedded, tuple(extensions or ()))
-    if url is not None and wanted.must_be_embedded:
-        _refuse("--url asks a server; --embedded, --docs, --extensions and --agent module:name do without one")
-    return wanted
-
-
-def _refuse(message: str) -> NoReturn:
-    typer.secho(f"turnwire: {message}", fg="red", err=True)
-    raise typer.Exit(USAGE)
+    options = HostOptions(data, url, key, tuple(agents or ()), tuple(docs or ()), embedded, tuple(extensions or ()))
+    if url is not None and options.must_be_embedded:
+        fail("--url asks a server; --embedded, --docs, --extensions and --agent module:name run without one", USAGE)
+    return options
 
 
-def _run(program: Coroutine[Any, Any, int]) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            # A terminal that lacks a character shows another; it is no reason to fail.
-            stream.reconfigure(errors="replace")
-    try:
-        return asyncio.run(_to_its_end(program))
-    except KeyboardInterrupt:
-        return CANCELLED
-
-
-async def _to_its_end(program: Coroutine[Any, Any, int]) -> int:
-    from turnwire.channels.console.conversation import Left
-    from turnwire.channels.console.hosts import HostError
-
-    _cancel_when_told()
-    try:
-        code = await program
-    except HostError as error:
-        typer.secho(f"turnwire: {error}", fg="red", err=True)
-        code = FAILED
-    except Left:
-        code = CANCELLED
-    except asyncio.CancelledError:
-        code = TERMINATED
-    except BrokenPipeError:
-        # Whoever read the output is gone. Python would complain once more when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = BROKEN_PIPE
-    if others := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in others:
-            task.cancel()
-        _, stuck = await asyncio.wait(others, timeout=_PATIENCE_SECONDS)
-        if stuck:
-            # Everything is committed and closed; an agent that will not stop must not keep the process.
-            sys.stdout.flush()
-            os._exit(code)
-    return code
-
-
-def _cancel_when_told() -> None:
-    """A terminal that is closed, or a `kill`, ends the program in order: the terminal's modes are given back."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    for name in ("SIGTERM", "SIGHUP"):
-        with suppress(NotImplementedError, AttributeError):
-            loop.add_signal_handler(getattr(signal, name), task.cancel)
-
-
-async def _chat(wanted: "Wanted", session_id: str | None, plain: bool) -> int:
+async def _chat(options: "HostOptions", session_id: str | None, plain: bool) -> int:
     from rich.text import Text
 
     from turnwire.channels.console.chat import Chat
-    from turnwire.channels.console.screen import terminal_console, the_screen
+    from turnwire.channels.console.screen import process_screen, terminal_console
     from turnwire.channels.console.view import LiveView, PlainView
-    from turnwire.cli import hosts
+    from turnwire.cli.hosts import open_host
 
-    # The one that extensions of this process speak to as well.
-    screen = the_screen()
+    # Extensions of this process print to the same screen.
+    screen = process_screen()
     is_plain = plain or screen.console.is_dumb_terminal
     if is_plain:
         screen.console = terminal_console(plain=True)
-    screen.claim(wanted)
-    async with hosts.opened(wanted, screen) as host:
-        screen.say(
-            Text.assemble(("Turnwire", "bold"), f" · answers come from {await _about(host)}"),
+    screen.claim(options)
+    async with open_host(options, screen) as host:
+        screen.print(
+            Text.assemble(("Turnwire", "bold"), f" · answers come from {await _describe(host)}"),
             Text("/help for commands, Ctrl-D to leave", "dim"),
             Text(),
         )
-        talk = Chat(
+        await Chat(
             host,
             screen,
-            lambda: PlainView(sys.stdout, sys.stdout, share_a_terminal=True) if is_plain else LiveView(screen),
+            lambda: PlainView(sys.stdout, sys.stdout, shares_terminal=True) if is_plain else LiveView(screen),
             session_id=session_id,
-            agent=wanted.agent_name,
-            history=wanted.data / "chat_history",
+            agent=options.agent_name,
+            history=options.data / "chat_history",
             plain=is_plain,
-        )
-        await talk.run()
+        ).run()
     return COMPLETED
 
 
-async def _ask(wanted: "Wanted", question: str, session_id: str | None, *, plain: bool, json: bool) -> int:
+async def _ask(options: "HostOptions", question: str, session_id: str | None, *, plain: bool, json: bool) -> int:
     from contextlib import nullcontext
 
     from rich.console import Console
@@ -197,25 +142,74 @@ async def _ask(wanted: "Wanted", question: str, session_id: str | None, *, plain
     from turnwire.channels.console.keyboard import Keyboard
     from turnwire.channels.console.screen import Screen, terminal_console
     from turnwire.channels.console.view import JsonView, LiveView, PlainView
-    from turnwire.cli import hosts
+    from turnwire.cli.hosts import open_host
 
     console = terminal_console()
     is_live = not (plain or json) and sys.stdout.isatty() and not console.is_dumb_terminal
     screen = Screen(console if is_live else Console(file=sys.stderr, highlight=False, color_system=None))
-    view = LiveView(screen) if is_live else PlainView(sys.stdout, sys.stderr, share_a_terminal=sys.stdout.isatty())
+    view = LiveView(screen) if is_live else PlainView(sys.stdout, sys.stderr, shares_terminal=sys.stdout.isatty())
     view = JsonView(sys.stdout, sys.stderr) if json else view
     keyboard = Keyboard(collects=False) if sys.stdin.isatty() and sys.stderr.isatty() else None
-    async with hosts.opened(wanted, screen) as host:
+    async with open_host(options, screen) as host:
         if not json:
-            view.line(f"answered by {await _about(host)}")
+            view.line(f"answered by {await _describe(host)}")
         conversation = Conversation(host, view, keyboard)
-        turn = host.converse(question, session_id, wanted.agent_name)
+        turn = host.converse(question, session_id, options.agent_name)
         with keyboard.listening() if keyboard else nullcontext():
             await conversation.show(turn)
-    outcome = conversation.teller.outcome
+    outcome = conversation.presenter.outcome
     return {"completed": COMPLETED, "cancelled": CANCELLED, "interrupted": INTERRUPTED}.get(outcome or "", FAILED)
 
 
-async def _about(host: "Host") -> str:
+async def _describe(host: "Host") -> str:
     names = await host.agents()
     return f"{host.name} ({', '.join(names)})" if names else host.name
+
+
+def _run(program: Coroutine[Any, Any, int]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that lacks a character shows another one instead of failing.
+            stream.reconfigure(errors="replace")
+    try:
+        return asyncio.run(_run_to_exit_code(program))
+    except KeyboardInterrupt:
+        return CANCELLED
+
+
+async def _run_to_exit_code(program: Coroutine[Any, Any, int]) -> int:
+    from turnwire.channels.console.client import HostError
+    from turnwire.channels.console.conversation import UserLeft
+
+    _cancel_on_signals()
+    try:
+        code = await program
+    except HostError as error:
+        typer.secho(f"turnwire: {error}", fg="red", err=True)
+        code = FAILED
+    except UserLeft:
+        code = CANCELLED
+    except asyncio.CancelledError:
+        code = TERMINATED
+    except BrokenPipeError:
+        # The reader of the output is gone; flushing at exit would raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = BROKEN_PIPE
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        _, stuck = await asyncio.wait(others, timeout=_TASK_GRACE_SECONDS)
+        if stuck:
+            # Everything is committed and closed; an agent that ignores cancellation must not keep the process.
+            sys.stdout.flush()
+            os._exit(code)
+    return code
+
+
+def _cancel_on_signals() -> None:
+    """Cancel the program when the terminal is closed or the process is killed, so that terminal modes are restored."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    for name in ("SIGTERM", "SIGHUP"):
+        with suppress(NotImplementedError, AttributeError):
+            loop.add_signal_handler(getattr(signal, name), task.cancel)

@@ -1,4 +1,4 @@
-"""`turnwire compare`: the same question answered twice, written anew from the evidence and in the model's own words."""
+"""`turnwire compare`: answer a question in both modes, synthesis from evidence and direct, side by side."""
 
 import asyncio
 from typing import TYPE_CHECKING, Annotated
@@ -17,11 +17,11 @@ MODES = ("synthesis", "direct")
 
 
 def compare(
-    questions: Annotated[list[str], typer.Argument(help="What to ask.")],
+    questions: Annotated[list[str], typer.Argument(help="The questions to ask.")],
     data: Data,
-    review: Annotated[bool, typer.Option(help="Have the evidence reviewed.")] = True,
+    review: Annotated[bool, typer.Option(help="Review the evidence.")] = True,
 ) -> None:
-    """Answer questions from the documents both ways, and show time, citations and text side by side."""
+    """Answer questions from the documents in both modes; show time, citations and text side by side."""
     from turnwire.core.errors import TurnwireError
     from turnwire.settings import Settings
 
@@ -37,21 +37,21 @@ def compare(
 async def _compare(questions: list[str], settings: "Settings", review: bool) -> None:
     from turnwire import assembly
 
-    librarian, agent = assembly.build_retrieval(settings.data, [], settings)
+    indexer, agent = assembly.build_retrieval(settings.data, [], settings)
     store = assembly.build_store("memory", settings)
     runner = assembly.build_runner(store, {"documents": agent}, settings)
     await store.open()
-    await librarian.open()
+    await indexer.open()
     await runner.open()
     try:
-        await librarian.settled()
+        await indexer.settled()
         for question in questions:
             states = {mode: await _ask(store, runner, question, mode, review) for mode in MODES}
             _show(question, states)
     finally:
         await runner.close()
         await agent.close()
-        await librarian.close()
+        await indexer.close()
         await store.close()
 
 
@@ -75,14 +75,14 @@ def _show(question: str, states: "dict[str, TurnState]") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    # As plain text: what looks like markup in a question or an answer is none.
+    # Plain text: a question or an answer may look like markup.
     table = Table(title=Text(question), show_lines=True, expand=True)
     table.add_column("")
     for mode in states:
         table.add_column(mode, ratio=1)
-    told = [_figures(state) for state in states.values()]
-    for name in told[0]:
-        table.add_row(name, *(Text(figures[name]) for figures in told))
+    columns = [_figures(state) for state in states.values()]
+    for name in columns[0]:
+        table.add_row(name, *(Text(figures[name]) for figures in columns))
     Console().print(table)
 
 
@@ -92,12 +92,12 @@ def _figures(state: "TurnState") -> dict[str, str]:
     def timing(name: str) -> str:
         return f"{state.timings[name]:,.0f} ms" if name in state.timings else "–"
 
-    used = state.usage
+    usage = state.usage
     return {
         "mode": state.mode or state.outcome or "",
         "first token": timing("first_token_ms"),
         "total": timing("total_ms"),
         "sentences cited": f"{citation_coverage(state.text):.0%}",
-        "tokens": "–" if used is None else f"{used.input_tokens or '?'} in, {used.output_tokens or '?'} out",
+        "tokens": "–" if usage is None else f"{usage.input_tokens or '?'} in, {usage.output_tokens or '?'} out",
         "answer": state.text or (state.error.error if state.error else ""),
     }

@@ -1,4 +1,4 @@
-"""`turnwire doctor`: checks what it stands on and says how to mend it."""
+"""`turnwire doctor`: checks of the installation, the data folder and the server, each with a remedy."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from turnwire.cli.options import Data
 
 Verdict = tuple[Literal["ok", "note", "bad"], str]
 _MARKS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "bad": ("✗", "red")}
-_ROOM_BYTES = 64 * 1024 * 1024
+_MIN_FREE_BYTES = 64 * 1024 * 1024
 
 
 def doctor(data: Data) -> None:
@@ -55,7 +55,7 @@ def _speedups() -> Verdict:
     if missing:
         return (
             "note",
-            f"{', '.join(missing)} missing, streams cost about 1.6 times as much; pip install {' '.join(missing)}",
+            f"{', '.join(missing)} missing, so streams cost about 1.6 times as much; pip install {' '.join(missing)}",
         )
     return "ok", "uvloop and httptools"
 
@@ -77,24 +77,28 @@ def _open_files() -> Verdict:
     return "ok", f"up to {soft}"
 
 
+def _existing_folder(data: Path) -> Path:
+    return next(folder for folder in (data, *data.absolute().parents) if folder.exists())
+
+
 def _folder(data: Path) -> Verdict:
-    place = next(folder for folder in (data, *data.absolute().parents) if folder.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        return "bad", f"{place} cannot be written to; chmod it, or give another --data folder"
-    return "ok", str(data) if data.exists() else f"{data} (will be made)"
+    folder = _existing_folder(data)
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return "bad", f"{folder} cannot be written to; chmod it, or choose another --data folder"
+    return "ok", str(data) if data.exists() else f"{data} (will be created)"
 
 
 def _disk(data: Path) -> Verdict:
-    place = next(folder for folder in (data, *data.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(place).free
+    folder = _existing_folder(data)
+    free = shutil.disk_usage(folder).free
     text = f"{free / 1024**3:.1f} GiB"
-    return ("ok", text) if free > _ROOM_BYTES else ("bad", f"{text}; new turns are refused when the disk is full")
+    return ("ok", text) if free > _MIN_FREE_BYTES else ("bad", f"{text}; new turns are refused when the disk is full")
 
 
 def _commit_time(data: Path) -> Verdict:
-    place = next(folder for folder in (data, *data.absolute().parents) if folder.exists())
+    folder = _existing_folder(data)
     try:
-        with tempfile.NamedTemporaryFile(dir=place) as file:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
             began = time.perf_counter()
             for _ in range(10):
                 file.write(b"x" * 4096)
@@ -102,13 +106,13 @@ def _commit_time(data: Path) -> Verdict:
                 os.fsync(file.fileno())
             ms = (time.perf_counter() - began) * 100
     except OSError as error:
-        return "bad", f"{place}: {error.strerror}"
+        return "bad", f"{folder}: {error.strerror}"
     if ms > 20:
         return (
             "note",
-            f"{ms:.1f} ms to make a write safe; a local SSD takes less than 1 ms, a network disk is a bad place",
+            f"{ms:.1f} ms per fsync; a local SSD takes less than 1 ms, so keep the data folder off network disks",
         )
-    return "ok", f"{ms:.2f} ms to make a write safe"
+    return "ok", f"{ms:.2f} ms per fsync"
 
 
 def _database(data: Path) -> Verdict:
@@ -135,7 +139,7 @@ def _documents(data: Path) -> Verdict:
 
     library = Library(data / LIBRARY_FILE)
     if not library.path.exists():
-        return "ok", "none are indexed; `turnwire index PATH`, or `turnwire serve --docs PATH`"
+        return "ok", "none indexed; add some with `turnwire index PATH` or `turnwire serve --docs PATH`"
     try:
         library.open()
     except StoreUnusableError as error:
@@ -150,20 +154,21 @@ def _documents(data: Path) -> Verdict:
 def _model() -> Verdict:
     name = os.environ.get("TURNWIRE_MODEL")
     if not name:
-        return "ok", "none: answers are quoted; TURNWIRE_MODEL names one"
+        return "ok", "none, so answers are quotations; set TURNWIRE_MODEL to use one"
     if find_spec("openai") is None:
         return "bad", f"{name} needs an extra: pip install 'turnwire[openai]'"
     return "ok", name
 
 
 def _server(data: Path) -> Verdict:
-    from turnwire.cli import client
+    from turnwire.channels.console.client import HostError
+    from turnwire.cli.client import announced_server, request
     from turnwire.stores.sqlite.disk import is_locked
 
     if not data.exists() or not is_locked(data):
         return "ok", "none is using the folder"
     try:
-        status = client.call(data, "GET", "/readyz")
-    except typer.Exit:
-        return "bad", "one is using the folder but does not answer; look at its output, or stop it"
-    return "ok", f"running, {status['running_turns']} turn(s) under way"
+        status = request(announced_server(data), "GET", "/readyz")
+    except HostError as error:
+        return "bad", f"a process is using the folder but does not answer ({error}); read its output, or stop it"
+    return "ok", f"running, {status['running_turns']} unfinished turn(s)"

@@ -1,4 +1,4 @@
-"""`turnwire extensions`: what there is, whether it is right, and a beginning for one of your own."""
+"""`turnwire extensions`: list extensions, check them, and create a new one."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,7 @@ from turnwire.cli.options import fail
 if TYPE_CHECKING:
     from turnwire.extensions.host import ExtensionHost
 
-app = typer.Typer(help="List, check and begin extensions.", no_args_is_help=True)
+app = typer.Typer(help="List, check and create extensions.", no_args_is_help=True)
 
 Folders = Annotated[
     list[Path] | None,
@@ -27,45 +27,45 @@ _MARKS = {
 
 @app.command("list")
 def list_extensions(extensions: Folders = None) -> None:
-    """List the extensions there are. None of their code is run."""
-    for hosted in _arranged(extensions or []):
-        _show(hosted)
+    """List the extensions. None of their code runs."""
+    for extension in _load(extensions or []):
+        _print(extension)
 
 
 @app.command()
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Their ids; all there are by default.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="The extensions' ids; by default all.")] = None,
     extensions: Folders = None,
 ) -> None:
-    """Check manifests, classes and configuration without starting anything. Their modules are imported."""
-    wanted = set(names or [])
-    hosted = _arranged(extensions or [], imports=True)
-    if unknown := wanted - {one.id for one in hosted}:
-        fail(f"there is no extension {', '.join(sorted(unknown))}; there is {', '.join(one.id for one in hosted)}")
-    chosen = [one for one in hosted if not wanted or one.id in wanted]
-    for one in chosen:
-        _show(one)
-    if any(one.state == "failed" for one in chosen):
+    """Check manifests, classes and configuration. Modules are imported, but nothing is started."""
+    loaded = _load(extensions or [], imports=True)
+    ids = [extension.id for extension in loaded]
+    if unknown := set(names or []) - set(ids):
+        fail(f"there is no extension {', '.join(sorted(unknown))}; choose from {', '.join(ids)}")
+    selected = [extension for extension in loaded if not names or extension.id in names]
+    for extension in selected:
+        _print(extension)
+    if any(extension.state == "failed" for extension in selected):
         raise typer.Exit(1)
 
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Its id: lower-case letters, digits and _.")],
+    name: Annotated[str, typer.Argument(help="The extension's id: lower-case letters, digits and _.")],
     folder: Annotated[
-        Path | None, typer.Option("--in", help="Where its folder is made; your own extensions' folder by default.")
+        Path | None, typer.Option("--in", help="The parent folder; by default your own extensions' folder.")
     ] = None,
 ) -> None:
-    """Write a small channel that works, with its manifest and its test."""
+    """Create a small working channel with its manifest and test."""
     from turnwire.extensions.discovery import user_folder
     from turnwire.extensions.manifest import ID
     from turnwire.extensions.skeleton import write_skeleton
 
     if not ID.fullmatch(name):
-        fail(f"{name!r} cannot be an id: use lower-case letters, digits and _, beginning with a letter")
+        fail(f"{name!r} is not a valid id: use lower-case letters, digits and _, beginning with a letter")
     target = (folder or user_folder()) / name
     if target.exists():
-        fail(f"{target} is there already; choose another name")
+        fail(f"{target} exists already; choose another name")
     for path in write_skeleton(name, target):
         typer.echo(path)
     typer.secho(
@@ -75,7 +75,7 @@ def new(
     )
 
 
-def _arranged(folders: list[Path], *, imports: bool = False) -> "list[ExtensionHost]":
+def _load(folders: list[Path], *, imports: bool = False) -> "list[ExtensionHost]":
     import logging
 
     from turnwire.extensions.calls import KernelLimits
@@ -83,7 +83,7 @@ def _arranged(folders: list[Path], *, imports: bool = False) -> "list[ExtensionH
     from turnwire.extensions.loader import Loader
 
     logger, loader = logging.getLogger("turnwire.extensions"), Loader(KernelLimits())
-    # What is wrong is told by whoever asked for this, once.
+    # The command prints each problem itself.
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
@@ -95,21 +95,21 @@ def _arranged(folders: list[Path], *, imports: bool = False) -> "list[ExtensionH
     return list(loader.hosted.values())
 
 
-def _show(hosted: "ExtensionHost") -> None:
-    mark, colour = _MARKS.get(hosted.state, ("·", "blue"))
-    version = hosted.found.manifest.version if hosted.found.manifest else "?"
-    typer.echo(f"{typer.style(mark, fg=colour)} {hosted.id} {version}  {hosted.found.source}  {hosted.state}")
-    for line in _details(hosted):
+def _print(extension: "ExtensionHost") -> None:
+    mark, colour = _MARKS.get(extension.state, ("·", "blue"))
+    version = extension.found.manifest.version if extension.found.manifest else "?"
+    typer.echo(f"{typer.style(mark, fg=colour)} {extension.id} {version}  {extension.found.source}  {extension.state}")
+    for line in _details(extension):
         typer.echo(f"    {line}")
 
 
-def _details(hosted: "ExtensionHost") -> Iterable[str]:
-    if hosted.found.manifest and hosted.found.manifest.description:
-        yield hosted.found.manifest.description
-    if hosted.message:
-        yield hosted.message
-    if hosted.hint:
-        yield f"→ {hosted.hint}"
-    if hosted.provides:
-        yield f"provides {', '.join(sorted(hosted.provides))}"
-    yield from hosted.notes
+def _details(extension: "ExtensionHost") -> Iterable[str]:
+    if extension.found.manifest and extension.found.manifest.description:
+        yield extension.found.manifest.description
+    if extension.message:
+        yield extension.message
+    if extension.hint:
+        yield f"→ {extension.hint}"
+    if extension.provides:
+        yield f"provides {', '.join(sorted(extension.provides))}"
+    yield from extension.notes

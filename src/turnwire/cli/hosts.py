@@ -1,33 +1,29 @@
-"""Which host a terminal talks to: the server that was named, the one that serves the data folder, or this process."""
+"""The host that `chat` and `ask` talk to: a named server, the server of the data folder, or this process."""
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from rich.text import Text
 
 from turnwire.app import Turnwire
-from turnwire.assembly import load_agent
-from turnwire.channels.console.hosts import Exchange, FoundTurn, Heard, Host, HostError, Lost, Noted, PastSession
+from turnwire.channels.console.client import HostError, ServerAddress
+from turnwire.channels.console.hosts import Exchange, Host, PastSession, ReceivedEvent, RemoteHost, TurnUpdate
 from turnwire.channels.console.screen import Screen
-from turnwire.cli import client
-from turnwire.core.contracts import Agent
+from turnwire.cli.client import announced_server, find_server
+from turnwire.cli.options import load_agents
 from turnwire.core.errors import TurnwireError
 from turnwire.core.follow import follow
 from turnwire.server.auth import LOCAL_PRINCIPAL
 from turnwire.server.messages import MessageBody
 from turnwire.settings import Settings
 
-if TYPE_CHECKING:
-    from turnwire.channels.console.hosts import Server
 
-
-class Wanted(Struct, frozen=True):
-    """What the command line says."""
+class HostOptions(Struct, frozen=True):
+    """The command line options that choose a host."""
 
     data: Path
     url: str | None = None
@@ -38,30 +34,28 @@ class Wanted(Struct, frozen=True):
     extensions: tuple[Path, ...] = ()
 
     @property
-    def brought(self) -> list[str]:
-        """The agents that are to be loaded here."""
-        return [one for one in self.agents if ":" in one]
+    def agent_references(self) -> list[str]:
+        """Return the agents to import into this process."""
+        return [agent for agent in self.agents if ":" in agent]
 
     @property
     def agent_name(self) -> str | None:
-        """Who is asked, of those that are there."""
-        return next((one for one in self.agents if ":" not in one), None)
+        """Return the name of the agent to ask; None for the host's default."""
+        return next((agent for agent in self.agents if ":" not in agent), None)
 
     @property
     def must_be_embedded(self) -> bool:
-        return bool(self.embedded or self.docs or self.brought or self.extensions)
+        return bool(self.embedded or self.docs or self.agent_references or self.extensions)
 
 
 @asynccontextmanager
-async def opened(wanted: Wanted, screen: Screen) -> AsyncGenerator[Host]:
-    """Raises HostError."""
-    if wanted.url is not None or (not wanted.must_be_embedded and _is_served(wanted.data)):
-        from turnwire.channels.console.hosts import RemoteHost
-
-        host: Host = RemoteHost(lambda: find_server(wanted))
+async def open_host(options: HostOptions, screen: Screen) -> AsyncGenerator[Host]:
+    """Open the host that the options choose. Raise HostError."""
+    if not options.must_be_embedded and find_server(options.data, options.url, options.key) is not None:
+        host: Host = RemoteHost(lambda: _locate(options))
     else:
-        host = EmbeddedHost(wanted.data, wanted.brought, wanted.docs, wanted.extensions)
-        logging.getLogger("turnwire").addHandler(_ScreenLog(screen))
+        host = EmbeddedHost(options.data, options.agent_references, options.docs, options.extensions)
+        logging.getLogger("turnwire").addHandler(_ScreenLogHandler(screen))
         await host.open()
     try:
         yield host
@@ -69,26 +63,15 @@ async def opened(wanted: Wanted, screen: Screen) -> AsyncGenerator[Host]:
         await host.close()
 
 
-def find_server(wanted: Wanted) -> "Server":
-    """Raises HostError."""
-    from turnwire.channels.console.hosts import Server
-
-    if wanted.url is not None:
-        return Server(wanted.url.rstrip("/"), wanted.key)
-    told = client.find(wanted.data)
-    if told is None:
-        raise HostError(f"a server is using {wanted.data}, but nothing there says where; restart it")
-    return Server(told["url"], wanted.key or told["control_token"], is_local=True)
+def _locate(options: HostOptions) -> ServerAddress:
+    # Called while a server restarts: testing the folder's lock would take it from under the new one.
+    if options.url is None:
+        return announced_server(options.data, options.key)
+    return ServerAddress(options.url.rstrip("/"), options.key)
 
 
-def _is_served(data: Path) -> bool:
-    from turnwire.stores.sqlite.disk import is_locked
-
-    return data.exists() and is_locked(data) and client.find(data) is not None
-
-
-class _ScreenLog(logging.Handler):
-    """Warnings of this process's own server part, where they do not run into the answer."""
+class _ScreenLogHandler(logging.Handler):
+    """Shows the warnings of the embedded server on the screen, outside of the answer."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(logging.WARNING)
@@ -97,30 +80,24 @@ class _ScreenLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = Text(f"! {record.getMessage()}", "yellow")
-        # From whatever thread it comes.
-        self._loop.call_soon_threadsafe(self._screen.say, line)
-
-
-# Turns in this process: the same store, agents and log as a server has, without one.
+        # A record may come from any thread.
+        self._loop.call_soon_threadsafe(self._screen.print, line)
 
 
 class EmbeddedHost:
+    """Turns in this process: the store, agents and log of a server, without its HTTP."""
+
     def __init__(
         self, data: Path, agents: Sequence[str] = (), docs: Sequence[Path] = (), extensions: Sequence[Path] = ()
     ) -> None:
-        """Without `extensions` there are none, not even those that are installed. Raises HostError."""
-        named: dict[str, Agent] = {}
-        for reference in agents:
-            name, equals, target = reference.rpartition("=")
-            try:
-                named[name if equals else target.rpartition(":")[2]] = load_agent(target)
-            except ValueError as error:
-                raise HostError(f"--agent: {error}") from error
+        """Without `extensions` it runs none, not even installed ones. Raise HostError."""
         try:
-            # Nobody waits for a program that was left.
+            # Nobody waits for the turns of a program that was left.
             settings = Settings(data=data, shutdown_grace=0)
-            self._turnwire = Turnwire(agents=named, settings=settings, docs=docs, extensions=extensions or None)
-        except TurnwireError as error:
+            self._turnwire = Turnwire(
+                agents=load_agents(agents), settings=settings, docs=docs, extensions=extensions or None
+            )
+        except (TurnwireError, ValueError) as error:
             raise HostError(str(error)) from error
 
     @property
@@ -128,42 +105,32 @@ class EmbeddedHost:
         return "this process"
 
     async def open(self) -> None:
-        try:
+        with _host_errors():
             await self._turnwire.open()
-        except TurnwireError as error:
-            raise HostError(str(error)) from error
 
-    async def converse(
-        self, message: str, session_id: str | None, agent: str | None
-    ) -> AsyncGenerator[Heard | Lost | FoundTurn | Noted]:
+    async def converse(self, message: str, session_id: str | None, agent: str | None) -> AsyncGenerator[TurnUpdate]:
         try:
             body = MessageBody.model_validate({"message": message, "session_id": session_id, "agent": agent})
         except ValueError as error:
-            raise HostError(f"this cannot be asked: {error}") from error
-        try:
+            raise HostError(f"the message is not valid: {error}") from error
+        with _host_errors():
             accepted = await self._turnwire.start(LOCAL_PRINCIPAL, body)
             async with aclosing(follow(self._turnwire.store, accepted.record.id)) as batches:
                 async for events in batches:
                     for logged in events:
-                        yield Heard(logged.event, logged.body)
-        except TurnwireError as error:
-            raise HostError(str(error)) from error
+                        yield ReceivedEvent(logged.event, logged.body)
 
     async def cancel(self, turn_id: str) -> None:
-        try:
+        with _host_errors():
             await self._turnwire.runner.cancel(turn_id)
-        except TurnwireError as error:
-            raise HostError(str(error)) from error
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None:
-        try:
+        with _host_errors():
             await self._turnwire.runner.decide(turn_id, call_id, approved=approved, by=LOCAL_PRINCIPAL, reason=reason)
-        except TurnwireError as error:
-            raise HostError(str(error)) from error
 
     async def sessions(self, limit: int) -> list[PastSession]:
-        found = await self._turnwire.store.list_sessions(LOCAL_PRINCIPAL, limit=limit)
-        return [PastSession(one.id, one.title or "", one.turn_count) for one in found]
+        sessions = await self._turnwire.store.list_sessions(LOCAL_PRINCIPAL, limit=limit)
+        return [PastSession(session.id, session.title or "", session.turn_count) for session in sessions]
 
     async def last_exchange(self, session_id: str) -> Exchange | None:
         turns = await self._turnwire.store.list_turns(LOCAL_PRINCIPAL, session_id=session_id, limit=1)
@@ -177,3 +144,12 @@ class EmbeddedHost:
 
     async def close(self) -> None:
         await asyncio.shield(self._turnwire.close())
+
+
+@contextmanager
+def _host_errors() -> Generator[None]:
+    """Raise every TurnwireError as a HostError."""
+    try:
+        yield
+    except TurnwireError as error:
+        raise HostError(str(error)) from error

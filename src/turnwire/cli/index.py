@@ -1,6 +1,7 @@
-"""`turnwire index`: reads documents into the library, beside a running server if there is one."""
+"""`turnwire index`: read documents into the library, also while a server runs."""
 
 import asyncio
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,15 +19,15 @@ def index(
     data: Data,
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files and folders; without any, those that were indexed before are read again."),
+        typer.Argument(help="Files and folders; by default those that were indexed before."),
     ] = None,
     forget: Annotated[
-        list[Path] | None, typer.Option(help="Take a file or folder out of the library; may be repeated.")
+        list[Path] | None, typer.Option(help="Remove a file or folder from the library; may be repeated.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on, and read documents again when they change.")] = False,
-    embed: Annotated[bool, typer.Option(help="Make vectors too, where search by meaning is installed.")] = True,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep running, and index changed documents.")] = False,
+    embed: Annotated[bool, typer.Option(help="Compute vectors too, if semantic search is installed.")] = True,
 ) -> None:
-    """Read documents (Markdown, text, HTML, PDF, Word) to answer from. What has not changed is not read again."""
+    """Index documents (Markdown, text, HTML, PDF, Word) to answer from. Unchanged documents are skipped."""
     from turnwire.assembly import LIBRARY_FILE
     from turnwire.core.errors import TurnwireError
     from turnwire.retrieval.index.library import Library
@@ -43,50 +44,50 @@ def index(
             _forget(library, path)
         if paths or not forget:
             roots = _roots(library, paths or [])
-            # Not inside the event loop, where Ctrl+C would have to wait for the last file.
+            # Outside the event loop, where Ctrl+C would wait for the last file.
             for root in roots:
                 _sync(library, root, settings.max_document_bytes)
-            asyncio.run(_go_on(library, settings, roots, watch=watch, embed=embed))
+            asyncio.run(_continue(library, settings, roots, watch=watch, embed=embed))
         documents, passages = library.count()
         typer.echo(f"The library holds {documents:,} documents, {passages:,} passages: {library.path}")
     except TurnwireError as error:
         fail(str(error))
     except KeyboardInterrupt:
-        typer.echo("Stopped. What was read stays; the rest is read the next time.")
+        typer.echo("Stopped. The documents read so far are kept; run the command again for the rest.")
     finally:
         library.close()
 
 
 def _forget(library: "Library", path: Path) -> None:
     count = library.forget_root(str(path.resolve()))
-    typer.echo(f"{path}: {count:,} documents are forgotten" if count else f"{path}: it was not in the library")
+    typer.echo(f"{path}: {count:,} documents removed" if count else f"{path}: not in the library")
 
 
 def _roots(library: "Library", paths: list[Path]) -> list[Path]:
     roots = [path.resolve() for path in paths] or [Path(path) for path, own in library.roots().items() if not own]
     if not roots:
-        fail("nothing was indexed before; say what to read: turnwire index PATH…")
+        fail("nothing was indexed before; name files or folders: turnwire index PATH…")
     return roots
 
 
-async def _go_on(library: "Library", settings: "Settings", roots: list[Path], *, watch: bool, embed: bool) -> None:
+async def _continue(library: "Library", settings: "Settings", roots: list[Path], *, watch: bool, embed: bool) -> None:
     if embed:
         await _embed(library, settings)
     if watch:
         await _watch(library, roots, settings, embed=embed)
 
 
-def _sync(library: "Library", root: Path, most_bytes: int, *, is_watching: bool = False) -> None:
+def _sync(library: "Library", root: Path, max_bytes: int, *, is_watching: bool = False) -> None:
     from turnwire.retrieval.index.sync import sync_root
 
-    with _bar(f"Reading {root}") as (bar, task):
+    with _progress_bar(f"Reading {root}") as (bar, task):
 
         def report(progress: "SyncProgress") -> None:
             bar.update(task, total=progress.total, completed=progress.done)
 
-        progress = sync_root(library, root, most_bytes=most_bytes, report=report)
-    for name, why in progress.problems:
-        typer.secho(f"  {name}: {why}", fg="yellow", err=True)
+        progress = sync_root(library, root, most_bytes=max_bytes, report=report)
+    for name, problem in progress.problems:
+        typer.secho(f"  {name}: {problem}", fg="yellow", err=True)
     if is_watching and not (progress.has_changed or progress.problems):
         return
     typer.echo(
@@ -102,12 +103,12 @@ async def _embed(library: "Library", settings: "Settings") -> None:
     embedder = build_embedder(settings)
     if embedder is None:
         return
-    meaning = VectorIndex(library, embedder)
+    vectors = VectorIndex(library, embedder)
     try:
-        with _bar("Embedding (full-text search works already)") as (bar, task):
-            await meaning.embed_missing(lambda done, total: bar.update(task, total=total, completed=done))
+        with _progress_bar("Embedding (full-text search works already)") as (bar, task):
+            await vectors.embed_missing(lambda done, total: bar.update(task, total=total, completed=done))
     finally:
-        await meaning.close()
+        await vectors.close()
 
 
 async def _watch(library: "Library", roots: list[Path], settings: "Settings", *, embed: bool) -> None:
@@ -121,18 +122,13 @@ async def _watch(library: "Library", roots: list[Path], settings: "Settings", *,
             await _embed(library, settings)
 
 
-def _bar(title: str) -> Any:
-    """A progress bar, and the task to update; on a terminal it is drawn, in a pipe it is silent."""
-    from contextlib import contextmanager
-
+@contextmanager
+def _progress_bar(title: str) -> Any:
+    """Yield a progress bar and its task. It is drawn on a terminal and silent in a pipe."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    @contextmanager
-    def shown() -> Any:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        console = Console(stderr=True)
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-            yield bar, bar.add_task(title, total=None)
-
-    return shown()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield bar, bar.add_task(title, total=None)

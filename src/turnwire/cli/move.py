@@ -1,4 +1,4 @@
-"""`turnwire move`: from the folder of one process to a database that many can use."""
+"""`turnwire move`: copy a data folder into a PostgreSQL database, which many processes can share."""
 
 import asyncio
 from pathlib import Path
@@ -12,10 +12,10 @@ from turnwire.cli.options import Data, fail
 def move(
     data: Data,
     database_url: Annotated[
-        str, typer.Option(envvar="TURNWIRE_DATABASE_URL", show_envvar=True, help="The PostgreSQL database to move to.")
+        str, typer.Option(envvar="TURNWIRE_DATABASE_URL", show_envvar=True, help="The PostgreSQL database to copy to.")
     ],
 ) -> None:
-    """Copy all sessions, turns, logs and keys of a data folder to PostgreSQL. Started again, it goes on."""
+    """Copy all sessions, turns, logs and keys of a data folder to PostgreSQL. Run it again to resume."""
     from turnwire.core.errors import TurnwireError
 
     try:
@@ -23,10 +23,10 @@ def move(
     except TurnwireError as error:
         fail(str(error))
     except KeyboardInterrupt:
-        fail("broken off; nothing is lost, start it again to go on")
-    known = f" ({moved.there_before} were there already)" if moved.there_before else ""
-    typer.echo(f"Moved {moved.turns} turns{known}; every log was read back and is the same.")
-    typer.echo("The folder is as it was. Start the server with --database-url from now on.")
+        fail("stopped; nothing is lost, run it again to resume")
+    skipped = f" ({moved.there_before} were there already)" if moved.there_before else ""
+    typer.echo(f"Moved {moved.turns} turns{skipped}; every log was read back and is the same.")
+    typer.echo("The folder is unchanged. From now on, start the server with --database-url.")
 
 
 async def _move(data: Path, url: str) -> Any:

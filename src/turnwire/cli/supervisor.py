@@ -1,7 +1,8 @@
-"""`turnwire serve --workers N`: one process that starts the others, watches them, and replaces them one by one.
+"""`turnwire serve --workers N`: a supervisor that starts server processes, watches them and replaces them one by one.
 
-It holds the listening socket, which they inherit, and serves nothing itself, so that it has no reason to die. A
-process that does is started again; while one is replaced, the others take all that comes.
+It holds the listening socket, which the processes inherit, and serves nothing itself, so that it has no reason to
+fail. A process that dies is started again; while one is replaced, the others take all requests. Each process has a
+control channel to the supervisor, a socket pair.
 """
 
 import asyncio
@@ -17,87 +18,86 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-# A server that is one of several: the line to the process that started it.
-
-
-VARIABLE = "_TURNWIRE_LINE"
-"""The environment variable that holds the two file descriptors: the line's and the listening socket's."""
-
-# A connection that was just accepted has this long to say what it wants.
-_LAST_REQUESTS_SECONDS = 0.25
-
-
-class Orders(Struct, frozen=True):
-    """What a process is told when it begins."""
-
-    number: int
-    control_token: str
-
-
-class Ready(Struct, frozen=True):
-    """What it answers when it can be asked."""
-
-    welcome: list[str]
-
-
-class Line:
-    def __init__(self, line: socket.socket, listening: socket.socket) -> None:
-        self.listening = listening
-        self._line = line
-        told = b""
-        while not told.endswith(b"\n"):
-            if not (some := line.recv(65_536)):
-                raise SystemExit(1)  # The parent is gone already.
-            told += some
-        self.orders = msgspec.json.decode(told, type=Orders)
-
-    @classmethod
-    def inherited(cls) -> "Line | None":
-        """The line that this process was started with, if it was. It is not for the programs that agents start."""
-        given = os.environ.pop(VARIABLE, None)
-        if given is None:
-            return None
-        line, listening = (socket.socket(fileno=int(number)) for number in given.split(","))
-        for inherited in (line, listening):
-            inherited.set_inheritable(False)
-        return cls(line, listening)
-
-    def say_ready(self, welcome: Sequence[str]) -> None:
-        self._line.sendall(msgspec.json.encode(Ready([*welcome])) + b"\n")
-
-    def follow(self, turnwire: Any, refuse_connections: Callable[[], None]) -> None:
-        """Ends this process when it was replaced, or the parent is gone."""
-        loop = asyncio.get_running_loop()
-        self._line.setblocking(False)
-
-        def hear() -> None:
-            try:
-                told = self._line.recv(65_536)
-            except BlockingIOError:
-                return
-            except OSError:
-                told = b""
-            loop.remove_reader(self._line)
-            if told:
-                # Others have the address: no balancer need be told, but what came in here is answered here.
-                refuse_connections()
-                turnwire.settings.drain_delay = _LAST_REQUESTS_SECONDS
-            signal.raise_signal(signal.SIGTERM)
-
-        loop.add_reader(self._line, hear)
-
+from turnwire.core.backoff import Backoff
 
 logger = logging.getLogger("turnwire.workers")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0
-# One that lived this long did not die of how it was started.
+VARIABLE = "_TURNWIRE_LINE"
+"""The environment variable with two file descriptors: the control channel's and the listening socket's."""
+
+# The time that a connection accepted just before a replacement has to send its request.
+_LAST_REQUESTS_SECONDS = 0.25
+_BACKOFF = Backoff(first=0.2, longest=30.0)
+# A process that ran this long did not fail because of how it was started, so its restart needs no pause.
 _STABLE_SECONDS = 30.0
 _START_SECONDS = 120.0
 _HURRIED_SECONDS = 2.0
 
 
+class WorkerOrders(Struct, frozen=True):
+    """The first message on the control channel, from the supervisor."""
+
+    number: int
+    control_token: str
+
+
+class WorkerReady(Struct, frozen=True):
+    """The reply of a process that accepts requests."""
+
+    welcome: list[str]
+
+
+class SupervisorChannel:
+    """A server process's end of the control channel."""
+
+    def __init__(self, channel: socket.socket, listening: socket.socket) -> None:
+        self.listening = listening
+        self._channel = channel
+        message = b""
+        while not message.endswith(b"\n"):
+            if not (chunk := channel.recv(65_536)):
+                raise SystemExit(1)  # The supervisor is gone already.
+            message += chunk
+        self.orders = msgspec.json.decode(message, type=WorkerOrders)
+
+    @classmethod
+    def inherited(cls) -> "SupervisorChannel | None":
+        """Return the channel this process was started with, if any. Programs that agents start do not inherit it."""
+        descriptors = os.environ.pop(VARIABLE, None)
+        if descriptors is None:
+            return None
+        channel, listening = (socket.socket(fileno=int(number)) for number in descriptors.split(","))
+        for inherited in (channel, listening):
+            inherited.set_inheritable(False)
+        return cls(channel, listening)
+
+    def send_ready(self, welcome: Sequence[str]) -> None:
+        self._channel.sendall(msgspec.json.encode(WorkerReady([*welcome])) + b"\n")
+
+    def follow(self, turnwire: Any, refuse_connections: Callable[[], None]) -> None:
+        """End this process when it is replaced or the supervisor is gone."""
+        loop = asyncio.get_running_loop()
+        self._channel.setblocking(False)
+
+        def on_readable() -> None:
+            try:
+                message = self._channel.recv(65_536)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = b""
+            loop.remove_reader(self._channel)
+            if message:
+                # Other processes serve the address, so no load balancer needs time; accepted requests do.
+                refuse_connections()
+                turnwire.settings.drain_delay = _LAST_REQUESTS_SECONDS
+            signal.raise_signal(signal.SIGTERM)
+
+        loop.add_reader(self._channel, on_readable)
+
+
 class Child:
-    """A process that serves, and the line to it."""
+    """A server process and the supervisor's end of its control channel."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -108,7 +108,7 @@ class Child:
         self._writer = writer
 
     @classmethod
-    async def start(cls, listening: socket.socket, orders: Orders) -> "Child":
+    async def start(cls, listening: socket.socket, orders: WorkerOrders) -> "Child":
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -116,7 +116,7 @@ class Child:
                 pass_fds=(theirs.fileno(), listening.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
                 env={**os.environ, VARIABLE: f"{theirs.fileno()},{listening.fileno()}"},
-                # Ctrl+C is for the parent alone, which tells them.
+                # Ctrl+C goes to the supervisor alone, which ends the others in order.
                 process_group=0,
             )
         child = cls(process, *await asyncio.open_connection(sock=ours))
@@ -124,28 +124,28 @@ class Child:
         return child
 
     async def ready(self) -> list[str] | None:
-        """What it welcomes its users with, once it can be asked; None if it never can."""
+        """Wait until the process accepts requests and return its welcome; None if it failed to start."""
         try:
             async with asyncio.timeout(_START_SECONDS):
-                told = await self._reader.readline()
+                message = await self._reader.readline()
         except (OSError, TimeoutError):
-            told = b""
-        return msgspec.json.decode(told, type=Ready).welcome if told else None
+            message = b""
+        return msgspec.json.decode(message, type=WorkerReady).welcome if message else None
 
-    def tell_replaced(self) -> None:
+    def send_replaced(self) -> None:
         self._write(b"replaced\n")
 
     def signal(self, number: int) -> None:
         if self.process.returncode is None:
             self.process.send_signal(number)
 
-    async def gone(self, patience: float) -> None:
-        """Waits for its end, and brings it about if it takes too long."""
+    async def wait_ended(self, timeout: float) -> None:
+        """Wait for the process to end; kill it after the timeout."""
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await self.process.wait()
         except TimeoutError:
-            logger.error("worker %d did not end in %.0f s and is killed", self.process.pid, patience)
+            logger.error("worker %d did not end in %.0f s and is killed", self.process.pid, timeout)
             self.signal(signal.SIGKILL)
             await self.process.wait()
 
@@ -155,7 +155,7 @@ class Child:
 
 
 class WorkerSlot:
-    """A number, and the process that has it. Whoever puts another there holds `changing`."""
+    """A worker number and its current process, which is replaced only under the lock `changing`."""
 
     def __init__(self, number: int, child: Child) -> None:
         self.number = number
@@ -164,153 +164,155 @@ class WorkerSlot:
 
 
 class Supervisor:
-    """`patience` is how long a process may take to end. `announce` is called once, when all can be asked."""
+    """`end_timeout` is how long a process may take to end. `announce` is called once, when all accept requests."""
 
     def __init__(
         self,
         listening: socket.socket,
         count: int,
         control_token: str,
-        patience: float,
+        end_timeout: float,
         announce: Callable[[Sequence[str]], None],
     ) -> None:
         self._listening = listening
         self._count = count
         self._control_token = control_token
-        self._patience = patience
+        self._end_timeout = end_timeout
         self._announce = announce
         self._children: set[Child] = set()
-        self._places: list[WorkerSlot] = []
+        self._slots: list[WorkerSlot] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._rolling: asyncio.Task[None] | None = None
-        self._told_to_stop = asyncio.Event()
-        self._told_to_hurry = asyncio.Event()
+        self._replacement: asyncio.Task[None] | None = None
+        self._stop_requested = asyncio.Event()
+        self._hurry_requested = asyncio.Event()
 
     async def run(self) -> int:
-        """Until it is told to stop. Returns the process's exit code."""
+        """Run until a signal stops it. Return the process's exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         has_terminal = os.isatty(0)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self._hang_up(has_terminal))
-        self._spawn(self._begin())
-        await self._told_to_stop.wait()
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._on_hangup(has_terminal))
+        self._spawn(self._start_all())
+        await self._stop_requested.wait()
         for task in self._tasks:
             task.cancel()
         await self._end_all()
-        return 0 if self._places else 1
+        return 0 if self._slots else 1
 
-    async def _begin(self) -> None:
-        # The first alone: what keeps it from starting, which it says itself, would keep all of them.
-        began = [await self._start(1)]
-        welcome = await began[0].ready()
+    async def _start_all(self) -> None:
+        # The first starts alone: an error that stops it would stop all of them, and is printed once.
+        children = [await self._start(1)]
+        welcome = await children[0].ready()
         if welcome is None:
             self._stop()
             return
-        began += await asyncio.gather(*(self._start(number) for number in range(2, self._count + 1)))
-        if None in await asyncio.gather(*(child.ready() for child in began[1:])):
+        children += await asyncio.gather(*(self._start(number) for number in range(2, self._count + 1)))
+        if None in await asyncio.gather(*(child.ready() for child in children[1:])):
             self._stop()
             return
-        self._places = [WorkerSlot(number, child) for number, child in enumerate(began, 1)]
-        for place in self._places:
-            self._spawn(self._keep(place))
+        self._slots = [WorkerSlot(number, child) for number, child in enumerate(children, 1)]
+        for slot in self._slots:
+            self._spawn(self._keep_alive(slot))
         self._announce(welcome)
 
     async def _start(self, number: int) -> Child:
-        child = await Child.start(self._listening, Orders(number, self._control_token))
+        child = await Child.start(self._listening, WorkerOrders(number, self._control_token))
         self._children.add(child)
         return child
 
-    async def _keep(self, place: WorkerSlot) -> None:
-        """Puts another in the place of a process that has died."""
+    async def _keep_alive(self, slot: WorkerSlot) -> None:
+        """Restart the slot's process whenever it dies."""
         while True:
-            child = place.child
+            child = slot.child
             code = await child.process.wait()
-            async with place.changing:
-                if place.child is not child:
-                    continue  # It was replaced, and this is the other one's end.
+            async with slot.changing:
+                if slot.child is not child:
+                    continue  # The process was replaced, and has ended as it should.
                 self._children.discard(child)
-                logger.error("worker %d ended with code %d; another is started", child.process.pid, code)
+                logger.error("worker %d ended with code %d and is restarted", child.process.pid, code)
                 lived = monotonic() - child.began
-                place.child = await self._start_again(place.number, 0 if lived > _STABLE_SECONDS else _FIRST_PAUSE)
+                slot.child = await self._restart(slot.number, 0 if lived > _STABLE_SECONDS else 1)
 
-    async def _start_again(self, number: int, pause: float = 0.0) -> Child:
+    async def _restart(self, number: int, failures: int = 0) -> Child:
         while True:
-            await asyncio.sleep(pause)
+            if failures:
+                await _BACKOFF.wait(failures)
             child = await self._start(number)
             if await child.ready() is not None:
                 return child
             await self._discard(child)
-            pause = min(_LONGEST_PAUSE, 2 * (pause or _FIRST_PAUSE))
-            logger.error("worker %d could not be started; it is tried again in %.1f s", number, pause)
+            failures += 1
+            logger.error("worker %d failed to start; next attempt in %.1f s", number, _BACKOFF.delay(failures))
 
     async def _discard(self, child: Child) -> None:
         child.signal(signal.SIGKILL)
         await child.process.wait()
         self._children.discard(child)
 
-    # Replacing all of them
+    # Rolling replacement
 
-    def _hang_up(self, had_terminal: bool) -> None:
+    def _on_hangup(self, had_terminal: bool) -> None:
         if had_terminal and not os.isatty(0):
-            self._stop()  # The terminal was closed: nobody asked for a restart.
-        elif self._places and (self._rolling is None or self._rolling.done()):
-            self._rolling = self._spawn(self._roll())
+            self._stop()  # The terminal was closed; SIGHUP did not ask for a replacement.
+        elif self._slots and (self._replacement is None or self._replacement.done()):
+            self._replacement = self._spawn(self._replace_all())
         else:
-            logger.warning("the workers are being started already; SIGHUP is ignored")
+            logger.warning("SIGHUP is ignored: the workers are being started already")
 
-    async def _roll(self) -> None:
-        for place in self._places[1:]:
-            async with place.changing:
-                child = await self._start(place.number)
+    async def _replace_all(self) -> None:
+        for slot in self._slots[1:]:
+            async with slot.changing:
+                child = await self._start(slot.number)
                 if await child.ready() is None:
                     await self._discard(child)
-                    logger.error("a new worker does not start; the old ones stay")
+                    logger.error("a new worker failed to start; the old ones stay")
                     return
-                old, place.child = place.child, child
+                old, slot.child = slot.child, child
                 await self._retire(old)
-        # The first runs the extensions. Two at once would answer everything twice, so it goes before the new one comes.
-        first = self._places[0]
+        # The first runs the extensions. Two at once would answer everything twice, so the old one ends first.
+        first = self._slots[0]
         async with first.changing:
             await self._retire(first.child)
-            first.child = await self._start_again(first.number)
+            first.child = await self._restart(first.number)
         logger.warning("all workers were replaced")
 
     async def _retire(self, child: Child) -> None:
-        child.tell_replaced()
-        await child.gone(self._patience)
+        child.send_replaced()
+        await child.wait_ended(self._end_timeout)
         self._children.discard(child)
 
-    # The end
+    # Shutdown
 
     def _stop(self) -> None:
-        if self._told_to_stop.is_set():
-            self._told_to_hurry.set()
-        self._told_to_stop.set()
+        """Request the end; a second request hurries it."""
+        if self._stop_requested.is_set():
+            self._hurry_requested.set()
+        self._stop_requested.set()
 
     async def _end_all(self) -> None:
-        # They have it too; here it would only keep clients waiting for nobody.
+        # The children hold the socket too; open here, it would accept connections that nobody serves.
         self._listening.close()
         for child in self._children:
             child.signal(signal.SIGTERM)
-        ending = asyncio.gather(*(child.gone(self._patience) for child in self._children))
-        hurrying = asyncio.create_task(self._told_to_hurry.wait())
+        ending = asyncio.gather(*(child.wait_ended(self._end_timeout) for child in self._children))
+        hurrying = asyncio.create_task(self._hurry_requested.wait())
         await asyncio.wait([ending, hurrying], return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
             for child in self._children:
                 child.signal(signal.SIGINT)
-            await asyncio.gather(*(child.gone(_HURRIED_SECONDS) for child in self._children))
+            await asyncio.gather(*(child.wait_ended(_HURRIED_SECONDS) for child in self._children))
         hurrying.cancel()
         await ending
 
-    def _spawn(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(doing)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the workers cannot be looked after any more", exc_info=error)
+            logger.error("the supervisor failed and ends its workers", exc_info=error)
             self._stop()

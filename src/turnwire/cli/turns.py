@@ -1,15 +1,14 @@
-"""`turnwire turns` and `turnwire tail`: reading the logs from another terminal."""
+"""`turnwire turns` and `turnwire tail`: list turns and follow a log from another terminal."""
 
 import asyncio
 import sys
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnwire.cli.options import Data, fail
+from turnwire.cli.options import Data, fail, open_archive
 
 if TYPE_CHECKING:
     from turnwire.core.codec import LoggedEvent
@@ -20,10 +19,10 @@ _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "inter
 
 def turns(
     data: Data,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many of the newest turns.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The number of turns to list.")] = 20,
 ) -> None:
     """List the newest turns, running or ended."""
-    archive = _open(data)
+    archive = open_archive(data)
     records = archive.list_turns(limit)
     if not sys.stdout.isatty():
         for record in records:
@@ -44,12 +43,12 @@ def turns(
 
 def tail(
     data: Data,
-    turn: Annotated[str | None, typer.Argument(help="The turn's id; the newest one without it.")] = None,
-    after: Annotated[int, typer.Option(min=0, help="Begin after this position.")] = 0,
-    wire: Annotated[str | None, typer.Option(help="Write it as this wire does, e.g. [bold]sse_chat[/].")] = None,
+    turn: Annotated[str | None, typer.Argument(help="The turn's id; by default the newest turn.")] = None,
+    after: Annotated[int, typer.Option(min=0, help="Start after this position.")] = 0,
+    wire: Annotated[str | None, typer.Option(help="Print the bytes of this wire, e.g. [bold]sse_chat[/].")] = None,
 ) -> None:
-    """Show a turn's log, and follow it until it ends. Piped, it is one JSON object a line."""
-    archive = _open(data)
+    """Show a turn's log and follow it until it ends. In a pipe, each line is one JSON object."""
+    archive = open_archive(data)
     if turn is None:
         newest = archive.list_turns(1)
         if not newest:
@@ -81,7 +80,7 @@ def _printer(wire: str | None) -> "Callable[[LoggedEvent], None]":
         from turnwire.assembly import WIRES
 
         if wire not in WIRES:
-            fail(f"there is no wire {wire!r}; there is {', '.join(WIRES)}")
+            fail(f"there is no wire {wire!r}; choose one of {', '.join(WIRES)}")
         frame = WIRES[wire]({}).encoder().frame
 
         def write(logged: "LoggedEvent") -> None:
@@ -96,7 +95,7 @@ def _json_line(logged: "LoggedEvent") -> None:
 
 
 def _pretty_printer() -> "Callable[[LoggedEvent], None]":
-    """Tokens flow as text; everything else is a line of its own."""
+    """Return a printer that joins tokens to text and prints every other event on its own line."""
     from rich.console import Console
     from rich.text import Text
 
@@ -116,30 +115,19 @@ def _pretty_printer() -> "Callable[[LoggedEvent], None]":
             console.print()
             in_text = False
         kind = str(type(event).__struct_config__.tag)
-        line = Text.assemble((f"{logged.position:>5} ", "dim"), (f"{kind:<14} ", "cyan"), (_about(event), ""))
+        line = Text.assemble((f"{logged.position:>5} ", "dim"), (f"{kind:<14} ", "cyan"), (_fields(event), ""))
         console.print(line, no_wrap=True, overflow="ellipsis")
 
     return show
 
 
-def _about(event: Any) -> str:
-    """The fields of an event that say something, on one line."""
-    shown = [
+def _fields(event: Any) -> str:
+    """Return the event's fields that have a value, on one line."""
+    return "  ".join(
         f"{name}={_line(str(value), 60)}"
         for name in event.__struct_fields__
         if (value := getattr(event, name)) not in (None, (), "") and name not in ("session_id", "agent_path")
-    ]
-    return "  ".join(shown)
-
-
-def _open(data: Path) -> "SqliteArchive":
-    from turnwire.core.errors import StoreUnusableError
-    from turnwire.stores.sqlite import SqliteArchive
-
-    try:
-        return SqliteArchive(data)
-    except StoreUnusableError as error:
-        fail(str(error))
+    )
 
 
 def _line(text: str, width: int = 80) -> str:

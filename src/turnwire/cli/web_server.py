@@ -1,4 +1,4 @@
-"""The address a server listens on, and the web server behind it."""
+"""The listening socket and the uvicorn server of `turnwire serve`."""
 
 import os
 import socket
@@ -17,12 +17,12 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Connections inherit it: a reader that takes nothing holds this much in the kernel, not megabytes.
+    # Connections inherit it: a stalled reader holds this much kernel memory, not megabytes.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     try:
         listening.bind((host, port))
     except OSError as error:
-        fail(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port")
+        fail(f"cannot listen on {host}:{port}: {error.strerror}; choose another port with --port")
     listening.listen(2048)
     listening.setblocking(False)
     return listening
@@ -33,38 +33,36 @@ def url_of(host: str, listening: socket.socket) -> str:
 
 
 class WebServer(uvicorn.Server):
-    """Serves a `Turnwire` on a socket that is there. `started` and `stopping` are called when it is and does."""
+    """A uvicorn server that calls `on_started` when it accepts requests and `on_stopping` before it shuts down."""
 
-    def __init__(self, turnwire: Any, started: Callable[[], None], stopping: Callable[[], None]) -> None:
-        super().__init__(_configured(turnwire))
+    def __init__(self, turnwire: Any, on_started: Callable[[], None], on_stopping: Callable[[], None]) -> None:
+        super().__init__(_uvicorn_config(turnwire))
         if turnwire.settings.access_log:
-            log_requests()
+            log_requests()  # After the configuration, which sets the level of uvicorn's loggers.
         self._turnwire = turnwire
-        self._has_started = started
-        self._is_stopping = stopping
+        self._on_started = on_started
+        self._on_stopping = on_stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if not self.should_exit:
-            self._has_started()
+            self._on_started()
 
     def refuse_connections(self) -> None:
-        """Accepts no more; those that are there go on."""
+        """Stop accepting connections; open ones go on."""
         for server in self.servers:
             server.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Before the process may end: uvicorn raises the signal again when it is done.
-        self._is_stopping()
+        # First, because uvicorn raises the signal again at the end, which ends the process.
+        self._on_stopping()
         await super().shutdown(sockets)
         if self._turnwire.runner.has_left_behind:
-            # Everything is committed and closed; an agent that will not stop must not keep the process.
+            # Everything is committed and closed; an agent that ignores cancellation must not keep the process.
             os._exit(0)
 
 
-def _configured(turnwire: Any) -> uvicorn.Config:
-    if turnwire.settings.access_log:
-        log_requests()
+def _uvicorn_config(turnwire: Any) -> uvicorn.Config:
     return uvicorn.Config(
         turnwire.asgi(),
         http="httptools",
@@ -73,13 +71,13 @@ def _configured(turnwire: Any) -> uvicorn.Config:
         ws_max_size=turnwire.settings.max_body_bytes,
         ws_ping_interval=turnwire.settings.heartbeat,
         ws_ping_timeout=turnwire.settings.write_timeout,
-        # Tokens are too short to be worth it, and it takes memory for every socket.
+        # Tokens are too short to compress, and each compressor takes memory.
         ws_per_message_deflate=False,
         lifespan="on",
         log_level="warning",
         access_log=turnwire.settings.access_log,
         log_config=None,
         server_header=False,
-        # A backstop: streams are ended, and turns wound down, by ourselves.
+        # Only a backstop: Turnwire itself ends streams and turns.
         timeout_graceful_shutdown=int(turnwire.settings.shutdown_grace) + 1,
     )

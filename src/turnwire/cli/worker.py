@@ -1,4 +1,4 @@
-"""`turnwire worker`: a process that runs turns which servers have accepted."""
+"""`turnwire worker`: a process that runs the turns of other servers and has no HTTP of its own."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from turnwire.cli.options import (
-    TO_POSTGRES,
+    POSTGRES_HINT,
     Agents,
     Config,
     DatabaseUrl,
@@ -19,10 +19,10 @@ from turnwire.cli.options import (
     LogLevel,
     Vault,
     Watch,
-    begin_logging,
-    build,
+    build_turnwire,
+    configure_logging,
     fail,
-    read_given,
+    load_settings,
 )
 
 
@@ -37,51 +37,52 @@ def worker(
     extensions: Extensions = None,
     log_level: LogLevel = "warning",
 ) -> None:
-    """Run turns that servers on the same PostgreSQL database accept, and listen on no address."""
-    settings = read_given(config, data=data, database_url=database_url, vault=vault)
+    """Run the turns that servers on the same PostgreSQL database accept. It listens on no address."""
+    settings = load_settings(config, data=data, database_url=database_url, vault=vault)
     if settings.database_url is None:
         fail(
-            f"a worker shares its turns with servers, and the SQLite store is used by one process.\n{TO_POSTGRES}, "
-            "the same as the servers'"
+            "a worker shares its store with servers, and only one process can use the SQLite store.\n"
+            f"{POSTGRES_HINT}, the same as the servers'"
         )
     if settings.max_worker_turns == 0:
-        fail("max_worker_turns is 0, so this worker would run nothing")
-    begin_logging(settings, log_level)
+        fail("max_worker_turns is 0, so this worker would run no turns; set it to 1 or more")
+    configure_logging(settings, log_level)
     typer.echo("Starting a Turnwire worker for the logs in PostgreSQL …")
-    # No balancer asks for it. Extensions run where they are asked for, and nowhere twice.
+    # No load balancer sends requests here.
     settings.drain_delay = 0
-    turnwire = build(settings, agent or [], docs or [], watch, extensions or None)
+    # Without --extensions it runs none: two processes would answer everything twice.
+    turnwire = build_turnwire(settings, agent or [], docs or [], watch, extensions or None)
     asyncio.run(_work(turnwire))
 
 
 async def _work(turnwire: Any) -> None:
     from turnwire.core.errors import TurnwireError
 
-    told_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        if told_to_stop.is_set():
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if stop_requested.is_set():
             os._exit(128 + number)
-        told_to_stop.set()
-        loop.call_soon_threadsafe(_say_farewell, turnwire)
+        stop_requested.set()
+        loop.call_soon_threadsafe(_print_shutdown, turnwire)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, hear)
+        signal.signal(number, on_signal)
     try:
         await turnwire.open()
     except TurnwireError as error:
         fail(str(error))
     names = ", ".join(turnwire.agents)
     typer.echo(f"Running turns of {names}; up to {turnwire.settings.max_worker_turns:,} at once. Stop: Ctrl+C")
-    await told_to_stop.wait()
+    await stop_requested.wait()
     await turnwire.close()
     if turnwire.runner.has_left_behind:
-        # Everything is committed and closed; an agent that will not stop must not keep the process.
+        # Everything is committed and closed; an agent that ignores cancellation must not keep the process.
         os._exit(0)
 
 
-def _say_farewell(turnwire: Any) -> None:
+def _print_shutdown(turnwire: Any) -> None:
     running = turnwire.runner.running_count
     if running:
-        typer.echo(f"Ending; {running} turn(s) have {turnwire.settings.shutdown_grace:g} s to finish")
+        typer.echo(f"Shutting down; {running} turn(s) have {turnwire.settings.shutdown_grace:g} s to finish")

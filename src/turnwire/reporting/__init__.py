@@ -1,1 +1,1 @@
-"""What the outside is told of turns: metrics, spans, webhooks, log lines, timelines. Nothing here runs a turn."""
+"""Reports about turns: metrics exposition, spans, webhooks, log lines and timelines. Nothing here runs a turn."""

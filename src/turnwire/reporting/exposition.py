@@ -1,7 +1,7 @@
-"""Metrics as Prometheus reads them: its text format, version 0.0.4.
+"""Metrics in Prometheus' text format, version 0.0.4.
 
-A module of our own, because the numbers are plain ones (`core.metrics`): the official client takes a lock for each of
-them and longer to load than everything else that a command needs. Its parser is what the tests read this with.
+Written by hand, because the metrics are plain numbers (`core.metrics`): the official client takes a lock for each of
+them and is slow to import. The tests read the output with the official parser.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricReading(Struct, frozen=True):
-    """A number as it is now, read when somebody asks for it."""
+    """A value that is read at the moment of a scrape."""
 
     name: str
     help: str
@@ -24,13 +24,13 @@ class MetricReading(Struct, frozen=True):
 
 
 def render(readings: Iterable[MetricReading]) -> str:
-    """All that this process counts, and these readings. Those of one name stand together."""
+    """Render the metrics of this process and these readings, which must be grouped by name."""
     lines: list[str] = []
-    last = ""
+    previous = ""
     for reading in readings:
-        if reading.name != last:
+        if reading.name != previous:
             lines += _heading(reading.name, reading.help, reading.kind)
-            last = reading.name
+            previous = reading.name
         lines.append(f"{reading.name}{_labels(reading.labels)} {_number(reading.value)}")
     for metric in ALL:
         lines += _counter(metric) if isinstance(metric, Counter) else _histogram(metric)
@@ -51,18 +51,18 @@ def _counter(counter: Counter) -> list[str]:
 
 def _histogram(histogram: Histogram) -> list[str]:
     lines = _heading(histogram.name, histogram.help, "histogram")
-    below = 0
+    cumulative = 0
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        below += count
-        lines.append(f'{histogram.name}_bucket{{le="{_number(bound)}"}} {below}')
+        cumulative += count
+        lines.append(f'{histogram.name}_bucket{{le="{_number(bound)}"}} {cumulative}')
     lines.append(f"{histogram.name}_sum {_number(histogram.total)}")
-    lines.append(f"{histogram.name}_count {below}")
+    lines.append(f"{histogram.name}_count {cumulative}")
     return lines
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    inside = ",".join(f'{name}="{_escape(value, quoted=True)}"' for name, value in labels.items())
-    return f"{{{inside}}}" if inside else ""
+    pairs = ",".join(f'{name}="{_escape(value, quoted=True)}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escape(text: str, *, quoted: bool = False) -> str:

@@ -1,9 +1,8 @@
-"""The server's own log: lines for people, or JSON objects for machines.
+"""The server's own log: text lines for people, or JSON objects for machines.
 
-A line of JSON has `time`, `level`, `logger` and `message`; `turn_id` and `session_id` where the code that wrote it ran
-in a turn or named one; and what a record brings as `facts`. What an agent's exception says may quote what a user said,
-so in JSON, which is kept and shipped elsewhere, only its class and its places in the code are written unless content
-is asked for. Keys and tokens are masked in both forms.
+A JSON line has `time`, `level`, `logger` and `message`; `turn_id` and `session_id` of the turn that wrote it; and the
+record's `facts`. An agent's exception may quote a user, and JSON logs are shipped elsewhere, so they have only its
+class and stack unless `content` is on. Keys and tokens are masked in both formats.
 """
 
 import json
@@ -22,7 +21,7 @@ _SECRETS = re.compile(
 )
 
 
-def masked(text: str) -> str:
+def mask_secrets(text: str) -> str:
     return _SECRETS.sub("***", text)
 
 
@@ -31,7 +30,7 @@ class TextFormatter(logging.Formatter):
         super().__init__(TEXT_FORMAT)
 
     def format(self, record: logging.LogRecord) -> str:
-        return masked(super().format(record))
+        return mask_secrets(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -40,36 +39,36 @@ class JsonFormatter(logging.Formatter):
         self._content = content
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if place := current_turn():
-            told |= place._asdict()
+        if turn := current_turn():
+            fields |= turn._asdict()
         facts: dict[str, Any] = getattr(record, "facts", {})
-        told |= {name: value for name, value in facts.items() if value is not None}
+        fields |= {name: value for name, value in facts.items() if value is not None}
         if record.exc_info and record.exc_info[1] is not None:
-            told["exception"] = self._exception(record.exc_info[1])
-        # ASCII, so that one object is one line for every reader.
-        return masked(json.dumps(told, default=str))
+            fields["exception"] = self._exception(record.exc_info[1])
+        # ASCII, because some Unicode characters end a line for some readers.
+        return mask_secrets(json.dumps(fields, default=str))
 
     def _exception(self, error: BaseException) -> dict[str, Any]:
-        told: dict[str, Any] = {"type": f"{type(error).__module__}.{type(error).__qualname__}"}
-        # Raised while a turn ran, it may have the words of a user in it.
+        fields: dict[str, Any] = {"type": f"{type(error).__module__}.{type(error).__qualname__}"}
+        # An exception of a turn may quote a user.
         if self._content or current_turn() is None:
-            told["message"] = str(error)
+            fields["message"] = str(error)
         frames = traceback.extract_tb(error.__traceback__)
-        told["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+        fields["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if cause is not None:
-            told["cause"] = self._exception(cause)
-        return told
+            fields["cause"] = self._exception(cause)
+        return fields
 
 
-class WithoutQuery(logging.Filter):
-    """Takes what stands after the `?` out of uvicorn's access lines: an address may carry what nobody should read."""
+class QueryFilter(logging.Filter):
+    """Removes the query string from uvicorn's access lines, because it may have secrets."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple) and len(record.args) == 5:
@@ -81,14 +80,14 @@ class WithoutQuery(logging.Filter):
 
 
 def configure(format: Literal["text", "json"], level: str, *, content: bool) -> None:
-    """Sets up the log of this process, once, before a server is started in it."""
+    """Configure the log of this process. Call it once, before a server starts."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(content=content) if format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def log_requests() -> None:
-    """Has uvicorn's access lines written, whatever the level of the rest. To be called when uvicorn is configured."""
+    """Enable uvicorn's access lines, whatever the log level. Call it after uvicorn is configured."""
     logger = logging.getLogger("uvicorn.access")
     logger.setLevel(logging.INFO)
-    logger.addFilter(WithoutQuery())
+    logger.addFilter(QueryFilter())

@@ -1,7 +1,6 @@
-"""Sends the spans of ended turns to OpenTelemetry. The only module that knows its SDK, which is an extra, `[otel]`.
+"""Export of ended turns' spans to OpenTelemetry. The only module that imports its SDK, which is the extra `[otel]`.
 
-A trace has the id of its turn (without the hyphens), so that who has one finds the other; where a host application
-brings its own provider, the provider gives the ids.
+A trace id is the turn's id without hyphens, unless the host application brings its own provider.
 """
 
 import asyncio
@@ -29,8 +28,8 @@ _VERSION = version("turnwire")
 _TRACES_PATH = "/v1/traces"
 
 
-class TurnIds(RandomIdGenerator):
-    """Gives the next trace the id of a turn."""
+class TurnIdGenerator(RandomIdGenerator):
+    """Makes the id of the current turn the id of the next trace."""
 
     def __init__(self) -> None:
         self.turn_id: str | None = None
@@ -43,59 +42,61 @@ class TurnIds(RandomIdGenerator):
 
 
 class Tracing:
+    """Reads the log of an ended turn and exports its spans."""
+
     def __init__(self, store: LogReader, provider: Any, *, content: bool, exporter: SpanExporter | None = None) -> None:
-        """With the `exporter` of a provider that is ours to close."""
+        """`exporter` is that of a provider which this object owns and closes."""
         self._store = store
         self._provider = provider
         self._content = content
         self._exporter = exporter
         self._tracer = provider.get_tracer("turnwire", _VERSION)
 
-    async def tell(self, turn_id: str) -> None:
-        """Raises TurnNotFoundError, StoreError."""
+    async def report(self, turn_id: str) -> None:
+        """Export the turn's spans. Raise TurnNotFoundError, StoreError."""
         events = [logged async for page in read_all(self._store, turn_id) for logged in page]
-        # Reading thousands of events takes a while that no stream should wait for.
-        await asyncio.to_thread(self._send, turn_id, events)
+        # In a thread, because decoding thousands of events would block the streams.
+        await asyncio.to_thread(self._export, turn_id, events)
 
-    def _send(self, turn_id: str, events: list[LoggedEvent]) -> None:
+    def _export(self, turn_id: str, events: list[LoggedEvent]) -> None:
         ids = getattr(self._provider, "id_generator", None)
-        if isinstance(ids, TurnIds):
+        if isinstance(ids, TurnIdGenerator):
             ids.turn_id = turn_id
-        begun: dict[int, Any] = {}
+        exported: dict[int, Any] = {}
         for span in spans_of(events, content=self._content):
-            begun[id(span)] = self._begin(span, begun.get(id(span.parent)))
+            exported[id(span)] = self._export_span(span, exported.get(id(span.parent)))
 
-    def _begin(self, span: Span, parent: Any) -> Any:
+    def _export_span(self, span: Span, parent: Any) -> Any:
         context = trace.set_span_in_context(parent or trace.INVALID_SPAN)
-        made = self._tracer.start_span(
+        exported = self._tracer.start_span(
             span.name, context, _KINDS[span.kind], span.attributes, start_time=span.began_at * 1_000_000
         )
         for mark in span.marks:
-            made.add_event(mark.name, mark.attributes, mark.at * 1_000_000)
+            exported.add_event(mark.name, mark.attributes, mark.at * 1_000_000)
         if span.error is not None:
-            made.set_attribute("error.type", span.error)
-            made.set_status(Status(StatusCode.ERROR, span.error))
-        made.end(span.ended_at * 1_000_000)
-        return made
+            exported.set_attribute("error.type", span.error)
+            exported.set_status(Status(StatusCode.ERROR, span.error))
+        exported.end(span.ended_at * 1_000_000)
+        return exported
 
     async def close(self) -> None:
-        """Sends what is left, if the provider is our own and somebody takes it soon."""
+        """Export the remaining spans within a short time, if the provider is owned."""
         if self._exporter is None:
             return
         closing = asyncio.create_task(asyncio.to_thread(self._provider.shutdown))
         sent, _ = await asyncio.wait([closing], timeout=_CLOSE_SECONDS)
         if not sent:
-            self._exporter.shutdown()  # It would try again for a while.
+            self._exporter.shutdown()  # Ends the exporter's retries.
             await closing
 
 
 def otlp_provider(url: str | None, worker: str) -> tuple[TracerProvider, SpanExporter]:
-    """Sends to this address, or, without one, to where the environment variables of OpenTelemetry say."""
-    about = {"service.version": _VERSION, "service.instance.id": worker}
+    """Return a provider that exports to the URL, or to the target in OpenTelemetry's environment variables."""
+    attributes = {"service.version": _VERSION, "service.instance.id": worker}
     if "OTEL_SERVICE_NAME" not in os.environ:
-        about["service.name"] = "turnwire"
+        attributes["service.name"] = "turnwire"
     endpoint = None if url is None else url.rstrip("/").removesuffix(_TRACES_PATH) + _TRACES_PATH
-    provider = TracerProvider(resource=Resource.create(about), id_generator=TurnIds())
+    provider = TracerProvider(resource=Resource.create(attributes), id_generator=TurnIdGenerator())
     exporter = OTLPSpanExporter(endpoint=endpoint)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider, exporter

@@ -1,4 +1,4 @@
-"""All that tells the outside of turns that have ended, with one life from `open` to `close`."""
+"""Reports about ended turns: a queue of turn ids, log lines, spans and webhooks with one life cycle."""
 
 import asyncio
 import logging
@@ -16,63 +16,62 @@ if TYPE_CHECKING:
     from turnwire.reporting.opentelemetry import Tracing
     from turnwire.reporting.webhooks import Webhooks
 
-# Follows turns to their end, for those who tell of them afterwards: spans, and lines in the server's log.
-
-
-Tell = Callable[[str], Awaitable[None]]
-"""Is called with a turn's id."""
+Reporter = Callable[[str], Awaitable[None]]
+"""A function that reports an ended turn, by its id."""
 
 logger = logging.getLogger("turnwire.reporting")
 turn_logger = logging.getLogger("turnwire.turns")
 
-_MOST_WAITING = 10_000
+_MAX_QUEUED = 10_000
 _CLOSE_SECONDS = 2.0
 
 
-class EndedTurns:
-    def __init__(self, tells: Sequence[Tell]) -> None:
-        self._tells = tells
-        self._ended: asyncio.Queue[str] = asyncio.Queue(_MOST_WAITING)
+class EndedTurnQueue:
+    """Calls every reporter for each ended turn, outside of the turn's own path."""
+
+    def __init__(self, reporters: Sequence[Reporter]) -> None:
+        self._reporters = reporters
+        self._turn_ids: asyncio.Queue[str] = asyncio.Queue(_MAX_QUEUED)
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        self._task = asyncio.create_task(self._tell_all())
+        self._task = asyncio.create_task(self._report_all())
 
-    def note(self, turn_id: str) -> None:
-        """Never waits; more than can be told of are let go."""
+    def add(self, turn_id: str) -> None:
+        """Queue a turn without waiting; drop it if the queue is full."""
         with suppress(asyncio.QueueFull):
-            self._ended.put_nowait(turn_id)
+            self._turn_ids.put_nowait(turn_id)
 
     async def close(self) -> None:
-        """Tells of what has ended so far, if that takes no longer than a moment."""
+        """Report the queued turns within a short time, then stop."""
         if self._task is None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._ended.join()
+                await self._turn_ids.join()
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
 
-    async def _tell_all(self) -> None:
+    async def _report_all(self) -> None:
         while True:
-            turn_id = await self._ended.get()
-            for tell in self._tells:
+            turn_id = await self._turn_ids.get()
+            for report in self._reporters:
                 try:
-                    await tell(turn_id)
+                    await report(turn_id)
                 except NotFoundError:
-                    pass  # It was erased meanwhile.
+                    pass  # The turn was erased meanwhile.
                 except TurnwireError as error:
-                    logger.warning("turn %s could not be told of: %s", turn_id, error)
+                    logger.warning("turn %s could not be reported: %s", turn_id, error)
                 except Exception:
-                    logger.exception("turn %s could not be told of", turn_id)
-            self._ended.task_done()
+                    logger.exception("turn %s could not be reported", turn_id)
+            self._turn_ids.task_done()
 
 
-def turn_lines(store: TurnStore, *, content: bool) -> Tell:
-    """A line in the log for each turn that has ended: what came of it, and, if asked for, what was said."""
+def turn_lines(store: TurnStore, *, content: bool) -> Reporter:
+    """Return a reporter that logs a line with the outcome of each turn; with `content`, also message and answer."""
 
-    async def tell(turn_id: str) -> None:
+    async def report(turn_id: str) -> None:
         if not turn_logger.isEnabledFor(logging.INFO):
             return
         state = await store.turn_state(turn_id)
@@ -91,32 +90,35 @@ def turn_lines(store: TurnStore, *, content: bool) -> Tell:
         if content:
             facts |= {"asked": state.message, "answer": state.text}
         total = state.timings.get("total_ms", 0)
-        told = (state.turn_id, state.outcome, total)
-        turn_logger.info("turn %s has ended: %s after %d ms", *told, extra={"facts": facts})
+        turn_logger.info(
+            "turn %s has ended: %s after %d ms", state.turn_id, state.outcome, total, extra={"facts": facts}
+        )
 
-    return tell
+    return report
 
 
 class Reports:
+    """All reports of a server, from `open` to `close`."""
+
     def __init__(
-        self, runner: TurnRunner, tells: list[Tell], webhooks: "Webhooks | None", tracing: "Tracing | None"
+        self, runner: TurnRunner, reporters: list[Reporter], webhooks: "Webhooks | None", tracing: "Tracing | None"
     ) -> None:
         self._runner = runner
-        self._tells = tells if tracing is None else [*tells, tracing.tell]
+        self._reporters = reporters if tracing is None else [*reporters, tracing.report]
         self._webhooks = webhooks
         self.tracing = tracing
-        self._endings: EndedTurns | None = None
+        self._queue: EndedTurnQueue | None = None
 
     def open(self) -> None:
-        """Before the runner, which may find turns to end as soon as it is opened."""
-        self._endings = EndedTurns(self._tells)
-        self._endings.open()
-        self._runner.on_ended = [self._endings.note]
+        """Start reporting. Call it before the runner opens, because that may end turns of a lost process."""
+        self._queue = EndedTurnQueue(self._reporters)
+        self._queue.open()
+        self._runner.on_ended = [self._queue.add]
         if self._webhooks is not None:
             self._webhooks.open()
             self._runner.on_ended.append(self._webhooks.wake)
 
     async def close(self) -> None:
-        for reporter in (self._endings, self._webhooks, self.tracing):
+        for reporter in (self._queue, self._webhooks, self.tracing):
             if reporter is not None:
                 await reporter.close()

@@ -1,10 +1,10 @@
-"""A turn's log as spans, in the words of OpenTelemetry's conventions for generative AI.
+"""A turn's log as spans, named by OpenTelemetry's semantic conventions for generative AI.
 
-A pure function of the log, made when the turn has ended: the turn is an `invoke_agent` span, and within it each
-sub-agent is one, each model call that told its usage a `chat`, each tool call and search an `execute_tool`. The log
-knows when a model call was over, not when it began: a `chat` span begins where what came before it ended.
+A pure function of the log of an ended turn: the turn and each sub-agent are `invoke_agent` spans, each model call that
+reported its usage is a `chat`, each tool call and search an `execute_tool`. The log has no start
+of a model call: a `chat` span begins where the step before it ended.
 
-There is no content in a span unless it is asked for: no message, no answer, no argument, no result.
+Without `content` a span has no message, answer, argument or result.
 """
 
 import json
@@ -35,18 +35,20 @@ from turnwire.core.state import add_usage
 Attributes = dict[str, Any]
 Path = tuple[str, ...]
 
-# Who serves the model is not in the log.
+# The log does not name the model's provider.
 _PROVIDER = {"gen_ai.provider.name": "turnwire"}
 
 
 class SpanEvent(Struct):
+    """An event inside a span, such as an approval."""
+
     name: str
     at: int
     attributes: Attributes
 
 
 class Span(Struct, eq=False):
-    """Times are in ms. `error` is a code, never a message."""
+    """A span with times in ms. `error` is a code, never a message."""
 
     name: str
     kind: Literal["internal", "client"]
@@ -59,21 +61,23 @@ class Span(Struct, eq=False):
 
 
 def spans_of(events: Iterable[LoggedEvent], *, content: bool = False) -> list[Span]:
-    """Parents before their children; empty if the log does not begin at its beginning."""
-    tracing = _Tracing(content)
+    """Return the spans, parents before children; empty if the log lacks its beginning."""
+    builder = _SpanBuilder(content)
     for logged in events:
-        tracing.add(logged)
-    return tracing.finished()
+        builder.add(logged)
+    return builder.build()
 
 
-class _Tracing:
+class _SpanBuilder:
+    """Folds a log into spans, event by event."""
+
     def __init__(self, content: bool) -> None:
         self._content = content
         self._spans: list[Span] = []
         self._agents: dict[Path, Span] = {}
         self._open: dict[str, Span] = {}
         self._resumed_at: dict[Path, int] = {}
-        """Where the model of an agent may have begun to work: after what it waited for."""
+        """When each agent's model may have started: after the step that it waited for."""
         self._first_words: dict[Path, int] = {}
         self._answer: list[str] = []
         self._usage: Usage | None = None
@@ -86,7 +90,7 @@ class _Tracing:
             self._begin(logged)
             return
         if not self._content and logged.type == "token" and () in self._first_words:
-            return  # Nearly all of them: there is nothing more to learn from it.
+            return  # Most events are later tokens, which change nothing.
         event, at = logged.event, logged.at
         span = self._agent(event.agent_path, at)
         match event:
@@ -118,8 +122,8 @@ class _Tracing:
             case ApprovalRequestEvent():
                 self._mark("turnwire.approval.requested", at, {"gen_ai.tool.call.id": event.call_id})
             case ApprovalResponseEvent():
-                told = {"gen_ai.tool.call.id": event.call_id, "turnwire.approved": event.approved}
-                self._mark("turnwire.approval.decided", at, told)
+                decision = {"gen_ai.tool.call.id": event.call_id, "turnwire.approved": event.approved}
+                self._mark("turnwire.approval.decided", at, decision)
                 self._resumed_at[event.agent_path] = at
             case RestartEvent():
                 self._mark("turnwire.restarted", at, {"turnwire.from_position": event.from_position})
@@ -143,13 +147,13 @@ class _Tracing:
         self._agents[()] = root
 
     def _invoke(self, name: str, parent: Span | None, at: int) -> Span:
-        about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name, **_PROVIDER}
-        span = Span(f"invoke_agent {name}", "internal", at, about, parent)
+        attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name, **_PROVIDER}
+        span = Span(f"invoke_agent {name}", "internal", at, attributes, parent)
         self._spans.append(span)
         return span
 
     def _agent(self, path: Path, at: int) -> Span:
-        """The span of the agent that did something, which makes it last at least until now."""
+        """Return the span of an agent, extended to `at`; create it and its parents if needed."""
         for length in range(len(path) + 1):
             part = path[:length]
             if part not in self._agents:
@@ -160,15 +164,15 @@ class _Tracing:
     def _chat(self, event: UsageEvent, parent: Span, at: int) -> None:
         path = event.agent_path
         began = self._resumed_at.get(path, parent.began_at)
-        about: Attributes = {"gen_ai.operation.name": "chat", **_PROVIDER, **_usage(event)}
+        attributes: Attributes = {"gen_ai.operation.name": "chat", **_PROVIDER, **_usage(event)}
         if event.model is not None:
-            about |= {"gen_ai.request.model": event.model, "gen_ai.response.model": event.model}
+            attributes |= {"gen_ai.request.model": event.model, "gen_ai.response.model": event.model}
         if (first := self._first_words.pop(path, None)) is not None and not path:
             self._root.attributes.setdefault("gen_ai.response.time_to_first_chunk", self._since_start(first))
         if first is not None:
-            about["gen_ai.response.time_to_first_chunk"] = max(first - began, 0) / 1000
+            attributes["gen_ai.response.time_to_first_chunk"] = max(first - began, 0) / 1000
         name = "chat" if event.model is None else f"chat {event.model}"
-        self._spans.append(Span(name, "client", began, about, parent, ended_at=at))
+        self._spans.append(Span(name, "client", began, attributes, parent, ended_at=at))
         self._usage = add_usage(self._usage, event)
         self._resumed_at[path] = at
 
@@ -176,43 +180,43 @@ class _Tracing:
         return (at - self._root.began_at) / 1000
 
     def _call(self, call_id: str, tool: str, kind: str, parent: Span, at: int) -> None:
-        about = {
+        attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": tool,
             "gen_ai.tool.call.id": call_id,
             "gen_ai.tool.type": kind,
         }
-        self._open[call_id] = Span(f"execute_tool {tool}", "internal", at, about, parent)
+        self._open[call_id] = Span(f"execute_tool {tool}", "internal", at, attributes, parent)
         self._spans.append(self._open[call_id])
 
-    def _write(self, call_id: str, what: str, value: Any) -> None:
+    def _write(self, call_id: str, field: str, value: Any) -> None:
         if self._content and value is not None:
-            self._open[call_id].attributes[f"gen_ai.tool.call.{what}"] = json.dumps(value)
+            self._open[call_id].attributes[f"gen_ai.tool.call.{field}"] = json.dumps(value)
 
     def _return(self, call_id: str, path: Path, at: int, success: bool) -> None:
         span = self._open.pop(call_id)
         span.ended_at, span.error = at, None if success else "tool_failed"
         self._resumed_at[path] = at
 
-    def _mark(self, name: str, at: int, about: Attributes) -> None:
-        self._root.marks.append(SpanEvent(name, at, about))
+    def _mark(self, name: str, at: int, attributes: Attributes) -> None:
+        self._root.marks.append(SpanEvent(name, at, attributes))
 
     def _end(self, event: DoneEvent) -> None:
-        about = self._root.attributes
-        about["turnwire.outcome"] = event.outcome
+        attributes = self._root.attributes
+        attributes["turnwire.outcome"] = event.outcome
         if event.reason is not None:
-            about["turnwire.reason"] = event.reason
+            attributes["turnwire.reason"] = event.reason
         if self._usage is not None:
-            about |= _usage(self._usage)
+            attributes |= _usage(self._usage)
         if (first := self._first_words.get(())) is not None:
-            about.setdefault("gen_ai.response.time_to_first_chunk", self._since_start(first))
+            attributes.setdefault("gen_ai.response.time_to_first_chunk", self._since_start(first))
         if self._content:
-            about["gen_ai.output.messages"] = _messages("assistant", "".join(self._answer))
+            attributes["gen_ai.output.messages"] = _messages("assistant", "".join(self._answer))
         if event.outcome in ("failed", "interrupted"):
             self._root.error = self._error or event.outcome
 
-    def finished(self) -> list[Span]:
-        for span in self._open.values():  # Nobody told how they ended; with the turn they did.
+    def build(self) -> list[Span]:
+        for span in self._open.values():  # Steps without a result ended with the turn.
             span.ended_at, span.error = self._last_at, "cancelled"
         for span in self._spans:
             span.ended_at = max(span.ended_at, span.began_at)
@@ -221,14 +225,14 @@ class _Tracing:
         return self._spans
 
 
-def _usage(told: Usage | UsageEvent) -> Attributes:
-    named = {
-        "gen_ai.usage.input_tokens": told.input_tokens,
-        "gen_ai.usage.output_tokens": told.output_tokens,
-        "gen_ai.usage.cache_read.input_tokens": told.cached_input_tokens,
-        "gen_ai.usage.reasoning.output_tokens": told.reasoning_tokens,
+def _usage(usage: Usage | UsageEvent) -> Attributes:
+    attributes = {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_input_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
     }
-    return {name: value for name, value in named.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _messages(role: str, text: str) -> str:

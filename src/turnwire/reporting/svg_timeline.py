@@ -1,13 +1,9 @@
-"""A turn's timeline as a picture (SVG), and as a page around it (HTML). Both stand alone: nothing runs in them, and
-nothing is fetched.
-"""
+"""A turn's timeline as an SVG picture, and as an HTML page around it. Both stand alone, without scripts."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from html import escape
-from itertools import pairwise
 
-from turnwire.reporting.timeline import Bar, Scale, Timeline, rate, spent_by_phase, time_words
+from turnwire.reporting.timeline import Bar, Scale, Timeline, duration_text, shorten
 
 WIDTH = 1000
 _LABEL = 210
@@ -38,27 +34,24 @@ margin-top:2rem}
 
 
 def svg(line: Timeline) -> str:
-    """The picture as a document of its own."""
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{_Picture(line).draw()}\n'
+    """Return the picture as an SVG document."""
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{_SvgPicture(line).draw()}\n'
 
 
 def page(line: Timeline) -> str:
-    """The picture, and its numbers in tables."""
-    steps = [
-        (f"{' › '.join([*bar.agent_path, bar.name])}", bar.kind, bar.state, time_words(bar.began), time_words(bar.ms))
-        for bar in line.bars
-    ]
-    silences = [(time_words(one.began), time_words(one.ms)) for one in line.silences]
-    marks = [(time_words(mark.at), mark.text) for mark in line.marks]
+    """Return an HTML page with the picture, and its numbers in tables."""
+    steps = [(bar.label, bar.kind, bar.state, duration_text(bar.began), duration_text(bar.ms)) for bar in line.bars]
+    silences = [(duration_text(silence.began), duration_text(silence.ms)) for silence in line.silences]
+    marks = [(duration_text(mark.at), mark.text) for mark in line.marks]
     return "".join(
         (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
             f"<title>Turn {escape(line.turn_id)}</title><style>{_PAGE_STYLE}</style></head><body>\n",
-            _Picture(line).draw(),
+            _SvgPicture(line).draw(),
             _table("Steps", ("step", "kind", "state", "began after", "took"), steps),
             _table("Pauses of a second or more", ("began after", "lasted"), silences),
-            _table("Also", ("after", "what"), marks),
+            _table("Events", ("after", "event"), marks),
             "\n</body></html>\n",
         )
     )
@@ -67,12 +60,12 @@ def page(line: Timeline) -> str:
 def _table(title: str, head: Iterable[str], rows: list[tuple[str, ...]]) -> str:
     if not rows:
         return ""
-    top = "".join(f"<th>{escape(one)}</th>" for one in head)
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<h2>{escape(title)}</h2>\n<table><thead><tr>{top}</tr></thead><tbody>\n{body}\n</tbody></table>\n"
 
 
-class _Picture:
+class _SvgPicture:
     def __init__(self, line: Timeline) -> None:
         self._line = line
         self._scale = Scale(line)
@@ -93,7 +86,7 @@ class _Picture:
         if line.tokens.count:
             self._rate()
         self._legend(height - 22)
-        title = f"Turn {line.turn_id}: {line.outcome or 'under way'}, {time_words(line.length)}"
+        title = f"Turn {line.turn_id}: {line.status}, {line.length_text}"
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
             f'role="img"><title>{escape(title)}</title><style>{_STYLE}</style>\n' + "\n".join(self._parts) + "\n</svg>"
@@ -102,27 +95,21 @@ class _Picture:
     def _add(self, part: str) -> None:
         self._parts.append(part)
 
-    def _text(self, x: float, y: float, words: str, kind: str = "text") -> None:
-        self._add(f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{escape(words)}</text>')
+    def _text(self, x: float, y: float, text: str, style: str = "text") -> None:
+        self._add(f'<text x="{x:.1f}" y="{y:.1f}" class="{style}">{escape(text)}</text>')
 
     def _x(self, ms: float) -> float:
         return _LABEL + self._scale(ms) * _CHART
 
     def _head(self) -> None:
         line = self._line
-        why = f" ({line.error or line.reason})" if line.error or line.reason else ""
-        self._text(20, 30, f"{line.agent}: {line.outcome or 'under way'}{why}, {time_words(line.length)}", "text big")
-        when = datetime.fromtimestamp(line.accepted_at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        self._text(20, 50, f"turn {line.turn_id} · {when} · {line.events} events", "faint")
-        told = [
-            f"{name} {time_words(ms)}"
-            for name, ms in (("first event", line.first_event), ("first token", line.first_token))
-            if ms is not None
-        ]
+        self._text(20, 30, f"{line.agent}: {line.status_text}, {line.length_text}", "text big")
+        self._text(20, 50, f"turn {line.turn_id} · {line.accepted_text} · {line.events} events", "faint")
+        facts = line.latency_texts
         if line.tokens.count:
             speed = f" at {line.tokens.per_second:.0f} a second" if line.tokens.per_second else ""
-            told.append(f"{line.tokens.count} pieces of answer{speed}")
-        self._text(20, 68, " · ".join(told), "faint")
+            facts.append(f"{line.tokens.count} pieces of answer{speed}")
+        self._text(20, 68, " · ".join(facts), "faint")
 
     def _axis(self, top: float, height: float) -> None:
         free = 0.0
@@ -130,77 +117,68 @@ class _Picture:
             x = self._x(at)
             self._add(f'<line class="grid" x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{top + height}"/>')
             if x >= free:
-                self._text(x, top - 4, time_words(at), "faint small middle")
+                self._text(x, top - 4, duration_text(at), "faint small middle")
                 free = x + 56
-        for one in self._scale.breaks:
-            x = self._x((one.began + one.ended) / 2)
-            self._text(x, top - 4, f"⋯ {time_words(one.ms)} ⋯", "faint small middle")
+        for wait in self._scale.breaks:
+            x = self._x((wait.began + wait.ended) / 2)
+            self._text(x, top - 4, f"⋯ {duration_text(wait.ms)} ⋯", "faint small middle")
 
-    def _row(self, label: str, words: str) -> float:
+    def _row(self, label: str, value: str) -> float:
+        """Add a row's texts and return its top."""
         y = self._y
         self._y += _ROW
-        label = label if len(label) <= 30 else label[:29] + "…"
-        self._text(_LABEL - 10, y + 17, label, "text right")
-        self._text(WIDTH - _RIGHT + 10, y + 17, words, "faint")
+        self._text(_LABEL - 10, y + 17, shorten(label, 30), "text right")
+        self._text(WIDTH - _RIGHT + 10, y + 17, value, "faint")
         return y
 
-    def _box(self, begin: int, end: int, y: float, kind: str, title: str, height: float = 14) -> None:
+    def _box(self, begin: int, end: int, y: float, style: str, title: str, height: float = 14) -> None:
         x = self._x(begin)
         width = max(self._x(end) - x, 2.5)
         self._add(
-            f'<rect class="{kind}" x="{x:.1f}" y="{y + (_ROW - height) / 2:.1f}" width="{width:.1f}" '
+            f'<rect class="{style}" x="{x:.1f}" y="{y + (_ROW - height) / 2:.1f}" width="{width:.1f}" '
             f'height="{height}" rx="2"><title>{escape(title)}</title></rect>'
         )
 
     def _phases(self) -> None:
-        y = self._row("phases", time_words(self._line.length))
+        y = self._row("phases", self._line.length_text)
         for phase in self._line.phases:
-            self._box(phase.began, phase.ended, y, phase.name, f"{phase.name}, {time_words(phase.ms)}", 18)
+            self._box(phase.began, phase.ended, y, phase.name, f"{phase.name}, {duration_text(phase.ms)}", 18)
 
     def _bar(self, bar: Bar) -> None:
-        name = " › ".join([*bar.agent_path, bar.name])
-        y = self._row(name, "" if bar.kind == "review" else time_words(bar.ms))
-        kind = bar.state if bar.state in ("failed", "void") else bar.kind
-        title = f"{name}: {bar.state}, {time_words(bar.ms)}"
-        if bar.kind == "review":
+        y = self._row(bar.label, bar.duration_text)
+        title = f"{bar.label}: {bar.state}, {duration_text(bar.ms)}"
+        if bar.is_instant:
             x, middle = self._x(bar.began), y + _ROW / 2
             points = f"{x - 6:.1f},{middle} {x:.1f},{middle - 6} {x + 6:.1f},{middle} {x:.1f},{middle + 6}"
-            self._add(f'<polygon class="{kind}" points="{points}"><title>{escape(title)}</title></polygon>')
+            self._add(f'<polygon class="{bar.style}" points="{points}"><title>{escape(title)}</title></polygon>')
         else:
-            self._box(bar.began, bar.ended, y, kind, title)
+            self._box(bar.began, bar.ended, y, bar.style, title)
 
     def _rate(self) -> None:
-        line = self._line
-        speed = line.tokens.per_second
-        y = self._row("pieces a second", f"{speed:.0f}/s" if speed else f"{line.tokens.count}")
+        tokens = self._line.tokens
+        y = self._row("pieces a second", f"{tokens.per_second:.0f}/s" if tokens.per_second else f"{tokens.count}")
         self._y += _ROW
-        borders = [self._scale.moment(one / _SLICES) for one in range(_SLICES + 1)]
-        borders[-1] += 1
-        rates = [rate(line.tokens.times, begin, end) for begin, end in pairwise(borders)]
-        bottom, most = y + 2 * _ROW - 6, max(rates) or 1
+        bottom = y + 2 * _ROW - 6
         points = [f"M{_LABEL},{bottom}"]
-        for number, one in enumerate(rates):
-            level = bottom - one / most * (2 * _ROW - 12)
+        for number, rate in enumerate(self._scale.token_rates(_SLICES)):
+            level = bottom - rate * (2 * _ROW - 12)
             points.append(f"L{_LABEL + number * _CHART / _SLICES:.1f},{level:.1f}")
             points.append(f"L{_LABEL + (number + 1) * _CHART / _SLICES:.1f},{level:.1f}")
         self._add(f'<path class="rate" d="{"".join(points)}L{_LABEL + _CHART},{bottom}Z"/>')
 
     def _silences(self, top: float, height: float) -> None:
-        for one in self._line.silences:
-            x = self._x(one.began)
-            width = max(self._x(one.ended) - x, 2)
-            title = escape(f"nothing for {time_words(one.ms)}")
+        for silence in self._line.silences:
+            x = self._x(silence.began)
+            width = max(self._x(silence.ended) - x, 2)
+            title = escape(f"nothing for {duration_text(silence.ms)}")
             self._add(
                 f'<rect class="silence" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{height}">'
                 f"<title>{title}</title></rect>"
             )
 
     def _legend(self, y: float) -> None:
-        entries = [(name, f"{name} {time_words(ms)}") for name, ms in spent_by_phase(self._line).items()]
-        if self._line.silences:
-            entries.append(("silence", f"pauses of 1 s or more: {len(self._line.silences)}"))
         x = 20.0
-        for kind, words in entries:
-            self._add(f'<rect class="{kind}" x="{x:.1f}" y="{y - 10}" width="12" height="12" rx="2"/>')
-            self._text(x + 18, y, words, "faint")
-            x += 34 + 6.6 * len(words)
+        for style, text in self._line.legend:
+            self._add(f'<rect class="{style}" x="{x:.1f}" y="{y - 10}" width="12" height="12" rx="2"/>')
+            self._text(x + 18, y, text, "faint")
+            x += 34 + 6.6 * len(text)

@@ -1,14 +1,13 @@
-"""A turn's timeline in a terminal, as wide as that is."""
+"""A turn's timeline in a terminal, as wide as the terminal is."""
 
 from collections.abc import Iterable
-from itertools import pairwise
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from turnwire.reporting.timeline import Bar, Phase, Scale, Timeline, rate, spent_by_phase, time_words
+from turnwire.reporting.timeline import Bar, Scale, Timeline, duration_text, shorten
 
-COLOURS = {
+_COLOURS = {
     "queued": "bright_black",
     "thinking": "blue",
     "tools": "yellow",
@@ -18,6 +17,9 @@ COLOURS = {
     "search": "cyan",
     "review": "blue",
     "wait": "magenta",
+    "failed": "red",
+    "void": "dim",
+    "silence": "red",
 }
 _OUTCOMES = {"completed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -25,126 +27,98 @@ _LABEL = 22
 _TIME = 12
 
 
-class Picture:
-    """To be printed by rich; it is as wide as the console."""
+class TimelineView:
+    """A Rich renderable of a timeline."""
 
     def __init__(self, line: Timeline) -> None:
         self._line = line
         self._scale = Scale(line)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
-        line = self._line
+        line, tokens = self._line, self._line.tokens
         width = max(options.max_width - _LABEL - _TIME - 2, 16)
-        yield Group(*self._head(), Text())
+        yield from self._head()
+        yield Text()
         yield self._axis(width)
-        yield self._row("phases", self._strip(line.phases, width), time_words(line.length))
+        yield self._row("phases", self._phases(width), line.length_text)
         for bar in line.bars:
-            yield self._row(_name(bar), self._bar(bar, width), _bar_words(bar), _style(bar))
-        if line.tokens.count:
-            per_second = line.tokens.per_second
-            words = f"{line.tokens.count}" + (f" · {per_second:.0f}/s" if per_second else "")
-            yield self._row("tokens", self._sparkline(width), words, "green")
+            yield self._row(bar.label, self._bar(bar, width), _bar_text(bar), _COLOURS[bar.style])
+        if tokens.count:
+            text = f"{tokens.count} · {tokens.per_second:.0f}/s" if tokens.per_second else f"{tokens.count}"
+            yield self._row("tokens", self._sparkline(width), text, "green")
         if line.silences:
-            longest = max(one.ms for one in line.silences)
-            yield self._row("silences", self._silent(width), time_words(longest), "red")
+            longest = max(silence.ms for silence in line.silences)
+            yield self._row("silences", self._silences(width), duration_text(longest), "red")
         yield Text()
         yield self._legend()
         for mark in line.marks:
-            yield Text.assemble((f"{time_words(mark.at):>10}  ", "dim"), mark.text)
+            yield Text.assemble((f"{duration_text(mark.at):>10}  ", "dim"), mark.text)
 
     def _head(self) -> Iterable[Text]:
         line = self._line
-        state = line.outcome or "under way"
-        why = f" ({line.error or line.reason})" if line.error or line.reason else ""
-        yield Text.assemble(
-            ("turn ", "dim"), (line.turn_id, "bold"), "  ", (state + why, _OUTCOMES.get(state, "cyan")), overflow="fold"
-        )
-        facts = [f"agent {line.agent}", f"session {line.session_id}", f"{line.events} events", time_words(line.length)]
+        status = (line.status_text, _OUTCOMES.get(line.status, "cyan"))
+        yield Text.assemble(("turn ", "dim"), (line.turn_id, "bold"), "  ", status, overflow="fold")
+        facts = [f"agent {line.agent}", f"session {line.session_id}", f"{line.events} events", line.length_text]
         yield Text(" · ".join(facts), "dim")
-        times = [
-            f"{name} {time_words(ms)}"
-            for name, ms in (("first event", line.first_event), ("first token", line.first_token))
-            if ms is not None
-        ]
+        figures = line.latency_texts
         if line.usage is not None:
-            told = ((line.usage.input_tokens, "in"), (line.usage.output_tokens, "out"))
-            times += [f"{count:,} tokens {name}" for count, name in told if count is not None]
-        if times:
-            yield Text(" · ".join(times))
+            counts = ((line.usage.input_tokens, "in"), (line.usage.output_tokens, "out"))
+            figures += [f"{count:,} tokens {direction}" for count, direction in counts if count is not None]
+        if figures:
+            yield Text(" · ".join(figures))
 
-    def _row(self, label: str, chart: Text, words: str, style: str = "") -> Text:
-        label = label if len(label) <= _LABEL else label[: _LABEL - 1] + "…"
-        return Text.assemble((f"{label:<{_LABEL}} ", style), chart, (f" {words:>{_TIME}}", "dim"), no_wrap=True)
+    def _row(self, label: str, chart: Text, value: str, style: str = "") -> Text:
+        label = shorten(label, _LABEL)
+        return Text.assemble((f"{label:<{_LABEL}} ", style), chart, (f" {value:>{_TIME}}", "dim"), no_wrap=True)
 
     def _axis(self, width: int) -> Text:
         cells = [" "] * width
         free = 0
         for at in self._scale.ticks(max(width // 12, 2)):
-            place, words = self._column(at, width), time_words(at)
-            if place >= free and place + len(words) <= width:
-                cells[place : place + len(words)] = words
-                free = place + len(words) + 2
+            column, text = self._column(at, width), duration_text(at)
+            if column >= free and column + len(text) <= width:
+                cells[column : column + len(text)] = text
+                free = column + len(text) + 2
         return Text(f"{'':<{_LABEL}} {''.join(cells)}", "dim", no_wrap=True)
 
     def _column(self, at: float, width: int) -> int:
         return min(int(self._scale(at) * width), width - 1)
 
-    def _strip(self, phases: Iterable[Phase], width: int) -> Text:
+    def _phases(self, width: int) -> Text:
         strip = Text()
-        named = list(phases)
         for column in range(width):
             at = self._scale.moment((column + 0.5) / width)
-            here = next((phase.name for phase in named if phase.began <= at <= phase.ended), "thinking")
-            is_broken = any(one.began < at < one.ended for one in self._scale.breaks)
-            strip.append("╌" if is_broken else "━", COLOURS[here])
+            name = next((phase.name for phase in self._line.phases if phase.began <= at <= phase.ended), "thinking")
+            strip.append("╌" if self._scale.is_broken(at) else "━", _COLOURS[name])
         return strip
 
     def _bar(self, bar: Bar, width: int) -> Text:
         begin, end = self._column(bar.began, width), self._column(bar.ended, width)
-        if bar.kind == "review" or begin == end:
+        if bar.is_instant or begin == end:
             drawn = {"review": "◆", "wait": "◇"}.get(bar.kind, "╸")
         else:
             drawn = ("╌" if bar.state == "void" else "━") * (end - begin)
             drawn += "›" if bar.state == "running" else "╸"
-        return Text.assemble(" " * begin, (drawn, _style(bar)), " " * (width - begin - len(drawn)))
+        return Text.assemble(" " * begin, (drawn, _COLOURS[bar.style]), " " * (width - begin - len(drawn)))
 
     def _sparkline(self, width: int) -> Text:
-        borders = [self._scale.moment(column / width) for column in range(width + 1)]
-        borders[-1] += 1
-        times = self._line.tokens.times
-        rates = [rate(times, begin, end) for begin, end in pairwise(borders)]
-        most = max(rates) or 1
-        levels = [_LEVELS[0 if not one else max(1, round(one / most * 8))] for one in rates]
+        levels = [_LEVELS[max(1, round(rate * 8)) if rate else 0] for rate in self._scale.token_rates(width)]
         return Text("".join(levels), "green")
 
-    def _silent(self, width: int) -> Text:
+    def _silences(self, width: int) -> Text:
         cells = [" "] * width
-        for one in self._line.silences:
-            for column in range(self._column(one.began, width), self._column(one.ended, width) + 1):
+        for silence in self._line.silences:
+            for column in range(self._column(silence.began, width), self._column(silence.ended, width) + 1):
                 cells[column] = "░"
         return Text("".join(cells), "red")
 
     def _legend(self) -> Text:
         legend = Text()
-        for name, ms in spent_by_phase(self._line).items():
-            legend.append("━ ", COLOURS[name])
-            legend.append(f"{name} {time_words(ms)}   ")
-        if self._line.silences:
-            legend.append("░ ", "red")
-            legend.append(f"pauses of 1 s or more: {len(self._line.silences)}")
+        for style, text in self._line.legend:
+            legend.append("░ " if style == "silence" else "━ ", _COLOURS[style])
+            legend.append(f"{text}   ")
         return legend
 
 
-def _name(bar: Bar) -> str:
-    return " › ".join([*bar.agent_path, bar.name])
-
-
-def _bar_words(bar: Bar) -> str:
-    words = "" if bar.kind == "review" else time_words(bar.ms)
-    return {"failed": f"✗ {words}", "void": f"void {words}"}.get(bar.state, words)
-
-
-def _style(bar: Bar) -> str:
-    if bar.state == "failed":
-        return "red"
-    return "dim" if bar.state == "void" else COLOURS[bar.kind]
+def _bar_text(bar: Bar) -> str:
+    return {"failed": f"✗ {bar.duration_text}", "void": f"void {bar.duration_text}"}.get(bar.state, bar.duration_text)

@@ -1,10 +1,12 @@
-"""When things happened in a turn: phases, steps, tokens and silences. Plain values; `retracing` reads them from a log.
+"""The timeline of a turn: phases, steps, tokens and silences, computed from its log, with the texts and the time scale
+that the SVG and the terminal renderer share. Pure: no I/O, no clock.
 
 Times are milliseconds after the turn was accepted.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -31,7 +33,11 @@ from turnwire.core.events import (
 from turnwire.core.state import add_usage
 
 SILENCE_MS = 1_000
-"""A pause this long, with nobody asked to wait for it, is one that a user notices."""
+"""A pause of this length counts as a silence, unless the turn was queued or waited for a person."""
+
+_WAIT_SHARE = 0.12
+"""The largest share of the line that one wait may take."""
+_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000)
 
 PhaseName = Literal["queued", "thinking", "tools", "answering", "waiting"]
 BarKind = Literal["tool", "search", "review", "wait"]
@@ -48,11 +54,13 @@ class TimeSpan(Struct):
 
 
 class Phase(TimeSpan):
+    """A stretch of the turn. The phases cover the whole turn without overlap."""
+
     name: PhaseName
 
 
 class Bar(TimeSpan):
-    """A step. One that is `void` was taken back by a restart."""
+    """A step of the turn. A `void` step was taken back by a restart."""
 
     kind: BarKind
     id: str
@@ -61,6 +69,25 @@ class Bar(TimeSpan):
     agent_path: tuple[str, ...] = ()
     position: int = 0
 
+    @property
+    def label(self) -> str:
+        """Return the step's name with the agents that it ran in."""
+        return " › ".join([*self.agent_path, self.name])
+
+    @property
+    def is_instant(self) -> bool:
+        """Return True for a review, which has a moment but no duration."""
+        return self.kind == "review"
+
+    @property
+    def duration_text(self) -> str:
+        return "" if self.is_instant else duration_text(self.ms)
+
+    @property
+    def style(self) -> str:
+        """Return the name that a renderer looks a colour up by: a bad state, or the kind of step."""
+        return self.state if self.state in ("failed", "void") else self.kind
+
 
 class Mark(Struct):
     at: int
@@ -68,7 +95,7 @@ class Mark(Struct):
 
 
 class Tokens(Struct):
-    """Of the answer; `per_second` is how fast they came while they came, pauses left out."""
+    """The tokens of the answer."""
 
     times: list[int] = field(default_factory=list[int])
     characters: int = 0
@@ -80,12 +107,15 @@ class Tokens(Struct):
 
     @property
     def per_second(self) -> float | None:
-        found = stretches(self.times)
-        ms = sum(one.ms for one in found)
-        return (self.count - len(found)) * 1000 / ms if ms else None
+        """Return the speed of the tokens, pauses left out; None if there are too few."""
+        bursts = _bursts(self.times)
+        ms = sum(burst.ms for burst in bursts)
+        return (self.count - len(bursts)) * 1000 / ms if ms else None
 
 
 class Timeline(Struct, kw_only=True):
+    """A turn's course. `length` is the time from acceptance to the last event, or to now while the turn runs."""
+
     turn_id: str = ""
     session_id: str = ""
     agent: str = ""
@@ -104,35 +134,49 @@ class Timeline(Struct, kw_only=True):
     marks: list[Mark] = field(default_factory=list[Mark])
     usage: Usage | None = None
 
+    @property
+    def status(self) -> str:
+        return self.outcome or "running"
 
-def stretches(times: Sequence[int]) -> list[TimeSpan]:
-    """The times in which tokens came without a pause."""
-    found: list[TimeSpan] = []
-    for at in times:
-        if found and at - found[-1].ended < SILENCE_MS:
-            found[-1].ended = at
-        else:
-            found.append(TimeSpan(at, at))
-    return found
+    @property
+    def status_text(self) -> str:
+        """Return the status with the error or reason, such as `failed (turn_timeout)`."""
+        reason = self.error or self.reason
+        return f"{self.status} ({reason})" if reason else self.status
 
+    @property
+    def accepted_text(self) -> str:
+        return datetime.fromtimestamp(self.accepted_at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
-def rate(times: Sequence[int], begin: float, end: float) -> float:
-    """Tokens a second between two moments."""
-    if end <= begin:
-        return 0.0
-    return (bisect_left(times, end) - bisect_left(times, begin)) * 1000 / (end - begin)
+    @property
+    def length_text(self) -> str:
+        return duration_text(self.length)
 
+    @property
+    def latency_texts(self) -> list[str]:
+        """Return the time to the first event and to the first token, if there are any."""
+        latencies = (("first event", self.first_event), ("first token", self.first_token))
+        return [f"{name} {duration_text(ms)}" for name, ms in latencies if ms is not None]
 
-def spent_by_phase(line: Timeline) -> dict[str, int]:
-    """Those that lasted long enough to be seen, in the order they came."""
-    spent: dict[str, int] = {}
-    for phase in line.phases:
-        spent[phase.name] = spent.get(phase.name, 0) + phase.ms
-    return {name: ms for name, ms in spent.items() if ms * 200 >= line.length}
+    @property
+    def phase_totals(self) -> dict[str, int]:
+        """Return the time in each phase, in order of appearance, without those too short to be seen."""
+        totals: dict[str, int] = {}
+        for phase in self.phases:
+            totals[phase.name] = totals.get(phase.name, 0) + phase.ms
+        return {name: ms for name, ms in totals.items() if ms * 200 >= self.length}
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """Return the legend's entries: the style and the text of each."""
+        entries = [(name, f"{name} {duration_text(ms)}") for name, ms in self.phase_totals.items()]
+        if self.silences:
+            entries.append(("silence", f"pauses of 1 s or more: {len(self.silences)}"))
+        return entries
 
 
 def timeline_json(line: Timeline) -> dict[str, Any]:
-    """For programs: everything but the time of each token."""
+    """Return the timeline for programs: everything but the time of each token."""
     tokens = line.tokens
     return {
         "turn_id": line.turn_id,
@@ -152,8 +196,8 @@ def timeline_json(line: Timeline) -> dict[str, Any]:
             "reasoning": tokens.reasoning,
             "per_second": None if tokens.per_second is None else round(tokens.per_second, 2),
         },
-        "spent_ms": spent_by_phase(line),
-        "phases": [{"name": one.name, "began_ms": one.began, "ended_ms": one.ended} for one in line.phases],
+        "spent_ms": line.phase_totals,
+        "phases": [{"name": phase.name, "began_ms": phase.began, "ended_ms": phase.ended} for phase in line.phases],
         "steps": [
             {
                 "kind": bar.kind,
@@ -166,26 +210,25 @@ def timeline_json(line: Timeline) -> dict[str, Any]:
             }
             for bar in line.bars
         ],
-        "silences": [{"began_ms": one.began, "ended_ms": one.ended} for one in line.silences],
+        "silences": [{"began_ms": silence.began, "ended_ms": silence.ended} for silence in line.silences],
         "marks": [{"at_ms": mark.at, "text": mark.text} for mark in line.marks],
         "usage": None if line.usage is None else {name: getattr(line.usage, name) for name in Usage.__struct_fields__},
     }
 
 
-# Reads a log into a timeline: a pure function, of a turn that has ended or still runs.
-
-
 def timeline_of(events: Sequence[LoggedEvent], started_at: int | None = None, now: int | None = None) -> Timeline:
-    """`started_at` is when a worker claimed the turn, if that is known; `now` is where one that runs is cut."""
+    """Compute a timeline. `started_at` is when a worker claimed the turn; `now` is the end of one that still runs."""
     if not events:
         return Timeline()
-    drawing = _Drawing(events[0].at)
+    builder = _TimelineBuilder(events[0].at)
     for logged in events:
-        drawing.add(logged)
-    return drawing.finished(started_at, now)
+        builder.add(logged)
+    return builder.build(started_at, now)
 
 
-class _Drawing:
+class _TimelineBuilder:
+    """Folds a log into a timeline, event by event."""
+
     def __init__(self, accepted_at: int) -> None:
         self._line = Timeline(accepted_at=accepted_at)
         self._open: dict[tuple[str, str], Bar] = {}
@@ -193,7 +236,7 @@ class _Drawing:
         self._moments: list[int] = []
         self._token_positions: list[int] = []
         self._epoch = 0
-        self._was_asked = False
+        self._was_approval = False
 
     def add(self, logged: LoggedEvent) -> None:
         line, at, event = self._line, logged.at - self._line.accepted_at, logged.event
@@ -202,11 +245,11 @@ class _Drawing:
         if logged.position > 2 and line.first_event is None:
             line.first_event = at
         if logged.epoch > self._epoch:
-            # A turn that waited for a person is claimed anew each time somebody decides.
-            if self._epoch and not self._was_asked:
+            # A turn that waited for approval is claimed again after each decision; that is no takeover.
+            if self._epoch and not self._was_approval:
                 line.marks.append(Mark(at, "taken over by another worker"))
             self._epoch = logged.epoch
-        self._was_asked = isinstance(event, ApprovalRequestEvent | ApprovalResponseEvent)
+        self._was_approval = isinstance(event, ApprovalRequestEvent | ApprovalResponseEvent)
         match event:
             case SessionEvent():
                 line.turn_id, line.session_id, line.agent = event.turn_id, event.session_id, event.agent
@@ -230,7 +273,7 @@ class _Drawing:
             case ApprovalRequestEvent():
                 wait = Bar(at, at, "wait", event.call_id, f"a person: {event.tool}", agent_path=event.agent_path)
                 self._waits[event.call_id] = wait
-                # The call is in the log, but does not run before it is decided.
+                # The call is logged before the decision but runs after it, so its bar starts then.
                 called = self._open.get(("tool", event.call_id))
                 line.bars = [*(bar for bar in line.bars if bar is not called), wait]
             case ApprovalResponseEvent():
@@ -269,15 +312,15 @@ class _Drawing:
 
     def _restart(self, event: RestartEvent, at: int) -> None:
         tokens = self._line.tokens
-        kept = sum(position <= event.from_position for position in self._token_positions)
-        del tokens.times[kept:], self._token_positions[kept:]
+        count = sum(position <= event.from_position for position in self._token_positions)
+        del tokens.times[count:], self._token_positions[count:]
         for bar in self._line.bars:
             if bar.position > event.from_position or bar.state == "running":
                 bar.ended, bar.state = max(bar.ended, bar.began), "void"
         self._open.clear()
-        self._line.marks.append(Mark(at, "run again from the last finished step"))
+        self._line.marks.append(Mark(at, "restarted after the last finished step"))
 
-    def finished(self, started_at: int | None, now: int | None) -> Timeline:
+    def build(self, started_at: int | None, now: int | None) -> Timeline:
         line = self._line
         if line.outcome is None and now is not None:
             line.length = max(line.length, now - line.accepted_at)
@@ -290,96 +333,121 @@ class _Drawing:
         if started_at is not None:
             started = max(started_at - line.accepted_at, 0)
         else:
-            started = line.length if line.events <= 2 else 0  # Nobody has claimed it yet.
+            started = line.length if line.events <= 2 else 0  # Still queued.
         line.phases = _phases(line, min(started, line.length))
         line.silences = self._silences(line)
         return line
 
     def _silences(self, line: Timeline) -> list[TimeSpan]:
-        excused = [TimeSpan(phase.began, phase.ended) for phase in line.phases if phase.name in ("queued", "waiting")]
-        ends = [*self._moments, line.length] if line.outcome is None else self._moments
-        pauses = [TimeSpan(begin, end) for begin, end in pairwise(ends) if end - begin >= SILENCE_MS]
-        return [pause for pause in pauses if not any(_overlap(pause, one) > pause.ms // 2 for one in excused)]
+        moments = [*self._moments, line.length] if line.outcome is None else self._moments
+        pauses = [TimeSpan(begin, end) for begin, end in pairwise(moments) if end - begin >= SILENCE_MS]
+        waits = _waits(line)
+        return [pause for pause in pauses if not any(_overlap(pause, wait) > pause.ms // 2 for wait in waits)]
 
 
 def _phases(line: Timeline, started: int) -> list[Phase]:
-    """Every moment is of one phase; of several that fit, the one that explains most."""
+    """Assign every moment to one phase. Earlier layers take precedence."""
     layers: list[tuple[PhaseName, list[TimeSpan]]] = [
         ("waiting", [bar for bar in line.bars if bar.kind == "wait"]),
         ("queued", [TimeSpan(0, started)]),
         ("tools", [bar for bar in line.bars if bar.kind in ("tool", "search")]),
-        ("answering", stretches(line.tokens.times)),
+        ("answering", _bursts(line.tokens.times)),
+        ("thinking", [TimeSpan(0, line.length)]),
     ]
-    borders = sorted({0, line.length, *(at for _, spans in layers for one in spans for at in (one.began, one.ended))})
+    edges = (at for _, spans in layers for span in spans for at in (span.began, span.ended))
+    borders = sorted({0, line.length, *edges})
     phases: list[Phase] = []
     for begin, end in pairwise(borders):
-        here: PhaseName = "thinking"
-        for name, spans in layers:
-            if any(one.began <= begin and one.ended >= end for one in spans):
-                here = name
-                break
-        if phases and phases[-1].name == here:
+        phase = next(
+            Phase(begin, end, name)
+            for name, spans in layers
+            if any(span.began <= begin and span.ended >= end for span in spans)
+        )
+        if phases and phases[-1].name == phase.name:
             phases[-1].ended = end
         else:
-            phases.append(Phase(begin, end, here))
+            phases.append(phase)
     return phases
 
 
-def _overlap(one: TimeSpan, other: TimeSpan) -> int:
-    return max(0, min(one.ended, other.ended) - max(one.began, other.began))
+def _bursts(times: Sequence[int]) -> list[TimeSpan]:
+    """Return the spans in which tokens came without a pause."""
+    bursts: list[TimeSpan] = []
+    for at in times:
+        if bursts and at - bursts[-1].ended < SILENCE_MS:
+            bursts[-1].ended = at
+        else:
+            bursts.append(TimeSpan(at, at))
+    return bursts
 
 
-# How the time of a turn is laid out on a line: evenly, but a long wait for a person takes little room.
+def _waits(line: Timeline) -> list[TimeSpan]:
+    return [TimeSpan(phase.began, phase.ended) for phase in line.phases if phase.name in ("queued", "waiting")]
 
 
-_WAIT_SHARE = 0.12
-"""As much of the line as one wait takes at most."""
-_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000)
+def _overlap(first: TimeSpan, second: TimeSpan) -> int:
+    return max(0, min(first.ended, second.ended) - max(first.began, second.began))
 
 
 class Scale:
-    """Maps milliseconds to 0…1. `breaks` are the stretches that are drawn shorter than they were."""
+    """A map of milliseconds to 0…1, even but for `breaks`: long waits, which are drawn shorter than they were."""
 
     def __init__(self, line: Timeline) -> None:
-        waits = [phase for phase in line.phases if phase.name in ("queued", "waiting")]
-        rest = max(line.length - sum(phase.ms for phase in waits), 1)
-        most = rest * _WAIT_SHARE
-        self.breaks: list[TimeSpan] = [TimeSpan(phase.began, phase.ended) for phase in waits if phase.ms > most * 2]
-        borders = sorted({0, max(line.length, 1), *(at for one in self.breaks for at in (one.began, one.ended))})
-        shortened = {one.began for one in self.breaks}
-        sizes = [most if begin in shortened else end - begin for begin, end in pairwise(borders)]
-        whole = sum(sizes)
+        self._line = line
+        waits = _waits(line)
+        rest = max(line.length - sum(wait.ms for wait in waits), 1)
+        break_size = rest * _WAIT_SHARE
+        self.breaks = [wait for wait in waits if wait.ms > break_size * 2]
+        borders = sorted({0, max(line.length, 1), *(at for wait in self.breaks for at in (wait.began, wait.ended))})
+        shortened = {wait.began for wait in self.breaks}
+        sizes = [break_size if begin in shortened else end - begin for begin, end in pairwise(borders)]
+        total = sum(sizes)
         self._pieces: list[tuple[int, int, float, float]] = []
-        place = 0.0
+        offset = 0.0
         for (begin, end), size in zip(pairwise(borders), sizes, strict=True):
-            self._pieces.append((begin, end, place, size / whole))
-            place += size / whole
+            self._pieces.append((begin, end, offset, size / total))
+            offset += size / total
 
     def __call__(self, ms: float) -> float:
-        for begin, end, place, size in self._pieces:
+        for begin, end, offset, size in self._pieces:
             if ms <= end:
-                return place + size * max(ms - begin, 0) / (end - begin)
+                return offset + size * max(ms - begin, 0) / (end - begin)
         return 1.0
 
-    def moment(self, place: float) -> float:
-        """The other way round."""
-        for begin, end, start, size in self._pieces:
-            if place <= start + size:
-                return begin + (end - begin) * max(place - start, 0) / size
+    def moment(self, fraction: float) -> float:
+        """Return the milliseconds at a fraction of the line."""
+        for begin, end, offset, size in self._pieces:
+            if fraction <= offset + size:
+                return begin + (end - begin) * max(fraction - offset, 0) / size
         return float(self._pieces[-1][1])
 
-    def ticks(self, most: int) -> list[int]:
-        """Round moments to write along the line, those inside a break left out."""
+    def is_broken(self, ms: float) -> bool:
+        return any(wait.began < ms < wait.ended for wait in self.breaks)
+
+    def ticks(self, max_count: int) -> list[int]:
+        """Return round moments for the axis, without those inside a break."""
         length = self._pieces[-1][1]
-        drawn = length - sum(one.ms for one in self.breaks) or length
-        step = next((step for step in _STEPS if drawn / step <= most), 3_600_000)
+        drawn = length - sum(wait.ms for wait in self.breaks) or length
+        step = next((step for step in _STEPS if drawn / step <= max_count), 3_600_000)
         if length / step > 2_000:
-            step = length // most
-        return [at for at in range(0, length + 1, step) if not any(one.began < at < one.ended for one in self.breaks)]
+            step = length // max_count
+        return [at for at in range(0, length + 1, step) if not self.is_broken(at)]
+
+    def token_rates(self, slices: int) -> list[float]:
+        """Return the token rate in each of `slices` equal parts of the line, 1 for the highest."""
+        borders = [self.moment(number / slices) for number in range(slices + 1)]
+        borders[-1] += 1
+        times = self._line.tokens.times
+        rates = [
+            (bisect_left(times, end) - bisect_left(times, begin)) / (end - begin) if end > begin else 0.0
+            for begin, end in pairwise(borders)
+        ]
+        highest = max(rates) or 1
+        return [rate / highest for rate in rates]
 
 
-def time_words(ms: float) -> str:
-    """As short as can be: 850 ms, 12.4 s, 3 min 20 s, 2 h 5 min."""
+def duration_text(ms: float) -> str:
+    """Return a short duration: 850 ms, 12.4 s, 3 min 20 s, 2 h 5 min."""
     if ms < 1_000:
         return f"{ms:.0f} ms"
     if ms < 100_000:
@@ -388,3 +456,7 @@ def time_words(ms: float) -> str:
     if minutes < 60:
         return f"{minutes} min {seconds} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,8 +1,8 @@
-"""Tells an address of the operator's that a turn has ended: signed, at least once, in the way of Standard Webhooks.
+"""Signed `turn.done` webhooks in the format of Standard Webhooks, delivered at least once.
 
-The store's outbox has a turn from the step that ends it until it is told or given up. Who delivers takes it for a
-while; if that process dies, the time runs out and the next one takes it. So any number of processes may deliver, a
-turn may be told of twice (its id is the `webhook-id`, for the receiver to know it by), and none is forgotten.
+A turn enters the store's outbox in the commit that ends it, and leaves it when it is delivered or given up. A process
+claims an entry for a limited time; if it dies, the claim runs out and another process delivers. So a webhook may
+arrive twice (`webhook-id`, the turn's id, identifies it), and none is lost.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import json
 import logging
-import random
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -21,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from turnwire.core import metrics
+from turnwire.core.backoff import Backoff
 from turnwire.core.codec import now_ms, time_text
 from turnwire.core.contracts import Notice, Store
 from turnwire.core.errors import NotFoundError, StoreError
@@ -29,14 +29,16 @@ from turnwire.core.turns import TurnRecord, TurnState
 logger = logging.getLogger("turnwire.webhooks")
 
 SECRET_PREFIX = "whsec_"
-_AT_ONCE = 8
+_MAX_CONCURRENT = 8
 _VERSION = version("turnwire")
-_LOOK_SECONDS = 5.0
-_LONGEST_WAIT_SECONDS = 86_400.0
+_POLL_SECONDS = 5.0
+_MAX_DELAY_SECONDS = 86_400.0
 _GONE = 410
 
 
 class WebhookLimits(Struct, frozen=True):
+    """Seconds per request, attempts, seconds before the first retry, and whether payloads have message and answer."""
+
     timeout: float
     attempts: int
     retry: float
@@ -44,15 +46,17 @@ class WebhookLimits(Struct, frozen=True):
 
 
 class Webhooks:
-    """Delivers what is due, a few at once. `wake` is for who knows that a turn has just ended."""
+    """Delivers the due webhooks, a few at a time. `wake` starts a delivery without waiting for the next poll."""
 
     def __init__(self, store: Store, url: str, secret: str, limits: WebhookLimits) -> None:
         self._store = store
         self._url = url
         self._key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
         self._limits = limits
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._something = asyncio.Event()
+        # Jitter, so that webhooks that failed together are not retried together.
+        self._backoff = Backoff(first=limits.retry, longest=_MAX_DELAY_SECONDS, factor=3, jitter=0.1)
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._http: httpx.AsyncClient | None = None
 
@@ -61,11 +65,11 @@ class Webhooks:
         self._task = asyncio.create_task(self._deliver_forever())
 
     def wake(self, turn_id: str = "") -> None:
-        self._something.set()
+        self._wake.set()
 
     async def close(self) -> None:
-        """What is under way is left: it is told again by whoever comes next."""
-        tasks = [task for task in (self._task, *self._under_way) if task is not None]
+        """Stop at once. Interrupted deliveries are repeated when their claims run out."""
+        tasks = [task for task in (self._task, *self._deliveries) if task is not None]
         for task in tasks:
             task.cancel()
         for task in tasks:
@@ -76,61 +80,64 @@ class Webhooks:
 
     async def _deliver_forever(self) -> None:
         while True:
-            self._something.clear()
+            self._wake.clear()
             try:
-                await self._begin_due()
+                await self._start_due()
             except StoreError:
-                logger.exception("the outbox could not be read; this is tried again")
+                logger.exception("the webhook outbox could not be read and is retried")
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(_LOOK_SECONDS, self._limits.retry)):
-                    await self._something.wait()
+                async with asyncio.timeout(min(_POLL_SECONDS, self._limits.retry)):
+                    await self._wake.wait()
 
-    async def _begin_due(self) -> None:
-        room, now = _AT_ONCE - len(self._under_way), now_ms()
+    async def _start_due(self) -> None:
+        room, now = _MAX_CONCURRENT - len(self._deliveries), now_ms()
         if room <= 0:
             return
-        # Long enough for the call, and for what is written after it.
+        # The claim covers the request and the write after it.
         until = now + int(self._limits.timeout * 2_000)
         for notice in await self._store.take_due(now, until, room):
             task = asyncio.create_task(self._deliver(notice))
-            self._under_way.add(task)
-            task.add_done_callback(self._ended)
+            self._deliveries.add(task)
+            task.add_done_callback(self._on_delivered)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        self._something.set()
+    def _on_delivered(self, task: asyncio.Task[None]) -> None:
+        self._deliveries.discard(task)
+        self._wake.set()
 
     async def _deliver(self, notice: Notice) -> None:
         record = notice.record
         try:
             state = await self._store.turn_state(record.id)
-            failure, is_final = await self._call(record, state or TurnState())
+            failure, is_final = await self._post(record, state or TurnState())
             is_final = is_final or notice.attempts + 1 >= self._limits.attempts
             if failure is None:
                 await self._store.dismiss(record.id)
                 metrics.WEBHOOKS.add("delivered")
             elif is_final:
-                logger.error("the webhook for turn %s is given up: %s", record.id, failure)
+                logger.error("webhook for turn %s failed for the last time: %s", record.id, failure)
                 await self._store.dismiss(record.id)
                 metrics.WEBHOOKS.add("given_up")
             else:
                 metrics.WEBHOOKS.add("failed")
-                logger.warning("the webhook for turn %s failed and is tried again: %s", record.id, failure)
-                await self._store.put_off(record.id, now_ms() + int(self._wait(notice.attempts) * 1000))
+                logger.warning("webhook for turn %s failed and is retried: %s", record.id, failure)
+                delay = self._backoff.delay(notice.attempts + 1)
+                await self._store.put_off(record.id, now_ms() + int(delay * 1000))
         except NotFoundError:
-            pass  # It was erased meanwhile.
+            pass  # The turn was erased meanwhile.
         except StoreError:
-            logger.exception("the outbox could not be written; turn %s is told of again", record.id)
+            logger.exception("the webhook outbox could not be written; turn %s is delivered again", record.id)
 
-    async def _call(self, record: TurnRecord, state: TurnState) -> tuple[str | None, bool]:
-        """Why it failed, if it did, and whether there is no use in trying again."""
+    async def _post(self, record: TurnRecord, state: TurnState) -> tuple[str | None, bool]:
+        """Send the webhook. Return the failure, None on success, and True if a retry is useless."""
         assert self._http is not None
         body = json.dumps(payload(record, state, content=self._limits.content)).encode()
         try:
-            answer = await self._http.post(self._url, content=body, headers=self._headers(record.id, body))
+            response = await self._http.post(self._url, content=body, headers=self._headers(record.id, body))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return type(error).__name__, False
-        return (None, True) if answer.is_success else (f"it answered {answer.status_code}", answer.status_code == _GONE)
+        if response.is_success:
+            return None, True
+        return f"HTTP status {response.status_code}", response.status_code == _GONE
 
     def _headers(self, turn_id: str, body: bytes) -> dict[str, str]:
         seconds = str(now_ms() // 1000)
@@ -142,18 +149,14 @@ class Webhooks:
             "webhook-signature": sign(self._key, turn_id, seconds, body),
         }
 
-    def _wait(self, attempts: int) -> float:
-        # Spread out, so that what failed together does not come back together.
-        return min(self._limits.retry * 3**attempts, _LONGEST_WAIT_SECONDS) * random.uniform(0.9, 1.1)
-
 
 def sign(key: bytes, message_id: str, seconds: str, body: bytes) -> str:
-    signed = hmac.digest(key, b"%b.%b.%b" % (message_id.encode(), seconds.encode(), body), hashlib.sha256)
-    return f"v1,{base64.b64encode(signed).decode()}"
+    digest = hmac.digest(key, b"%b.%b.%b" % (message_id.encode(), seconds.encode(), body), hashlib.sha256)
+    return f"v1,{base64.b64encode(digest).decode()}"
 
 
 def payload(record: TurnRecord, state: TurnState, *, content: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "turn_id": record.id,
         "session_id": record.session_id,
         "external_id": record.external_id,
@@ -170,10 +173,10 @@ def payload(record: TurnRecord, state: TurnState, *, content: bool) -> dict[str,
         "ended_at": time_text(record.ended_at),
     }
     if content:
-        told |= {
+        data |= {
             "message": record.message,
             "content": state.text,
             "citations": msgspec.to_builtins(state.citations),
             "error_message": state.error.error if state.error else None,
         }
-    return {"type": "turn.done", "timestamp": time_text(record.ended_at), "data": told}
+    return {"type": "turn.done", "timestamp": time_text(record.ended_at), "data": data}

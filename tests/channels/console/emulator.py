@@ -1,4 +1,4 @@
-"""A terminal that remembers everything: what has scrolled away, and what is on the screen."""
+"""A terminal emulator that keeps the lines that scrolled away."""
 
 import io
 import unicodedata
@@ -17,7 +17,7 @@ SIZES = ((80, 24), (40, 15), (200, 50))
 class Emulator:
     def __init__(self, width: int = 80, height: int = 24) -> None:
         self.screen = pyte.HistoryScreen(width, height, history=100_000)
-        # As the kernel's terminal driver does: a line feed also returns.
+        # The kernel's terminal driver also returns on a line feed.
         self.screen.set_mode(modes.LNM)
         self._stream = pyte.Stream(self.screen)
         self.written = ""
@@ -37,7 +37,7 @@ class Emulator:
 
     @property
     def transcript(self) -> list[str]:
-        """Every line there ever was and still is, from the first to the last that has anything in it."""
+        """Return every line, scrolled away or on the screen, without empty lines at the end."""
         lines = [*self.scrolled, *self.shown]
         while lines and not lines[-1]:
             del lines[-1]
@@ -58,7 +58,7 @@ class _File(io.StringIO):
 
 
 class Terminal:
-    """An emulator with a view in it, and a clock that stands until it is moved."""
+    """An emulator with a view and a manual clock."""
 
     def __init__(self, width: int = 80, height: int = 24) -> None:
         self.emulator = Emulator(width, height)
@@ -83,12 +83,12 @@ class Terminal:
 
 
 def printed(renderables: Sequence[RenderableType], width: int) -> list[str]:
-    """What Rich makes of it all at once, without a terminal."""
+    """Return the lines that Rich prints without a terminal."""
     console = Console(file=io.StringIO(), width=width, color_system=None)
     for renderable in renderables:
         console.print(renderable)
     assert isinstance(console.file, io.StringIO)
-    # Letters and their accents as one character, as the emulator keeps them.
+    # NFC, as the emulator stores letters with their accents as one character.
     lines = [line.rstrip() for line in unicodedata.normalize("NFC", console.file.getvalue()).split("\n")]
     while lines and not lines[-1]:
         del lines[-1]

@@ -1,8 +1,4 @@
-"""The channel `console` under the real kernel: what extensions say and agents answer, in a terminal.
-
-Weak point 10 is what it mends: a channel that printed chunks and statuses as they came, without Markdown, steps or a
-way to stop, and that ended with the first Ctrl-C.
-"""
+"""Tests of the channel `console` under the real kernel: answers, messages of extensions and approvals."""
 
 import asyncio
 import io
@@ -46,13 +42,13 @@ def under_kernel(folder: Path, agent: Any, terminal: Terminal, keyboard: Keyboar
     return running(folder, agent, attach={"console": ConsoleChannel(terminal.screen, keyboard)})
 
 
-def test_the_manifest_tells_what_the_class_can() -> None:
+def test_manifest_lists_the_capabilities_of_the_class() -> None:
     manifest = read_manifest(FOLDER / "manifest.yaml", "console")
     assert set(manifest.provides) == detect(ConsoleChannel).provides
     assert detect(ConsoleChannel).problems == ()
 
 
-async def test_10_an_answer_is_markdown_with_its_steps_each_line_once(tmp_path: Path, terminal: Terminal) -> None:
+async def test_answer_is_rendered_as_markdown_with_its_steps(tmp_path: Path, terminal: Terminal) -> None:
     agent = saying(
         StatusEvent("Reading"),
         ToolCallEvent("c1", "search_notes", {"query": "moss"}),
@@ -83,17 +79,15 @@ async def test_10_an_answer_is_markdown_with_its_steps_each_line_once(tmp_path: 
         ]
 
 
-async def test_10_a_turn_that_is_stopped_is_shown_as_stopped_and_the_channel_goes_on(
-    tmp_path: Path, terminal: Terminal
-) -> None:
+async def test_cancelled_turn_is_shown_as_stopped_and_the_next_is_answered(tmp_path: Path, terminal: Terminal) -> None:
     puppet = Puppet()
     async with under_kernel(tmp_path / "x", puppet, terminal) as kernel:
-        saying_it = kernel.saying("console")
+        first = kernel.saying("console")
         part = await puppet.part()
         part.say("Let me dig.", ToolCallEvent("c1", "dig", {}))
         await until(lambda: any("dig" in line and "Let" not in line for line in terminal.shown))
         assert await kernel.extension("console").context.cancel("ann")
-        await within(saying_it)
+        await within(first)
         assert terminal.transcript[0] == "Let me dig."
         assert terminal.transcript[-1] == "■ stopped"
         assert "not finished" in terminal.transcript[-2]
@@ -105,7 +99,7 @@ async def test_10_a_turn_that_is_stopped_is_shown_as_stopped_and_the_channel_goe
         assert terminal.transcript[-1] == "Here."
 
 
-async def test_other_extensions_speak_through_it(tmp_path: Path, terminal: Terminal) -> None:
+async def test_messages_of_other_extensions_are_printed(tmp_path: Path, terminal: Terminal) -> None:
     async with under_kernel(tmp_path / "x", saying("unused"), terminal) as kernel:
         context = kernel.extension("quiet").context
         await context.send_message("console", "**Good morning.**")
@@ -114,40 +108,40 @@ async def test_other_extensions_speak_through_it(tmp_path: Path, terminal: Termi
         assert "\x1b[2J" not in terminal.emulator.written
 
 
-async def test_two_answers_at_once_do_not_run_into_each_other(tmp_path: Path, terminal: Terminal) -> None:
+async def test_concurrent_answers_are_not_mixed(tmp_path: Path, terminal: Terminal) -> None:
     puppet = Puppet()
     async with under_kernel(tmp_path / "x", puppet, terminal) as kernel:
         first = kernel.saying("console", "one", "ann")
-        one = await puppet.part()
-        one.say("First ")
+        first_part = await puppet.part()
+        first_part.say("First ")
         await until(lambda: "First" in "".join(terminal.shown))
         second = kernel.saying("console", "two", "ben")
-        two = await puppet.part()
-        two.say("Second ", "whole.")
-        two.end()
+        second_part = await puppet.part()
+        second_part.say("Second ", "whole.")
+        second_part.end()
         await within(second)
-        one.say("whole.")
-        one.end()
+        first_part.say("whole.")
+        first_part.end()
         await within(first)
         assert [line for line in terminal.transcript if line] == ["Second whole.", "First whole."]
 
 
-async def test_while_somebody_types_at_a_prompt_nothing_is_replaced(tmp_path: Path, terminal: Terminal) -> None:
-    made_way: list[bool] = []
+async def test_answer_during_a_prompt_is_printed_whole(tmp_path: Path, terminal: Terminal) -> None:
+    hidden: list[bool] = []
 
-    def beside(write: Any) -> None:
-        made_way.append(True)
+    def hide_prompt(write: Any) -> None:
+        hidden.append(True)
         write()
 
-    terminal.screen.while_prompting = beside
+    terminal.screen.while_prompting = hide_prompt
     async with under_kernel(tmp_path / "x", saying("An ", "answer."), terminal) as kernel:
         await kernel.say("console")
         assert terminal.transcript == ["An answer."]
-        assert made_way == [True]
+        assert hidden == [True]
         assert "\x1b[?25l" not in terminal.emulator.written
 
 
-async def test_without_a_terminal_it_is_plain_text(tmp_path: Path, terminal: Terminal) -> None:
+async def test_answer_without_a_terminal_is_plain_text(tmp_path: Path, terminal: Terminal) -> None:
     file = io.StringIO()
     terminal.screen = Screen(Console(file=file, color_system=None))
     async with under_kernel(tmp_path / "x", saying(StatusEvent("Reading"), "**An** answer."), terminal) as kernel:
@@ -156,17 +150,17 @@ async def test_without_a_terminal_it_is_plain_text(tmp_path: Path, terminal: Ter
         assert kernel["console"].state == "running"
 
 
-async def test_a_terminal_that_takes_nothing_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
-    taking, writers = threading.Event(), set[threading.Thread]()
+async def test_blocked_terminal_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    unblocked, writers = threading.Event(), set[threading.Thread]()
 
-    class Stuck(io.StringIO):
+    class BlockedFile(io.StringIO):
         def write(self, text: str) -> int:
             writers.add(threading.current_thread())
-            taking.wait(20)
+            unblocked.wait(20)
             return super().write(text)
 
     terminal = Terminal()
-    terminal.screen = Screen(Console(file=Stuck(), color_system=None))
+    terminal.screen = Screen(Console(file=BlockedFile(), color_system=None))
     async with under_kernel(tmp_path / "x", saying("Hello."), terminal) as kernel:
         context = kernel.extension("quiet").context
         speaking = asyncio.create_task(context.send_message("console", "Hello."))
@@ -176,12 +170,12 @@ async def test_a_terminal_that_takes_nothing_does_not_hold_up_the_event_loop(tmp
             assert threading.current_thread() not in writers
             assert not speaking.done()
         finally:
-            taking.set()
+            unblocked.set()
             await within(asyncio.gather(speaking, *answering, return_exceptions=True))
         assert threading.current_thread() not in writers
 
 
-async def test_what_was_streamed_is_made_whole_at_the_end(terminal: Terminal) -> None:
+async def test_stream_end_prints_the_missing_text(terminal: Terminal) -> None:
     channel = ConsoleChannel(terminal.screen)
     await channel.on_stream_start("ann")
     await channel.on_stream_chunk("ann", "One ")
@@ -198,7 +192,7 @@ async def test_what_was_streamed_is_made_whole_at_the_end(terminal: Terminal) ->
 
 @pytest.fixture
 def seat(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Keyboard]]:
-    """A keyboard that somebody sits at, and the end where they type."""
+    """Return the typing end of a pseudo-terminal and a keyboard on the other."""
     ours, theirs = pty.openpty()
     with os.fdopen(os.dup(theirs), "r") as source:
         monkeypatch.setattr("sys.stdin", source)
@@ -208,7 +202,7 @@ def seat(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Keyboard]]:
 
 
 class Decisions:
-    """The part of the context that is asked when somebody has decided."""
+    """The part of ExtensionContext that records decisions."""
 
     def __init__(self) -> None:
         self.made: asyncio.Queue[tuple[str, str, bool, str]] = asyncio.Queue()
@@ -218,7 +212,7 @@ class Decisions:
 
 
 @pytest.mark.parametrize(("keys", "approved"), [(b"y", True), (b"n", False), (b"\r", False), (b"xqY", True)])
-async def test_consent_is_asked_for_and_one_key_gives_it(
+async def test_approval_request_is_decided_with_one_key(
     terminal: Terminal, seat: tuple[int, Keyboard], keys: bytes, approved: bool
 ) -> None:
     ours, keyboard = seat
@@ -234,7 +228,9 @@ async def test_consent_is_asked_for_and_one_key_gives_it(
     assert await within(decisions.made.get()) == ("t1", "c1", approved, "console")
 
 
-async def test_where_nobody_sits_it_says_how_to_decide(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_approval_request_without_terminal_shows_the_route(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     channel = ConsoleChannel(terminal.screen)
     await channel.on_approval_request("ann", ApprovalAsk(turn_id="t1", call_id="c1", tool="pay", args={}))

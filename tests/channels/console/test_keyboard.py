@@ -1,4 +1,4 @@
-"""Typing while an answer is made: nothing is echoed, nothing is lost, and Enter sends."""
+"""Tests of Keyboard: collection of keys without echo, lines, pastes and questions."""
 
 import asyncio
 import os
@@ -24,14 +24,14 @@ def flags(descriptor: int) -> int:
     return termios.tcgetattr(descriptor)[3]
 
 
-async def test_keys_are_collected_without_an_echo_and_the_terminal_is_as_before(terminal: tuple[int, int]) -> None:
+async def test_keys_are_collected_without_echo_and_modes_are_restored(terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     before = flags(theirs)
     with os.fdopen(os.dup(theirs), "r") as source:
         keyboard = Keyboard(source)
         with keyboard.listening():
             assert not flags(theirs) & termios.ECHO
-            assert flags(theirs) & termios.ISIG, "Ctrl-C is a signal still"
+            assert flags(theirs) & termios.ISIG, "Ctrl-C stays a signal"
             for part in (b"h\xc3", b"\xa9llo", b"\x7f\x7f", b"\x1b[A", b"\x1bOB", b"\x1b", b"[12", b";1R", b"p"):
                 os.write(ours, part)
                 await asyncio.sleep(0)
@@ -41,7 +41,7 @@ async def test_keys_are_collected_without_an_echo_and_the_terminal_is_as_before(
         assert keyboard.typed == ""
 
 
-async def test_what_is_typed_ahead_is_left_for_the_shell_unless_a_question_waits(terminal: tuple[int, int]) -> None:
+async def test_keyboard_that_does_not_collect_leaves_input_for_the_shell(terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     keys: list[str] = []
     with os.fdopen(os.dup(theirs), "r") as source:
@@ -58,7 +58,7 @@ async def test_what_is_typed_ahead_is_left_for_the_shell_unless_a_question_waits
         assert keyboard.typed == ""
 
 
-async def test_where_there_is_no_terminal_nothing_is_taken() -> None:
+async def test_input_that_is_no_terminal_is_left_unread() -> None:
     read, write = os.pipe()
     with os.fdopen(read, "r") as source:
         keyboard = Keyboard(source)
@@ -68,7 +68,7 @@ async def test_where_there_is_no_terminal_nothing_is_taken() -> None:
     os.close(write)
 
 
-def test_enter_sends_a_line_and_a_paste_is_one_message() -> None:
+def test_enter_completes_a_line_and_a_paste_is_one_message() -> None:
     keyboard, lines, shown = Keyboard(), list[str](), list[str]()
     keyboard.on_line, keyboard.on_change = lines.append, shown.append
     for key in "first":
@@ -79,7 +79,7 @@ def test_enter_sends_a_line_and_a_paste_is_one_message() -> None:
     keyboard.press("\n")
     assert lines == ["first", "one\ntwo\nthree"]
     keyboard.press("\r")
-    assert len(lines) == 2, "an empty line is no message"
+    assert len(lines) == 2, "an empty line is not sent"
     keyboard.press("more\\")
     keyboard.press("\r")
     keyboard.press("to come")
@@ -90,7 +90,7 @@ def test_enter_sends_a_line_and_a_paste_is_one_message() -> None:
     assert shown[-1] == ""
 
 
-def test_a_question_gets_the_keys() -> None:
+def test_question_receives_the_keys() -> None:
     keyboard, keys = Keyboard(), list[str]()
     keyboard.on_key = keys.append
     keyboard.press("y\r")

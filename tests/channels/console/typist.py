@@ -1,4 +1,4 @@
-"""A person at a real terminal: the program runs in a pseudo-terminal, and an emulator shows what they would see."""
+"""A scripted person at a terminal: the program runs in a pseudo-terminal, an emulator shows its output."""
 
 import codecs
 import os
@@ -15,7 +15,7 @@ from typing import Any
 import pexpect
 
 from tests.channels.console.emulator import Emulator
-from tests.process.running import environment
+from tests.process.server_process import environment
 
 PATIENCE = 20.0
 
@@ -32,8 +32,8 @@ async def echo(turn):
 async def story(turn):
     yield ToolCallEvent("c1", "remember", {})
     yield ToolResultEvent("c1", "remember", True, "much", 400.0)
-    for place in range(0, len(STORY), 5):
-        yield STORY[place:place + 5]
+    for start in range(0, len(STORY), 5):
+        yield STORY[start:start + 5]
         await asyncio.sleep(0.001)
 
 async def digging(turn):
@@ -63,40 +63,44 @@ def write_agents(folder: Path) -> None:
 
 
 class Typist:
-    def __init__(self, *arguments: str | Path, cwd: Path, size: tuple[int, int] = (80, 24), **more: str) -> None:
+    """Types into a `turnwire` command and waits for its output."""
+
+    def __init__(self, *arguments: str | Path, cwd: Path, size: tuple[int, int] = (80, 24), **overrides: str) -> None:
         width, height = size
         self.emulator = Emulator(width, height)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        told = {**environment(), "TERM": "xterm-256color", **more}
+        variables = {**environment(), "TERM": "xterm-256color", **overrides}
         self.child = pexpect.spawn(
             sys.executable,
             ["-m", "turnwire", *map(str, arguments)],
             cwd=str(cwd),
-            env=told,  # type: ignore[arg-type]
+            env=variables,  # type: ignore[arg-type]
             dimensions=(height, width),
             timeout=PATIENCE,
         )
-        # Programs ask a terminal where its cursor is.
+        # Answers a program's query for the cursor position.
         self.emulator.screen.write_process_input = self.child.send  # type: ignore[method-assign]
 
     def type(self, keys: str) -> None:
         self.child.send(keys)
 
     def see(self, *texts: str) -> None:
-        """Waits until all of this is there."""
+        """Wait until all texts are shown."""
         self.until(lambda: all(text in self.text for text in texts), f"{texts}")
 
-    def until(self, holds: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], description: str) -> None:
         deadline = time.monotonic() + PATIENCE
-        while not holds():
+        while not condition():
             is_over = not self._read() and not self.child.isalive()
-            assert (not is_over and time.monotonic() < deadline) or holds(), f"{what} did not come:\n{self.text}"
+            assert (not is_over and time.monotonic() < deadline) or condition(), (
+                f"{description} did not come:\n{self.text}"
+            )
 
-    def leaves(self) -> int:
-        """Waits for the program's end; its exit code."""
+    def exit_code(self) -> int:
+        """Wait for the program's end and return its exit code."""
         deadline = time.monotonic() + PATIENCE
         while self.child.isalive() or self._read():
-            assert time.monotonic() < deadline, f"it does not end:\n{self.text}"
+            assert time.monotonic() < deadline, f"the program does not end:\n{self.text}"
             self._read()
         self.child.close()
         return self.child.exitstatus if self.child.exitstatus is not None else -(self.child.signalstatus or 0)
@@ -132,8 +136,8 @@ def typing(*arguments: str | Path, **options: Any) -> Iterator[Typist]:
         typist.child.close(force=True)
 
 
-class ServerProcess:
-    """`turnwire serve`, that can be killed and started again."""
+class RestartableServer:
+    """A `turnwire serve` that can be killed and started again."""
 
     def __init__(self, data: Path, cwd: Path) -> None:
         write_agents(cwd)
@@ -151,8 +155,8 @@ class ServerProcess:
             text=True,
         )
         assert self.process.stdout is not None
-        found = next(filter(None, (re.search(r"listening on (http://\S+)", line) for line in self.process.stdout)))
-        self.url = found[1]
+        match = next(filter(None, (re.search(r"listening on (http://\S+)", line) for line in self.process.stdout)))
+        self.url = match[1]
 
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)
@@ -160,8 +164,8 @@ class ServerProcess:
 
 
 @contextmanager
-def serving_agents(data: Path, cwd: Path) -> Iterator[ServerProcess]:
-    server = ServerProcess(data, cwd)
+def serving_agents(data: Path, cwd: Path) -> Iterator[RestartableServer]:
+    server = RestartableServer(data, cwd)
     try:
         yield server
     finally:

@@ -1,1 +1,1 @@
-"""The terminal: how turns look in it, how a person types in it, and the channel `console`."""
+"""The terminal: rendering of turns, keyboard and prompt, the client of a server, and the channel `console`."""

@@ -1,30 +1,33 @@
-"""A conversation at the prompt: message after message, and the commands between them."""
+"""The loop of `turnwire chat`: a prompt for messages and commands, and the answers."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.text import Text
 
+from turnwire.channels.console.client import HostError
 from turnwire.channels.console.conversation import Conversation
-from turnwire.channels.console.hosts import Host, HostError
+from turnwire.channels.console.hosts import Host
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.prompt import Prompt
 from turnwire.channels.console.screen import Screen
-from turnwire.channels.console.view import View, one_line, whole_answer
+from turnwire.channels.console.view import View, one_line, render_answer
 
 COMMANDS = {
-    "/new": "begin a new conversation",
-    "/sessions": "list the conversations, and go on with one",
-    "/agents": "who can be asked; `/agents NAME` to ask that one",
-    "/stop": "stop the answer that is being made (as Ctrl-C does)",
-    "/help": "show this",
+    "/new": "start a new conversation",
+    "/sessions": "list the conversations, and continue one",
+    "/agents": "list the agents; `/agents NAME` selects one",
+    "/stop": "stop the running answer (as Ctrl-C does)",
+    "/help": "show this list",
     "/quit": "leave (as Ctrl-D does)",
 }
-_KEYS = "Alt-Enter or a \\ at the end: another line · Ctrl-C: stop the answer, or clear the line · Ctrl-D: leave"
-_LISTED = 15
+_KEYS = "Alt-Enter or a \\ at the end: new line · Ctrl-C: stop the answer, or clear the line · Ctrl-D: leave"
+_MAX_SESSIONS = 15
 
 
 class Chat:
+    """A conversation at the prompt."""
+
     def __init__(
         self,
         host: Host,
@@ -42,16 +45,16 @@ class Chat:
         self._session_id = session_id
         self._agent = agent
         self._keyboard = Keyboard()
-        self._waiting: list[str] = []
+        self._queued: list[str] = []
         self._prompt = Prompt(screen, history, COMMANDS, plain=plain)
 
     async def run(self) -> None:
-        """Until whoever types leaves. Raises Left if they could not wait."""
+        """Run until the person leaves. Raise UserLeft if they leave during an answer."""
         while True:
             try:
                 text = await self._next()
             except KeyboardInterrupt:
-                self._say("Ctrl-D or /quit leaves; /help shows what else there is.")
+                self._say("Ctrl-D or /quit leaves; /help lists the commands.")
                 continue
             except EOFError:
                 return
@@ -60,33 +63,33 @@ class Chat:
             try:
                 await self._act(text)
             except HostError as error:
-                self._screen.say(Text(f"✗ {error}", "red"))
+                self._screen.print(Text(f"✗ {error}", "red"))
 
     async def _next(self) -> str:
-        if not self._waiting:
+        if not self._queued:
             return await self._prompt.read(self._keyboard.take())
-        text = self._waiting.pop(0)
-        self._screen.say(Text.assemble(("› ", "bold cyan"), text))
+        text = self._queued.pop(0)
+        self._screen.print(Text.assemble(("› ", "bold cyan"), text))
         return text
 
     async def _act(self, text: str) -> None:
         command, _, rest = text.rstrip().partition(" ")
         match command:
             case "/help":
-                for name, about in COMMANDS.items():
-                    self._screen.say(Text.assemble((f"{name:<10}", "bold"), f" {about}"))
+                for name, description in COMMANDS.items():
+                    self._screen.print(Text.assemble((f"{name:<10}", "bold"), f" {description}"))
                 self._say(_KEYS)
             case "/new":
                 self._session_id = None
-                self._say("A new conversation.")
+                self._say("This is a new conversation.")
             case "/stop":
-                self._say("Nothing is being answered.")
+                self._say("No answer is running.")
             case "/sessions":
                 await self._pick_session()
             case "/agents":
                 await self._pick_agent(rest.strip())
             case _ if command.startswith("/") and command[1:].isalpha():
-                self._say(f"There is no {command}; /help shows what there is. To send it, begin with a space.")
+                self._say(f"There is no {command}; /help lists the commands. To send it, begin with a space.")
             case _:
                 if text.strip():
                     await self._converse(text.strip())
@@ -96,57 +99,57 @@ class Chat:
         conversation = Conversation(self._host, view, keyboard)
         keyboard.on_change = view.type
         keyboard.on_line = lambda line: self._on_line(conversation, view, line)
-        self._screen.say(Text())
+        self._screen.print(Text())
         try:
             with keyboard.listening():
                 await conversation.show(self._host.converse(message, self._session_id, self._agent))
         finally:
             keyboard.on_change = keyboard.on_line = keyboard.on_key = None
-            self._session_id = conversation.teller.session_id or self._session_id
-        self._screen.say(Text())
+            self._session_id = conversation.presenter.session_id or self._session_id
+        self._screen.print(Text())
 
     def _on_line(self, conversation: Conversation, view: View, line: str) -> None:
         if line.strip() == "/stop":
             conversation.stop()
         else:
-            self._waiting.append(line)
+            self._queued.append(line)
             view.line(f"next: {one_line(line)}")
 
     async def _pick_session(self) -> None:
-        sessions = await self._host.sessions(_LISTED)
+        sessions = await self._host.sessions(_MAX_SESSIONS)
         if not sessions:
             self._say("There are no conversations yet.")
             return
         for number, session in enumerate(sessions, 1):
             mark = "•" if session.id == self._session_id else " "
-            about = f"{session.turn_count} turn{'' if session.turn_count == 1 else 's'}"
-            self._screen.say(
+            turns = f"{session.turn_count} turn{'' if session.turn_count == 1 else 's'}"
+            self._screen.print(
                 Text.assemble(
-                    f"{mark}{number:>3}  ", one_line(session.title or "(no title)", 60), (f"  {about}", "dim")
+                    f"{mark}{number:>3}  ", one_line(session.title or "(no title)", 60), (f"  {turns}", "dim")
                 )
             )
-        picked = await self._prompt.answer("Which one (Enter for none)? ")
+        picked = await self._prompt.answer("Number (Enter for none)? ")
         if not picked.isdecimal() or not 0 < int(picked) <= len(sessions):
-            self._say("Nothing has changed.")
+            self._say("The conversation stays the same.")
             return
         session = sessions[int(picked) - 1]
         self._session_id = session.id
-        self._say(f"Going on with “{one_line(session.title, 60)}”.")
+        self._say(f"Continuing “{one_line(session.title, 60)}”.")
         exchange = await self._host.last_exchange(session.id)
         if exchange is not None:
-            asked = Text(f"› {one_line(exchange.message)}", "dim")
-            self._screen.say(asked, Text(), *whole_answer(exchange.answer), Text())
+            message = Text(f"› {one_line(exchange.message)}", "dim")
+            self._screen.print(message, Text(), *render_answer(exchange.answer), Text())
 
     async def _pick_agent(self, name: str) -> None:
         names = await self._host.agents()
         if name:
-            # Whether there is one of this name is the server's to say.
+            # The server reports an unknown name with the next message.
             self._agent = name
-            self._say(f"{name} is asked from now on.")
+            self._say(f"{name} answers from now on.")
         elif names:
-            self._say(f"{', '.join(names)}. Asked now: {self._agent or names[0]}.")
+            self._say(f"{', '.join(names)}. Selected: {self._agent or names[0]}.")
         else:
-            self._say(f"{self._host.name} does not tell. Asked now: {self._agent or 'its default agent'}.")
+            self._say(f"{self._host.name} does not list its agents. Selected: {self._agent or 'its default agent'}.")
 
     def _say(self, text: str) -> None:
-        self._screen.say(Text(text, "dim"))
+        self._screen.print(Text(text, "dim"))

@@ -1,4 +1,4 @@
-"""Shows one turn to its end, and lets who sits there stop it, allow a tool, or type ahead."""
+"""One turn in a terminal: its events shown in a view, and the keys that stop it or decide about a tool."""
 
 import asyncio
 import signal
@@ -7,9 +7,17 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, assert_never
 
-from turnwire.channels.console.hosts import FoundTurn, Heard, Host, HostError, Lost, Noted
+from turnwire.channels.console.client import HostError
+from turnwire.channels.console.hosts import (
+    ConnectionLost,
+    ConnectionRestored,
+    Host,
+    LogNotice,
+    ReceivedEvent,
+    TurnUpdate,
+)
 from turnwire.channels.console.keyboard import Keyboard
-from turnwire.channels.console.view import Source, View, call_label, one_line
+from turnwire.channels.console.view import Source, View, call_label, clean_line, one_line
 from turnwire.core.codec import clean_text
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -36,20 +44,24 @@ from turnwire.core.events import (
     UsageEvent,
 )
 
-# Tells a view what happens in a turn, event by event.
-
+_PAINT_SECONDS = 0.08
+_TWICE_SECONDS = 2.0
+SETTLE_SECONDS = 0.5
+"""Keys pressed this soon after a question were meant for something else."""
 
 _THOUGHT_LENGTH = 50
 _QUOTE_LENGTH = 100
 _HINTS = {
     "rate_limited": "Wait a moment and ask again.",
-    "model_unavailable": "Look whether the model's server is running, then ask again.",
-    "context_too_long": "Begin a new session, or ask for less at once.",
+    "model_unavailable": "Check that the model's server is running, then ask again.",
+    "context_too_long": "Start a new session, or ask for less at once.",
     "turn_timeout": "Ask for less at once, or raise TURNWIRE_TURN_TIMEOUT on the server.",
 }
 
 
-class TurnTeller:
+class TurnPresenter:
+    """Shows a turn's events in a view, and keeps the turn's ids and outcome."""
+
     def __init__(self, view: View) -> None:
         self.session_id: str | None = None
         self.turn_id: str | None = None
@@ -59,9 +71,9 @@ class TurnTeller:
         self._citations: dict[int, CitationEvent] = {}
         self._thoughts = ""
 
-    def tell(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         view, depth = self._view, len(event.agent_path)
-        within = f"{event.agent_path[-1]}: " if event.agent_path else ""
+        prefix = f"{event.agent_path[-1]}: " if event.agent_path else ""
         if not isinstance(event, SessionEvent | MessageEvent):
             view.hint(None)
         match event:
@@ -72,41 +84,43 @@ class TurnTeller:
                 pass
             case TokenEvent():
                 if depth:
-                    view.hint(f"{within}{self._thought(event.content)}")
+                    view.hint(f"{prefix}{self._thought(event.content)}")
                 else:
                     self._has_text = True
                     view.write(clean_text(event.content))
             case ReasoningEvent():
-                view.hint(f"{within}thinking: {self._thought(event.content)}")
+                view.hint(f"{prefix}thinking: {self._thought(event.content)}")
             case StatusEvent():
-                view.line(f"{within}{_tidy(event.text)}", depth=depth)
+                view.line(f"{prefix}{clean_line(event.text)}", depth=depth)
             case HandoffEvent():
-                view.line(f"{within}{_tidy(event.agent)} has taken over", depth=depth)
+                view.line(f"{prefix}{clean_line(event.agent)} has taken over", depth=depth)
             case SearchEvent():
-                self._search(event, within, depth)
+                self._search(event, prefix, depth)
             case ReviewEvent():
-                view.line(f"{within}{_review(event)}", "good" if event.verdict == "approved" else "warning", depth)
+                view.line(f"{prefix}{_review(event)}", "good" if event.verdict == "approved" else "warning", depth)
             case ToolCallEvent():
-                view.begin(event.call_id, f"{within}{_tidy(call_label(event.tool, event.args))}", depth)
+                view.begin(event.call_id, f"{prefix}{clean_line(call_label(event.tool, event.args))}", depth)
             case ToolProgressEvent():
                 view.progress(event.call_id, _progress(event))
             case ToolResultEvent():
-                label = within + _tidy(event.tool)
+                label = prefix + clean_line(event.tool)
                 if not event.success and event.result:
-                    label += f": {_tidy(_said(event.result))}"
+                    label += f": {clean_line(_error_text(event.result))}"
                 view.end(event.call_id, label, succeeded=event.success, ms=event.ms, depth=depth)
             case CitationEvent():
                 self._citations.setdefault(event.index, event)
             case ApprovalRequestEvent():
-                view.line(f"{within}{_tidy(call_label(event.tool, event.args))} needs your consent", "warning", depth)
+                view.line(
+                    f"{prefix}{clean_line(call_label(event.tool, event.args))} needs your consent", "warning", depth
+                )
                 if event.reason:
-                    view.line(_tidy(event.reason), depth=depth + 1)
+                    view.line(clean_line(event.reason), depth=depth + 1)
             case ApprovalResponseEvent():
-                by = f" by {_tidy(event.by)}" if event.by else ""
+                by = f" by {clean_line(event.by)}" if event.by else ""
                 verdict = "allowed" if event.approved else "refused"
-                view.line(f"{within}{verdict}{by}", "good" if event.approved else "bad", depth)
+                view.line(f"{prefix}{verdict}{by}", "good" if event.approved else "bad", depth)
             case RestartEvent():
-                view.line("begun again on another worker: some of this may be said twice", "warning")
+                view.line("restarted on another worker; parts of the answer may repeat", "warning")
             case ResponseEvent():
                 self._respond(event)
             case ErrorEvent():
@@ -117,12 +131,12 @@ class TurnTeller:
                 assert_never(event)
 
     def _thought(self, piece: str) -> str:
-        """The last words of what is not part of the answer."""
+        """Return the last words of the reasoning so far."""
         self._thoughts = (self._thoughts + clean_text(piece))[-_THOUGHT_LENGTH:]
         return one_line(self._thoughts)
 
-    def _search(self, event: SearchEvent, within: str, depth: int) -> None:
-        label = f"{within}{_tidy(event.tool)} “{_tidy(event.query)}”"
+    def _search(self, event: SearchEvent, prefix: str, depth: int) -> None:
+        label = f"{prefix}{clean_line(event.tool)} “{clean_line(event.query)}”"
         if event.phase == "started":
             self._view.begin(event.step_id, label, depth)
             return
@@ -138,7 +152,7 @@ class TurnTeller:
             self._citations.setdefault(citation.index, citation)
 
     def _fail(self, event: ErrorEvent) -> None:
-        self._view.line(_tidy(event.error, 2_000), "bad")
+        self._view.line(clean_line(event.error, 2_000), "bad")
         hint = _HINTS.get(event.code) or ("Ask again." if event.retryable else "")
         if hint:
             self._view.line(hint, depth=1)
@@ -149,100 +163,95 @@ class TurnTeller:
         if self._citations:
             self._view.cite(list(_sources(self._citations.values())))
         if event.outcome == "cancelled":
-            why = "" if event.reason in (None, "requested") else f" ({_tidy(event.reason)})"
-            self._view.line(f"stopped{why}", "warning")
+            reason = "" if event.reason in (None, "requested") else f" ({clean_line(event.reason)})"
+            self._view.line(f"stopped{reason}", "warning")
         elif event.outcome == "interrupted":
             self._view.line("the server stopped before the answer was complete; ask again", "warning")
 
 
 def _sources(citations: Iterable[CitationEvent]) -> Iterable[Source]:
-    for citation in sorted(citations, key=lambda one: one.index):
-        title, heading = _tidy(citation.title or citation.document_id), _tidy(citation.heading or "")
-        # A heading is told with those above it, and the first of them is often the title.
+    for citation in sorted(citations, key=lambda citation: citation.index):
+        title, heading = clean_line(citation.title or citation.document_id), clean_line(citation.heading or "")
+        # A heading includes those above it, and the first of them is often the title.
         title = heading if heading.startswith(title) else f"{title} › {heading}" if heading else title
         if citation.page_number is not None:
             title += f", p. {citation.page_number}"
         yield Source(
-            citation.index, title, _tidy(citation.supporting_quote or "", _QUOTE_LENGTH), _tidy(citation.url or "")
+            citation.index,
+            title,
+            clean_line(citation.supporting_quote or "", _QUOTE_LENGTH),
+            clean_line(citation.url or ""),
         )
 
 
 def _review(event: ReviewEvent) -> str:
-    told = [f"{len(event.kept)} kept, {len(event.dropped)} dropped"] if event.kept or event.dropped else []
+    parts = [f"review: {event.verdict}"]
+    if event.kept or event.dropped:
+        parts.append(f"{len(event.kept)} kept, {len(event.dropped)} dropped")
     if event.missing:
-        told.append(f"missing: {', '.join(event.missing)}")
+        parts.append(f"missing: {', '.join(event.missing)}")
     if event.feedback:
-        told.append(event.feedback)
+        parts.append(event.feedback)
     if event.next_queries:
-        told.append(f"next: {', '.join(event.next_queries)}")
-    return _tidy(" · ".join([f"review: {event.verdict}", *told]))
+        parts.append(f"next: {', '.join(event.next_queries)}")
+    return clean_line(" · ".join(parts))
 
 
 def _progress(event: ToolProgressEvent) -> str:
-    text = _tidy(event.text or "")
+    text = clean_line(event.text or "")
     return f"{event.fraction:.0%} {text}".rstrip() if event.fraction is not None else text
 
 
-def _said(result: Any) -> str:
+def _error_text(result: Any) -> str:
     if isinstance(result, dict):
         for name in ("error", "message"):
-            if isinstance(told := result.get(name), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-                return told
+            if isinstance(text := result.get(name), str):  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+                return text
     return str(result)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _tidy(text: str, length: int = 200) -> str:
-    return one_line(clean_text(text), length)
-
-
-_PAINT_SECONDS = 0.08
-_TWICE_SECONDS = 2.0
-SETTLE_SECONDS = 0.5
-"""Keys that come this soon after a question were meant for something else."""
-
-
-class Left(Exception):
-    """Whoever sits there wants out: Ctrl-C twice."""
+class UserLeft(Exception):
+    """The person pressed Ctrl-C twice to leave."""
 
 
 class Conversation:
-    """One turn in a terminal. `keyboard` is None where nobody sits; then a tool that needs consent is refused it."""
+    """One turn in a terminal. Without a `keyboard`, tools that need consent are refused."""
 
     def __init__(
         self, host: Host, view: View, keyboard: Keyboard | None, *, settle_seconds: float = SETTLE_SECONDS
     ) -> None:
-        self.teller = TurnTeller(view)
+        self.presenter = TurnPresenter(view)
         self._host = host
         self._view = view
         self._keyboard = keyboard
         self._settle_seconds = settle_seconds
-        self._asked_at = 0.0
-        self._calls: list[ApprovalRequestEvent] = []
-        self._errands: set[asyncio.Task[None]] = set()
+        self._question_at = 0.0
+        self._pending_calls: list[ApprovalRequestEvent] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._stopping_since: float | None = None
-        self._wants_out: asyncio.Future[None] | None = None
+        self._leave_requested: asyncio.Future[None] | None = None
 
-    async def show(self, turn: AsyncGenerator[Heard | Lost | FoundTurn | Noted]) -> None:
-        """Raises HostError, and Left if it is not to be waited for."""
+    async def show(self, turn: AsyncGenerator[TurnUpdate]) -> None:
+        """Show the turn to its end. Raise HostError, or UserLeft if the person does not wait for the end."""
         loop = asyncio.get_running_loop()
-        self._wants_out = loop.create_future()
-        reading = asyncio.create_task(self._read(turn))
-        painting = asyncio.create_task(self._paint())
+        self._leave_requested = loop.create_future()
+        reader = asyncio.create_task(self._read(turn))
+        painter = asyncio.create_task(self._paint())
         try:
-            with _interrupts(self.interrupt):
-                await asyncio.wait([reading, self._wants_out], return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                raise Left
-            reading.result()
+            with _on_interrupt(self.interrupt):
+                await asyncio.wait([reader, self._leave_requested], return_when=asyncio.FIRST_COMPLETED)
+            if not reader.done():
+                raise UserLeft
+            reader.result()
         finally:
-            for task in (reading, painting, *self._errands):
+            for task in (reader, painter, *self._tasks):
                 task.cancel()
-            await asyncio.gather(reading, painting, *self._errands, return_exceptions=True)
+            await asyncio.gather(reader, painter, *self._tasks, return_exceptions=True)
             self._view.ask(None)
             self._view.close()
 
     def interrupt(self) -> None:
-        """Ctrl-C: stops the turn; a second time within two seconds it leaves."""
+        """Handle Ctrl-C: stop the turn; leave if it is the second within two seconds."""
         now = time.monotonic()
         if self._stopping_since is not None and now - self._stopping_since < _TWICE_SECONDS:
             self._leave()
@@ -252,32 +261,32 @@ class Conversation:
         self.stop()
 
     def stop(self) -> None:
-        if self.teller.turn_id is None:
-            self._leave()  # There is no turn yet, as far as anybody knows.
+        if self.presenter.turn_id is None:
+            self._leave()  # No turn has started yet.
         else:
-            self._run(self._cancel(self.teller.turn_id))
+            self._spawn(self._cancel(self.presenter.turn_id))
 
     def _leave(self) -> None:
-        if self._wants_out is not None and not self._wants_out.done():
-            self._wants_out.set_result(None)
+        if self._leave_requested is not None and not self._leave_requested.done():
+            self._leave_requested.set_result(None)
 
-    async def _read(self, turn: AsyncGenerator[Heard | Lost | FoundTurn | Noted]) -> None:
+    async def _read(self, turn: AsyncGenerator[TurnUpdate]) -> None:
         async with aclosing(turn):
-            async for heard in turn:
-                match heard:
-                    case Heard(event=event, body=body):
-                        self._view.hear(body)
-                        self.teller.tell(event)
+            async for update in turn:
+                match update:
+                    case ReceivedEvent(event=event, body=body):
+                        self._view.receive(body)
+                        self.presenter.show(event)
                         if isinstance(event, ApprovalRequestEvent):
-                            self._ask(event)
+                            self._request_decision(event)
                         elif isinstance(event, ApprovalResponseEvent):
-                            self._answered(event.call_id)
-                    case Lost(why=why):
-                        self._view.notice(f"connection lost ({why}); trying again")
-                    case FoundTurn():
+                            self._on_decided(event.call_id)
+                    case ConnectionLost(reason=reason):
+                        self._view.notice(f"connection lost ({reason}); reconnecting")
+                    case ConnectionRestored():
                         self._view.notice(None)
-                        self._view.line("connected again, nothing was missed", "good")
-                    case Noted(text=text):
+                        self._view.line("reconnected, nothing was missed", "good")
+                    case LogNotice(text=text):
                         self._view.line(text, "warning")
 
     async def _paint(self) -> None:
@@ -289,55 +298,55 @@ class Conversation:
         try:
             await self._host.cancel(turn_id)
         except HostError as error:
-            self._view.line(f"it could not be stopped: {error}", "bad")
+            self._view.line(f"the turn could not be stopped: {error}", "bad")
 
-    def _ask(self, call: ApprovalRequestEvent) -> None:
+    def _request_decision(self, call: ApprovalRequestEvent) -> None:
         if self._keyboard is None:
-            self._view.line("refused: there is no terminal to ask at", "warning")
-            self._run(self._decide(call, approved=False, reason="there was no terminal to ask at"))
+            self._view.line("refused: there is no terminal to ask for consent", "warning")
+            self._spawn(self._decide(call, approved=False, reason="there was no terminal to ask for consent"))
             return
-        self._calls.append(call)
-        self._put_question()
+        self._pending_calls.append(call)
+        self._show_question()
 
-    def _put_question(self) -> None:
-        call = self._calls[0] if self._calls else None
+    def _show_question(self) -> None:
+        call = self._pending_calls[0] if self._pending_calls else None
         self._view.ask(None if call is None else f"Allow {call.tool}? [y/N] ")
         assert self._keyboard is not None
-        self._asked_at = time.monotonic()
+        self._question_at = time.monotonic()
         self._keyboard.on_key = None if call is None else self._on_key
 
     def _on_key(self, key: str) -> None:
-        # Whoever was typing when the question came has not answered it.
-        is_meant = time.monotonic() - self._asked_at >= self._settle_seconds
-        if is_meant and key in "yYnN\r\n" and self._calls:
-            call = self._calls.pop(0)
-            self._run(self._decide(call, approved=key in "yY"))
-            self._put_question()
+        # A key pressed just after the question appeared was meant for the text being typed.
+        is_meant = time.monotonic() - self._question_at >= self._settle_seconds
+        if is_meant and key in "yYnN\r\n" and self._pending_calls:
+            call = self._pending_calls.pop(0)
+            self._spawn(self._decide(call, approved=key in "yY"))
+            self._show_question()
 
-    def _answered(self, call_id: str) -> None:
-        """Also when somebody else did, on another screen."""
-        if any(call.call_id == call_id for call in self._calls):
-            self._calls = [call for call in self._calls if call.call_id != call_id]
-            self._put_question()
+    def _on_decided(self, call_id: str) -> None:
+        """Remove the question, also when it was decided in another client."""
+        if any(call.call_id == call_id for call in self._pending_calls):
+            self._pending_calls = [call for call in self._pending_calls if call.call_id != call_id]
+            self._show_question()
 
     async def _decide(self, call: ApprovalRequestEvent, *, approved: bool, reason: str | None = None) -> None:
         try:
-            await self._host.decide(self.teller.turn_id or "", call.call_id, approved=approved, reason=reason)
+            await self._host.decide(self.presenter.turn_id or "", call.call_id, approved=approved, reason=reason)
         except HostError as error:
-            self._view.line(f"the decision was not taken: {error}", "bad")
+            self._view.line(f"the decision was not recorded: {error}", "bad")
 
-    def _run(self, errand: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(errand)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 @contextmanager
-def _interrupts(interrupted: Callable[[], None]) -> Generator[None]:
+def _on_interrupt(callback: Callable[[], None]) -> Generator[None]:
     loop = asyncio.get_running_loop()
-    # Where the loop cannot take signals, and in a thread, they are for whoever owns the process.
+    # Some loops, and all loops outside the main thread, cannot handle signals.
     with suppress(NotImplementedError, RuntimeError, ValueError):
-        loop.add_signal_handler(signal.SIGINT, interrupted)
+        loop.add_signal_handler(signal.SIGINT, callback)
     try:
         yield
     finally:

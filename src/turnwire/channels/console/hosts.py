@@ -1,75 +1,78 @@
-"""Where turns run that a terminal shows: on a server, or in this process."""
+"""Hosts: where the turns run that a terminal shows. `RemoteHost` is a server; the embedded host is in `cli.hosts`."""
 
-import asyncio
 import json
 import time
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from contextlib import asynccontextmanager
-from typing import Any, Protocol, cast
-from urllib.parse import quote, urlsplit
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Protocol
+from urllib.parse import quote
 
 import httpx
 import msgspec
 from msgspec import Struct
 
+from turnwire.channels.console.client import (
+    HostError,
+    ServerAddress,
+    ServerClient,
+    SseFrame,
+    TurnCursor,
+    error_text,
+    sse_frames,
+)
+from turnwire.core.backoff import Backoff
 from turnwire.core.codec import clean_text, decode_event
-from turnwire.core.events import Event
+from turnwire.core.events import DoneEvent, Event
 
 
-class HostError(Exception):
-    """It cannot be done there. The message says why, and what to do."""
-
-
-class Heard(Struct, frozen=True):
-    """An event of the turn, and the line of JSON that it is in the log."""
+class ReceivedEvent(Struct, frozen=True):
+    """An event of the turn, and its line of JSON in the log."""
 
     event: Event
     body: bytes
 
 
-class Lost(Struct, frozen=True):
-    """The connection is lost; it is tried again. The turn goes on meanwhile."""
+class ConnectionLost(Struct, frozen=True):
+    """The connection broke and is being retried; the turn goes on meanwhile."""
 
-    why: str
-
-
-class FoundTurn(Struct, frozen=True):
-    """The connection is there again, and nothing was missed."""
+    reason: str
 
 
-class Noted(Struct, frozen=True):
-    """Something about the log as a whole that its reader must know."""
+class ConnectionRestored(Struct, frozen=True):
+    """The connection is back, and no event was missed."""
+
+
+class LogNotice(Struct, frozen=True):
+    """A remark about the log as a whole, such as a removed beginning."""
 
     text: str
+
+
+TurnUpdate = ReceivedEvent | ConnectionLost | ConnectionRestored | LogNotice
 
 
 class PastSession(Struct, frozen=True):
     id: str
     title: str
     turn_count: int
-    updated_at: str = ""
 
 
 class Exchange(Struct, frozen=True):
-    """What was asked, and what was answered."""
+    """A message and its answer."""
 
     message: str
     answer: str
 
 
 class Host(Protocol):
-    """Every method may raise HostError."""
+    """Runs turns and knows past sessions. Every method may raise HostError."""
 
     @property
     def name(self) -> str:
-        """What it is, for a person."""
+        """Return the host's name for a person to read."""
         ...
 
-    def converse(
-        self, message: str, session_id: str | None, agent: str | None
-    ) -> AsyncGenerator[Heard | Lost | FoundTurn | Noted]:
-        """Starts a turn and tells it to its end, each event once. It must be closed; that stops nothing."""
+    def converse(self, message: str, session_id: str | None, agent: str | None) -> AsyncGenerator[TurnUpdate]:
+        """Start a turn and yield its events to the end, each once. Closing the generator does not stop the turn."""
         ...
 
     async def cancel(self, turn_id: str) -> None: ...
@@ -77,262 +80,157 @@ class Host(Protocol):
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None: ...
 
     async def sessions(self, limit: int) -> list[PastSession]:
-        """Newest first."""
+        """Return the sessions, newest first."""
         ...
 
     async def last_exchange(self, session_id: str) -> Exchange | None: ...
 
     async def agents(self) -> list[str]:
-        """The names that can be asked for; none if it does not tell."""
+        """Return the agents' names; empty if the host does not publish them."""
         ...
 
     async def close(self) -> None: ...
 
 
-# Reads server-sent events: what a stream says, frame by frame, wherever its chunks are cut.
+class ReconnectLimits(Struct, frozen=True):
+    """The limits of reconnecting. `read_timeout` is the silence after which a connection counts as lost."""
+
+    give_up_seconds: float = 60
+    backoff: Backoff = Backoff(first=0.1, longest=2)
+    read_timeout: float = 60
 
 
-class Frame(Struct, frozen=True):
-    data: bytes
-    id: str | None = None
-
-
-async def frames(chunks: AsyncIterable[bytes]) -> AsyncGenerator[Frame]:
-    """Comments and unknown fields are left out. What is cut off in the middle of a frame is not one."""
-    rest = b""
-    event_id, data = None, list[bytes]()
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            name, _, value = line.removesuffix(b"\r").partition(b":")
-            value = value.removeprefix(b" ")
-            if name == b"id":
-                event_id = value.decode("latin-1")
-            elif name == b"data":
-                data.append(value)
-            elif not name and not line.strip():
-                if data:
-                    yield Frame(b"\n".join(data), event_id)
-                event_id, data = None, []
-
-
-# Turns on a server, over HTTP. A connection may be lost at any moment: it goes on after the last event it had.
-
-
-# What a server, or the proxy before it, answers while it is being started anew.
-_PASSING = (502, 503, 504)
-
-
-class Server(Struct, frozen=True):
-    """Where a server is and what it is told of who calls; `is_local` if the data folder has told it."""
-
-    url: str
-    key: str | None = None
-    is_local: bool = False
-
-
-class Patience(Struct, frozen=True):
-    """How long a lost server is waited for, and how long between two tries at most."""
-
-    seconds: float = 60
-    pause: float = 2
-    silence: float = 60
+class _Outage(Struct):
+    began_at: float
+    attempts: int = 0
+    is_reported: bool = False
 
 
 class RemoteHost:
-    def __init__(self, find: Callable[[], Server], patience: Patience | None = None) -> None:
-        """`find` is asked again when the connection is lost: a server that was started anew may be elsewhere."""
+    """A server, over HTTP. A lost connection is resumed after the last event that was read."""
+
+    def __init__(self, find: Callable[[], ServerAddress], limits: ReconnectLimits | None = None) -> None:
+        """`find` is called again after a lost connection: a restarted server may listen on another address."""
         self._find = find
-        self._patience = patience or Patience()
-        self._server = find()
-        self._http = self._client(self._server)
+        self._limits = limits or ReconnectLimits()
+        self._client = self._connect(find())
 
     @property
     def name(self) -> str:
-        return f"the server at {self._server.url}"
+        return self._client.name
 
-    async def converse(
-        self, message: str, session_id: str | None, agent: str | None
-    ) -> AsyncGenerator[Heard | Lost | FoundTurn | Noted]:
+    async def converse(self, message: str, session_id: str | None, agent: str | None) -> AsyncGenerator[TurnUpdate]:
         body = {"message": message, "session_id": session_id, "agent": agent}
-        reading = _RemoteTurn({name: value for name, value in body.items() if value is not None})
+        reader = _TurnReader(TurnCursor({name: value for name, value in body.items() if value is not None}))
+        outage: _Outage | None = None
         while True:
             try:
-                async with self._open(reading) as response:
-                    if reading.is_told_lost:
-                        yield FoundTurn()
-                    reading.lost_at, reading.is_sent_away, reading.is_told_lost = None, False, False
+                async with self._client.stream(reader.cursor) as response:
+                    if outage is not None and outage.is_reported:
+                        yield ConnectionRestored()
+                    outage, reader.is_reconnect_requested = None, False
                     if response.status_code == 204:
                         return
-                    async for frame in frames(response.aiter_bytes()):
-                        if (told := reading.take(frame)) is not None:
-                            yield told
-                        if reading.is_over:
+                    async for frame in sse_frames(response.aiter_bytes()):
+                        if (update := reader.read(frame)) is not None:
+                            yield update
+                        if reader.is_done:
                             return
-                lost = "the stream has ended early"
+                reason = "the stream ended early"
             except httpx.TransportError as error:
-                # What was never sent may be given up; what was may have begun.
-                if reading.is_first and isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-                    raise self._unreachable(error) from error
-                reading.is_first = False
-                lost = _reason(error)
-            # A server may send its readers away and be there at once: that is worth no word.
-            is_first_time, reading.lost_at = reading.lost_at is None, reading.lost_at or time.monotonic()
-            if not reading.is_told_lost and not (is_first_time and reading.is_sent_away):
-                reading.is_told_lost = True
-                yield Lost(lost)
-            await self._wait(reading)
+                # A message that was never sent started no turn, so there is nothing to resume.
+                if not reader.cursor.is_sent and isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                    raise self._client.unreachable(error) from error
+                reader.cursor.is_sent = True
+                reason = error_text(error)
+            # A draining server asks its readers to reconnect; that is reported only if the next attempt fails.
+            is_expected = outage is None and reader.is_reconnect_requested
+            outage = outage or _Outage(time.monotonic())
+            if not outage.is_reported and not is_expected:
+                outage.is_reported = True
+                yield ConnectionLost(reason)
+            await self._reconnect(outage, reader.cursor)
 
-    async def _wait(self, reading: "_RemoteTurn") -> None:
-        assert reading.lost_at is not None
-        away = time.monotonic() - reading.lost_at
-        if away > self._patience.seconds:
+    async def _reconnect(self, outage: _Outage, cursor: TurnCursor) -> None:
+        seconds = time.monotonic() - outage.began_at
+        if seconds > self._limits.give_up_seconds:
             raise HostError(
-                f"{self.name} has not answered for {away:.0f} seconds. The turn is in its log: start the server again, "
-                f"and look with `turnwire tail {reading.turn_id or ''}`".rstrip()
+                f"{self.name} has not answered for {seconds:.0f} seconds. The turn is in its log: start the server "
+                f"again, then run `turnwire tail {cursor.turn_id or ''}`".rstrip()
             )
-        await asyncio.sleep(min(self._patience.pause, 0.1 + away / 2))
+        outage.attempts += 1
+        await self._limits.backoff.wait(outage.attempts)
         try:
-            server = self._find()
+            address = self._find()
         except HostError:
             return  # Not back yet.
-        if server != self._server:
-            await self._http.aclose()
-            self._server, self._http = server, self._client(server)
-
-    @asynccontextmanager
-    async def _open(self, reading: "_RemoteTurn") -> AsyncGenerator[httpx.Response]:
-        """A stream to read on from. Raises HostError if the server refuses, TransportError if it may come back."""
-        if reading.turn_id is None:
-            headers = {"Idempotency-Key": reading.key}
-            opening = self._http.stream("POST", "/chat/stream", headers=headers, json=reading.body)
-        else:
-            headers = {"Last-Event-ID": reading.last_id} if reading.last_id else {}
-            opening = self._http.stream("GET", f"/v1/turns/{reading.turn_id}/events", headers=headers)
-        async with opening as response:
-            if response.status_code in _PASSING and not reading.is_first:
-                raise httpx.ReadError(f"it answered {response.status_code}")
-            reading.is_first = False
-            if response.is_error:
-                await response.aread()
-                raise HostError(told_by(response))
-            reading.turn_id = response.headers.get("X-Turn-Id", reading.turn_id)
-            yield response
+        if address != self._client.address:
+            await self._client.close()
+            self._client = self._connect(address)
 
     async def cancel(self, turn_id: str) -> None:
-        await self._call("POST", f"/v1/turns/{quote(turn_id, safe='')}/cancel")
+        await self._client.call("POST", f"/v1/turns/{quote(turn_id, safe='')}/cancel")
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, reason: str | None = None) -> None:
         path = f"/v1/turns/{quote(turn_id, safe='')}/approvals/{quote(call_id, safe='')}"
-        await self._call("POST", path, {"approved": approved} | ({"reason": reason} if reason else {}))
+        await self._client.call("POST", path, {"approved": approved} | ({"reason": reason} if reason else {}))
 
     async def sessions(self, limit: int) -> list[PastSession]:
-        told = await self._call("GET", f"/v1/sessions?limit={limit}")
+        page = await self._client.call("GET", f"/v1/sessions?limit={limit}")
         return [
-            PastSession(
-                one["id"], clean_text(one.get("title") or ""), one.get("turn_count", 0), one.get("updated_at") or ""
-            )
-            for one in told["sessions"]
+            PastSession(session["id"], clean_text(session.get("title") or ""), session.get("turn_count", 0))
+            for session in page["sessions"]
         ]
 
     async def last_exchange(self, session_id: str) -> Exchange | None:
-        told = await self._call("GET", f"/v1/sessions/{quote(session_id, safe='')}?limit=1")
-        if not told["turns"]:
+        session = await self._client.call("GET", f"/v1/sessions/{quote(session_id, safe='')}?limit=1")
+        if not session["turns"]:
             return None
-        turn = told["turns"][-1]
-        state = (await self._call("GET", f"/v1/turns/{turn['turn_id']}"))["state"]
+        turn = session["turns"][-1]
+        state = (await self._client.call("GET", f"/v1/turns/{turn['turn_id']}"))["state"]
         return Exchange(clean_text(turn["message"]), clean_text(state.get("text", "")))
 
     async def agents(self) -> list[str]:
         return []
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._client.close()
 
-    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        try:
-            response = await self._http.request(method, path, json=body)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        if response.is_error:
-            raise HostError(told_by(response))
-        return cast("dict[str, Any]", response.json())
-
-    def _unreachable(self, error: Exception) -> HostError:
-        return HostError(
-            f"{self.name} does not answer ({_reason(error)}); start one with `turnwire serve`, "
-            "or use --embedded to do without"
-        )
-
-    def _client(self, server: Server) -> httpx.AsyncClient:
-        headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
-        if server.is_local:
-            # Always allowed, whatever name or address the server listens on.
-            headers["Host"] = "localhost"
-        return httpx.AsyncClient(
-            base_url=server.url,
-            headers=headers,
-            timeout=httpx.Timeout(30, connect=10, read=self._patience.silence),
-            # Never through a proxy when the server is on this machine.
-            trust_env=not server.is_local,
-            # Where nothing is encrypted there is nothing to verify, and to prepare for it takes a while.
-            verify=urlsplit(server.url).scheme == "https",
-        )
+    def _connect(self, address: ServerAddress) -> ServerClient:
+        hint = "start one with `turnwire serve`, or use --embedded to run without a server"
+        return ServerClient(address, read_timeout=self._limits.read_timeout, hint=hint)
 
 
-class _RemoteTurn:
-    """How far one turn has been read."""
+class _TurnReader:
+    """Turns the frames of one turn's stream into updates."""
 
-    def __init__(self, body: dict[str, str]) -> None:
-        self.body = body
-        self.key = uuid.uuid4().hex
-        self.turn_id: str | None = None
-        self.last_id: str | None = None
-        self.lost_at: float | None = None
-        self.is_first = True
-        self.is_over = False
-        self.is_sent_away = False
-        self.is_told_lost = False
-        self._position = 0
+    def __init__(self, cursor: TurnCursor) -> None:
+        self.cursor = cursor
+        self.is_done = False
+        self.is_reconnect_requested = False
 
-    def take(self, frame: Frame) -> Heard | Noted | None:
+    def read(self, frame: SseFrame) -> ReceivedEvent | LogNotice | None:
         if frame.id is None:
-            return self._control(frame.data)
-        position = int(frame.id.partition(".")[0])
-        if position <= self._position:
+            return self._read_control(json.loads(frame.data))
+        if not self.cursor.advance(frame.id):
             return None
-        self.last_id, self._position = frame.id, position
         try:
             event = decode_event(frame.data)
         except msgspec.ValidationError:
-            return None  # Of a newer server; what this one does not know it cannot show.
-        self.is_over = frame.data.startswith(b'{"type":"done"')
-        return Heard(event, frame.data)
+            return None  # A newer server's event that this client cannot show.
+        self.is_done = isinstance(event, DoneEvent)
+        return ReceivedEvent(event, frame.data)
 
-    def _control(self, body: bytes) -> Noted | None:
-        told: dict[str, Any] = json.loads(body)
-        kind = told.get("type")
-        if kind == "reset":
-            self.last_id, self._position = None, 0
-            return Noted("the server's log is another one now; it is shown from its start")
-        if kind == "gap":
-            self._position = max(self._position, int(told.get("first_kept", 1)) - 1)
-            return Noted("the beginning of this log is not kept any more")
-        if kind == "reconnect":
-            self.is_sent_away = True  # Nothing is wrong: it asks to be called again.
-        return None
-
-
-def told_by(response: httpx.Response) -> str:
-    """What an error answer says, and what to do where it does not say so."""
-    try:
-        told = clean_text(str(response.json()["error"]["message"]))
-    except (ValueError, KeyError, TypeError):
-        told = f"the server answered {response.status_code} {response.reason_phrase}"
-    if response.status_code == 401:
-        told += "; give one with --key, or set TURNWIRE_API_KEY"
-    return told
-
-
-def _reason(error: Exception) -> str:
-    return clean_text(str(error)) or type(error).__name__
+    def _read_control(self, control: dict[str, Any]) -> LogNotice | None:
+        match control.get("type"):
+            case "reset":
+                self.cursor.rewind()
+                return LogNotice("the server has another log now; it is shown from its start")
+            case "gap":
+                self.cursor.position = max(self.cursor.position, int(control.get("first_kept", 1)) - 1)
+                return LogNotice("the beginning of this log was removed")
+            case "reconnect":
+                self.is_reconnect_requested = True
+                return None
+            case _:
+                return None

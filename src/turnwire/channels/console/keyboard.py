@@ -1,7 +1,7 @@
-"""The keyboard while an answer is being made: nothing that is typed disturbs it, and nothing is lost.
+"""Keyboard input while an answer streams.
 
-The terminal does not echo meanwhile; what is typed is collected, for the view to show and for the next prompt to
-begin with. Ctrl-C stays a signal.
+The terminal does not echo meanwhile; typed text is collected, shown by the view and handed to the next prompt. Ctrl-C
+stays a signal.
 """
 
 import asyncio
@@ -13,20 +13,20 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TextIO
 
-# Arrow keys and the like: they mean something to an editor, and this is none.
+# Arrow keys and the like, which only an editor would understand.
 _ESCAPES = re.compile("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|O.|[^\\[O])")
 _BACKSPACE, _CLEAR = ("\x7f", "\x08"), "\x15"
 
 
 class Keyboard:
-    """With `collects=False` what is typed is left where it is, for whoever reads after this program."""
+    """Collects typed text. With `collects=False` the input is left unread, for the program that runs next."""
 
     def __init__(self, source: TextIO | None = None, *, collects: bool = True) -> None:
         self.typed = ""
         self.on_change: Callable[[str], None] | None = None
-        """Is given what stands there, after every key."""
+        """Called after every key, with the text typed so far."""
         self.on_line: Callable[[str], None] | None = None
-        """Is given each line that is completed with Enter."""
+        """Called with each line that Enter completes."""
         self._on_key: Callable[[str], None] | None = None
         self._collects = collects
         self._engage: Callable[[bool], None] = lambda on: None
@@ -36,21 +36,21 @@ class Keyboard:
 
     @property
     def on_key(self) -> Callable[[str], None] | None:
-        """Is given every key, in place of all else, while a question waits for one."""
+        """Called with every key instead of collecting it, while a question waits."""
         return self._on_key
 
     @on_key.setter
-    def on_key(self, take: Callable[[str], None] | None) -> None:
-        self._on_key = take
-        self._engage(self._collects or take is not None)
+    def on_key(self, callback: Callable[[str], None] | None) -> None:
+        self._on_key = callback
+        self._engage(self._collects or callback is not None)
 
     @contextmanager
     def listening(self) -> Generator[None]:
-        """Takes the keyboard, if there is one."""
+        """Read keys inside the block, if the input is a terminal."""
         try:
             import termios
         except ImportError:
-            yield  # Windows: what is typed waits for the next prompt.
+            yield  # Windows: typed text waits for the next prompt.
             return
         if not self._source.isatty():
             yield
@@ -62,7 +62,7 @@ class Keyboard:
             modes = termios.tcgetattr(descriptor)
             modes[3] &= ~termios.ECHO
             modes[3] = modes[3] & ~termios.ICANON if on else modes[3] | before[3] & termios.ICANON
-            # Drained, not flushed: what was typed before is kept.
+            # Drain instead of flush, which would drop text typed before.
             termios.tcsetattr(descriptor, termios.TCSADRAIN, modes)
             if on:
                 loop.add_reader(descriptor, self._read, descriptor)
@@ -80,7 +80,7 @@ class Keyboard:
             termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
     def take(self) -> str:
-        """What was typed and not sent."""
+        """Return the typed text that was not sent, and clear it."""
         typed, self.typed = self.typed, ""
         return typed
 
@@ -90,23 +90,23 @@ class Keyboard:
         except OSError:
             chunk = b""
         if not chunk:
-            # The terminal is gone; its signal, or the next prompt, says so.
+            # The terminal is gone; its signal, or the next prompt, ends the program.
             asyncio.get_running_loop().remove_reader(descriptor)
             return
         keys = _ESCAPES.sub("", self._rest + self._decoder.decode(chunk))
-        # The other half of it may be on its way.
+        # An incomplete escape sequence waits for its second half.
         keys, escape, rest = keys.partition("\x1b")
         self._rest = escape + rest
         if keys:
             self.press(keys)
 
     def press(self, keys: str) -> None:
-        """What came in at once: a key, or a whole paste, whose line ends are part of the text."""
-        for place, key in enumerate(keys):
+        """Handle keys read at once: one key, or a paste, whose line ends are part of the text."""
+        for index, key in enumerate(keys):
             if self._on_key is not None:
                 self._on_key(key)
             elif key in "\r\n":
-                if place < len(keys) - 1:
+                if index < len(keys) - 1:
                     self.typed += "\n"
                 else:
                     self._complete()

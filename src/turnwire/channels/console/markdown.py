@@ -1,4 +1,4 @@
-"""Markdown as it looks in a terminal: Rich's, with quiet headings and code, links that show where they lead."""
+"""Markdown in a terminal: a splitter for text that is still streaming, and a renderer of finished blocks."""
 
 from typing import ClassVar
 
@@ -12,19 +12,19 @@ from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.text import Text
 
-# Finds the finished blocks of a Markdown text that is still being written.
 
-
-def markdown_parser() -> MarkdownIt:
-    """Markdown as it is shown here. Tags are text: what looks like HTML in an answer must not vanish."""
+def _new_parser() -> MarkdownIt:
+    """Return a parser that treats HTML tags as text, so that they do not vanish from an answer."""
     return MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
 
-# Where blocks begin and end is all that is asked of it.
-_splitter = markdown_parser().disable("inline")
+_parser = _new_parser()
+_splitter = _new_parser().disable("inline")  # It only finds the blocks' borders.
 
 
-class Blocks:
+class MarkdownBlocks:
+    """The blocks of a Markdown text that is still streaming."""
+
     def __init__(self) -> None:
         self._text = ""
         self._held = ""
@@ -32,12 +32,12 @@ class Blocks:
 
     @property
     def rest(self) -> str:
-        """What has come and is not finished."""
+        """Return the text that is not part of a finished block."""
         return self._text + self._held
 
     @property
     def is_in_code(self) -> bool:
-        """Whether what comes next is inside a fence that is still open."""
+        """Return True if the next piece continues an open code fence."""
         last = next((token for token in reversed(_top_level(self._text)) if token.map), None)
         if last is None or last.type != "fence" or last.map is None:
             return False
@@ -47,7 +47,7 @@ class Blocks:
 
     def add(self, piece: str) -> None:
         piece = self._held + piece
-        # The other half of a line end may be on its way.
+        # A carriage return waits: a line feed may follow.
         self._held = "\r" if piece.endswith("\r") else ""
         piece = piece.removesuffix("\r") if self._held else piece
         piece = piece.replace("\r\n", "\n").replace("\r", "\n")
@@ -55,7 +55,7 @@ class Blocks:
         self._is_checked = self._is_checked and "\n" not in piece
 
     def finished(self) -> list[str]:
-        """The blocks that have been finished since the last time."""
+        """Return the blocks that were finished since the last call."""
         if self._is_checked:
             return []
         self._is_checked = True
@@ -67,17 +67,17 @@ class Blocks:
         self._text = "\n".join(lines[spans[-1][0] :])
         return [_cut(lines, span) for span in spans[:-1]]
 
-    def preview(self, most: int) -> str:
-        """The end of what is not finished, of about so many lines: enough to show how it goes on."""
+    def preview(self, max_lines: int) -> str:
+        """Return about the last `max_lines` lines of the unfinished block."""
         lines = self.rest.split("\n")
-        if len(lines) <= most:
+        if len(lines) <= max_lines:
             return self.rest
-        # What a fence or a table is shows in its first lines.
+        # A fence or a table is recognised by its first lines.
         is_fence, is_table = lines[0].startswith(("```", "~~~")), lines[1].lstrip(" |:").startswith("-")
-        return "\n".join(lines[: 2 if is_table else int(is_fence)] + lines[-most:])
+        return "\n".join(lines[: 2 if is_table else int(is_fence)] + lines[-max_lines:])
 
     def finish(self) -> list[str]:
-        """All the rest: the text is complete."""
+        """Return the remaining blocks: the text is complete."""
         self.add("\n")
         blocks = self.finished()
         lines = self._text.split("\n")
@@ -98,9 +98,6 @@ def _cut(lines: list[str], span: tuple[int, int]) -> str:
     return "\n".join(lines[slice(*span)]).rstrip("\n")
 
 
-_parser = markdown_parser()
-
-
 class _Heading(Heading):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         text = self.text.copy()
@@ -112,7 +109,7 @@ class _Heading(Heading):
 class _CodeBlock(CodeBlock):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
-        # In the terminal's own colours: nobody knows whether it is light or dark.
+        # The terminal's own colours, because its background may be light or dark.
         syntax = Syntax(code, self.lexer_name, theme="ansi_dark", background_color="default", word_wrap=True)
         yield Padding(syntax, (0, 0, 0, 2), expand=False)
 
@@ -132,13 +129,13 @@ class _Block(Markdown):
     }
 
     def __init__(self, text: str) -> None:
-        # A link that hides its address is a trap; it is written out.
+        # Links are written out: a hidden address could mislead.
         super().__init__("", hyperlinks=False)
         self.parsed = _parser.parse(text)
 
 
 class MarkdownBlock:
-    """A piece of Markdown without empty space around it; as it was written, if Rich cannot show it."""
+    """A block of Markdown without blank lines around it; plain text if Rich cannot render it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -159,7 +156,7 @@ class MarkdownBlock:
 
 
 def _trimmed(line: list[Segment]) -> list[Segment]:
-    """Without the spaces that fill it up: they would be copied along, and broken when the terminal becomes narrower."""
+    """Remove trailing spaces, which would be copied along and wrapped in a narrower terminal."""
     line = list(line)
     while line:
         last = line.pop()

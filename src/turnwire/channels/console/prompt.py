@@ -1,4 +1,4 @@
-"""Where a person types: history, several lines, commands with completion. It is loaded when somebody sits there."""
+"""The prompt: multi-line input with history and completion of commands. Imported only at a terminal."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -26,25 +26,25 @@ class Prompt:
             key_bindings=_keys(),
             multiline=True,
             prompt_continuation="… ",
-            # The menu of commands must not push the conversation away.
+            # A large reserve would push the conversation away.
             reserve_space_for_menu=0 if plain else 4,
         )
 
     async def read(self, default: str = "") -> str:
-        """A message. Raises KeyboardInterrupt for Ctrl-C, EOFError for Ctrl-D."""
+        """Read a message. Raise KeyboardInterrupt for Ctrl-C, EOFError for Ctrl-D."""
         return await self._read(self._session, "› ", default)
 
     async def answer(self, question: str) -> str:
-        """A word, which is no part of the history; empty if there is none."""
+        """Read a short answer that is not added to the history; empty if the person declines."""
         try:
             return (await self._read(PromptSession(), question)).strip()
         except (KeyboardInterrupt, EOFError):
             return ""
 
     async def _read(self, session: PromptSession[str], label: str, default: str = "") -> str:
-        self._screen.while_prompting = _beside
+        self._screen.while_prompting = _print_above
         try:
-            # Signals are for whoever runs the program: at the prompt Ctrl-C is a key.
+            # The program handles signals itself; at the prompt Ctrl-C is a key.
             return await session.prompt_async(
                 FormattedText([("bold ansicyan", label)]), default=default, handle_sigint=False
             )
@@ -52,7 +52,7 @@ class Prompt:
             self._screen.while_prompting = None
 
 
-def _beside(write: Callable[[], None]) -> None:
+def _print_above(write: Callable[[], None]) -> None:
     run_in_terminal(write)
 
 
@@ -61,7 +61,7 @@ def _history(path: Path | None) -> History:
         return InMemoryHistory()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # What is asked is as private as what is answered.
+        # Messages are as private as the logs.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     except OSError:
         return InMemoryHistory()

@@ -1,7 +1,7 @@
-"""The terminal's lower edge: lines that stay, and below them a few that are replaced.
+"""The terminal's lower edge: permanent lines, and below them a few live lines that are redrawn.
 
-What stays is written once and scrolls away as in any program, so it can be searched, copied and scrolled back to.
-What is replaced never grows beyond the screen, because a line that has scrolled off cannot be taken back.
+Permanent lines are written once and scroll away as in any program, so they can be searched and copied. Live lines never
+exceed the screen, because a line that has scrolled off cannot be erased.
 """
 
 import os
@@ -11,7 +11,7 @@ from functools import cache
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 
-# Terminals that know it show all that is between the two at once; the others ignore it.
+# Synchronized output: terminals that know it show everything between the two at once; others ignore it.
 _HOLD, _RELEASE = "\x1b[?2026h", "\x1b[?2026l"
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
@@ -19,30 +19,30 @@ Line = list[Segment]
 
 
 @cache
-def the_screen() -> "Screen":
-    """The terminal of this process: there is only one, whoever writes to it."""
+def process_screen() -> "Screen":
+    """Return the one screen of this process's terminal."""
     return Screen(terminal_console())
 
 
 def terminal_console(*, plain: bool = False) -> Console:
-    """A console on the standard output, as large as the terminal is and not as a variable says that it was."""
+    """Return a console on the standard output, with the terminal's real size instead of a stale `COLUMNS`."""
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     return Console(highlight=False, color_system=None if plain else "auto", _environ=environment)
 
 
 class Screen:
-    """On a console without a colour system nothing is ever sent but text; then nothing can be replaced either."""
+    """The lower edge of one console. Without a colour system only text is written, and nothing is redrawn."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.while_prompting: Callable[[Callable[[], None]], None] | None = None
-        """Set while a prompt has the lower edge: calls what it is given when the prompt is out of the way."""
+        """Set while a prompt has the lower edge: it calls its argument with the prompt hidden."""
         self._owner: object | None = None
         self._widths: list[int] = []
         self._shown = ""
 
     def claim(self, owner: object) -> bool:
-        """Whether this one may replace lines from now on: two would take back each other's."""
+        """Reserve the live lines. Return False if another owner has them, because two would erase each other's."""
         if self._owner is None:
             self._owner = owner
         return self._owner is owner
@@ -51,39 +51,35 @@ class Screen:
         if self._owner is owner:
             self._owner = None
 
-    @property
-    def is_showing(self) -> bool:
-        return bool(self._shown)
-
     def lines_of(self, renderable: RenderableType) -> list[Line]:
         return self.console.render_lines(renderable, pad=False)
 
-    def say(self, *staying: RenderableType) -> None:
-        """Lines from outside of a turn, also while somebody types at the prompt."""
+    def print(self, *permanent: RenderableType) -> None:
+        """Write permanent lines from outside of a turn, also above an open prompt."""
         if self.while_prompting is not None:
-            self.while_prompting(lambda: self.update(staying, ()))
+            self.while_prompting(lambda: self.update(permanent, ()))
         else:
-            self.update(staying, ())
+            self.update(permanent, ())
 
-    def update(self, staying: Sequence[RenderableType], replaced: Sequence[Line]) -> None:
-        """Writes what stays, and what is to stand below it from now on, in one go."""
-        below = self._rendered([Segments(self._joined(replaced))] if replaced else [], end="")
-        if not staying and below == self._shown:
+    def update(self, permanent: Sequence[RenderableType], live: Sequence[Line]) -> None:
+        """Write permanent lines and redraw the live lines below them, in one write."""
+        below = self._rendered([Segments(self._joined(live))] if live else [], end="")
+        if not permanent and below == self._shown:
             return
-        text = f"{self._erasure()}{self._rendered(staying)}{below}"
+        text = f"{self._erasure()}{self._rendered(permanent)}{below}"
         if below and not self._shown:
             text = _HIDE_CURSOR + text
         elif self._shown and not below:
             text += _SHOW_CURSOR
         if self.console.color_system is not None:
             text = f"{_HOLD}{text}{_RELEASE}"
-        self._widths = [Segment.get_line_length(line) for line in replaced]
+        self._widths = [Segment.get_line_length(line) for line in live]
         self._shown = below
         self.console.file.write(text)
         self.console.file.flush()
 
     def _erasure(self) -> str:
-        """Takes back what is replaced. A terminal that has become narrower has broken its lines anew."""
+        """Return the codes that erase the live lines, which a narrower terminal may have wrapped."""
         if not self._widths:
             return ""
         width = max(1, self.console.width)

@@ -1,4 +1,4 @@
-"""What can be said of a turn in a terminal, and the words for it. `rendering` draws it, `plain` writes it."""
+"""Views of one answer while it streams: `PlainView` for pipes, `JsonView` for programs, `LiveView` for a terminal."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,17 +8,24 @@ from msgspec import Struct
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from turnwire.channels.console.markdown import Blocks, MarkdownBlock
+from turnwire.channels.console.markdown import MarkdownBlock, MarkdownBlocks
 from turnwire.channels.console.screen import Line, Screen
+from turnwire.core.codec import clean_text
 
 Tone = Literal["quiet", "good", "bad", "warning"]
 MARKS: dict[Tone, str] = {"quiet": "·", "good": "✓", "bad": "✗", "warning": "■"}
 
 _VALUE_LENGTH = 40
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_FRAME_SECONDS = 0.1
+_SILENCE_SECONDS = 0.7
+# Lines of the screen that the unfinished block leaves free.
+_SPARE_LINES = 4
+_STYLES: dict[Tone, str] = {"quiet": "dim", "good": "green", "bad": "red", "warning": "yellow"}
 
 
 class Source(Struct, frozen=True):
-    """What a number in the answer stands on, as a person reads it."""
+    """The source behind a citation number, as a person reads it."""
 
     index: int
     title: str
@@ -27,18 +34,18 @@ class Source(Struct, frozen=True):
 
 
 class View(Protocol):
-    """One answer, while it is made. `depth` is how many agents deep in others a step is."""
+    """A view of one answer while it streams. `depth` is how many sub-agents deep a step is."""
 
-    def hear(self, body: bytes) -> None:
-        """An event as it stands in the log, before it is told in words."""
+    def receive(self, body: bytes) -> None:
+        """Handle an event as it stands in the log, before it is shown in words."""
         ...
 
     def write(self, piece: str) -> None:
-        """A piece of the answer, Markdown."""
+        """Append a piece of the answer, as Markdown."""
         ...
 
     def begin(self, key: str, label: str, depth: int = 0) -> None:
-        """Something goes on until `end`, which may never come."""
+        """Show a step as running until `end`, which may never be called."""
         ...
 
     def progress(self, key: str, text: str) -> None: ...
@@ -46,35 +53,35 @@ class View(Protocol):
     def end(self, key: str, label: str, *, succeeded: bool, ms: float | None = None, depth: int = 0) -> None: ...
 
     def hint(self, text: str | None) -> None:
-        """What goes on as long as no step does, such as thinking; it is not kept."""
+        """Show an activity such as thinking while no step runs; it is not kept."""
         ...
 
     def notice(self, text: str | None) -> None:
-        """Something that is more urgent than any step, until it is taken back; it is not kept."""
+        """Show a text in place of the running steps until it is cleared with None; it is not kept."""
         ...
 
     def line(self, text: str, tone: Tone = "quiet", depth: int = 0) -> None: ...
 
     def finish(self) -> None:
-        """The turn has ended; what has not, will not."""
+        """Mark running steps as unfinished: the turn has ended."""
         ...
 
     def cite(self, sources: Sequence[Source]) -> None: ...
 
     def type(self, text: str) -> None:
-        """What is being typed meanwhile, for the next message."""
+        """Show the text that a person types for the next message."""
         ...
 
     def ask(self, question: str | None) -> None:
-        """A question that waits for a key, or none any more."""
+        """Show a question that waits for a key; None removes it."""
         ...
 
     def paint(self) -> None:
-        """Brings what is seen up to date. Called several times a second."""
+        """Redraw the view. Called several times a second."""
         ...
 
     def close(self) -> None:
-        """The turn is over: nothing is replaced any more."""
+        """Write what is left; nothing is redrawn afterwards."""
         ...
 
 
@@ -90,23 +97,37 @@ def one_line(text: str, length: int = 200) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
+def clean_line(text: str, length: int = 200) -> str:
+    """Return the text on one line, without control characters."""
+    return one_line(clean_text(text), length)
+
+
 def call_label(tool: str, args: dict[str, Any]) -> str:
-    """A tool and what it was given, such as `search(query='moss')`."""
-    told = ", ".join(f"{name}={one_line(repr(value), _VALUE_LENGTH)}" for name, value in args.items())
-    return f"{tool}({told})" if told else tool
+    """Return a tool call as text, such as `search(query='moss')`."""
+    arguments = ", ".join(f"{name}={one_line(repr(value), _VALUE_LENGTH)}" for name, value in args.items())
+    return f"{tool}({arguments})" if arguments else tool
 
 
-# An answer while it is made, as plain text: for pipes, for files, for screen readers and `--plain`.
+def render_answer(text: str) -> list[RenderableType]:
+    """Render a complete answer the way a view leaves it."""
+    blocks = MarkdownBlocks()
+    blocks.add(text)
+    rendered: list[RenderableType] = []
+    for block in blocks.finish():
+        rendered += [Text(), MarkdownBlock(block)] if rendered else [MarkdownBlock(block)]
+    return rendered
 
 
 class PlainView:
-    def __init__(self, answer: TextIO, about: TextIO, *, share_a_terminal: bool = False) -> None:
+    """Plain text for pipes, files, screen readers and `--plain`: the answer to one stream, the rest to another."""
+
+    def __init__(self, answer: TextIO, details: TextIO, *, shares_terminal: bool = False) -> None:
         self._answer = answer
-        self._about = about
-        self._share = share_a_terminal
+        self._details = details
+        self._shares_terminal = shares_terminal
         self._is_mid_line = False
 
-    def hear(self, body: bytes) -> None: ...
+    def receive(self, body: bytes) -> None: ...
 
     def write(self, piece: str) -> None:
         self._answer.write(piece)
@@ -115,35 +136,35 @@ class PlainView:
             self._is_mid_line = not piece.endswith("\n")
 
     def begin(self, key: str, label: str, depth: int = 0) -> None:
-        """Said when it ends: two lines for each step would be noise."""
+        """Print nothing: a step is printed when it ends."""
 
     def progress(self, key: str, text: str) -> None: ...
 
     def end(self, key: str, label: str, *, succeeded: bool, ms: float | None = None, depth: int = 0) -> None:
-        took = "" if ms is None else f" {duration(ms)}"
-        self.line(f"{label}{took}", "good" if succeeded else "bad", depth)
+        elapsed = "" if ms is None else f" {duration(ms)}"
+        self.line(f"{label}{elapsed}", "good" if succeeded else "bad", depth)
 
     def hint(self, text: str | None) -> None: ...
 
     def notice(self, text: str | None) -> None:
         if text is not None:
-            self._tell(f"· {text}")
+            self._print(f"· {text}")
 
     def line(self, text: str, tone: Tone = "quiet", depth: int = 0) -> None:
-        self._tell(f"{'  ' * depth}{MARKS[tone]} {text}")
+        self._print(f"{'  ' * depth}{MARKS[tone]} {text}")
 
     def finish(self) -> None: ...
 
     def cite(self, sources: Sequence[Source]) -> None:
         for source in sources:
             quote = f" “{source.quote}”" if source.quote else ""
-            self._tell(f"[{source.index}] {source.title}{quote}{f' {source.url}' if source.url else ''}")
+            self._print(f"[{source.index}] {source.title}{quote}{f' {source.url}' if source.url else ''}")
 
     def type(self, text: str) -> None: ...
 
     def ask(self, question: str | None) -> None:
         if question is not None:
-            self._tell(question)
+            self._print(question)
 
     def paint(self) -> None: ...
 
@@ -151,17 +172,17 @@ class PlainView:
         if self._is_mid_line:
             self.write("\n")
 
-    def _tell(self, text: str) -> None:
-        if self._share and self._is_mid_line:
+    def _print(self, text: str) -> None:
+        if self._shares_terminal and self._is_mid_line:
             self.write("\n")
-        self._about.write(f"{text}\n")
-        self._about.flush()
+        self._details.write(f"{text}\n")
+        self._details.flush()
 
 
 class JsonView(PlainView):
-    """The events themselves are the answer; of everything else only what went wrong on the way is told."""
+    """The log's events, one per line; of everything else only warnings and errors are printed."""
 
-    def hear(self, body: bytes) -> None:
+    def receive(self, body: bytes) -> None:
         self._answer.write(f"{body.decode('ascii')}\n")
         self._answer.flush()
 
@@ -176,17 +197,6 @@ class JsonView(PlainView):
     def cite(self, sources: Sequence[Source]) -> None: ...
 
 
-# An answer while it is made, in a terminal: finished Markdown above, what goes on in a few lines below it.
-
-
-_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_FRAME_SECONDS = 0.1
-_SILENCE_SECONDS = 0.7
-# Lines of the screen that the unfinished block leaves free.
-_SPARE_LINES = 4
-_STYLES: dict[Tone, str] = {"quiet": "dim", "good": "green", "bad": "red", "warning": "yellow"}
-
-
 class _Step(Struct):
     label: str
     depth: int
@@ -194,22 +204,14 @@ class _Step(Struct):
     text: str = ""
 
 
-def whole_answer(text: str) -> list[RenderableType]:
-    """An answer that is complete, as a view would have left it."""
-    blocks = Blocks()
-    blocks.add(text)
-    shown: list[RenderableType] = []
-    for block in blocks.finish():
-        shown += [Text(), MarkdownBlock(block)] if shown else [MarkdownBlock(block)]
-    return shown
-
-
 class LiveView:
+    """A terminal: finished Markdown above, and a few live lines with the running steps below it."""
+
     def __init__(self, screen: Screen, clock: Callable[[], float] = time.monotonic) -> None:
         self._screen = screen
         self._clock = clock
-        self._blocks = Blocks()
-        self._staying: list[RenderableType] = []
+        self._blocks = MarkdownBlocks()
+        self._permanent: list[RenderableType] = []
         self._steps: dict[str, _Step] = {}
         self._question: str | None = None
         self._typed = ""
@@ -219,13 +221,13 @@ class LiveView:
         self._is_over = False
         self._hint: str | None = None
         self._notice: _Step | None = None
-        self._began = self._heard = clock()
+        self._began = self._active_at = clock()
 
-    def hear(self, body: bytes) -> None: ...
+    def receive(self, body: bytes) -> None: ...
 
     def write(self, piece: str) -> None:
         self._blocks.add(piece)
-        self._heard = self._clock()
+        self._active_at = self._clock()
 
     def begin(self, key: str, label: str, depth: int = 0) -> None:
         self._settle()
@@ -237,15 +239,15 @@ class LiveView:
 
     def end(self, key: str, label: str, *, succeeded: bool, ms: float | None = None, depth: int = 0) -> None:
         self._settle()
-        self._heard = self._clock()
+        self._active_at = self._clock()
         step = self._steps.pop(key, None)
         if ms is None and step is not None:
             ms = (self._clock() - step.began) * 1000
         tone: Tone = "good" if succeeded else "bad"
-        told = Text.assemble((f"{MARKS[tone]} ", _STYLES[tone]), label)
+        line = Text.assemble((f"{MARKS[tone]} ", _STYLES[tone]), label)
         if ms is not None:
-            told.append(f" {duration(ms)}", "dim")
-        self._stay(told, depth)
+            line.append(f" {duration(ms)}", "dim")
+        self._add_step(line, depth)
 
     def hint(self, text: str | None) -> None:
         self._hint = text
@@ -256,21 +258,24 @@ class LiveView:
     def line(self, text: str, tone: Tone = "quiet", depth: int = 0) -> None:
         self._settle()
         style = _STYLES[tone]
-        self._stay(Text.assemble((f"{MARKS[tone]} ", style), (text, "" if tone == "good" else style)), depth)
+        self._add_step(Text.assemble((f"{MARKS[tone]} ", style), (text, "" if tone == "good" else style)), depth)
 
     def finish(self) -> None:
-        self._abandon()
+        steps, self._steps = self._steps, {}
+        for step in steps.values():
+            elapsed = duration((self._clock() - step.began) * 1000)
+            self.line(f"{step.label} {elapsed}, not finished", "warning", step.depth)
 
     def cite(self, sources: Sequence[Source]) -> None:
         self._finish_text()
         self._separate("sources")
         for source in sources:
-            told = Text.assemble((f"[{source.index}] ", "cyan"), source.title)
+            line = Text.assemble((f"[{source.index}] ", "cyan"), source.title)
             if source.quote:
-                told.append(f" “{source.quote}”", "dim")
+                line.append(f" “{source.quote}”", "dim")
             if source.url:
-                told.append(f" {source.url}", "dim")
-            self._staying.append(_Hanging(told, 4))
+                line.append(f" {source.url}", "dim")
+            self._permanent.append(_HangingText(line, 4))
 
     def type(self, text: str) -> None:
         self._typed = text
@@ -279,49 +284,42 @@ class LiveView:
         self._question = question
 
     def paint(self) -> None:
-        self._take(self._blocks.finished())
-        staying, self._staying = self._staying, []
-        self._screen.update(staying, self._below())
+        self._add_blocks(self._blocks.finished())
+        permanent, self._permanent = self._permanent, []
+        self._screen.update(permanent, self._live_lines())
 
     def close(self) -> None:
-        self._abandon()
+        self.finish()
         self._finish_text()
         self._is_over = True
         self.paint()
 
-    def _abandon(self) -> None:
-        """Steps that never ended are told too: they are what was going on when it stopped."""
-        steps, self._steps = self._steps, {}
-        for step in steps.values():
-            took = duration((self._clock() - step.began) * 1000)
-            self.line(f"{step.label} {took}, not finished", "warning", step.depth)
-
     def _settle(self) -> None:
-        """Text that came before a step stands before it; but a piece of code is not torn in two."""
+        """Write the text so far above the step that follows, unless that would split a code block."""
         if not self._blocks.is_in_code:
             self._finish_text()
 
     def _finish_text(self) -> None:
-        self._take(self._blocks.finish())
+        self._add_blocks(self._blocks.finish())
 
-    def _take(self, blocks: list[str]) -> None:
+    def _add_blocks(self, blocks: list[str]) -> None:
         for block in blocks:
             self._separate("text")
             self._last = "text"
-            self._staying.append(MarkdownBlock(block))
+            self._permanent.append(MarkdownBlock(block))
 
-    def _stay(self, told: Text, depth: int) -> None:
+    def _add_step(self, line: Text, depth: int) -> None:
         if self._last != "step":
             self._separate("step")
-        self._staying.append(_Hanging(told, 2, 2 * depth))
+        self._permanent.append(_HangingText(line, 2, 2 * depth))
 
     def _separate(self, kind: str) -> None:
-        """An empty line between unlike things, and between paragraphs."""
+        """Add an empty line between paragraphs, and between text, steps and sources."""
         if self._last is not None:
-            self._staying.append(Text())
+            self._permanent.append(Text())
         self._last = kind
 
-    def _below(self) -> list[Line]:
+    def _live_lines(self) -> list[Line]:
         screen = self._screen
         room = max(1, screen.console.height - _SPARE_LINES)
         status = [line for text in self._status() for line in screen.lines_of(text)[:1]]
@@ -336,48 +334,48 @@ class LiveView:
 
     def _status(self) -> list[Text]:
         width = self._screen.console.width
-        told: list[Text] = []
+        lines: list[Text] = []
         if self._is_over:
-            return told
+            return lines
         if self._question is not None:
-            told.append(Text(self._question, "bold yellow"))
+            lines.append(Text(self._question, "bold yellow"))
         elif self._notice is not None or self._steps:
-            told.append(self._running([self._notice] if self._notice else list(self._steps.values())))
-        elif self._hint is not None or self._clock() - self._heard > _SILENCE_SECONDS:
-            # Never dead air: who waits must see that something is alive.
-            told.append(self._running([_Step(self._hint or "working", 0, self._heard)]))
+            lines.append(self._running([self._notice] if self._notice else list(self._steps.values())))
+        elif self._hint is not None or self._clock() - self._active_at > _SILENCE_SECONDS:
+            # After a silence a spinner shows that the turn is alive.
+            lines.append(self._running([_Step(self._hint or "working", 0, self._active_at)]))
         if self._typed:
-            # Its end is where the cursor would be.
-            told.append(Text("› " + self._typed.replace("\n", "⏎")[-(width - 4) :], "bold"))
-        for text in told:
-            text.no_wrap = True
-            text.truncate(width - 1, overflow="ellipsis")
-        return told
+            # The end of the text, where the cursor would be.
+            lines.append(Text("› " + self._typed.replace("\n", "⏎")[-(width - 4) :], "bold"))
+        for line in lines:
+            line.no_wrap = True
+            line.truncate(width - 1, overflow="ellipsis")
+        return lines
 
     def _running(self, steps: list[_Step]) -> Text:
         step, now = steps[-1], self._clock()
         frame = _FRAMES[int((now - self._began) / _FRAME_SECONDS) % len(_FRAMES)]
-        # However narrow it is, how long it takes is seen.
+        # The label leaves room for the elapsed time in a narrow terminal.
         label = one_line(step.label, max(10, self._screen.console.width - 2 * step.depth - 12))
-        told = Text.assemble("  " * step.depth, (f"{frame} ", "cyan"), label)
+        line = Text.assemble("  " * step.depth, (f"{frame} ", "cyan"), label)
         if len(steps) > 1:
-            told.append(f" (+{len(steps) - 1})", "dim")
+            line.append(f" (+{len(steps) - 1})", "dim")
         elapsed = now - step.began
         if elapsed >= 1:
-            told.append(f" {elapsed:.0f}s", "dim")
+            line.append(f" {elapsed:.0f}s", "dim")
         if step.text:
-            told.append(f" · {step.text}", "dim")
-        return told
+            line.append(f" · {step.text}", "dim")
+        return line
 
 
-class _Hanging:
-    """A paragraph whose other lines stand under the first one's words."""
+class _HangingText:
+    """A paragraph with a hanging indent."""
 
     def __init__(self, text: Text, hang: int, indent: int = 0) -> None:
         self._text, self._hang, self._indent = text, hang, indent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # In a narrow terminal there is no room for it.
+        # A narrow terminal has no room for a deep indent.
         indent = min(self._indent, options.max_width // 4)
         lines = self._text.wrap(console, max(1, options.max_width - indent - self._hang))
         first = self._text.wrap(console, max(1, options.max_width - indent))

@@ -1,11 +1,11 @@
-"""An agent that can go on does so in the next process: after kill -9, and after a stop in the middle of a turn."""
+"""Tests of resumable agents in the next process: after `kill -9`, and after a stop during a turn."""
 
 import asyncio
 import signal
 from dataclasses import replace
 from pathlib import Path
 
-from tests.process.running import Running, served
+from tests.process.server_process import ServerProcess, served
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import PATIENCE, within
 from turnwire.assembly import WIRES
@@ -20,7 +20,7 @@ from turnwire import tool
 
 @tool
 def look(city: str) -> str:
-    """Looks out of a window."""
+    """Look out of a window."""
     with Path("done.txt").open("a") as done:
         done.write(f"{city}\\n")
     return "snow"
@@ -37,8 +37,8 @@ def configure(folder: Path, model: ScriptedModel) -> Path:
     return config
 
 
-async def check_every_way_to_read(server: Running, turn_id: str, session_id: str) -> None:
-    """What is void is told by those alone that can take it back, and by them with the word that does."""
+async def check_all_wires(server: ServerProcess, turn_id: str, session_id: str) -> None:
+    """Assert that only wires with a `restart` event show the text that it takes back."""
     snapshot = (await server.http.get(f"/v1/turns/{turn_id}")).json()
     assert (snapshot["state"]["text"], len(snapshot["state"]["steps"])) == ("Snow in Oslo.", 1)
     for wire in WIRES:
@@ -54,7 +54,7 @@ async def check_every_way_to_read(server: Running, turn_id: str, session_id: str
     assert body.index("Void") < body.index('"type":"restart"') < body.index("Snow in Oslo.")
 
 
-async def test_a_killed_turn_goes_on_from_its_last_finished_step(tmp_path: Path, model_server: ScriptedModel) -> None:
+async def test_killed_turn_resumes_after_its_last_finished_step(tmp_path: Path, model_server: ScriptedModel) -> None:
     data, config = tmp_path / "data", configure(tmp_path, model_server)
     model_server.plan(calls(("look", {"city": "Oslo"})), says("Void", asyncio.Event()), says("Snow in Oslo."))
     async with (
@@ -71,14 +71,12 @@ async def test_a_killed_turn_goes_on_from_its_last_finished_step(tmp_path: Path,
         assert frames[-2].event["content"] == "Snow in Oslo."
         result = next(frame for frame in stream.seen if frame.type == "tool_result")
         assert frames[0].event["from_position"] == result.position
-        await check_every_way_to_read(server, stream.turn_id, stream.session_id)
+        await check_all_wires(server, stream.turn_id, stream.session_id)
     assert (tmp_path / "done.txt").read_text() == "Oslo\n"
     assert model_server.bodies[2]["messages"] == model_server.bodies[1]["messages"]
 
 
-async def test_a_stopped_server_hands_a_turn_to_the_next_when_its_step_has_ended(
-    tmp_path: Path, model_server: ScriptedModel
-) -> None:
+async def test_stopped_server_hands_over_a_turn_after_its_step(tmp_path: Path, model_server: ScriptedModel) -> None:
     data, config, gate = tmp_path / "data", configure(tmp_path, model_server), asyncio.Event()
     asks = calls(("look", {"city": "Oslo"}))
     model_server.plan(replace(asks, pieces=("Looking.", gate, *asks.pieces)), says("Snow."))

@@ -1,4 +1,4 @@
-"""A scripted HTTP server: what is sent to it, and what it answers, one request after the other."""
+"""An HTTP server for tests that records requests and answers with scripted statuses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,27 +8,27 @@ from typing import NamedTuple
 from tests.serving import PATIENCE
 
 
-class Received(NamedTuple):
+class ReceivedRequest(NamedTuple):
     path: str
     headers: dict[str, str]
     body: bytes
 
 
 class Receiver:
-    """`answers` are the statuses to come; after the last of them all is well. 0 is no answer at all."""
+    """`statuses` are sent in order, then 200. A status of 0 leaves the request unanswered."""
 
     def __init__(self) -> None:
         self.url = ""
-        self.answers: list[int] = []
-        self.received: list[Received] = []
-        self._news = asyncio.Event()
+        self.statuses: list[int] = []
+        self.received: list[ReceivedRequest] = []
+        self._received = asyncio.Event()
 
-    async def count(self, number: int) -> list[Received]:
-        """Waits until so many requests have come."""
+    async def count(self, number: int) -> list[ReceivedRequest]:
+        """Wait for this number of requests and return them."""
         async with asyncio.timeout(PATIENCE):
             while len(self.received) < number:
-                self._news.clear()
-                await self._news.wait()
+                self._received.clear()
+                await self._received.wait()
         return self.received
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -37,13 +37,13 @@ class Receiver:
                 first, *lines = head.decode().strip().split("\r\n")
                 headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
-                self.received.append(Received(first.split()[1], headers, body))
-                self._news.set()
-                status = self.answers.pop(0) if self.answers else 200
+                self.received.append(ReceivedRequest(first.split()[1], headers, body))
+                self._received.set()
+                status = self.statuses.pop(0) if self.statuses else 200
                 if status == 0:
                     await asyncio.Event().wait()
-                where = f"Location: {self.url}/elsewhere\r\n" if 300 <= status < 400 else ""
-                writer.write(f"HTTP/1.1 {status} So\r\n{where}Content-Length: 0\r\n\r\n".encode())
+                location = f"Location: {self.url}/elsewhere\r\n" if 300 <= status < 400 else ""
+                writer.write(f"HTTP/1.1 {status} So\r\n{location}Content-Length: 0\r\n\r\n".encode())
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -52,7 +52,7 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving() -> AsyncIterator[Receiver]:
+async def run_receiver() -> AsyncIterator[Receiver]:
     receiver = Receiver()
     tasks: set[asyncio.Task[None]] = set()
 

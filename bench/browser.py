@@ -1,8 +1,7 @@
-"""The page in a real browser, and what its main thread has to do.
+"""The web page in a real browser, and the work of its main thread.
 
-Times are the browser's own: from the key that sends a message to the frame that shows something of it, and how long
-each task of the main thread was, by the clock and of the processor. The observers are there before the page, and are no
-part of it.
+Times are the browser's own: from the key that sends a message to the frame that shows it, and the wall and CPU time of
+each task of the main thread. The observers are installed before the page loads.
 """
 
 import json
@@ -14,19 +13,19 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
+from bench.processes import BenchError
 from bench.results import Sample
-from bench.running import BenchError
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 120_000
 OBSERVERS = """
 window.seen = { tasks: [] };
-new PerformanceObserver(list => seen.tasks.push(...list.getEntries().map(one => one.duration)))
+new PerformanceObserver(list => seen.tasks.push(...list.getEntries().map(entry => entry.duration)))
   .observe({ type: "longtask", buffered: true });
 addEventListener("keydown", event => { if (event.key === "Enter") seen.sent = event.timeStamp; }, true);
 new MutationObserver(() => {
-  for (const [name, wanted] of [["reaction", "[data-testid=turn]"], ["word", "[data-testid=answer] .block"]]) {
-    if (seen.sent !== undefined && !(name in seen) && document.querySelector(wanted)) {
+  for (const [name, selector] of [["reaction", "[data-testid=turn]"], ["word", "[data-testid=answer] .block"]]) {
+    if (seen.sent !== undefined && !(name in seen) && document.querySelector(selector)) {
       seen[name] = null;
       // The second frame begins when the first, which shows it, has been painted.
       requestAnimationFrame(() => requestAnimationFrame(() => { seen[name] = performance.now() - seen.sent; }));
@@ -41,10 +40,10 @@ def find_browser() -> str | None:
 
 
 @contextmanager
-def browsing() -> Iterator[Browser]:
+def open_browser() -> Iterator[Browser]:
     program = find_browser()
     if program is None:
-        raise BenchError("there is no Chromium: apt-get install chromium")
+        raise BenchError("Chromium is missing: apt-get install chromium")
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=arguments)
@@ -53,7 +52,7 @@ def browsing() -> Iterator[Browser]:
 
 
 def ask(browser: Browser, url: str, tokens: int, pace: int) -> Sample:
-    """Asks for an answer of so many tokens on a new page. Raises BenchError if it is not whole in the end."""
+    """Request an answer of so many tokens on a new page. Raise BenchError if it is incomplete."""
     context = browser.new_context()
     try:
         page = context.new_page()
@@ -62,7 +61,7 @@ def ask(browser: Browser, url: str, tokens: int, pace: int) -> Sample:
         page.goto(url)
         box = page.get_by_test_id("composer")
         box.fill(f"{tokens} {pace}")
-        page.wait_for_timeout(500)  # What the page does to begin with is not what is asked here.
+        page.wait_for_timeout(500)  # The start of the page is not measured.
         page.evaluate("seen.tasks.length = 0")
         browser.start_tracing(page=page, categories=["toplevel"])
         box.press("Enter")
@@ -72,7 +71,7 @@ def ask(browser: Browser, url: str, tokens: int, pace: int) -> Sample:
     finally:
         context.close()
     if not seen.get("reaction") or not seen.get("word") or not tasks:
-        raise BenchError(f"the page showed nothing of the answer: {seen}")
+        raise BenchError(f"the page did not show the answer: {seen}")
     return {
         "reaction_ms": seen["reaction"],
         "word_ms": seen["word"],
@@ -84,9 +83,9 @@ def ask(browser: Browser, url: str, tokens: int, pace: int) -> Sample:
 
 
 def _main_thread(trace: bytes) -> list[float]:
-    """The CPU milliseconds of each task that the page's main thread has run."""
+    """Return the CPU milliseconds of each task of the page's main thread."""
     events = json.loads(trace)["traceEvents"]
-    names = (one for one in events if one["name"] == "thread_name")
-    threads = {(one["pid"], one["tid"]) for one in names if one["args"]["name"] == "CrRendererMain"}
-    tasks = (one for one in events if one["name"] == "ThreadControllerImpl::RunTask" and "tdur" in one)
-    return [one["tdur"] / 1000 for one in tasks if (one["pid"], one["tid"]) in threads]
+    names = (event for event in events if event["name"] == "thread_name")
+    threads = {(event["pid"], event["tid"]) for event in names if event["args"]["name"] == "CrRendererMain"}
+    tasks = (event for event in events if event["name"] == "ThreadControllerImpl::RunTask" and "tdur" in event)
+    return [event["tdur"] / 1000 for event in tasks if (event["pid"], event["tid"]) in threads]

@@ -1,7 +1,7 @@
-"""One agent SDK, asked bare and through Turnwire: `python -m bench.adapting SDK`, in a process of its own.
+"""One agent SDK, alone and through Turnwire: `python -m bench.sdk_comparison SDK`, in its own process.
 
-Both read the same answer from the same server, one after the other. Bare is the loop of the SDK's own documentation
-that takes every piece of text; through Turnwire the same agent is run as a turn in the memory store, to its `done`.
+Both read the same answer from the same server, one after the other. Alone is the streaming loop of the SDK's own
+documentation; through Turnwire the same agent runs as a turn in the memory store, to its `done`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Sdk:
-    """An agent, and how its SDK would stream its answer."""
+    """An agent, and its SDK's own streaming loop."""
 
     agent: Any
     bare: Callable[[], Awaitable[str]]
@@ -80,8 +80,8 @@ def langgraph(url: str) -> Sdk:
 
     async def bare() -> str:
         text = ""
-        given = {"messages": [{"role": "user", "content": "Go"}]}
-        async for chunk, _ in agent.astream(given, stream_mode="messages"):
+        inputs = {"messages": [{"role": "user", "content": "Go"}]}
+        async for chunk, _ in agent.astream(inputs, stream_mode="messages"):
             text += chunk.text
         return text
 
@@ -126,7 +126,7 @@ async def compare(sdk: Sdk, tokens: int, turns: int, repeats: int) -> None:
 
     async def through_turnwire() -> str:
         turn_id = (await runner.start(TurnRequest(principal="bench", message="Go"))).record.id
-        # Not by following the log: what a reader costs is in the other tables.
+        # Without following the log, because the cost of a reader is in other tables.
         ended = asyncio.Event()
         unwatch = store.watch(turn_id, lambda events: ended.set() if events[-1].is_last else None)
         await ended.wait()
@@ -134,22 +134,22 @@ async def compare(sdk: Sdk, tokens: int, turns: int, repeats: int) -> None:
         state = await store.turn_state(turn_id)
         return state.text if state and state.outcome == "completed" else ""
 
-    ways = {"bare": sdk.bare, "turnwire": through_turnwire}
+    runs = {"bare": sdk.bare, "turnwire": through_turnwire}
     for repeat in range(repeats + 1):
-        # The order changes, so that neither is always the one that runs after the other's garbage.
-        for name in sorted(ways, reverse=bool(repeat % 2)):
-            await measured(name, ways[name], tokens, WARM_UP if repeat == 0 else turns, told=repeat > 0)
+        # The order alternates, so that garbage of one does not always burden the other.
+        for name in sorted(runs, reverse=bool(repeat % 2)):
+            await measured(name, runs[name], tokens, WARM_UP if repeat == 0 else turns, reports=repeat > 0)
     await runner.close()
 
 
-async def measured(name: str, run: Callable[[], Awaitable[str]], tokens: int, turns: int, told: bool) -> None:
+async def measured(name: str, run: Callable[[], Awaitable[str]], tokens: int, turns: int, reports: bool) -> None:
     gc.collect()
     began = time.process_time()
     for _ in range(turns):
         if await run() != WORD * tokens:
-            raise SystemExit(f"{name}: the answer was not whole")
+            raise SystemExit(f"{name}: the answer was incomplete")
     used = time.process_time() - began
-    if told:
+    if reports:
         print(json.dumps({"name": name, "us_per_token": used * 1e6 / turns / tokens}), flush=True)
 
 
@@ -158,7 +158,7 @@ if __name__ == "__main__":
     parser.add_argument("sdk", choices=SDKS)
     for option in ("port", "core", "tokens", "turns", "repeats"):
         parser.add_argument(f"--{option}", type=int, required=True)
-    asked = parser.parse_args()
-    measure.pin(asked.core)
-    sdk = SDKS[asked.sdk][1](f"http://127.0.0.1:{asked.port}/v1")
-    asyncio.run(compare(sdk, asked.tokens, asked.turns, asked.repeats))
+    options = parser.parse_args()
+    measure.pin(options.core)
+    sdk = SDKS[options.sdk][1](f"http://127.0.0.1:{options.port}/v1")
+    asyncio.run(compare(sdk, options.tokens, options.turns, options.repeats))

@@ -1,21 +1,21 @@
-"""A turn that waits for a person outlives the process it was asked in, however that ends."""
+"""Tests of a turn that waits for approval while its process is killed or stopped."""
 
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.process.running import served
+from tests.process.server_process import served
 from tests.serving import within
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-async def test_another_process_goes_on_when_it_is_approved(tmp_path: Path, how: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+async def test_approved_turn_continues_in_another_process(tmp_path: Path, number: signal.Signals) -> None:
     data = tmp_path / "data"
     async with served(data) as server:
         async with server.ask("Buy it", agent="careful") as stream:
             seen = await stream.until("approval_request")
-        server.process.send_signal(how)
+        server.process.send_signal(number)
         await within(server.process.wait())
     async with served(data) as server:
         assert (await server.http.get(f"/v1/turns/{stream.turn_id}")).json()["phase"] == "waiting"

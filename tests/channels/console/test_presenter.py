@@ -1,4 +1,4 @@
-"""Every event in the words of a terminal, and nothing a server sends moves the cursor."""
+"""Tests of TurnPresenter: every event as terminal text, and control characters removed."""
 
 import io
 from typing import get_args
@@ -7,7 +7,7 @@ import pytest
 
 from tests.channels.console.emulator import Terminal
 from tests.core.samples import FULL
-from turnwire.channels.console.conversation import TurnTeller
+from turnwire.channels.console.conversation import TurnPresenter
 from turnwire.channels.console.view import PlainView
 from turnwire.core.events import (
     ApprovalRequestEvent,
@@ -34,20 +34,20 @@ from turnwire.core.events import (
 BEGINNING: tuple[Event, ...] = (SessionEvent("s", "t", "agent"), MessageEvent("Why?", "anna", "http"))
 
 
-def told(*events: Event) -> tuple[str, str]:
-    """The answer, and what is said about it."""
+def present(*events: Event) -> tuple[str, str]:
+    """Return the answer and the lines about it."""
     answer, about = io.StringIO(), io.StringIO()
     view = PlainView(answer, about)
-    teller = TurnTeller(view)
+    presenter = TurnPresenter(view)
     for event in (*BEGINNING, *events):
-        teller.tell(event)
+        presenter.show(event)
     view.close()
     return answer.getvalue(), about.getvalue()
 
 
-def test_a_whole_turn() -> None:
+def test_whole_turn_is_shown_as_answer_and_lines() -> None:
     cited = CitationEvent(1, "d", title="Plants", page_number=3, supporting_quote="Moss is old.")
-    answer, about = told(
+    answer, about = present(
         StatusEvent("Reading"),
         SearchEvent("s1", "started", "notes", "moss"),
         SearchEvent("s1", "finished", "notes", "moss", hits=(Hit(1, "d"),), ms=412),
@@ -75,9 +75,9 @@ def test_a_whole_turn() -> None:
     ]
 
 
-def test_a_sub_agent_is_indented_and_its_words_are_not_the_answer() -> None:
+def test_sub_agent_is_indented_and_its_text_is_not_the_answer() -> None:
     path = ("researcher",)
-    answer, about = told(
+    answer, about = present(
         ToolCallEvent("c1", "look", {}, agent_path=path),
         TokenEvent("I am looking", agent_path=path),
         ToolResultEvent("c1", "look", False, {"error": "there is nothing"}, 100, agent_path=path),
@@ -89,46 +89,46 @@ def test_a_sub_agent_is_indented_and_its_words_are_not_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "text"),
     [
         ((ErrorEvent("too fast", "rate_limited"), DoneEvent("failed", "s", "t")), "✗ too fast\n  · Wait a moment"),
         ((ErrorEvent("oh", "odd", True), DoneEvent("failed", "s", "t")), "✗ oh\n  · Ask again."),
         ((DoneEvent("cancelled", "s", "t", "requested"),), "■ stopped\n"),
         ((DoneEvent("cancelled", "s", "t", "superseded"),), "■ stopped (superseded)\n"),
         ((DoneEvent("interrupted", "s", "t"),), "■ the server stopped before the answer was complete; ask again\n"),
-        ((RestartEvent(2, "worker lost"),), "may be said twice"),
+        ((RestartEvent(2, "worker lost"),), "parts of the answer may repeat"),
         ((ApprovalRequestEvent("c", "pay", {"sum": 3}, "It is much"),), "■ pay(sum=3) needs your consent\n  · It is"),
     ],
 )
-def test_what_went_wrong_is_said_with_what_to_do(events: tuple[Event, ...], said: str) -> None:
-    assert said in told(*events)[1]
+def test_problem_is_shown_with_a_hint(events: tuple[Event, ...], text: str) -> None:
+    assert text in present(*events)[1]
 
 
-def test_an_answer_without_tokens_is_shown_all_the_same() -> None:
-    assert told(ResponseEvent("Whole."), DoneEvent("completed", "s", "t"))[0] == "Whole.\n"
-    assert told(TokenEvent("Whole."), ResponseEvent("Whole."))[0] == "Whole.\n"
+def test_answer_without_tokens_is_shown_once() -> None:
+    assert present(ResponseEvent("Whole."), DoneEvent("completed", "s", "t"))[0] == "Whole.\n"
+    assert present(TokenEvent("Whole."), ResponseEvent("Whole."))[0] == "Whole.\n"
 
 
-def test_thinking_is_shown_while_it_lasts_and_not_kept() -> None:
+def test_reasoning_is_shown_live_and_not_kept() -> None:
     terminal = Terminal()
-    teller = TurnTeller(terminal.view)
+    presenter = TurnPresenter(terminal.view)
     for event in BEGINNING:
-        teller.tell(event)
+        presenter.show(event)
     terminal.wait(0.1)
     assert "waiting for the agent" in terminal.shown[-1]
     for piece in ("Let me ", "think about ", "moss"):
-        teller.tell(ReasoningEvent(piece))
+        presenter.show(ReasoningEvent(piece))
     terminal.wait(0.1)
     assert "thinking: Let me think about moss" in terminal.shown[-1]
-    teller.tell(TokenEvent("Moss."))
+    presenter.show(TokenEvent("Moss."))
     terminal.view.close()
     assert terminal.transcript == ["Moss."]
 
 
 @pytest.mark.parametrize("evil", ["\x1b[2J", "\x1b]0;owned\x07", "\x9b2J", "\r\x1b[A", "\x07"])
-def test_nothing_that_is_sent_moves_the_cursor(evil: str) -> None:
+def test_control_characters_in_events_are_removed(evil: str) -> None:
     terminal = Terminal()
-    teller = TurnTeller(terminal.view)
+    presenter = TurnPresenter(terminal.view)
     for event in (
         StatusEvent(f"status{evil}"),
         HandoffEvent(f"agent{evil}"),
@@ -145,7 +145,7 @@ def test_nothing_that_is_sent_moves_the_cursor(evil: str) -> None:
         ErrorEvent(f"error{evil}", "code"),
         DoneEvent("cancelled", "s", "t", f"reason{evil}"),
     ):
-        teller.tell(event)
+        presenter.show(event)
         terminal.wait(0.1)
     terminal.view.close()
     assert "\x1b[2J" not in terminal.emulator.written
@@ -155,12 +155,12 @@ def test_nothing_that_is_sent_moves_the_cursor(evil: str) -> None:
 
 
 @pytest.mark.parametrize("event", FULL, ids=lambda event: type(event).__name__)
-def test_every_event_can_be_told(event: Event) -> None:
-    told(event)
+def test_every_event_can_be_shown(event: Event) -> None:
+    present(event)
     terminal = Terminal()
-    TurnTeller(terminal.view).tell(event)
+    TurnPresenter(terminal.view).show(event)
     terminal.view.close()
 
 
-def test_there_is_a_sample_of_every_event() -> None:
+def test_samples_cover_every_event() -> None:
     assert {type(event) for event in FULL} == set(get_args(Event))

@@ -1,4 +1,4 @@
-"""Several processes on one PostgreSQL database, and a reader that does not mind which of them it reads from."""
+"""A PostgreSQL database for several processes, and a reader that may switch between them."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -9,13 +9,13 @@ import httpx
 from tests.postgres_server import shared_databases, shared_server
 from tests.serving import Client, Frame, Stream
 
-# Nobody may be refused because a connection was kept that is closed in that very moment.
-ANEW = {"Connection": "close"}
+# A pooled connection could be closed at the moment it is used again.
+NEW_CONNECTION = {"Connection": "close"}
 
 
 @contextmanager
-def a_database() -> Iterator[str]:
-    """The address of an empty database. All processes that use it must be gone before the block ends."""
+def temporary_database() -> Iterator[str]:
+    """Yield the URL of an empty database. All processes that use it must end before the block does."""
     databases = shared_databases()
     name = databases.take()
     yield shared_server().url(name)
@@ -23,21 +23,21 @@ def a_database() -> Iterator[str]:
 
 
 class Follower:
-    """Reads a turn to its end. When it is sent away or cut off, it goes on elsewhere, after the last id it has seen."""
+    """A reader of one turn that reconnects to another server after the last id it has seen."""
 
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
         self.seen: list[Frame] = []
         self.moves = 0
-        """How often it had to go elsewhere."""
+        """The number of connections."""
         self.refusals = 0
-        """How often nobody was there who would take it."""
+        """The number of refused connections."""
 
     async def follow(self, servers: Callable[[], Sequence[Client]], first: int = 0) -> None:
-        """`servers` tells those there are now."""
+        """Read to the end. `servers` returns the servers that run now."""
         while not self.is_done:
-            there = servers()
-            server = there[(first + self.moves) % len(there)]
+            running = servers()
+            server = running[(first + self.moves) % len(running)]
             try:
                 async with server.stream("GET", f"/v1/turns/{self.turn_id}/events", headers=self._headers()) as stream:
                     await self._read(stream)
@@ -47,7 +47,7 @@ class Follower:
             self.moves += 1
 
     def _headers(self) -> dict[str, str]:
-        return {**ANEW, "Last-Event-ID": str(self.seen[-1].id)} if self.seen else ANEW
+        return {**NEW_CONNECTION, "Last-Event-ID": str(self.seen[-1].id)} if self.seen else NEW_CONNECTION
 
     async def _read(self, stream: Stream) -> None:
         while (block := await stream.next_block()) is not None:
@@ -59,7 +59,7 @@ class Follower:
         return bool(self.seen) and self.seen[-1].type == "done"
 
     def check(self, text: str) -> None:
-        """It has seen the whole turn, every event once."""
+        """Assert that the whole turn was read, every event once."""
         assert [frame.position for frame in self.seen] == list(range(1, len(self.seen) + 1))
         assert "".join(frame.event["content"] for frame in self.seen if frame.type == "token") == text
         assert self.seen[-1].event["outcome"] == "completed"

@@ -1,11 +1,11 @@
-"""Agents that speak as fast as a store takes it, with no wire and no socket."""
+"""Turns that append events as fast as a store commits them, without wire and socket."""
 
 import asyncio
 import time
 
 from bench import measure
+from bench.processes import SERVER_CORE, BenchError
 from bench.results import Sample
-from bench.running import SERVER_CORE, BenchError
 from turnwire.core.budget import Limits
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Admission, NewTurn, Store
@@ -17,18 +17,19 @@ TURNS = 200
 _TOKEN = "twelve chars"
 
 
-async def speak_all(store: Store, tokens: int) -> Sample:
+async def write_all_turns(store: Store, tokens: int) -> Sample:
+    """Append `tokens` tokens to each of many turns at once and return the cost of an event."""
     await store.open()
     try:
         await store.renew("bench")
-        records = [await claimed(store) for _ in range(TURNS)]
+        records = [await claimed_turn(store) for _ in range(TURNS)]
         yardstick = measure.yardstick(SERVER_CORE)
         started, cpu = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(_speak(TurnLog(store, record, Limits()), tokens) for record in records))
+        await asyncio.gather(*(_write_turn(TurnLog(store, record, Limits()), tokens) for record in records))
         seconds, used = time.perf_counter() - started, time.process_time() - cpu
         for turn in records:
             if (await store.find_turn("bench", turn.id)).last_position != tokens + 3:
-                raise BenchError(f"the log of turn {turn.id} is not whole")
+                raise BenchError(f"the log of turn {turn.id} is incomplete")
     finally:
         await store.close()
     events = TURNS * (tokens + 1)
@@ -39,7 +40,7 @@ async def speak_all(store: Store, tokens: int) -> Sample:
     }
 
 
-async def claimed(store: Store) -> TurnRecord:
+async def claimed_turn(store: Store) -> TurnRecord:
     session = new_session("bench")
     turn = TurnRecord(
         id=new_id(),
@@ -55,7 +56,7 @@ async def claimed(store: Store) -> TurnRecord:
     return await store.claim(turn.id, "bench")
 
 
-async def _speak(log: TurnLog, tokens: int) -> None:
+async def _write_turn(log: TurnLog, tokens: int) -> None:
     for _ in range(tokens):
         log.append_token(_TOKEN)
         if log.is_behind:

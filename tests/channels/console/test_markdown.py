@@ -1,4 +1,4 @@
-"""Which blocks of a Markdown text are finished: a matter of the text, not of the pieces it comes in."""
+"""Tests of MarkdownBlocks: the finished blocks depend on the text, not on the pieces it arrives in."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwire.channels.console.markdown import Blocks
+from turnwire.channels.console.markdown import MarkdownBlocks
 
 PIECES = (
     "word", "two words", "#", "# ", "## Title", "\n", "\n\n", "\n\n\n", "- ", "- item", "1. one", "  ", "    ", "> ",
@@ -16,33 +16,33 @@ PIECES = (
 markdown = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 
-def cut(text: str, pieces: list[str]) -> list[str]:
-    blocks, found = Blocks(), list[str]()
+def split(pieces: list[str]) -> list[str]:
+    blocks, finished = MarkdownBlocks(), list[str]()
     for piece in pieces:
         blocks.add(piece)
-        found += blocks.finished()
-    return found + blocks.finish()
+        finished += blocks.finished()
+    return finished + blocks.finish()
 
 
 @given(markdown, st.data())
-def test_the_blocks_are_the_same_whatever_the_pieces(text: str, data: st.DataObject) -> None:
-    places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
-    ends = [0, *places, len(text)]
+def test_blocks_do_not_depend_on_the_pieces(text: str, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    ends = [0, *cuts, len(text)]
     pieces = [text[start:end] for start, end in itertools.pairwise(ends)]
-    assert cut(text, pieces) == cut(text, [text]) == cut(text, list(text))
+    assert split(pieces) == split([text]) == split(list(text))
 
 
 @given(markdown)
-def test_nothing_is_said_twice_and_nothing_is_made_up(text: str) -> None:
+def test_blocks_have_the_lines_of_the_text_in_order(text: str) -> None:
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    place = 0
-    for block in cut(text, [text]):
+    position = 0
+    for block in split([text]):
         for line in block.split("\n"):
-            place = lines.index(line, place) + 1
+            position = lines.index(line, position) + 1
 
 
-def test_a_block_is_finished_when_the_next_has_begun() -> None:
-    blocks = Blocks()
+def test_block_is_finished_when_the_next_begins() -> None:
+    blocks = MarkdownBlocks()
     blocks.add("One\ntwo\n")
     assert blocks.finished() == []
     blocks.add("\nThree")
@@ -54,8 +54,8 @@ def test_a_block_is_finished_when_the_next_has_begun() -> None:
     assert blocks.rest == ""
 
 
-def test_a_line_that_is_not_complete_finishes_nothing() -> None:
-    blocks = Blocks()
+def test_incomplete_line_finishes_no_block() -> None:
+    blocks = MarkdownBlocks()
     blocks.add("See\n#")
     assert blocks.finished() == []
     blocks.add("1 of the list")
@@ -75,7 +75,7 @@ def test_a_line_that_is_not_complete_finishes_nothing() -> None:
         ("", False),
     ],
 )
-def test_it_knows_when_code_is_still_open(text: str, is_in_code: bool) -> None:
-    blocks = Blocks()
+def test_open_code_fence_is_detected(text: str, is_in_code: bool) -> None:
+    blocks = MarkdownBlocks()
     blocks.add(text)
     assert blocks.is_in_code is is_in_code

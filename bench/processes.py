@@ -1,4 +1,4 @@
-"""Starts and stops the processes of a measurement: servers on one core, a client on another."""
+"""The processes of a measurement: servers on one core, a client on another."""
 
 import http.client
 import json
@@ -22,7 +22,7 @@ SERVER_CORE, CLIENT_CORE = measure.cores()
 
 
 class BenchError(Exception):
-    """A run that must not be reported: a server did not start, or a stream was not whole."""
+    """A run that must not be reported: a server did not start, or a stream was incomplete."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,17 @@ class Server:
                 time.sleep(0.05)
             else:
                 return
-        raise BenchError(f"the server {self.variant.name!r} did not start; see what it wrote above")
+        raise BenchError(f"the server {self.variant.name!r} did not start; see its output above")
 
     def stop(self) -> None:
-        # Not asked to end: a server would wait for the streams that a client has left.
+        # Killed, because a terminated server would wait for open streams.
         self.process.kill()
         self.process.wait()
 
 
 @contextmanager
 def serving(names: Iterable[str]) -> Iterator[dict[str, Server]]:
-    """All the servers of these names, up at once, each new and on a port and a folder of its own."""
+    """Run all these servers at once, each new, with its own port and folder."""
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
         for name in names:
@@ -101,7 +101,7 @@ def start(variant: Variant, data: Path, core: int | None = SERVER_CORE, **enviro
 
 
 class Load:
-    """A client process at work on one job."""
+    """A client process that runs one job."""
 
     def __init__(self, job: Job) -> None:
         self._process = subprocess.Popen(
@@ -120,7 +120,7 @@ class Load:
         self._process.kill()
         self._process.communicate()
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         assert self._process.stdin
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -128,40 +128,40 @@ class Load:
     def reach(self, state: str) -> dict[str, Any]:
         assert self._process.stdout
         line = self._process.stdout.readline()
-        told: dict[str, Any] = json.loads(line) if line else {}
-        if told.get("state") != state:
-            raise BenchError(f"the client was to be {state!r} but said {line!r} to {self._job}")
-        if told.get("bad"):
-            raise BenchError(f"{self._job.path} on port {self._job.port}: {told['bad']}")
-        return told
+        report: dict[str, Any] = json.loads(line) if line else {}
+        if report.get("state") != state:
+            raise BenchError(f"the client was to be {state!r} but sent {line!r} for {self._job}")
+        if report.get("bad"):
+            raise BenchError(f"{self._job.path} on port {self._job.port}: {report['bad']}")
+        return report
 
 
 def measured(server: Server, job: Job) -> dict[str, float]:
-    """Run a job and say what it cost, from its first request (or its gate) to its last byte."""
+    """Run a job and return its cost from the first request (or its gate) to the last byte."""
     yardsticks = [measure.yardstick(SERVER_CORE)]
     with Load(job) as load:
         before = server.cpu_seconds()
-        load.go_on()
+        load.proceed()
         if job.hold:
             load.reach("open")
             before = server.cpu_seconds()
-            load.go_on()
-        told = load.reach("done")
+            load.proceed()
+        report = load.reach("done")
         used = server.cpu_seconds() - before
     yardsticks.append(measure.yardstick(SERVER_CORE))
     sample: dict[str, float] = {
-        "us_per_event": used * 1e6 / told["events"],
-        "events_per_second": told["events"] / told["seconds"],
-        "server_busy": used / told["seconds"],
-        "client_busy": told["client_cpu"] / told["seconds"],
-        "events": told["events"],
+        "us_per_event": used * 1e6 / report["events"],
+        "events_per_second": report["events"] / report["seconds"],
+        "server_busy": used / report["seconds"],
+        "client_busy": report["client_cpu"] / report["seconds"],
+        "events": report["events"],
         "yardstick_ms": sum(yardsticks) / 2,
     }
-    for name, quantiles in (("first", told["first_ms"]), ("latency", told["age_ms"])):
+    for name, quantiles in (("first", report["first_ms"]), ("latency", report["age_ms"])):
         sample |= {f"{name}_{q}_ms": value for q, value in quantiles.items()}
     return sample
 
 
 def warm(server: Server, job: Job) -> None:
-    """Let a server import and allocate what it does only once."""
+    """Let a server do its one-time imports and allocations."""
     measured(server, replace(job, seconds=0, streams=min(job.streams, 8)))

@@ -1,23 +1,23 @@
-"""Sockets of `turnwire serve` itself, over a restart and over a kill."""
+"""Tests of WebSockets over a restart and a kill of `turnwire serve`."""
 
 import asyncio
 import signal
 from pathlib import Path
 
-from tests.process.running import served
+from tests.process.server_process import served
 from tests.server.socketing import positions, talking, text_of
 from tests.serving import PATIENCE
 
 
-async def test_a_socket_is_sent_away_and_its_turn_followed_on_after_the_restart(tmp_path: Path) -> None:
+async def test_socket_is_asked_to_reconnect_and_follows_its_turn_after_the_restart(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data, shutdown_grace="20") as server, talking(server) as talk:
         turn_id = (await talk.ask("start", message="300", agent="slow"))["turn_id"]
         seen = await talk.events(turn_id, until="token")
         server.process.send_signal(signal.SIGTERM)
-        code, told = await talk.closed()
-        assert (code, told[-1]["type"]) == (1012, "reconnect")
-        seen += [one for one in told if one["type"] == "event"]
+        code, messages = await talk.closed()
+        assert (code, messages[-1]["type"]) == (1012, "reconnect")
+        seen += [message for message in messages if message["type"] == "event"]
         async with asyncio.timeout(PATIENCE):
             await server.process.wait()
     async with served(data) as server, talking(server) as talk:
@@ -27,16 +27,18 @@ async def test_a_socket_is_sent_away_and_its_turn_followed_on_after_the_restart(
     assert positions(seen) == list(range(1, len(seen) + 1))
 
 
-async def test_what_a_socket_has_shown_survives_a_kill(tmp_path: Path) -> None:
+async def test_events_shown_on_a_socket_survive_a_kill(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data) as server, talking(server) as talk:
         turn_id = (await talk.ask("start", message="3000", agent="slow"))["turn_id"]
         await talk.events(turn_id, until="token")
         await server.kill()
-        _, told = await talk.closed()
-    seen = [one for one in told if one["type"] == "event"]
+        _, messages = await talk.closed()
+    seen = [message for message in messages if message["type"] == "event"]
     async with served(data, lease="2") as server, talking(server) as talk:
         await talk.ask("follow", turn_id=turn_id)
         whole = await talk.events(turn_id)
-    assert seen == [one for one in whole if seen and seen[0]["position"] <= one["position"] <= seen[-1]["position"]]
+    assert seen == [
+        message for message in whole if seen and seen[0]["position"] <= message["position"] <= seen[-1]["position"]
+    ]
     assert whole[-1]["event"]["outcome"] == "interrupted"

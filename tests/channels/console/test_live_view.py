@@ -1,4 +1,4 @@
-"""An answer in a terminal of every size: each line once, in its place, and nothing left behind."""
+"""Tests of LiveView in terminals of several sizes: every line once, in order, with nothing left behind."""
 
 import itertools
 import re
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from tests.channels.console.emulator import SIZES, Terminal, printed
-from tests.channels.console.test_blocks import markdown
-from turnwire.channels.console.view import Source, whole_answer
+from tests.channels.console.test_markdown import markdown
+from turnwire.channels.console.view import Source, render_answer
 
 ANSWER = """# What was found
 
@@ -36,37 +36,37 @@ The end.
 
 
 def chunks(text: str, size: int) -> list[str]:
-    return [text[place : place + size] for place in range(0, len(text), size)]
+    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("length", [25, 300, 10_000])
-def test_the_transcript_is_the_answer_and_each_line_is_there_once(size: tuple[int, int], length: int) -> None:
+def test_transcript_has_every_line_of_the_answer_once(size: tuple[int, int], length: int) -> None:
     terminal = Terminal(*size)
     for piece in chunks(ANSWER, length):
         terminal.view.write(piece)
         terminal.wait(0.1)
         assert len(terminal.shown) <= size[1]
     terminal.view.close()
-    assert terminal.transcript == printed(whole_answer(ANSWER), size[0])
+    assert terminal.transcript == printed(render_answer(ANSWER), size[0])
     for number in range(60):
         assert sum(line.strip() == f"• item {number}" for line in terminal.transcript) == 1
 
 
 @settings(max_examples=50)
 @given(markdown, st.sampled_from(SIZES), st.data())
-def test_any_pieces_leave_the_same_transcript(text: str, size: tuple[int, int], data: st.DataObject) -> None:
-    places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    ends = [0, *places, len(text)]
+def test_transcript_does_not_depend_on_the_pieces(text: str, size: tuple[int, int], data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    ends = [0, *cuts, len(text)]
     terminal = Terminal(*size)
     for start, end in itertools.pairwise(ends):
         terminal.view.write(text[start:end])
         terminal.wait(0.3)
     terminal.view.close()
-    assert terminal.transcript == printed(whole_answer(text), size[0])
+    assert terminal.transcript == printed(render_answer(text), size[0])
 
 
-def test_what_is_replaced_never_reaches_the_top_of_the_screen() -> None:
+def test_live_lines_never_reach_the_top_of_the_screen() -> None:
     terminal = Terminal(80, 24)
     terminal.view.write("```\n")
     for number in range(200):
@@ -80,7 +80,7 @@ def test_what_is_replaced_never_reaches_the_top_of_the_screen() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_a_step_is_one_line_while_it_runs_and_one_when_it_has_ended(size: tuple[int, int]) -> None:
+def test_step_is_one_line_while_running_and_after_its_end(size: tuple[int, int]) -> None:
     terminal = Terminal(*size)
     terminal.view.begin("1", "search_notes(query='moss')")
     terminal.wait(0.1)
@@ -100,7 +100,7 @@ def test_a_step_is_one_line_while_it_runs_and_one_when_it_has_ended(size: tuple[
 
 
 @pytest.mark.parametrize("size", [(30, 2), (12, 3), (30, 4), (5, 5)], ids=str)
-def test_in_a_tiny_terminal_nothing_is_doubled_either(size: tuple[int, int]) -> None:
+def test_tiny_terminal_shows_every_line_once(size: tuple[int, int]) -> None:
     terminal = Terminal(*size)
     terminal.view.write("First\n\nSecond\n\n- a\n- b\n- c\n- d")
     terminal.view.type("next")
@@ -114,7 +114,7 @@ def test_in_a_tiny_terminal_nothing_is_doubled_either(size: tuple[int, int]) -> 
     assert [words.count(word) for word in ("First", "• a", "• d", "✓")] == [1, 1, 1, 1]
 
 
-def test_text_before_a_step_stands_before_it() -> None:
+def test_text_before_a_step_is_written_above_it() -> None:
     terminal = Terminal()
     terminal.view.write("Let me look.")
     terminal.wait(0.1)
@@ -126,7 +126,7 @@ def test_text_before_a_step_stands_before_it() -> None:
     assert terminal.transcript == ["Let me look.", "", "✓ search 1.0s", "", "Found."]
 
 
-def test_a_step_does_not_tear_code_in_two() -> None:
+def test_step_does_not_split_a_code_block() -> None:
     terminal = Terminal()
     terminal.view.write("```\n# one\n")
     terminal.view.line("a status")
@@ -135,7 +135,7 @@ def test_a_step_does_not_tear_code_in_two() -> None:
     assert terminal.transcript == ["· a status", "", "  # one", "  # two"]
 
 
-def test_of_several_steps_the_newest_is_shown_and_the_others_are_counted() -> None:
+def test_several_steps_show_the_newest_and_count_the_others() -> None:
     terminal = Terminal()
     for key in ("a", "b", "c"):
         terminal.view.begin(key, f"tool {key}")
@@ -146,7 +146,7 @@ def test_of_several_steps_the_newest_is_shown_and_the_others_are_counted() -> No
     assert terminal.shown[-1].endswith("tool b (+1)")
 
 
-def test_a_step_that_never_ended_is_told_at_the_end() -> None:
+def test_unfinished_step_is_shown_at_the_end() -> None:
     terminal = Terminal()
     terminal.view.begin("1", "dig")
     terminal.wait(1.5)
@@ -154,7 +154,7 @@ def test_a_step_that_never_ended_is_told_at_the_end() -> None:
     assert terminal.transcript == ["■ dig 1.5s, not finished"]
 
 
-def test_there_is_no_dead_air() -> None:
+def test_silence_shows_a_spinner() -> None:
     terminal = Terminal()
     terminal.view.write("One moment")
     terminal.wait(0.1)
@@ -166,7 +166,7 @@ def test_there_is_no_dead_air() -> None:
     assert terminal.shown == ["One moment."]
 
 
-def test_a_notice_and_a_question_come_before_steps_and_what_is_typed_stands_last() -> None:
+def test_notice_and_question_precede_steps_and_typed_text_is_last() -> None:
     terminal = Terminal(40, 15)
     terminal.view.begin("1", "dig")
     terminal.view.notice("stopping")
@@ -180,7 +180,7 @@ def test_a_notice_and_a_question_come_before_steps_and_what_is_typed_stands_last
     assert terminal.shown[0] == "Allow dig? [y/N]"
 
 
-def test_sources_stand_numbered_at_the_end() -> None:
+def test_sources_are_numbered_at_the_end() -> None:
     terminal = Terminal(40, 15)
     terminal.view.write("Moss is old [1].")
     terminal.view.cite([Source(1, "Plants", "Moss came before trees and before ferns.", "https://plants.example")])
@@ -189,7 +189,7 @@ def test_sources_stand_numbered_at_the_end() -> None:
     assert all(line.startswith("    ") for line in terminal.transcript[3:])
 
 
-def test_nothing_is_written_while_nothing_changes() -> None:
+def test_paint_without_changes_writes_nothing() -> None:
     terminal = Terminal()
     terminal.view.write("One moment")
     terminal.wait(0.1)
@@ -199,7 +199,7 @@ def test_nothing_is_written_while_nothing_changes() -> None:
     assert len(terminal.emulator.written) == written
 
 
-def test_the_cursor_is_there_again_at_the_end() -> None:
+def test_close_shows_the_cursor_again() -> None:
     terminal = Terminal()
     terminal.view.begin("1", "dig")
     terminal.wait(0.1)
@@ -209,7 +209,7 @@ def test_the_cursor_is_there_again_at_the_end() -> None:
     assert terminal.emulator.screen.cursor.x == 0
 
 
-def test_a_terminal_that_becomes_narrower_or_wider_keeps_what_was_said() -> None:
+def test_resized_terminal_keeps_the_text() -> None:
     terminal = Terminal(80, 24)
     terminal.view.write("First.\n\nSecond is not finished")
     terminal.wait(0.1)
@@ -222,18 +222,18 @@ def test_a_terminal_that_becomes_narrower_or_wider_keeps_what_was_said() -> None
     assert terminal.transcript == ["First.", "", "Second is not finished yet."]
 
 
-def test_lines_from_elsewhere_do_not_disturb_an_answer() -> None:
+def test_printed_lines_do_not_disturb_an_answer() -> None:
     terminal = Terminal()
     terminal.view.write("An answer that is")
     terminal.wait(0.1)
-    terminal.screen.say(Text("! a warning"))
+    terminal.screen.print(Text("! a warning"))
     terminal.wait(0.1)
     terminal.view.write(" complete.")
     terminal.view.close()
     assert terminal.transcript == ["! a warning", "An answer that is complete."]
 
 
-def test_without_colours_nothing_is_coloured() -> None:
+def test_no_color_console_gets_no_colours() -> None:
     terminal = Terminal()
     terminal.console.no_color = True
     terminal.view.line("failed", "bad")

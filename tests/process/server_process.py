@@ -1,4 +1,4 @@
-"""`turnwire` as a user runs it: in a process of its own, that can be killed."""
+"""`turnwire` commands and servers in processes of their own, which tests can kill."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tests.serving import PATIENCE, Client
 
-# Much is imported first, and several may start at once.
+# A start imports much, and several servers may start at once.
 START_PATIENCE = 40.0
 COMMAND = (sys.executable, "-m", "turnwire")
 
@@ -26,35 +26,35 @@ from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent, ToolCallEvent, ToolResultEvent
 
 async def slow(turn):
-    """Says a word every other millisecond, as often as it is told."""
+    """Yield a word every other millisecond, as many as the message says."""
     for number in range(int(turn.message)):
         yield f"{number} "
         await asyncio.sleep(0.002)
 
 async def steady(turn):
-    """Says fifty words a second, as many as it is told."""
+    """Yield fifty words a second, as many as the message says."""
     for number in range(int(turn.message)):
         yield f"{number} "
         await asyncio.sleep(0.02)
 
 async def telling(turn):
-    """Says which process runs it."""
+    """Yield the id of the process that runs it."""
     yield str(os.getpid())
 
 async def gushing(turn):
-    """Says much at once, again and again."""
+    """Yield bursts of fifty words, as many as the message says."""
     for number in range(int(turn.message)):
         for piece in range(50):
             yield f"{number}.{piece} "
         await asyncio.sleep(0.001)
 
 async def silent(turn):
-    """Says one word and never ends."""
+    """Yield one word and never end."""
     yield "Well, "
     await asyncio.Event().wait()
 
 async def stubborn(turn):
-    """Never ends, whoever asks."""
+    """Ignore cancellation and never end."""
     yield "No. "
     while True:
         try:
@@ -63,7 +63,7 @@ async def stubborn(turn):
             pass
 
 class Stepping:
-    """Takes one step after the other until it is stopped, and says in which process; it goes on in another."""
+    """Call a tool forever, with the process id as its result; resumable in another process."""
 
     on_crash = "resume"
 
@@ -79,7 +79,7 @@ class Stepping:
 stepping = Stepping()
 
 async def careful(turn):
-    """Asks before it does anything, and remembers in which process it did."""
+    """Request an approval, and remember the process that did."""
     if turn.resumption is None:
         yield "May I? "
         raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40})], str(os.getpid()).encode())
@@ -91,24 +91,28 @@ ALL = ("slow", "steady", "telling", "gushing", "silent", "stubborn", "stepping",
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """The caller's, without any settings of Turnwire but these, and with no model to load."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
+    """Return the caller's environment with only these Turnwire settings, and no embeddings model."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
     settings = {"embeddings": "off", **settings}
-    return {**kept, "PYTHONWARNINGS": "", **{f"TURNWIRE_{name.upper()}": value for name, value in settings.items()}}
+    return {
+        **inherited,
+        "PYTHONWARNINGS": "",
+        **{f"TURNWIRE_{name.upper()}": value for name, value in settings.items()},
+    }
 
 
-class Finished(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
 
 
-async def run(*arguments: str | Path, cwd: Path | None = None, **settings: str) -> Finished:
-    """Runs a command to its end."""
+async def run(*arguments: str | Path, cwd: Path | None = None, **settings: str) -> CommandResult:
+    """Run a command to its end."""
     process = await start(*arguments, cwd=cwd, **settings)
     async with asyncio.timeout(PATIENCE):
         out, err = await process.communicate()
-    return Finished(process.returncode or 0, out.decode(), err.decode())
+    return CommandResult(process.returncode or 0, out.decode(), err.decode())
 
 
 async def start(*arguments: str | Path, cwd: Path | None = None, **settings: str) -> asyncio.subprocess.Process:
@@ -120,13 +124,13 @@ async def start(*arguments: str | Path, cwd: Path | None = None, **settings: str
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # Whoever runs the tests in the background may ignore it, and programs inherit that.
+        # Tests that run in the background may ignore SIGINT, and programs inherit that.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
-class Errors:
-    """What a process says on stderr, read all the time so that it never waits for us."""
+class ErrorOutput:
+    """A process's stderr, read continuously so that the process never blocks on it."""
 
     def __init__(self, pipe: asyncio.StreamReader | None) -> None:
         assert pipe is not None
@@ -139,19 +143,19 @@ class Errors:
         return bytes(self.so_far)
 
 
-class Running(Client):
+class ServerProcess(Client):
     """A server process and a client of it."""
 
-    def __init__(self, url: str, process: asyncio.subprocess.Process, errors: "Errors") -> None:
+    def __init__(self, url: str, process: asyncio.subprocess.Process, errors: "ErrorOutput") -> None:
         super().__init__(url)
         self.process = process
         self.errors = errors.whole
-        """All that it says on stderr, once it has ended."""
+        """Its stderr, complete when the process has ended."""
         self.log = errors.so_far
-        """What it has said on stderr until now."""
+        """Its stderr until now."""
 
     async def kill(self) -> None:
-        """As the kernel does when memory runs out: nobody is asked, nothing is tidied up."""
+        """Kill the process as the kernel does when memory runs out, without cleanup."""
         self.process.kill()
         await self.process.wait()
 
@@ -159,12 +163,12 @@ class Running(Client):
 @asynccontextmanager
 async def served(
     data: Path, *options: str | Path, cwd: Path | None = None, agents: Sequence[str] = ALL, **settings: str
-) -> AsyncIterator[Running]:
-    """`turnwire serve` with the agents above, until the block ends."""
+) -> AsyncIterator[ServerProcess]:
+    """Run `turnwire serve` with the agents above, until the block ends."""
     folder = cwd or data.parent
-    arguments = ("serve", "--data", data, "--port", "0", *_named(agents, folder), *options)
+    arguments = ("serve", "--data", data, "--port", "0", *_agent_options(agents, folder), *options)
     async with _started(arguments, folder, settings) as (process, errors):
-        server = Running(await _said(process, rb"listening on (http://[^ \n]+)", errors), process, errors)
+        server = ServerProcess(await _read_until(process, rb"listening on (http://[^ \n]+)", errors), process, errors)
         try:
             yield server
         finally:
@@ -175,14 +179,14 @@ async def served(
 async def working(
     data: Path, *options: str | Path, agents: Sequence[str] = ALL, **settings: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`turnwire worker` with the same agents."""
-    arguments = ("worker", "--data", data, *_named(agents, data.parent), *options)
+    """Run `turnwire worker` with the same agents, until the block ends."""
+    arguments = ("worker", "--data", data, *_agent_options(agents, data.parent), *options)
     async with _started(arguments, data.parent, settings) as (process, errors):
-        await _said(process, rb"(Running turns)", errors)
+        await _read_until(process, rb"(Running turns)", errors)
         yield process
 
 
-def _named(agents: Sequence[str], folder: Path) -> list[str]:
+def _agent_options(agents: Sequence[str], folder: Path) -> list[str]:
     (folder / "agents_of_the_test.py").write_text(AGENTS)
     return [part for name in agents for part in ("--agent", f"agents_of_the_test:{name}")]
 
@@ -190,9 +194,9 @@ def _named(agents: Sequence[str], folder: Path) -> list[str]:
 @asynccontextmanager
 async def _started(
     arguments: Sequence[str | Path], folder: Path, settings: dict[str, str]
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, Errors]]:
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, ErrorOutput]]:
     process = await start(*arguments, cwd=folder, **settings)
-    errors = Errors(process.stderr)
+    errors = ErrorOutput(process.stderr)
     try:
         yield process, errors
     finally:
@@ -202,10 +206,10 @@ async def _started(
         await errors.whole
 
 
-async def _said(process: asyncio.subprocess.Process, words: bytes, errors: Errors) -> str:
+async def _read_until(process: asyncio.subprocess.Process, pattern: bytes, errors: ErrorOutput) -> str:
     assert process.stdout is not None
     async with asyncio.timeout(START_PATIENCE):
         while line := await process.stdout.readline():
-            if found := re.search(words, line):
-                return found[1].decode()
-        raise AssertionError(f"it did not start: {(await errors.whole).decode()}")
+            if match := re.search(pattern, line):
+                return match[1].decode()
+        raise AssertionError(f"the process did not start: {(await errors.whole).decode()}")

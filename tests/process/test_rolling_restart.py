@@ -1,6 +1,6 @@
-"""A restart under load: readers go on elsewhere, turns end as they would have, and nothing is lost, doubled or refused.
+"""Tests of rolling restarts under load: no event is lost or repeated, and no request is refused.
 
-Each turn says fifty words a second and is read twice, at two processes where there are two.
+Each turn yields fifty words a second and has two readers, in different processes where there are two.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.process.running import START_PATIENCE, Running, run, served
-from tests.process.sharing import ANEW, Follower, a_database
+from tests.process.server_process import START_PATIENCE, ServerProcess, run, served
+from tests.process.shared_database import NEW_CONNECTION, Follower, temporary_database
 from tests.serving import PATIENCE, Client, until, within
 
-# They start many processes, which on a busy machine takes a while.
+# The tests start many processes, which takes a while on a busy machine.
 pytestmark = pytest.mark.timeout(180)
 
 LANES = 3
@@ -30,12 +30,12 @@ TEXT = "".join(f"{number} " for number in range(WORDS))
 
 
 class Load:
-    """Sessions that are asked one thing after the other, until they are told to stop."""
+    """Sessions that send one message after another until the block ends."""
 
-    def __init__(self, servers: Callable[[], Sequence[Client]], *, patient: bool) -> None:
+    def __init__(self, servers: Callable[[], Sequence[Client]], *, may_retry: bool) -> None:
         self.followers: list[Follower] = []
         self._servers = servers
-        self._patient = patient
+        self._may_retry = may_retry
         self._numbers = itertools.count()
         self._over = False
 
@@ -43,69 +43,69 @@ class Load:
     async def running(self) -> AsyncIterator["Load"]:
         async with asyncio.TaskGroup() as lanes:
             for lane in range(LANES):
-                lanes.create_task(self._ask_on(f"lane-{lane}"))
+                lanes.create_task(self._send_messages(f"lane-{lane}"))
             await until(lambda: len(self.followers) >= 2 * LANES)
             yield self
             self._over = True
 
-    async def _ask_on(self, session_id: str) -> None:
+    async def _send_messages(self, session_id: str) -> None:
         while not self._over:
             name = f"turn-{next(self._numbers)}"
             await self._start(name, session_id)
             both = [Follower(name), Follower(name)]
             self.followers += both
-            await asyncio.gather(*(one.follow(self._servers, first) for first, one in enumerate(both)))
+            await asyncio.gather(*(follower.follow(self._servers, first) for first, follower in enumerate(both)))
 
     async def _start(self, name: str, session_id: str) -> None:
-        """Asks again elsewhere if it is refused and may be: under the same name it is started once."""
+        """Start a turn; retry on the next server if allowed. The turn id makes retries safe."""
         body = {"message": str(WORDS), "agent": "steady", "turn_id": name}
         for number in itertools.count():
-            there = self._servers()
-            server = there[number % len(there)]
+            running = self._servers()
+            server = running[number % len(running)]
             try:
-                answer = await server.http.post(f"/v1/sessions/{session_id}/turns", json=body, headers=ANEW)
+                answer = await server.http.post(f"/v1/sessions/{session_id}/turns", json=body, headers=NEW_CONNECTION)
             except httpx.TransportError:
-                assert self._patient, "a connection was refused"
+                assert self._may_retry, "a connection was refused"
                 continue
             if answer.status_code in (200, 201, 202):
                 return
-            assert self._patient, answer.text
+            assert self._may_retry, answer.text
             assert answer.status_code == 503, answer.text
 
     def check(self) -> int:
-        """How many turns there were."""
-        for one in self.followers:
-            one.check(TEXT)
+        """Check every turn and return their number."""
+        for follower in self.followers:
+            follower.check(TEXT)
         return len(self.followers) // 2
 
 
 async def make_sessions(server: Client) -> None:
     for lane in range(LANES):
-        await server.http.post("/v1/sessions", json={"id": f"lane-{lane}"}, headers=ANEW)
+        await server.http.post("/v1/sessions", json={"id": f"lane-{lane}"}, headers=NEW_CONNECTION)
 
 
-async def test_two_servers_are_restarted_one_after_the_other_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    async def start(name: str) -> Running:
+async def test_servers_restarted_in_turn_neither_lose_nor_repeat_events(tmp_path: Path) -> None:
+    async def start(name: str) -> ServerProcess:
         (tmp_path / name).mkdir()
         settings = {"database_url": url, "shutdown_grace": "20", "max_steps_per_turn": "10000"}
         serving = served(tmp_path / name / "data", **settings)  # type: ignore[arg-type]
         return await stack.enter_async_context(serving)
 
-    with a_database() as url:
+    with temporary_database() as url:
         async with AsyncExitStack() as stack:
-            there = [*await asyncio.gather(start("a"), start("b"))]
-            await make_sessions(there[0])
-            long = Follower(await there[0].start(agent="stepping"))
-            following = asyncio.create_task(long.follow(lambda: there))
-            async with Load(lambda: there, patient=True).running() as load:
+            servers = [*await asyncio.gather(start("a"), start("b"))]
+            await make_sessions(servers[0])
+            long = Follower(await servers[0].start(agent="stepping"))
+            following = asyncio.create_task(long.follow(lambda: servers))
+            async with Load(lambda: servers, may_retry=True).running() as load:
                 for name in ("c", "d"):
-                    old = there[0]
+                    old = servers[0]
                     old.process.terminate()
                     async with asyncio.timeout(2 * PATIENCE):
                         await old.process.wait()
-                    there = [*there[1:], await start(name)]
+                    servers = [*servers[1:], await start(name)]
                     assert await old.errors == b""
-            await there[0].http.post(f"/v1/turns/{long.turn_id}/cancel", headers=ANEW)
+            await servers[0].http.post(f"/v1/turns/{long.turn_id}/cancel", headers=NEW_CONNECTION)
             await within(following)
     assert load.check() > 2 * LANES
     assert long.moves > 1
@@ -114,7 +114,7 @@ async def test_two_servers_are_restarted_one_after_the_other_and_nothing_is_lost
 
 
 def check_steps(events: list[dict[str, Any]]) -> None:
-    """None is missing and none was taken twice, though whoever took them was replaced."""
+    """Assert that every step ran once, though its process was replaced."""
     results = [event for event in events if event["type"] == "tool_result"]
     assert [event["call_id"] for event in results] == [f"c{number}" for number in range(len(results))]
     assert len({event["result"] for event in results}) >= 2
@@ -122,7 +122,7 @@ def check_steps(events: list[dict[str, Any]]) -> None:
 
 
 @asynccontextmanager
-async def supervised(folder: Path, url: str) -> AsyncIterator[Running]:
+async def supervised(folder: Path, url: str) -> AsyncIterator[ServerProcess]:
     options = ("--workers", "2", "--log-level", "error")
     settings = {"database_url": url, "shutdown_grace": "20", "max_steps_per_turn": "10000"}
     async with served(folder / "data", *options, **settings) as server:  # type: ignore[arg-type]
@@ -134,18 +134,18 @@ async def supervised(folder: Path, url: str) -> AsyncIterator[Running]:
                 await within(server.process.wait())
 
 
-def workers_of(server: Running) -> list[int]:
-    """The processes that it has started and that live, oldest first."""
+def workers_of(server: ServerProcess) -> list[int]:
+    """Return the ids of its running workers, oldest first."""
     path = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
     return [int(number) for number in path.read_text().split()]
 
 
-def are_others(workers: list[int], old: list[int]) -> bool:
+def are_replaced(workers: list[int], old: list[int]) -> bool:
     return len(workers) == 2 and not set(workers) & set(old)
 
 
-async def test_workers_are_replaced_one_by_one_and_nobody_is_refused_meanwhile(tmp_path: Path) -> None:
-    with a_database() as url:
+async def test_workers_replaced_one_by_one_refuse_no_request(tmp_path: Path) -> None:
+    with temporary_database() as url:
         async with supervised(tmp_path, url) as server:
             await make_sessions(server)
             old = workers_of(server)
@@ -153,58 +153,59 @@ async def test_workers_are_replaced_one_by_one_and_nobody_is_refused_meanwhile(t
             long = Follower(await server.start(agent="stepping"))
             following = asyncio.create_task(long.follow(lambda: [server]))
             await until(lambda: bool(long.seen))
-            async with Load(lambda: [server], patient=False).running() as load:
+            async with Load(lambda: [server], may_retry=False).running() as load:
                 server.process.send_signal(signal.SIGHUP)
-                await until(lambda: are_others(workers_of(server), old), 4 * START_PATIENCE)
-            await server.http.post(f"/v1/turns/{long.turn_id}/cancel", headers=ANEW)
+                await until(lambda: are_replaced(workers_of(server), old), 4 * START_PATIENCE)
+            await server.http.post(f"/v1/turns/{long.turn_id}/cancel", headers=NEW_CONNECTION)
             await within(following)
         assert load.check() > LANES
-        # Whichever of the workers it read from, that one has gone.
+        # The worker that it read from was replaced.
         assert long.moves > 1
-        assert sum(one.refusals for one in (*load.followers, long)) == 0
+        assert sum(follower.refusals for follower in (*load.followers, long)) == 0
         assert await server.errors == b""
         assert server.process.returncode == 0
 
 
-async def test_workers_share_the_token_and_the_keys_and_none_outlives_their_parent(tmp_path: Path) -> None:
+async def test_workers_share_token_and_keys_and_end_with_their_supervisor(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with a_database() as url:
+    with temporary_database() as url:
         async with supervised(tmp_path, url) as server:
             *_, second = workers_of(server)
-            # One that dies is started again.
+            # A killed worker is restarted.
             os.kill(second, signal.SIGKILL)
             await until(lambda: len(workers_of(server)) == 2 and second not in workers_of(server))
-            word = json.loads((data / "server.json").read_text())
-            assert (word["url"], word["pid"]) == (server.url, server.process.pid)
-            operator = {**ANEW, "X-API-Key": word["control_token"]}
-            made = await run("keys", "create", "anna", "--data", data, database_url=url)
-            anna = {**ANEW, "X-API-Key": made.out.strip()}
+            announcement = json.loads((data / "server.json").read_text())
+            assert (announcement["url"], announcement["pid"]) == (server.url, server.process.pid)
+            operator = {**NEW_CONNECTION, "X-API-Key": announcement["control_token"]}
+            created = await run("keys", "create", "anna", "--data", data, database_url=url)
+            anna = {**NEW_CONNECTION, "X-API-Key": created.out.strip()}
             for worker in workers_of(server):
-                async with only(server, worker):
-                    await answered(server, ANEW, 401)
-                    await answered(server, anna, 200)
+                async with other_workers_paused(server, worker):
+                    await until_status(server, NEW_CONNECTION, 401)
+                    await until_status(server, anna, 200)
                     assert (await server.http.get("/v1/keys", headers=operator)).status_code == 200
             key_id = (await server.http.get("/v1/keys", headers=operator)).json()["keys"][0]["id"]
-            async with only(server, workers_of(server)[0]):
+            async with other_workers_paused(server, workers_of(server)[0]):
                 assert (await server.http.delete(f"/v1/keys/{key_id}", headers=operator)).status_code == 200
             for worker in workers_of(server):
-                async with only(server, worker):
-                    await answered(server, anna, 401)
-            # With an agent that is broken, nothing is replaced.
+                async with other_workers_paused(server, worker):
+                    await until_status(server, anna, 401)
+            # With a broken agent no worker is replaced.
             orphans = workers_of(server)
             (tmp_path / "agents_of_the_test.py").write_text("broken =")
             server.process.send_signal(signal.SIGHUP)
             await until(lambda: len(workers_of(server)) == 3, START_PATIENCE)
             await until(lambda: workers_of(server) == orphans, START_PATIENCE)
-            await until(lambda: b"a new worker does not start; the old ones stay" in server.log)
+            await until(lambda: b"a new worker failed to start; the old ones stay" in server.log)
             await server.kill()
             await until(lambda: not any(map(is_alive, orphans)))
-    told = (await server.errors).decode()
-    assert f"worker {second} ended with code -9; another is started" in told
+    errors = (await server.errors).decode()
+    assert f"worker {second} ended with code -9 and is restarted" in errors
+    assert "a new worker failed to start; the old ones stay" in errors
 
 
-async def test_a_server_that_cannot_start_says_why_once(tmp_path: Path) -> None:
-    with a_database() as url:
+async def test_server_that_cannot_start_reports_the_reason_once(tmp_path: Path) -> None:
+    with temporary_database() as url:
         options = ("--data", tmp_path / "data", "--port", "0", "--workers", "3", "--agent", "nowhere:answer")
         refused = await run("serve", *options, database_url=url)
     assert refused.code == 1
@@ -214,9 +215,9 @@ async def test_a_server_that_cannot_start_says_why_once(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def only(server: Running, worker: int) -> AsyncIterator[None]:
-    """The other workers stand still, so that whoever asks is answered by this one."""
-    others = [one for one in workers_of(server) if one != worker]
+async def other_workers_paused(server: ServerProcess, worker: int) -> AsyncIterator[None]:
+    """Pause the other workers, so that this one answers every request."""
+    others = [pid for pid in workers_of(server) if pid != worker]
     for other in others:
         os.kill(other, signal.SIGSTOP)
     try:
@@ -226,7 +227,7 @@ async def only(server: Running, worker: int) -> AsyncIterator[None]:
             os.kill(other, signal.SIGCONT)
 
 
-async def answered(server: Running, headers: dict[str, str], status: int) -> None:
+async def until_status(server: ServerProcess, headers: dict[str, str], status: int) -> None:
     async with asyncio.timeout(PATIENCE):
         while (await server.http.get("/v1/sessions", headers=headers)).status_code != status:
             pass
@@ -243,7 +244,7 @@ def is_alive(worker: int) -> bool:
 DRAIN = 6.0
 
 
-async def test_a_balancer_is_told_first_and_everything_goes_on_for_as_long_as_it_needs(tmp_path: Path) -> None:
+async def test_draining_server_reports_not_ready_and_serves_during_the_delay(tmp_path: Path) -> None:
     async with (
         served(tmp_path / "data", drain_delay=f"{DRAIN:g}", shutdown_grace="5") as server,
         server.ask("1", agent="silent") as stream,
@@ -256,7 +257,7 @@ async def test_a_balancer_is_told_first_and_everything_goes_on_for_as_long_as_it
                 pass
         assert answer.json() == {"status": "draining"}
         assert answer.headers["connection"] == "close"
-        # A new connection, a new turn, and a reader that is there already.
+        # New connections, new turns and open streams still work.
         assert (await server.http.post("/chat", json={"message": "2", "agent": "slow"})).status_code == 200
         assert (await stream.rest())[-1].type == "reconnect"
         assert time.monotonic() - began >= DRAIN
