@@ -3,7 +3,7 @@ from turnwire.extensions.contract import ExtensionContext, Health
 
 
 class Notebook:
-    """A channel that keeps what it is told in a list."""
+    """A channel that keeps answers in a list."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -18,8 +18,10 @@ class Notebook:
     async def health_check(self) -> Health:
         return Health("running")
 
-    async def receive(self, text: str, user_id: str) -> str:
-        return await self.context.handle_user_message(text, user_id)
+    async def receive(self, text: str, user_id: str, message_id: str) -> str:
+        receipt = await self.context.accept(text, user_id, message_id=message_id)
+        # Here the message is durable: confirm it to its sender.
+        return await receipt.answer()
 
     async def send_to_user(self, user_id: str, message: str) -> None:
         self.lines.append(f"{user_id}: {message}")

@@ -35,23 +35,27 @@ class SqliteThreads:
 
         A cancelled caller drops a call that has not begun. Raises sqlite3.ProgrammingError after `close`.
         """
-        return asyncio.wrap_future(self.submit(call))
+        self._check_open()
+        return asyncio.get_running_loop().run_in_executor(self._executor, self._call, call)
 
     def transaction(self, call: Call[T]) -> asyncio.Future[T]:
         """Queue `call(connection)` in a transaction: all that it writes is committed, or nothing if it raises.
 
         The call runs to its end even if the caller is cancelled. Raises sqlite3.ProgrammingError after `close`.
         """
-        return asyncio.shield(asyncio.wrap_future(self.submit(lambda connection: _commit(connection, call))))
+        return asyncio.shield(self.run(lambda connection: _commit(connection, call)))
 
     def submit(self, call: Call[T]) -> Future[T]:
         """Queue a call without waiting for it, and return the future of its result.
 
         An error is silent unless the future is read. Raises sqlite3.ProgrammingError after `close`.
         """
+        self._check_open()
+        return self._executor.submit(self._call, call)
+
+    def _check_open(self) -> None:
         if self.is_closed:
             raise sqlite3.ProgrammingError("the database is closed")
-        return self._executor.submit(self._call, call)
 
     def _call(self, call: Call[T]) -> T:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.extensions.building import BASE, write_extension
+from tests.extensions.harness import BASE, write_extension
 from tests.process.server_process import served
 from tests.serving import saying
 from turnwire import Settings, Turnwire
@@ -19,18 +19,18 @@ from turnwire.cli import app
 run = CliRunner().invoke
 
 
-def test_list_tells_what_there_is_and_runs_none_of_it(tmp_path: Path) -> None:
+def test_list_shows_all_extensions_without_running_code(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "trap", "raise AssertionError('it was run')", description="A trap.")
     write_extension(tmp_path / "x", "keyed", secrets=[{"env": "NO_SUCH_KEY", "description": "Ask Ann."}])
     write_extension(tmp_path / "x", "broken", api="8")
-    told = run(app, ["extensions", "list", "--extensions", str(tmp_path / "x")]).output
-    assert "trap 1  folder  discovered\n    A trap." in told
-    assert "keyed 1  folder  unconfigured\n    NO_SUCH_KEY is not set\n    → set NO_SUCH_KEY. Ask Ann." in told
-    assert "broken ?  folder  failed" in told
-    assert "telegram" in told
+    output = run(app, ["extensions", "list", "--extensions", str(tmp_path / "x")]).output
+    assert "trap 1  folder  discovered\n    A trap." in output
+    assert "keyed 1  folder  unconfigured\n    NO_SUCH_KEY is not set\n    → set NO_SUCH_KEY. Ask Ann." in output
+    assert "broken ?  folder  failed" in output
+    assert "telegram" in output
 
 
-def test_check_imports_and_tells_what_is_wrong(tmp_path: Path) -> None:
+def test_check_imports_extensions_and_reports_problems(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "good", BASE + "class Main(Base):\n    def get_tools(self): return []")
     write_extension(tmp_path / "x", "bad", "import no_such_module_anywhere")
     folder = ["--extensions", str(tmp_path / "x")]
@@ -45,13 +45,13 @@ def test_check_imports_and_tells_what_is_wrong(tmp_path: Path) -> None:
     assert "there is no extension nobody; choose from" in nobody.output
 
 
-def test_check_starts_nothing(tmp_path: Path) -> None:
+def test_check_creates_no_extension(tmp_path: Path) -> None:
     trap = "class Main(Base):\n    def __init__(self): raise AssertionError('it was made')"
     write_extension(tmp_path / "x", "trap", BASE + trap)
     assert run(app, ["extensions", "check", "trap", "--extensions", str(tmp_path / "x")]).exit_code == 0
 
 
-async def test_new_writes_an_extension_that_works(tmp_path: Path) -> None:
+async def test_new_writes_a_working_extension(tmp_path: Path) -> None:
     made = await asyncio.to_thread(run, app, ["extensions", "new", "my_channel", "--in", str(tmp_path)])
     assert made.exit_code == 0, made.output
     files = sorted(path.name for path in (tmp_path / "my_channel").iterdir())
@@ -71,7 +71,7 @@ async def test_new_writes_an_extension_that_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_test_of_a_new_extension_passes(tmp_path: Path) -> None:
+def test_generated_test_of_a_new_extension_passes(tmp_path: Path) -> None:
     assert run(app, ["extensions", "new", "my_channel", "--in", str(tmp_path)]).exit_code == 0
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
     done = subprocess.run(
@@ -81,7 +81,7 @@ def test_the_test_of_a_new_extension_passes(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_new_goes_to_the_users_own_folder_and_overwrites_nothing(tmp_path: Path) -> None:
+def test_new_writes_to_the_user_folder_and_overwrites_nothing(tmp_path: Path) -> None:
     assert run(app, ["extensions", "new", "mine"]).exit_code == 0
     manifest = tmp_path / "config" / "turnwire" / "extensions" / "mine" / "manifest.yaml"
     assert yaml.safe_load(manifest.read_text())["id"] == "mine"
@@ -92,7 +92,7 @@ def test_new_goes_to_the_users_own_folder_and_overwrites_nothing(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["My-Channel", "../up", "1st", ""])
-def test_new_refuses_a_name_that_cannot_be_an_id(name: str, tmp_path: Path) -> None:
+def test_new_with_an_invalid_id_is_refused(name: str, tmp_path: Path) -> None:
     refused = run(app, ["extensions", "new", name, "--in", str(tmp_path)])
     assert refused.exit_code == 1
     assert "is not a valid id" in refused.output
@@ -100,7 +100,7 @@ def test_new_refuses_a_name_that_cannot_be_an_id(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.process
-async def test_serve_runs_the_extensions_it_is_given(tmp_path: Path) -> None:
+async def test_serve_runs_the_extensions_of_its_folders(tmp_path: Path) -> None:
     agent = (
         BASE
         + """

@@ -1,4 +1,4 @@
-"""What an extension provides is told by its class, checked, and never guessed in silence."""
+"""Detection of what an extension provides, and its reports of near misses."""
 
 from typing import Any
 from unittest.mock import MagicMock
@@ -35,6 +35,7 @@ class Everything(Streaming):
     async def on_stream_restart(self, user_id: str, text: str) -> None: ...
     async def on_stream_step(self, user_id: str, step: StreamStep) -> None: ...
     async def on_approval_request(self, user_id: str, ask: Any) -> None: ...
+    async def wait_for_delivery(self, user_id: str) -> None: ...
     def get_tools(self) -> list[Any]:
         return []
 
@@ -44,7 +45,7 @@ class Everything(Streaming):
         return {}
 
 
-def test_a_class_provides_what_its_methods_fit() -> None:
+def test_detect_returns_the_protocols_that_a_class_fits() -> None:
     assert not check_extension(Bare)
     assert detect(Bare).provides == frozenset()
     assert detect(Plain).provides == {"channel"}
@@ -53,42 +54,42 @@ def test_a_class_provides_what_its_methods_fit() -> None:
     assert not any(detect(cls).problems for cls in (Bare, Plain, Streaming, Everything))
 
 
-def test_the_names_of_parameters_are_the_authors_own() -> None:
+def test_detect_ignores_parameter_names() -> None:
     assert "streaming_channel" in detect(Streaming).provides
 
 
-def test_one_missing_method_of_four_is_told() -> None:
+def test_missing_method_of_a_protocol_is_reported() -> None:
     class Almost(Plain):
         async def on_stream_start(self, user_id: str) -> None: ...
         async def on_stream_chunk(self, user_id: str, chunk: str) -> None: ...
         async def on_stream_end(self, user_id: str, full_text: str) -> None: ...
 
-    found = detect(Almost)
-    assert found.provides == {"channel"}
-    assert found.problems == (
+    detected = detect(Almost)
+    assert detected.provides == {"channel"}
+    assert detected.problems == (
         "3 of 4 methods of StreamingChannelProvider; `on_stream_status` is missing, so it is not used as one",
     )
 
 
-def test_a_method_that_is_not_async_is_told() -> None:
+def test_method_that_is_not_async_is_reported() -> None:
     class Blocking(Streaming):
         def on_stream_chunk(self, user_id: str, chunk: str) -> None: ...  # type: ignore[override]
 
-    found = detect(Blocking)
-    assert found.provides == {"channel"}
-    assert "`on_stream_chunk` of StreamingChannelProvider is not `async def`" in found.problems[0]
+    detected = detect(Blocking)
+    assert detected.provides == {"channel"}
+    assert "`on_stream_chunk` of StreamingChannelProvider is not `async def`" in detected.problems[0]
 
 
-def test_a_method_that_takes_other_arguments_is_told() -> None:
+def test_method_with_other_arguments_is_reported() -> None:
     class Short(Plain):
         async def send_to_user(self, message: str) -> None: ...  # type: ignore[override]
 
-    found = detect(Short)
-    assert found.provides == frozenset()
-    assert "`send_to_user` of ChannelProvider cannot be called with (user_id, message)" in found.problems[0]
+    detected = detect(Short)
+    assert detected.provides == frozenset()
+    assert "`send_to_user` of ChannelProvider cannot be called with (user_id, message)" in detected.problems[0]
 
 
-def test_what_only_looks_like_a_method_is_not_run_and_told() -> None:
+def test_property_in_place_of_a_method_is_reported_and_not_run() -> None:
     class Sly(Bare):
         @property
         def get_tools(self) -> Any:
@@ -97,7 +98,7 @@ def test_what_only_looks_like_a_method_is_not_run_and_told() -> None:
     assert "`get_tools` of ToolProvider is not a method" in detect(Sly).problems[0]
 
 
-def test_an_object_that_has_everything_provides_nothing() -> None:
+def test_class_with_getattr_provides_nothing() -> None:
     class Mocking(Bare):
         def __getattr__(self, name: str) -> Any:
             return MagicMock()
@@ -105,26 +106,26 @@ def test_an_object_that_has_everything_provides_nothing() -> None:
     assert detect(Mocking).provides == frozenset()
 
 
-def test_a_misspelt_method_is_told() -> None:
+def test_misspelt_method_is_reported() -> None:
     class Misspelt(Streaming):
         async def on_stream_cancelled(self, user_id: str, full_text: str) -> None: ...
 
     assert detect(Misspelt).problems == ("nobody calls `on_stream_cancelled`; is it meant to be `on_stream_cancel`?",)
 
 
-def test_streaming_needs_a_channel_to_fall_back_to() -> None:
+def test_streaming_channel_without_channel_is_not_used() -> None:
     class Homeless(Bare):
         on_stream_start = Streaming.on_stream_start
         on_stream_chunk = Streaming.on_stream_chunk
         on_stream_status = Streaming.on_stream_status
         on_stream_end = Streaming.on_stream_end
 
-    found = detect(Homeless)
-    assert found.provides == frozenset()
-    assert found.problems == ("StreamingChannelProvider without ChannelProvider, so it is not used",)
+    detected = detect(Homeless)
+    assert detected.provides == frozenset()
+    assert detected.problems == ("StreamingChannelProvider without ChannelProvider, so it is not used",)
 
 
-def test_a_class_that_lacks_a_method_of_every_extension_is_none() -> None:
+def test_class_without_a_lifecycle_method_is_no_extension() -> None:
     class Half:
         async def initialize(self, context: Any) -> None: ...
         async def start(self) -> None: ...
@@ -133,21 +134,21 @@ def test_a_class_that_lacks_a_method_of_every_extension_is_none() -> None:
 
 
 @pytest.mark.parametrize(("declared", "is_true"), [((), True), (("channel",), True), (("streaming_channel",), False)])
-def test_what_a_manifest_declares_is_held_against_what_there_is(declared: tuple[str, ...], is_true: bool) -> None:
+def test_provides_of_the_manifest_is_checked_against_the_class(declared: tuple[str, ...], is_true: bool) -> None:
     assert (check_provides(declared, detect(Plain)) is None) is is_true
 
 
-def test_a_declaration_that_is_not_true_says_what_is_missing() -> None:
+def test_false_provides_names_the_missing_methods() -> None:
     class Almost(Plain):
         async def on_stream_start(self, user_id: str) -> None: ...
 
-    told = check_provides(("streaming_channel",), detect(Almost))
-    assert told is not None
-    assert "1 of 4 methods of StreamingChannelProvider" in told
+    problem = check_provides(("streaming_channel",), detect(Almost))
+    assert problem is not None
+    assert "1 of 4 methods of StreamingChannelProvider" in problem
 
 
-def test_an_ability_that_is_added_later_unmakes_nothing() -> None:
-    """Protocols are never given another method: an extension of before fits as it always did."""
+def test_protocols_have_exactly_their_released_methods() -> None:
+    """A protocol with another method would exclude every extension that was written before."""
     assert {name: sorted(n for n in vars(p) if not n.startswith("_")) for name, p in PROTOCOLS.items()} == {
         "channel": ["send_message", "send_to_user"],
         "streaming_channel": ["on_stream_chunk", "on_stream_end", "on_stream_start", "on_stream_status"],
@@ -155,6 +156,7 @@ def test_an_ability_that_is_added_later_unmakes_nothing() -> None:
         "restartable_channel": ["on_stream_restart"],
         "step_channel": ["on_stream_step"],
         "approval_channel": ["on_approval_request"],
+        "buffered_channel": ["wait_for_delivery"],
         "tools": ["get_tools"],
         "service": ["run_background"],
         "context": ["get_context"],

@@ -1,4 +1,4 @@
-"""What extensions bring to the agents: other agents, tools, and what they know. And what asks a person."""
+"""The kernel: agents, tools, context and approvals of extensions, and the listener of a turn."""
 
 import asyncio
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.turns import append, claimed, done, ended
-from tests.extensions.building import BASE, PLAIN, QUICK, STREAMING, running, write_extension
+from tests.extensions.harness import BASE, PLAIN, QUICK, STREAMING, running, write_extension
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import Puppet, saying, serving, until, within
 from turnwire import ChatCompletionsAgent, Turn, Turnwire
@@ -25,7 +25,7 @@ from turnwire.core.follow import follow
 from turnwire.extensions.channels import Channel, TurnListener
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
 from turnwire.extensions.detection import detect
-from turnwire.extensions.router import EnrichedMessage
+from turnwire.extensions.router import ContextAgent
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore
 
@@ -47,7 +47,7 @@ class Main(Base):
 )
 
 
-async def test_an_extension_brings_agents_by_name_and_replaces_none(tmp_path: Path) -> None:
+async def test_agents_of_an_extension_are_added_and_replace_none(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "birds", AGENTS)
     turnwire = Turnwire(saying("mine"), store="memory", settings=_settings(tmp_path), extensions=[tmp_path / "x"])
     app = await asyncio.to_thread(turnwire.asgi)
@@ -56,12 +56,12 @@ async def test_an_extension_brings_agents_by_name_and_replaces_none(tmp_path: Pa
         other = await server.http.post("/chat", json={"message": "polly", "agent": "parrot"})
         assert turnwire.kernel is not None
         assert turnwire.kernel.extensions["birds"].notes == [
-            "its agent 'default' is left out: another one is called so"
+            "its agent 'default' is left out: there is another one of this name"
         ]
     assert (mine.json()["content"], other.json()["content"]) == ("mine", "polly")
 
 
-async def test_what_is_no_agent_stops_its_extension_alone(tmp_path: Path) -> None:
+async def test_invalid_agent_fails_only_its_extension(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "bad", BASE + "class Main(Base):\n    def get_agents(self): return {'five': 5}")
     write_extension(tmp_path / "x", "good")
     async with running(tmp_path / "x", saying()) as kernel:
@@ -69,7 +69,7 @@ async def test_what_is_no_agent_stops_its_extension_alone(tmp_path: Path) -> Non
         assert "is not an agent" in kernel["bad"].message
 
 
-async def test_a_turn_that_waits_for_an_extensions_agent_finds_it_at_the_next_start(tmp_path: Path) -> None:
+async def test_queued_turn_of_an_extensions_agent_runs_after_a_restart(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "birds", AGENTS)
     write_extension(tmp_path / "x", "chat", PLAIN)
     puppet = Puppet()
@@ -84,8 +84,8 @@ async def test_a_turn_that_waits_for_an_extensions_agent_finds_it_at_the_next_st
 
 
 async def _queued(kernel: Any) -> None:
-    await until(lambda: len(kernel.router._carrier.errands("chat", "ann")) == 2)
-    await until(lambda: all(errand.delivery.turn_id for errand in kernel.router._carrier.errands("chat", "ann")))
+    await until(lambda: len(kernel.router._queue.pending("chat", "ann")) == 2)
+    await until(lambda: all(pending.delivery.turn_id for pending in kernel.router._queue.pending("chat", "ann")))
 
 
 # Tools
@@ -108,11 +108,11 @@ class Main(Base):
 )
 
 
-async def test_our_own_agents_are_given_the_tools_of_extensions(tmp_path: Path, model_server: ScriptedModel) -> None:
+async def test_tools_of_extensions_reach_chat_completions_agents(tmp_path: Path, model_server: ScriptedModel) -> None:
     write_extension(tmp_path / "x", "sky", TOOLS)
     model_server.keeps_alive = False
     model_server.plan(calls(("weather", {"city": "Oslo"})), says("It is sunny."))
-    # To make the first one imports a good deal.
+    # The first client imports a good deal.
     agent = await asyncio.to_thread(ChatCompletionsAgent, "m", base_url=model_server.url, api_key="none")
     write_extension(tmp_path / "x", "chat", STREAMING)
     async with running(tmp_path / "x", agent) as kernel:
@@ -136,7 +136,7 @@ class Main(Base):
 )
 
 
-async def test_the_agent_reads_what_extensions_know_and_the_log_keeps_the_users_words(tmp_path: Path) -> None:
+async def test_context_of_extensions_reaches_the_agent_and_not_the_log(tmp_path: Path) -> None:
     seen: list[Turn] = []
 
     async def answer(turn: Turn) -> str:
@@ -171,7 +171,7 @@ async def test_the_agent_reads_what_extensions_know_and_the_log_keeps_the_users_
 # What asks a person
 
 
-class Heard:
+class RecordingChannel:
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
@@ -181,7 +181,7 @@ class Heard:
     async def send_message(self, message: str) -> None: ...
 
 
-class HeardStreaming(Heard):
+class StreamingRecorder(RecordingChannel):
     async def on_stream_start(self, user_id: str) -> None: ...
     async def on_stream_chunk(self, user_id: str, chunk: str) -> None: ...
     async def on_stream_status(self, user_id: str, status: str) -> None:
@@ -190,12 +190,12 @@ class HeardStreaming(Heard):
     async def on_stream_end(self, user_id: str, full_text: str) -> None: ...
 
 
-class HeardApproval(Heard):
+class ApprovalRecorder(RecordingChannel):
     async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
         self.calls.append(ask)
 
 
-class HeardFailing(Heard):
+class FailingRecorder(RecordingChannel):
     async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
         raise OSError
 
@@ -204,64 +204,66 @@ WAITING = "Waiting for approval: delete_all"
 
 
 @pytest.mark.parametrize(
-    ("cls", "told"),
+    ("cls", "call"),
     [
-        (HeardApproval, None),
-        (HeardStreaming, ("status", WAITING)),
-        (Heard, ("send", WAITING)),
-        (HeardFailing, ("send", WAITING)),
+        (ApprovalRecorder, None),
+        (StreamingRecorder, ("status", WAITING)),
+        (RecordingChannel, ("send", WAITING)),
+        (FailingRecorder, ("send", WAITING)),
     ],
 )
-async def test_a_request_for_approval_reaches_a_person_on_every_channel(cls: Any, told: Any) -> None:
+async def test_approval_request_is_shown_on_every_kind_of_channel(cls: Any, call: Any) -> None:
     store, extension = MemoryStore(), cls()
-    asked = ApprovalRequestEvent("c1", "delete_all", {"path": "/"}, reason="dangerous")
-    turn = await ended(store, TokenEvent("One moment. "), asked)
-    channel = Channel("chat", extension, detect(cls).provides, streams=True, timeout=QUICK.channel_timeout)
-    showing = channel.show("ann")
-    await within(TurnListener(showing.chunk, showing.step, showing.ask).hear(store, turn.id))
-    told_of = {"tool": "delete_all", "args": {"path": "/"}, "reason": "dangerous", "position": 4}
-    expected = ApprovalAsk(turn_id=turn.id, call_id="c1", **told_of)
-    assert extension.calls == [told or expected]
+    request = ApprovalRequestEvent("c1", "delete_all", {"path": "/"}, reason="dangerous")
+    turn = await ended(store, TokenEvent("One moment. "), request)
+    channel = Channel("chat", extension, detect(cls).provides, is_streaming=True, timeout=QUICK.channel_timeout)
+    stream = channel.open_stream("ann")
+    await within(TurnListener(stream.send_chunk, stream.send_step, stream.request_approval).listen(store, turn.id))
+    fields = {"tool": "delete_all", "args": {"path": "/"}, "reason": "dangerous", "position": 4}
+    expected = ApprovalAsk(turn_id=turn.id, call_id="c1", **fields)
+    assert extension.calls == [call or expected]
 
 
-async def test_what_was_decided_before_anybody_could_be_asked_is_only_told(tmp_path: Path) -> None:
-    store, extension = MemoryStore(), HeardApproval()
-    asked = ApprovalRequestEvent("c1", "delete_all", {})
-    turn = await ended(store, asked, ApprovalResponseEvent("c1", False, by="bob"))
-    channel = Channel("chat", extension, detect(HeardApproval).provides, streams=True, timeout=1)
+async def test_approval_that_was_decided_before_is_only_reported(tmp_path: Path) -> None:
+    store, extension = MemoryStore(), ApprovalRecorder()
+    request = ApprovalRequestEvent("c1", "delete_all", {})
+    turn = await ended(store, request, ApprovalResponseEvent("c1", False, by="bob"))
+    channel = Channel("chat", extension, detect(ApprovalRecorder).provides, is_streaming=True, timeout=1)
     steps: list[str] = []
 
     async def step(step: StreamStep) -> None:
         steps.append(step.name)
 
-    await within(TurnListener(on_step=step, on_ask=channel.show("ann").ask).hear(store, turn.id))
+    await within(
+        TurnListener(on_step=step, on_approval=channel.open_stream("ann").request_approval).listen(store, turn.id)
+    )
     assert extension.calls == []
     assert steps == ["Denied: delete_all"]
 
 
-async def test_a_decision_about_nothing_is_refused(tmp_path: Path) -> None:
+async def test_decision_without_a_request_is_refused(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying()) as kernel:
         with pytest.raises(TurnwireError):
             await kernel.extension("chat").context.decide("01", "c1", approved=True, by="ann")
 
 
-async def test_pieces_and_steps_are_told_in_the_order_they_happened() -> None:
-    store, told = MemoryStore(), []
+async def test_listener_reports_chunks_and_steps_in_log_order() -> None:
+    store, reports = MemoryStore(), []
 
     async def chunk(text: str) -> None:
-        told.append(text)
+        reports.append(text)
 
     async def step(step: StreamStep) -> None:
-        told.append(step.name)
+        reports.append(step.name)
 
     work = (TokenEvent("a"), TokenEvent("b"), StatusEvent("first"), TokenEvent("c"), StatusEvent("second"))
     turn = await ended(store, *work)
-    await within(TurnListener(chunk, step).hear(store, turn.id))
-    assert told == ["ab", "first", "c", "second"]
+    await within(TurnListener(chunk, step).listen(store, turn.id))
+    assert reports == ["ab", "first", "c", "second"]
 
 
-async def test_after_a_restart_of_the_turn_pieces_go_on_where_it_does() -> None:
+async def test_listener_without_restart_callback_continues_after_a_restart() -> None:
     store, pieces, steps = MemoryStore(), [], []
 
     async def chunk(text: str) -> None:
@@ -271,34 +273,34 @@ async def test_after_a_restart_of_the_turn_pieces_go_on_where_it_does() -> None:
         steps.append(step.name)
 
     turn = await ended(store, TokenEvent("kept "), TokenEvent("void"), RestartEvent(3, "lost"), TokenEvent("new"))
-    state = await within(TurnListener(chunk, step).hear(store, turn.id))
+    state = await within(TurnListener(chunk, step).listen(store, turn.id))
     assert state.text == "kept new"
     assert "".join(pieces) == "kept new"
     assert steps == ["Starting again"]
 
 
-async def test_who_can_take_back_what_was_told_does_and_who_cannot_goes_on() -> None:
+async def test_listener_with_restart_callback_replaces_the_text() -> None:
     store = MemoryStore()
     record = await claimed(store)
-    told: list[str] = []
+    reports: list[str] = []
 
     async def chunk(text: str) -> None:
-        told.append(text)
+        reports.append(text)
 
     async def restart(text: str) -> bool:
-        told.append(f"only {text!r}")
+        reports.append(f"only {text!r}")
         return True
 
-    hearing = asyncio.create_task(TurnListener(chunk, on_restart=restart).hear(store, record.id))
+    listening = asyncio.create_task(TurnListener(chunk, on_restart=restart).listen(store, record.id))
     await append(store, record.id, 1, 3, TokenEvent("kept "), TokenEvent("void"))
-    await until(lambda: told == ["kept void"])
+    await until(lambda: reports == ["kept void"])
     rest = [RestartEvent(3, "lost"), TokenEvent("new"), done(record)]
     await append(store, record.id, 1, 5, *rest, end=True)
-    assert (await within(hearing)).text == "kept new"
-    assert told == ["kept void", "only 'kept '", "new"]
+    assert (await within(listening)).text == "kept new"
+    assert reports == ["kept void", "only 'kept '", "new"]
 
 
-def test_an_agent_that_is_told_what_extensions_know_is_what_it_says_of_itself() -> None:
+def test_context_agent_keeps_the_declarations_of_its_agent() -> None:
     class Declared:
         takes_attachments = True
         on_crash = "resume"
@@ -308,8 +310,8 @@ def test_an_agent_that_is_told_what_extensions_know_is_what_it_says_of_itself() 
 
         def answer(self, turn: Turn) -> Any: ...
 
-    told, silent = EnrichedMessage(Declared()), EnrichedMessage(saying())
-    assert (takes_attachments(told), resumes(told), repeats(told, "find"), repeats(told, "pay")) == (
+    agent, silent = ContextAgent(Declared()), ContextAgent(saying())
+    assert (takes_attachments(agent), resumes(agent), repeats(agent, "find"), repeats(agent, "pay")) == (
         True, True, True, False,
     )  # fmt: skip
     assert (takes_attachments(silent), resumes(silent), repeats(silent, "find")) == (False, False, False)
@@ -318,16 +320,16 @@ def test_an_agent_that_is_told_what_extensions_know_is_what_it_says_of_itself() 
 # How it is opened
 
 
-async def test_without_being_asked_for_no_extension_is_run(tmp_path: Path) -> None:
+async def test_turnwire_without_extensions_argument_has_no_kernel(tmp_path: Path) -> None:
     write_extension(tmp_path / "config" / "turnwire" / "extensions", "mine")
     assert Turnwire(saying(), store="memory", settings=_settings(tmp_path)).kernel is None
-    asked = Turnwire(saying(), store="memory", settings=_settings(tmp_path), extensions=[])
-    async with asked.lifespan():
-        assert asked.kernel is not None
-        assert asked.kernel.extensions["mine"].state == "running"
+    turnwire = Turnwire(saying(), store="memory", settings=_settings(tmp_path), extensions=[])
+    async with turnwire.lifespan():
+        assert turnwire.kernel is not None
+        assert turnwire.kernel.extensions["mine"].state == "running"
 
 
-async def test_folders_can_be_given_by_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_extension_folders_come_from_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_extension(tmp_path / "x", "one")
     monkeypatch.setenv("TURNWIRE_EXTENSIONS", f'["{tmp_path / "x"}"]')
     turnwire = Turnwire(saying(), store="memory", settings=_settings(tmp_path))
@@ -336,7 +338,7 @@ async def test_folders_can_be_given_by_the_settings(tmp_path: Path, monkeypatch:
         assert turnwire.kernel.extensions["one"].state == "running"
 
 
-async def test_an_extension_has_a_folder_of_its_own(tmp_path: Path) -> None:
+async def test_each_extension_has_its_own_data_folder(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "one")
     async with running(tmp_path / "x", saying(), data=tmp_path / "d") as kernel:
         context = kernel.extension("one").context
@@ -346,7 +348,7 @@ async def test_an_extension_has_a_folder_of_its_own(tmp_path: Path) -> None:
         assert (context.extension_id, context.logger.name) == ("one", "turnwire.extensions.one")
 
 
-async def test_the_channels_that_come_with_turnwire_are_found_like_any_other(tmp_path: Path) -> None:
+async def test_bundled_channels_are_discovered(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     async with running(tmp_path / "x", saying()) as kernel:
         bundled = {id: hosted for id, hosted in kernel.kernel.extensions.items() if hosted.found.source == "bundled"}

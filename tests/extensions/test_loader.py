@@ -1,4 +1,4 @@
-"""Extensions are found, put in order and started; one that fails is told of, and costs the others nothing."""
+"""The loader: order, lifecycle, health and failures of extensions."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.extensions.building import BASE, PLAIN, QUICK, running, write_extension
+from tests.extensions.harness import BASE, PLAIN, QUICK, running, write_extension
 from tests.serving import saying, until
 from turnwire.extensions.contract import Health
 from turnwire.extensions.loader import start_order
@@ -28,8 +28,8 @@ def order(**depends: list[str]) -> tuple[list[str], dict[str, str]]:
             {
                 "id": name,
                 **fields,
-                "depends_on": [one for one in needed if one[0] != "~"],
-                "after": [one[1:] for one in needed if one[0] == "~"],
+                "depends_on": [id for id in needed if id[0] != "~"],
+                "after": [id[1:] for id in needed if id[0] == "~"],
             }
         )
         for name, needed in depends.items()
@@ -37,17 +37,17 @@ def order(**depends: list[str]) -> tuple[list[str], dict[str, str]]:
     return start_order(manifests)
 
 
-def test_what_others_depend_on_comes_first() -> None:
+def test_start_order_puts_dependencies_first() -> None:
     assert order(c=["b"], b=["a"], a=[]) == (["a", "b", "c"], {})
 
 
-def test_an_order_that_is_only_wished_for_is_kept_if_it_can_be() -> None:
+def test_start_order_respects_after_where_possible() -> None:
     assert order(a=["~b"], b=[], c=["~nobody"])[0].index("b") < order(a=["~b"], b=[], c=["~nobody"])[0].index("a")
     assert set(order(a=["~b"], b=["a"])[0]) == {"a", "b"}
     assert order(a=["~b"], b=["a"])[1] == {}
 
 
-def test_a_circle_stops_those_in_it_alone() -> None:
+def test_dependency_cycle_stops_only_its_members() -> None:
     started, wrong = order(a=["b"], b=["a"], c=[], d=["c"])
     assert set(started) == {"a", "b", "c", "d"}
     assert set(wrong) == {"a", "b"}
@@ -57,7 +57,7 @@ def test_a_circle_stops_those_in_it_alone() -> None:
 # Dependencies
 
 
-async def test_a_missing_dependency_stops_only_those_that_need_it(tmp_path: Path) -> None:
+async def test_missing_dependency_stops_only_its_dependents(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "lost", depends_on=["nowhere"])
     write_extension(tmp_path / "x", "led_astray", depends_on=["lost"])
     write_extension(tmp_path / "x", "well")
@@ -67,7 +67,7 @@ async def test_a_missing_dependency_stops_only_those_that_need_it(tmp_path: Path
         assert kernel["led_astray"].message == "it depends on 'lost', which failed"
 
 
-async def test_what_depends_on_something_unconfigured_waits_for_it_too(tmp_path: Path) -> None:
+async def test_extension_that_depends_on_an_unconfigured_one_is_unconfigured(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "keyed", secrets=[{"env": "NO_SUCH_KEY"}])
     write_extension(tmp_path / "x", "user", depends_on=["keyed"])
     async with running(tmp_path / "x", ECHO) as kernel:
@@ -87,22 +87,22 @@ PHASES = {
     "initialize": (
         BASE + "class Main(Base):\n    async def initialize(self, context): raise ValueError('no')",
         "initialize failed: ValueError: no",
-        "look at its configuration",
+        "check its configuration",
     ),
     "start": (
         BASE + "class Main(Base):\n    async def start(self): raise OSError('port taken')",
         "start failed: OSError: port taken",
-        "the others go on",
+        "other extensions go on",
     ),
     "start that exits": (
         BASE + "class Main(Base):\n    async def start(self): raise SystemExit(3)",
         "start failed: RuntimeError: tried to exit with 3",
-        "the others go on",
+        "other extensions go on",
     ),
     "start that hangs": (
         BASE + "class Main(Base):\n    async def start(self): await asyncio.Event().wait()",
-        "start failed: TimeoutError: took longer than 0.3 s",
-        "the others go on",
+        "start failed: TimeoutError: it took longer than 0.3 s",
+        "other extensions go on",
     ),
     "start that will not let go": (
         BASE
@@ -116,7 +116,7 @@ class Main(Base):
                 pass
 """,
         "start failed: TimeoutError",
-        "the others go on",
+        "other extensions go on",
     ),
     "tools": (
         BASE + "class Main(Base):\n    def get_tools(self): raise KeyError('x')",
@@ -127,7 +127,7 @@ class Main(Base):
 
 
 @pytest.mark.parametrize("phase", PHASES)
-async def test_an_extension_that_fails_is_told_with_a_hint_and_the_others_run(phase: str, tmp_path: Path) -> None:
+async def test_failing_extension_has_a_hint_and_others_run(phase: str, tmp_path: Path) -> None:
     code, message, hint = PHASES[phase]
     write_extension(tmp_path / "x", "bad", code)
     write_extension(tmp_path / "x", "good", PLAIN)
@@ -140,7 +140,7 @@ async def test_an_extension_that_fails_is_told_with_a_hint_and_the_others_run(ph
 
 @pytest.mark.parametrize("phase", ["stop", "destroy"])
 @pytest.mark.parametrize("how", ["raise ValueError('no')", "await asyncio.Event().wait()"])
-async def test_an_extension_that_fails_to_stop_does_not_keep_the_server(
+async def test_extension_that_fails_to_stop_does_not_block_shutdown(
     phase: str, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_extension(tmp_path / "x", "bad", BASE + f"class Main(Base):\n    async def {phase}(self): {how}")
@@ -154,7 +154,7 @@ async def test_an_extension_that_fails_to_stop_does_not_keep_the_server(
     assert any(f"{phase} failed" in record.getMessage() for record in caplog.records)
 
 
-async def test_a_bad_manifest_is_told_and_runs_no_code(tmp_path: Path) -> None:
+async def test_invalid_manifest_is_reported_and_no_code_runs(tmp_path: Path) -> None:
     trap = f"open({str(tmp_path / 'sprung')!r}, 'w').close()"
     write_extension(tmp_path / "x", "bad", trap, api="7")
     write_extension(tmp_path / "x", "needy", depends_on=["bad"])
@@ -165,14 +165,16 @@ async def test_a_bad_manifest_is_told_and_runs_no_code(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-async def test_what_a_manifest_provides_must_be_true(tmp_path: Path) -> None:
+async def test_false_provides_fails_the_extension(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "boastful", PLAIN, provides=["channel", "streaming_channel"])
     async with running(tmp_path / "x", ECHO) as kernel:
         assert kernel["boastful"].state == "failed"
         assert "streaming_channel" in kernel["boastful"].message
 
 
-async def test_a_near_miss_runs_as_what_it_is_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_almost_streaming_channel_runs_as_a_channel_with_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_extension(tmp_path / "x", "almost", PLAIN + "\n    async def on_stream_start(self, user_id): ...\n")
     async with running(tmp_path / "x", ECHO) as kernel:
         assert await kernel.say("almost") == "hello"
@@ -184,7 +186,7 @@ async def test_a_near_miss_runs_as_what_it_is_and_is_told(tmp_path: Path, caplog
 # What is needed
 
 
-async def test_a_missing_package_is_named_and_not_installed(tmp_path: Path) -> None:
+async def test_missing_requirement_is_reported(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "needy", requires=["no-such-package-at-all>=2", "msgspec>=0.1"])
     write_extension(tmp_path / "x", "newer", requires=["msgspec>=1000"])
     write_extension(tmp_path / "x", "odd", requires=["what is this"])
@@ -195,7 +197,7 @@ async def test_a_missing_package_is_named_and_not_installed(tmp_path: Path) -> N
         assert kernel["newer"].hint == "pip install 'msgspec>=1000'"
 
 
-async def test_an_extension_is_on_when_its_secrets_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_extension_is_enabled_when_its_secrets_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = {"env": "KV_TOKEN", "description": "Ask Ann.", "url": "https://example.org/token"}
     write_extension(tmp_path / "x", "kv", secrets=[secret, {"env": "KV_EXTRA", "required": False}])
     async with running(tmp_path / "x", ECHO) as kernel:
@@ -210,7 +212,9 @@ async def test_an_extension_is_on_when_its_secrets_are_there(tmp_path: Path, mon
             context.get_secret("PATH")
 
 
-async def test_an_extension_can_be_switched_off_and_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_extension_is_switched_off_and_on_by_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_extension(tmp_path / "x", "off", enabled=False)
     write_extension(tmp_path / "x", "on")
     async with running(tmp_path / "x", ECHO) as kernel:
@@ -222,9 +226,7 @@ async def test_an_extension_can_be_switched_off_and_on(tmp_path: Path, monkeypat
         assert kernel.states() == {"off": "running", "on": "discovered"}
 
 
-async def test_configuration_that_does_not_fit_stops_one_extension(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_invalid_configuration_fails_only_its_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from pydantic import BaseModel\n" + BASE + "class Main(Base):\n    class ConfigModel(BaseModel): n: int = 1"
     write_extension(tmp_path / "x", "kv", code)
     write_extension(tmp_path / "x", "other")
@@ -241,12 +243,12 @@ async def test_configuration_that_does_not_fit_stops_one_extension(
 # Where they are
 
 
-async def test_modules_of_a_folder_import_each_other_and_the_path_is_left_alone(tmp_path: Path) -> None:
-    place = write_extension(tmp_path / "x", "pair", "from .part import Main")
-    (place / "part.py").write_text(BASE + "from . import deep\nclass Main(Base):\n    word = deep.WORD")
-    (place / "deep").mkdir()
-    (place / "deep" / "__init__.py").write_text("from ..part import Base\nWORD = 'deep'")
-    (place / "__init__.py").write_text("")
+async def test_modules_of_a_folder_import_each_other_without_sys_path(tmp_path: Path) -> None:
+    extension = write_extension(tmp_path / "x", "pair", "from .part import Main")
+    (extension / "part.py").write_text(BASE + "from . import deep\nclass Main(Base):\n    word = deep.WORD")
+    (extension / "deep").mkdir()
+    (extension / "deep" / "__init__.py").write_text("from ..part import Base\nWORD = 'deep'")
+    (extension / "__init__.py").write_text("")
     before = list(sys.path)
     async with running(tmp_path / "x", ECHO) as kernel:
         assert kernel["pair"].state == "running", kernel["pair"].message
@@ -256,16 +258,14 @@ async def test_modules_of_a_folder_import_each_other_and_the_path_is_left_alone(
     assert "main" not in sys.modules
 
 
-async def test_one_extension_can_be_given_by_its_own_folder(tmp_path: Path) -> None:
+async def test_folder_of_one_extension_is_accepted(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "one")
     write_extension(tmp_path / "x", "two")
     async with running(tmp_path / "x" / "one", ECHO) as kernel:
         assert kernel.states() == {"one": "running"}
 
 
-async def test_the_users_own_folder_is_looked_at_and_what_is_given_hides_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_configured_folder_wins_over_the_user_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     own = tmp_path / "config" / "turnwire" / "extensions"
     write_extension(own, "mine")
     write_extension(own, "twice", version="own")
@@ -275,9 +275,9 @@ async def test_the_users_own_folder_is_looked_at_and_what_is_given_hides_it(
         assert kernel["mine"].state == "running"
         assert kernel["twice"].manifest.version == "given"
         assert kernel["telegram"].manifest.version == "own"
-    told = [record.getMessage() for record in caplog.records if "is hidden by" in record.getMessage()]
-    assert [line for line in told if "'twice'" in line]
-    assert [line for line in told if "'telegram'" in line and "Turnwire" in line]
+    record = [record.getMessage() for record in caplog.records if "is hidden by" in record.getMessage()]
+    assert [line for line in record if "'twice'" in line]
+    assert [line for line in record if "'telegram'" in line and "Turnwire" in line]
 
 
 # While they run
@@ -297,14 +297,14 @@ class Main(Base):
 )
 
 
-async def test_a_service_that_fails_is_started_again(tmp_path: Path) -> None:
+async def test_failing_service_is_restarted(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "service", SERVICE.format(healed_at=4))
     async with running(tmp_path / "x", ECHO) as kernel:
         await until(lambda: kernel.extension("service").runs == 4)
         await until(lambda: kernel["service"].state == "running")
 
 
-async def test_a_service_that_always_fails_is_given_up(tmp_path: Path) -> None:
+async def test_service_that_keeps_failing_fails_its_extension(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "service", SERVICE.format(healed_at=10_000))
     async with running(tmp_path / "x", ECHO) as kernel:
         await until(lambda: kernel["service"].state == "failed")
@@ -314,7 +314,7 @@ async def test_a_service_that_always_fails_is_given_up(tmp_path: Path) -> None:
         assert kernel["service"].state == "failed"
 
 
-async def test_a_service_is_cancelled_before_its_extension_stops(tmp_path: Path) -> None:
+async def test_service_is_cancelled_before_its_extension_stops(tmp_path: Path) -> None:
     code = (
         BASE
         + """
@@ -335,7 +335,7 @@ class Main(Base):
     assert extension.calls == ["service", "stop", "destroy"]
 
 
-async def test_extensions_stop_in_the_opposite_order(tmp_path: Path) -> None:
+async def test_extensions_stop_in_reverse_order(tmp_path: Path) -> None:
     stopped: list[str] = []
 
     class One:
@@ -367,14 +367,14 @@ async def test_extensions_stop_in_the_opposite_order(tmp_path: Path) -> None:
         ("await asyncio.Event().wait()", "degraded", "health_check failed: TimeoutError"),
     ],
 )
-async def test_an_extension_says_how_it_is(answer: str, state: str, message: str, tmp_path: Path) -> None:
+async def test_health_check_sets_the_state(answer: str, state: str, message: str, tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "ill", BASE + f"class Main(Base):\n    async def health_check(self): {answer}")
     async with running(tmp_path / "x", ECHO) as kernel:
         assert kernel["ill"].state == state
         assert message in kernel["ill"].message
 
 
-async def test_health_is_asked_for_again_and_again(tmp_path: Path) -> None:
+async def test_health_check_is_repeated(tmp_path: Path) -> None:
     code = (
         BASE
         + """
@@ -389,10 +389,10 @@ class Main(Base):
         await until(lambda: len(kernel.extension("one").calls) >= 3)
 
 
-async def test_a_failure_is_logged_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failure_is_logged_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_extension(tmp_path / "x", "bad", "import no_such_module_anywhere")
     async with running(tmp_path / "x", ECHO):
         pass
-    (told,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert told.getMessage().startswith("extension 'bad': failed: it cannot be imported: ModuleNotFoundError")
-    assert told.exc_info is None
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.getMessage().startswith("extension 'bad': failed: it cannot be imported: ModuleNotFoundError")
+    assert record.exc_info is None

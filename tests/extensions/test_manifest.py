@@ -1,4 +1,4 @@
-"""A manifest is checked before anything runs, and what is wrong is said with file and field, never with a secret."""
+"""Manifests: errors name the file and the field, and never repeat a secret."""
 
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ def read(folder: Path, text: str | None = None, **fields: Any) -> Manifest:
     return read_manifest(path, "kv")
 
 
-def test_the_smallest_manifest_is_enough(tmp_path: Path) -> None:
+def test_minimal_manifest_is_valid(tmp_path: Path) -> None:
     manifest = read(tmp_path)
     assert (manifest.id, manifest.enabled, manifest.config, manifest.depends_on) == ("kv", "auto", {}, ())
 
 
-def test_all_fields_are_understood(tmp_path: Path) -> None:
+def test_all_manifest_fields_are_read(tmp_path: Path) -> None:
     manifest = read(
         tmp_path,
         description="Keeps things",
@@ -41,12 +41,12 @@ def test_all_fields_are_understood(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"id": "Key Value"}, "id: use lower-case letters, digits and _"),
-        ({"depends_on": ["extension"]}, "depends_on.0: this name is taken"),
+        ({"depends_on": ["extension"]}, "depends_on.0: this name is reserved"),
         ({"id": "other"}, "id: is 'other', but it is found as 'kv'"),
-        ({"api": "2"}, "api: is '2', and this Turnwire knows '1' alone"),
+        ({"api": "2"}, "api: is '2', and this Turnwire supports '1' only"),
         ({"entrypoint": "main"}, "entrypoint: write module:Class"),
         ({"entrypoint": "../evil:Main"}, "entrypoint: write module:Class"),
         ({"provides": ["streams"]}, "provides.0: there is no 'streams'; there is channel"),
@@ -58,11 +58,11 @@ def test_all_fields_are_understood(tmp_path: Path) -> None:
         ({"secrets": [{"environment": "X"}]}, "secrets.0.env: is missing"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_file_and_field(tmp_path: Path, fields: dict[str, Any], told: str) -> None:
+def test_invalid_field_is_reported_with_its_file(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ManifestError) as refused:
         read(tmp_path, **fields)
     assert str(tmp_path / "manifest.yaml") in str(refused.value)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -75,20 +75,20 @@ def test_what_is_wrong_is_told_with_its_file_and_field(tmp_path: Path, fields: d
         "ghp_16C7e42F292c",
     ],
 )
-def test_a_secret_in_place_of_a_name_is_refused_and_never_repeated(tmp_path: Path, secret: str) -> None:
-    with pytest.raises(ManifestError, match="never write a secret here") as refused:
+def test_secret_in_place_of_a_variable_name_is_refused_and_not_repeated(tmp_path: Path, secret: str) -> None:
+    with pytest.raises(ManifestError, match="never a secret") as refused:
         read(tmp_path, secrets=[{"env": secret}])
     assert secret not in str(refused.value)
     assert secret not in repr(refused.value)
 
 
 @pytest.mark.parametrize("text", ["id: [", "- a list", "", "!!python/object/apply:os.system ['true']", "\x00"])
-def test_what_is_no_manifest_at_all_is_refused(tmp_path: Path, text: str) -> None:
+def test_file_that_is_no_manifest_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ManifestError):
         read(tmp_path, text)
 
 
-def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+def test_huge_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="64 KiB"):
         read(tmp_path, "x: " + "y" * 70_000)
 
@@ -111,27 +111,27 @@ def configured(model: type[BaseModel] | None = Model, config: dict[str, Any] | N
     ).configure(model)
 
 
-def test_the_environment_overrides_the_manifest_and_the_model_checks_both() -> None:
+def test_environment_overrides_the_manifest_and_both_are_validated() -> None:
     config, unknown = configured(config={"interval": 2}, USERS="[1, 2]", GREETING="yes")
     assert config == {"interval": 2.0, "greeting": "yes", "users": [1, 2]}
     assert unknown == []
 
 
-def test_without_a_model_values_are_what_they_look_like() -> None:
+def test_values_without_a_config_model_are_read_as_yaml() -> None:
     config, _ = configured(None, {"on": True, "n": 1, "name": "x"}, ON="false", N="2", NAME="3")
     assert config == {"on": False, "n": 2, "name": "3"}
 
 
-def test_a_variable_that_sets_nothing_is_told() -> None:
+def test_unknown_variable_is_reported() -> None:
     assert configured(INTERVALL="3")[1] == ["TURNWIRE_EXTENSION_KV_INTERVALL"]
 
 
 @pytest.mark.parametrize("environment", [{"INTERVAL": "often"}, {"USERS": "[1"}, {"USERS": "ann"}])
-def test_a_value_that_does_not_fit_is_refused(environment: dict[str, str]) -> None:
+def test_invalid_value_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(ManifestError):
         configured(Model, None, **environment)
 
 
-def test_a_default_that_does_not_fit_is_refused() -> None:
+def test_invalid_default_is_refused() -> None:
     with pytest.raises(ManifestError, match="config of 'kv': speed: there is no such field"):
         configured(config={"speed": 1})

@@ -1,16 +1,15 @@
-"""What a process leaves undone is done by the next one: an answer reaches its user, and the bus, whoever is killed."""
+"""Recovery: the next process delivers and publishes what the last one left."""
 
 import asyncio
 import json
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tests.extensions.building import LISTENER, PLAIN, QUICK, STREAMING, running, write_extension
+from tests.extensions.harness import BASE, LISTENER, PLAIN, QUICK, STREAMING, running, write_extension
 from tests.serving import PATIENCE, Puppet, quick_settings, saying, until, within
 from turnwire import Turnwire
 from turnwire.core.errors import ShuttingDownError
@@ -21,31 +20,31 @@ HANGING = """
 """
 
 
-async def test_an_answer_that_the_channel_did_not_take_is_brought_by_the_next_process(tmp_path: Path) -> None:
-    place = write_extension(tmp_path / "x", "chat", PLAIN + HANGING)
+async def test_answer_that_the_channel_refused_is_delivered_by_the_next_process(tmp_path: Path) -> None:
+    extension = write_extension(tmp_path / "x", "chat", PLAIN + HANGING)
     write_extension(tmp_path / "x", "listener", LISTENER)
     async with running(tmp_path / "x", saying("at last"), store="sqlite", data=tmp_path / "d") as kernel:
         await kernel.say("chat")
         await until(lambda: len(kernel.calls("listener", "agent_response")) == 1)
-    (place / "main.py").write_text(PLAIN)
+    (extension / "main.py").write_text(PLAIN)
     async with running(tmp_path / "x", saying("another"), store="sqlite", data=tmp_path / "d") as kernel:
         await until(lambda: kernel.calls("chat") == [("send", "ann", "at last")])
         await kernel.say("chat")
-        # It was answered once, however often it had to be brought.
+        # It was answered once, however often it was delivered.
         await until(lambda: [call[1]["text"] for call in kernel.calls("listener", "agent_response")] == ["another"])
     async with running(tmp_path / "x", saying(), store="sqlite", data=tmp_path / "d") as kernel:
         assert kernel.calls("chat") == []
 
 
-async def test_a_turn_that_waited_is_run_and_streamed_by_the_next_process(tmp_path: Path) -> None:
+async def test_queued_turn_is_run_and_streamed_by_the_next_process(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", STREAMING)
     puppet = Puppet()
     async with running(tmp_path / "x", puppet, store="sqlite", data=tmp_path / "d") as kernel:
         first, second = kernel.saying("chat", "one"), None
         await puppet.part()
         second = kernel.saying("chat", "two")
-        await until(lambda: len(kernel.router._carrier.errands("chat", "ann")) == 2)
-        await until(lambda: all(e.delivery.turn_id for e in kernel.router._carrier.errands("chat", "ann")))
+        await until(lambda: len(kernel.router._queue.pending("chat", "ann")) == 2)
+        await until(lambda: all(pending.delivery.turn_id for pending in kernel.router._queue.pending("chat", "ann")))
     assert "(Error: The server was stopped" in await within(first)
     assert isinstance((await within(asyncio.gather(second, return_exceptions=True)))[0], ShuttingDownError)
     async with running(tmp_path / "x", saying("here"), store="sqlite", data=tmp_path / "d") as kernel:
@@ -53,7 +52,7 @@ async def test_a_turn_that_waited_is_run_and_streamed_by_the_next_process(tmp_pa
         assert [call[0] for call in kernel.calls("chat")] == ["start", "chunk", "end"]
 
 
-async def test_a_message_that_came_too_late_is_answered_by_the_next_process(tmp_path: Path) -> None:
+async def test_message_while_draining_is_answered_by_the_next_process(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying("no"), store="sqlite", data=tmp_path / "d") as kernel:
         kernel.turnwire.drain()
@@ -61,12 +60,12 @@ async def test_a_message_that_came_too_late_is_answered_by_the_next_process(tmp_
         assert isinstance(late, ShuttingDownError)
     async with running(tmp_path / "x", saying("yes"), store="sqlite", data=tmp_path / "d") as kernel:
         await until(lambda: kernel.calls("chat") == [("send", "ann", "yes")])
-        # The channel may bring it again: it does not know that it was kept.
+        # The channel may send it again: it does not know that it was accepted.
         assert await kernel.say("chat", "late", message_id="7") == "yes"
         assert kernel.calls("chat") == [("send", "ann", "yes")]
 
 
-async def test_what_a_channel_that_is_gone_was_to_show_waits_for_it(tmp_path: Path) -> None:
+async def test_answer_of_a_missing_channel_waits_for_it(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN + HANGING)
     (tmp_path / "empty").mkdir()
     limits = replace(QUICK, delivery_attempts=1)
@@ -79,7 +78,23 @@ async def test_what_a_channel_that_is_gone_was_to_show_waits_for_it(tmp_path: Pa
         await until(lambda: kernel.calls("chat") == [("send", "ann", "hi")])
 
 
-async def test_the_answer_to_a_deleted_session_is_not_brought(tmp_path: Path) -> None:
+async def test_answers_left_by_the_last_process_come_before_new_messages(tmp_path: Path) -> None:
+    receiving = """
+    async def run_background(self):
+        await self.context.accept("new", "ann")
+"""
+    extension = write_extension(tmp_path / "x", "chat", PLAIN + HANGING)
+    slow = BASE + "class Main(Base):\n    async def start(self): await asyncio.sleep(0.2)\n"
+    write_extension(tmp_path / "x", "slow", slow, after=["chat"])
+    async with running(tmp_path / "x", saying("old"), store="sqlite", data=tmp_path / "d") as kernel:
+        await kernel.say("chat")
+    (extension / "main.py").write_text(PLAIN + receiving)
+    async with running(tmp_path / "x", saying("new"), store="sqlite", data=tmp_path / "d") as kernel:
+        await until(lambda: len(kernel.calls("chat")) == 2)
+        assert [call[2] for call in kernel.calls("chat")] == ["old", "new"]
+
+
+async def test_answer_of_a_deleted_session_is_not_delivered(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN + HANGING)
     async with running(tmp_path / "x", saying("hi"), store="sqlite", data=tmp_path / "d") as kernel:
         await kernel.say("chat")
@@ -92,12 +107,12 @@ async def test_the_answer_to_a_deleted_session_is_not_brought(tmp_path: Path) ->
         assert kernel.calls("chat") == [("send", "ann", "new")]
 
 
-async def test_no_text_stays_in_the_journal_when_it_was_brought(tmp_path: Path) -> None:
+async def test_journal_keeps_no_text_of_delivered_answers(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying("a secret answer"), store="sqlite", data=tmp_path / "d") as kernel:
         await kernel.say("chat", "a secret question")
-        connection: Any = kernel.kernel._journal._connection
-        rows = connection.execute("SELECT * FROM delivery").fetchall()
+        journal = kernel.kernel._journal
+        rows = await journal.run(lambda connection: connection.execute("SELECT * FROM delivery").fetchall())
     assert len(rows) == 1
     assert "secret" not in json.dumps(rows)
 
@@ -113,8 +128,8 @@ from turnwire.extensions.contract import Health
 class Main:
     async def initialize(self, context):
         self.context = context
-        context.subscribe("agent_response", self.on_answered)
-        context.subscribe("user_message", self.on_asked)
+        context.subscribe("agent_response", self.receive_answer)
+        context.subscribe("user_message", self.receive_message)
     async def start(self): ...
     async def stop(self): ...
     async def destroy(self): ...
@@ -122,15 +137,15 @@ class Main:
     def note(self, *words):
         with open(self.context.data_folder / "notes", "a") as file:
             file.write(" ".join(words) + "\\n")
-    async def tell(self, *words): await asyncio.to_thread(self.note, *words)
-    async def on_asked(self, payload): await self.tell("asked", payload["text"])
-    async def on_answered(self, payload): await self.tell("answered", payload["text"].replace("\\n", " "))
-    async def send_to_user(self, user_id, message): await self.tell("shown", message.replace("\\n", " "))
+    async def write(self, *words): await asyncio.to_thread(self.note, *words)
+    async def receive_message(self, payload): await self.write("asked", payload["text"])
+    async def receive_answer(self, payload): await self.write("answered", payload["text"].replace("\\n", " "))
+    async def send_to_user(self, user_id, message): await self.write("shown", message.replace("\\n", " "))
     async def send_message(self, message): ...
     async def on_stream_start(self, user_id): ...
     async def on_stream_chunk(self, user_id, chunk): print(chunk, flush=True)
     async def on_stream_status(self, user_id, status): ...
-    async def on_stream_end(self, user_id, full_text): await self.tell("shown", full_text)
+    async def on_stream_end(self, user_id, full_text): await self.write("shown", full_text)
 """
 
 CHILD = """
@@ -153,7 +168,7 @@ asyncio.run(main())
 
 
 @pytest.mark.process
-async def test_a_killed_process_leaves_no_user_without_an_answer(tmp_path: Path) -> None:
+async def test_answer_of_a_killed_process_is_delivered_by_the_next_one(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", CHANNEL)
     arguments = ("-c", CHILD, str(tmp_path / "d"), str(tmp_path / "x"))
     child = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
@@ -164,11 +179,11 @@ async def test_a_killed_process_leaves_no_user_without_an_answer(tmp_path: Path)
         await child.wait()
     notes = tmp_path / "d" / "extensions" / "chat" / "notes"
     settings = quick_settings(tmp_path / "d")
-    wanted = "begun  (Error: The server was lost while it worked on this answer.)"
+    answer = "begun  (Error: The server was lost while it worked on this answer.)"
 
-    def told() -> set[str]:
+    def lines() -> set[str]:
         return set(notes.read_text().splitlines()) if notes.exists() else set()
 
     async with Turnwire(saying(), settings=settings, extensions=[tmp_path / "x"]).lifespan():
-        await until(lambda: told() == {"asked hello", f"shown {wanted}", f"answered {wanted}"})
+        await until(lambda: lines() == {"asked hello", f"shown {answer}", f"answered {answer}"})
     assert notes.read_text().count("shown") == 1

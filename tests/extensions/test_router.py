@@ -1,4 +1,4 @@
-"""Messages go from a channel to the agent and answers come back, streamed or whole, whatever the channel does."""
+"""The message router: messages to the agent and answers back, whole or streamed, whatever the channel does."""
 
 import asyncio
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.extensions.building import (
+from tests.extensions.harness import (
     BASE,
     LISTENER,
     PLAIN,
@@ -40,11 +40,11 @@ WORK = (
 )
 
 
-# The two ways
+# Whole and streamed answers
 
 
-async def test_the_same_extension_without_and_with_streaming(tmp_path: Path) -> None:
-    """The four methods are all that is added, and nothing is changed for the one that does not have them."""
+async def test_channel_gets_whole_answers_and_streaming_channel_streams(tmp_path: Path) -> None:
+    """Four more methods make a channel a streaming channel."""
     write_extension(tmp_path / "x", "plain", PLAIN)
     write_extension(tmp_path / "x", "streaming", PLAIN + STREAMING_METHODS)
     async with running(tmp_path / "x", saying(*WORK)) as kernel:
@@ -62,7 +62,7 @@ async def test_the_same_extension_without_and_with_streaming(tmp_path: Path) -> 
     assert not [call for call in calls if call[0] == "send"]
 
 
-async def test_text_comes_while_the_agent_still_works(tmp_path: Path) -> None:
+async def test_chunks_arrive_while_the_agent_works(tmp_path: Path) -> None:
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", STREAMING)
     async with running(tmp_path / "x", puppet) as kernel:
@@ -77,9 +77,7 @@ async def test_text_comes_while_the_agent_still_works(tmp_path: Path) -> None:
         assert await within(saying) == "Once upon"
 
 
-async def test_streaming_can_be_switched_off_by_the_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_streaming_is_switched_off_by_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_extension(tmp_path / "x", "chat", STREAMING, config={"streaming_enabled": True})
     monkeypatch.setenv("TURNWIRE_EXTENSION_CHAT_STREAMING_ENABLED", "false")
     async with running(tmp_path / "x", saying(*WORK)) as kernel:
@@ -96,7 +94,7 @@ STEPS = (
 )
 
 
-async def test_a_channel_that_wants_steps_is_told_them_as_they_are(tmp_path: Path) -> None:
+async def test_step_channel_gets_steps_instead_of_statuses(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", STEPS)
     work = (
         *WORK[:4],
@@ -126,7 +124,7 @@ async def test_a_channel_that_wants_steps_is_told_them_as_they_are(tmp_path: Pat
 
 
 @pytest.mark.parametrize("code", [PLAIN, STREAMING], ids=["whole", "streamed"])
-async def test_an_error_in_the_middle_ends_the_answer_with_what_there_was(code: str, tmp_path: Path) -> None:
+async def test_error_ends_the_answer_with_the_partial_text(code: str, tmp_path: Path) -> None:
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", code)
     async with running(tmp_path / "x", puppet) as kernel:
@@ -138,7 +136,7 @@ async def test_an_error_in_the_middle_ends_the_answer_with_what_there_was(code: 
         assert kernel.calls("chat")[-1][-1] == "Half of \n\n(Error: the model is gone)"
 
 
-async def test_what_is_refused_is_told_too(tmp_path: Path) -> None:
+async def test_refused_turn_is_answered_with_the_error(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", STREAMING)
     async with running(tmp_path / "x", saying("hello")) as kernel:
         told = await kernel.say("chat", agent_id="nobody")
@@ -147,7 +145,7 @@ async def test_what_is_refused_is_told_too(tmp_path: Path) -> None:
         assert await kernel.say("chat") == "hello"
 
 
-async def test_an_answer_without_words_is_still_an_answer(tmp_path: Path) -> None:
+async def test_empty_answer_is_delivered(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying()) as kernel:
         assert await kernel.say("chat") == "(The answer is empty.)"
@@ -171,7 +169,7 @@ HOWS = {"raises": "raise OSError('flooded')", "hangs": "await asyncio.Event().wa
 
 @pytest.mark.parametrize("how", HOWS.values(), ids=list(HOWS))
 @pytest.mark.parametrize("method", ["on_stream_start", "on_stream_chunk", "on_stream_status"])
-async def test_a_method_that_fails_costs_only_what_is_seen_meanwhile(method: str, how: str, tmp_path: Path) -> None:
+async def test_failing_stream_method_does_not_cost_the_answer(method: str, how: str, tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", FAILING.format(method=method, how=how))
     async with running(tmp_path / "x", saying(*WORK)) as kernel:
         assert await kernel.say("chat") == "Hello Ann."
@@ -179,14 +177,14 @@ async def test_a_method_that_fails_costs_only_what_is_seen_meanwhile(method: str
 
 
 @pytest.mark.parametrize("how", HOWS.values(), ids=list(HOWS))
-async def test_an_end_that_fails_falls_back_to_the_whole_text(how: str, tmp_path: Path) -> None:
+async def test_failing_on_stream_end_falls_back_to_send_to_user(how: str, tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", FAILING.format(method="on_stream_end", how=how))
     async with running(tmp_path / "x", saying(*WORK)) as kernel:
         assert await kernel.say("chat") == "Hello Ann."
         assert kernel.calls("chat")[-2:] == [("on_stream_end",), ("send", "ann", "Hello Ann.")]
 
 
-async def test_an_answer_is_sent_again_until_the_channel_takes_it(tmp_path: Path) -> None:
+async def test_failing_send_to_user_is_retried(tmp_path: Path) -> None:
     code = (
         BASE
         + """
@@ -207,7 +205,7 @@ class Main(Base):
         assert kernel.extension("chat").tries == 3
 
 
-async def test_after_a_method_hangs_nothing_more_is_tried_before_the_end(tmp_path: Path) -> None:
+async def test_channel_that_hangs_is_not_called_again_before_the_end(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", FAILING.format(method="on_stream_chunk", how=HOWS["hangs"]))
     puppet = Puppet()
     async with running(tmp_path / "x", puppet) as kernel:
@@ -222,7 +220,7 @@ async def test_after_a_method_hangs_nothing_more_is_tried_before_the_end(tmp_pat
         assert len(kernel.calls("chat", "on_stream_chunk", "status")) == 1
 
 
-async def test_a_caller_that_leaves_gets_its_user_the_answer_all_the_same(tmp_path: Path) -> None:
+async def test_cancelled_caller_does_not_cancel_the_answer(tmp_path: Path) -> None:
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", puppet) as kernel:
@@ -256,7 +254,7 @@ CANCELLABLE = (
     ],
     ids=["cancellable", "streaming", "plain"],
 )
-async def test_a_stopped_answer_ends_in_the_channels_own_way(code: str, end: Any, tmp_path: Path) -> None:
+async def test_cancelled_answer_ends_as_the_channel_supports_it(code: str, end: Any, tmp_path: Path) -> None:
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", code)
     async with running(tmp_path / "x", puppet) as kernel:
@@ -283,7 +281,7 @@ async def _committed(kernel: Any, turn_id: str, position: int) -> None:
     await following.aclose()
 
 
-async def test_a_stop_also_ends_what_waits_and_nobody_elses(tmp_path: Path) -> None:
+async def test_cancel_ends_queued_turns_of_the_user_only(tmp_path: Path) -> None:
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", puppet) as kernel:
@@ -292,8 +290,8 @@ async def test_a_stop_also_ends_what_waits_and_nobody_elses(tmp_path: Path) -> N
         second = kernel.saying("chat", "two")
         other = kernel.saying("chat", "three", "bob")
         part = await puppet.part()
-        await until(lambda: len(kernel.router._carrier.errands("chat", "ann")) == 2)
-        await until(lambda: all(e.delivery.turn_id for e in kernel.router._carrier.errands("chat", "ann")))
+        await until(lambda: len(kernel.router._queue.pending("chat", "ann")) == 2)
+        await until(lambda: all(pending.delivery.turn_id for pending in kernel.router._queue.pending("chat", "ann")))
         assert await within(kernel.extension("chat").context.cancel("ann"))
         assert await within(asyncio.gather(first, second)) == ["(Stopped.)", "(Stopped.)"]
         part.end()
@@ -304,7 +302,7 @@ async def test_a_stop_also_ends_what_waits_and_nobody_elses(tmp_path: Path) -> N
 # Sessions
 
 
-async def test_messages_of_a_user_are_one_conversation(tmp_path: Path) -> None:
+async def test_messages_of_a_user_share_a_session(tmp_path: Path) -> None:
     seen: list[Turn] = []
 
     async def answer(turn: Turn) -> str:
@@ -327,7 +325,7 @@ async def test_messages_of_a_user_are_one_conversation(tmp_path: Path) -> None:
     assert {turn.channel for turn in seen} == {"chat"}
 
 
-async def test_a_long_silence_begins_a_new_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_silence_starts_a_new_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions: list[str] = []
 
     async def answer(turn: Turn) -> str:
@@ -341,17 +339,17 @@ async def test_a_long_silence_begins_a_new_session(tmp_path: Path, monkeypatch: 
         for minutes in (0, 0.9, 0.9, 1.1, 0.5):
             clock[0] += int(minutes * 60_000)
             await kernel.say("chat")
-    assert [sessions.index(one) for one in sessions] == [0, 0, 0, 3, 3]
+    assert [sessions.index(session) for session in sessions] == [0, 0, 0, 3, 3]
 
 
-async def test_who_asks_can_be_told_by_the_channel(tmp_path: Path) -> None:
+async def test_channel_sets_the_principal(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying("hello")) as kernel:
         await kernel.say("chat", principal="ann@example.org")
         assert len(await kernel.turnwire.store.list_turns("ann@example.org")) == 1
 
 
-async def test_messages_of_one_user_are_answered_in_the_order_they_came(tmp_path: Path) -> None:
+async def test_messages_of_a_user_are_answered_in_order(tmp_path: Path) -> None:
     async def answer(turn: Turn) -> str:
         return turn.message
 
@@ -361,11 +359,11 @@ async def test_messages_of_one_user_are_answered_in_the_order_they_came(tmp_path
         await within(asyncio.gather(*(kernel.saying("chat", text) for text in texts)))
         calls = kernel.calls("chat")
     assert [call[2] for call in calls if call[0] == "end"] == texts
-    # No answer begins before the one before it has ended.
+    # No answer starts before the previous one has ended.
     assert [call[0] for call in calls if call[0] in ("start", "end")] == ["start", "end"] * 6
 
 
-async def test_a_message_does_not_overtake_one_that_is_slow_to_start(tmp_path: Path) -> None:
+async def test_message_does_not_overtake_a_slow_start(tmp_path: Path) -> None:
     hesitant = (
         BASE
         + """
@@ -392,7 +390,7 @@ class Main(Base):
     assert asked == ["one", "two"]
 
 
-async def test_the_same_message_is_answered_once(tmp_path: Path) -> None:
+async def test_same_message_id_is_answered_once(tmp_path: Path) -> None:
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", puppet) as kernel:
@@ -406,7 +404,7 @@ async def test_the_same_message_is_answered_once(tmp_path: Path) -> None:
         assert len(puppet.parts) == 1
 
 
-async def test_a_message_id_is_its_users_own(tmp_path: Path) -> None:
+async def test_message_ids_of_different_users_do_not_collide(tmp_path: Path) -> None:
     async def answer(turn: Turn) -> str:
         return f"{turn.principal} said {turn.message}"
 
@@ -416,10 +414,10 @@ async def test_a_message_id_is_its_users_own(tmp_path: Path) -> None:
         assert await kernel.say("chat", "b", "ann:1", message_id="2") == "chat:ann:1 said b"
 
 
-# On their own behalf
+# invoke_agent
 
 
-async def test_an_extension_asks_the_agent_itself(tmp_path: Path) -> None:
+async def test_invoke_agent_runs_in_the_extensions_own_session(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "one")
     chunks: list[str] = []
     tools: list[str] = []
@@ -444,7 +442,7 @@ async def test_an_extension_asks_the_agent_itself(tmp_path: Path) -> None:
     assert turns[0].message == "hello"
 
 
-async def test_what_fails_is_raised_to_an_extension_that_asks_itself(tmp_path: Path) -> None:
+async def test_invoke_agent_raises_the_agents_error(tmp_path: Path) -> None:
     async def failing(turn: Turn) -> str:
         raise AgentError("no model", code="model_unavailable", retryable=True)
 
@@ -458,7 +456,7 @@ async def test_what_fails_is_raised_to_an_extension_that_asks_itself(tmp_path: P
             await within(context.invoke_agent("hello", "nobody"))
 
 
-async def test_a_callback_that_raises_ends_the_turn_and_is_raised(tmp_path: Path) -> None:
+async def test_error_of_a_callback_cancels_the_turn_and_is_raised(tmp_path: Path) -> None:
     async def refuse(text: str) -> None:
         raise ValueError("not this")
 
@@ -473,7 +471,7 @@ async def test_a_callback_that_raises_ends_the_turn_and_is_raised(tmp_path: Path
         await within(part.over.wait())
 
 
-async def test_an_extension_that_gives_up_asking_stops_the_agent(tmp_path: Path) -> None:
+async def test_cancelled_invoke_agent_cancels_the_turn(tmp_path: Path) -> None:
     puppet = Puppet()
     write_extension(tmp_path / "x", "one")
     async with running(tmp_path / "x", puppet) as kernel:
@@ -483,7 +481,7 @@ async def test_an_extension_that_gives_up_asking_stops_the_agent(tmp_path: Path)
         await within(part.over.wait())
 
 
-async def test_extensions_speak_through_each_others_channels(tmp_path: Path) -> None:
+async def test_extensions_send_through_other_channels(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "speaker")
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", saying()) as kernel:
@@ -501,7 +499,7 @@ async def test_extensions_speak_through_each_others_channels(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("code", [PLAIN, STREAMING], ids=["whole", "streamed"])
-async def test_both_ways_tell_the_bus_the_same(code: str, tmp_path: Path) -> None:
+async def test_whole_and_streamed_answers_publish_the_same_events(code: str, tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", code)
     write_extension(tmp_path / "x", "listener", LISTENER)
     async with running(tmp_path / "x", {"anna": saying(*WORK)}) as kernel:
@@ -523,7 +521,7 @@ async def test_both_ways_tell_the_bus_the_same(code: str, tmp_path: Path) -> Non
         ]
 
 
-async def test_the_bus_is_told_of_a_message_before_the_agent_is_asked(tmp_path: Path) -> None:
+async def test_user_message_is_published_before_the_agent_answers(tmp_path: Path) -> None:
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", PLAIN)
     write_extension(tmp_path / "x", "listener", LISTENER)

@@ -1,11 +1,11 @@
-"""The example in examples/extensions: a scheduler that speaks on its own."""
+"""The scheduler of examples/extensions, which sends messages on its own."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.extensions.building import PLAIN, running, write_extension
+from tests.extensions.harness import PLAIN, running, write_extension
 from tests.serving import saying, until
 from turnwire import AgentError, Turn
 
@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "x"
 
 
-async def test_it_speaks_without_being_spoken_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scheduler_sends_answers_on_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNWIRE_EXTENSION_SCHEDULER_EVERY_MINUTES", "0.0001")
     monkeypatch.setenv("TURNWIRE_EXTENSION_SCHEDULER_CHANNEL", "chat")
     async with running(folder, saying("Nothing new.")) as kernel:
@@ -28,7 +28,7 @@ async def test_it_speaks_without_being_spoken_to(folder: Path, monkeypatch: pyte
         assert turns[0].message == "What should I know now?"
 
 
-async def test_it_speaks_to_the_user_it_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scheduler_sends_to_the_configured_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNWIRE_EXTENSION_SCHEDULER_CHANNEL", "chat")
     monkeypatch.setenv("TURNWIRE_EXTENSION_SCHEDULER_USER_ID", "ann")
     async with running(folder, saying("Good morning.")) as kernel:
@@ -36,9 +36,7 @@ async def test_it_speaks_to_the_user_it_is_told(folder: Path, monkeypatch: pytes
         assert kernel.calls("chat") == [("send", "ann", "Good morning.")]
 
 
-async def test_a_failure_is_told_and_the_next_time_is_another_chance(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_scheduler_is_degraded_by_a_failure_and_recovers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fails = [True, False]
 
     async def answer(turn: Turn) -> str:
@@ -59,7 +57,7 @@ async def test_a_failure_is_told_and_the_next_time_is_another_chance(
         assert kernel.calls("chat") == [("message", "Awake.")]
 
 
-async def test_a_channel_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scheduler_reports_a_missing_channel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNWIRE_EXTENSION_SCHEDULER_CHANNEL", "mail")
     async with running(folder, saying("hello")) as kernel:
         await kernel.extension("scheduler").speak()

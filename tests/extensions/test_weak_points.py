@@ -1,6 +1,6 @@
-"""What the first implementation of this kernel got wrong, by number. Each test fails on that behaviour.
+"""The numbered weak points of the first implementation. Each docstring describes the behaviour that the test excludes.
 
-2, 3, 4 and 9 are Telegram's and 10 is the terminal's; of 9 and 12 the kernel's part is here.
+2, 3, 4 and 9 are tested with Telegram and 10 with the console; the kernel's part of 9 and 12 is here.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.extensions.building import BASE, PLAIN, QUICK, STREAMING, running, write_extension
+from tests.extensions.harness import BASE, PLAIN, QUICK, STREAMING, running, write_extension
 from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire import Turn
 from turnwire.core.events import ToolCallEvent, ToolResultEvent
@@ -34,7 +34,7 @@ SLOW = (
 )
 
 
-async def test_1_a_channel_that_is_stuck_does_not_hold_up_the_agent(tmp_path: Path) -> None:
+async def test_1_stuck_channel_does_not_delay_the_agent(tmp_path: Path) -> None:
     """The channel was awaited inside the model loop."""
     write_extension(tmp_path / "x", "chat", SLOW)
     finished = asyncio.Event()
@@ -50,7 +50,7 @@ async def test_1_a_channel_that_is_stuck_does_not_hold_up_the_agent(tmp_path: Pa
     async with running(tmp_path / "x", answer, limits=replace(QUICK, channel_timeout=10)) as kernel:
         answering = kernel.saying("chat")
         await until(lambda: len(kernel.calls("chat", "chunk")) == 1)
-        # The agent is done and committed while its first words are still being shown.
+        # The agent has finished while its first words are still being shown.
         await within(finished.wait())
         (turn,) = await kernel.turnwire.store.list_turns("chat:ann")
         await until(lambda: turn.id not in kernel.turnwire.runner._worker.running)
@@ -58,14 +58,14 @@ async def test_1_a_channel_that_is_stuck_does_not_hold_up_the_agent(tmp_path: Pa
         kernel.extension("chat").gate.set()
         text = await within(answering)
         calls = kernel.calls("chat")
-    # What was said meanwhile came in few long pieces; the step and the end were not left out.
+    # The rest came in few long chunks, with the step and the end.
     assert "".join(call[2] for call in calls if call[0] == "chunk") == text
     assert len([call for call in calls if call[0] == "chunk"]) < 50
     assert ("status", "ann", "Using: look") in calls
     assert calls[-1] == ("end", "ann", text)
 
 
-async def test_1_a_stuck_channel_does_not_hold_up_another_reader(tmp_path: Path) -> None:
+async def test_1_stuck_channel_does_not_delay_another_reader(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "stuck", SLOW)
     write_extension(tmp_path / "x", "quick", STREAMING)
     async with running(tmp_path / "x", saying("hello"), limits=replace(QUICK, channel_timeout=10)) as kernel:
@@ -76,7 +76,7 @@ async def test_1_a_stuck_channel_does_not_hold_up_another_reader(tmp_path: Path)
         await within(stuck)
 
 
-async def test_5_two_users_are_answered_at_once(tmp_path: Path) -> None:
+async def test_5_two_users_are_answered_concurrently(tmp_path: Path) -> None:
     """One lock held for the whole process."""
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", STREAMING)
@@ -90,7 +90,7 @@ async def test_5_two_users_are_answered_at_once(tmp_path: Path) -> None:
         assert await within(asyncio.gather(ann, bob)) == ["for chat:ann", "for chat:bob"]
 
 
-async def test_5_a_user_is_still_answered_one_message_at_a_time(tmp_path: Path) -> None:
+async def test_5_messages_of_one_user_are_answered_in_turn(tmp_path: Path) -> None:
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", puppet) as kernel:
@@ -103,7 +103,7 @@ async def test_5_a_user_is_still_answered_one_message_at_a_time(tmp_path: Path) 
         assert first.turn.message == "one"
 
 
-async def test_5_extensions_that_ask_themselves_do_not_wait_for_users(tmp_path: Path) -> None:
+async def test_5_invoke_agent_does_not_wait_for_users(tmp_path: Path) -> None:
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", puppet) as kernel:
@@ -118,8 +118,8 @@ async def test_5_extensions_that_ask_themselves_do_not_wait_for_users(tmp_path: 
         await within(talking)
 
 
-async def test_6_a_tool_is_a_step_with_an_id_a_beginning_and_an_end(tmp_path: Path) -> None:
-    """A tool was the string "Using: tool", and nothing told when it ended."""
+async def test_6_tool_is_a_step_with_an_id_a_start_and_an_end(tmp_path: Path) -> None:
+    """A tool was the string "Using: tool", and its end was not reported."""
     code = STREAMING + "\n    async def on_stream_step(self, user_id, step): self.calls.append(step)\n"
     write_extension(tmp_path / "x", "chat", code)
     work = (
@@ -139,8 +139,8 @@ async def test_6_a_tool_is_a_step_with_an_id_a_beginning_and_an_end(tmp_path: Pa
     ]
 
 
-async def test_6_an_answer_can_be_stopped_while_its_channel_is_stuck(tmp_path: Path) -> None:
-    """There was no way to stop anything, and the lock was in the way."""
+async def test_6_cancel_works_while_the_channel_is_stuck(tmp_path: Path) -> None:
+    """There was no way to cancel an answer, and a lock was in the way."""
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", SLOW)
     async with running(tmp_path / "x", puppet, limits=replace(QUICK, channel_timeout=10)) as kernel:
@@ -154,8 +154,8 @@ async def test_6_an_answer_can_be_stopped_while_its_channel_is_stuck(tmp_path: P
         assert await within(answering) == "Well, \n\n(Stopped.)"
 
 
-async def test_6_two_answers_to_one_user_are_never_mixed(tmp_path: Path) -> None:
-    """State was kept by user id, with nothing to tell one answer from the next."""
+async def test_6_answers_to_one_user_are_never_mixed(tmp_path: Path) -> None:
+    """State was kept by user id, so one answer could not be told from the next."""
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", STREAMING)
     async with running(tmp_path / "x", puppet) as kernel:
@@ -163,7 +163,7 @@ async def test_6_two_answers_to_one_user_are_never_mixed(tmp_path: Path) -> None
         one = await puppet.part()
         await kernel.extension("chat").context.new_session("ann")
         second = kernel.saying("chat", "two")
-        # Another session, so both run; what they say goes to the same user.
+        # Another session, so both turns run; both answers go to the same user.
         two = await puppet.part()
         for number in range(5):
             one.say(f"a{number}")
@@ -172,12 +172,12 @@ async def test_6_two_answers_to_one_user_are_never_mixed(tmp_path: Path) -> None
         one.end()
         assert await within(asyncio.gather(first, second)) == ["a0a1a2a3a4", "b0b1b2b3b4"]
         calls = kernel.calls("chat")
-    ends = [place for place, call in enumerate(calls) if call[0] == "end"]
+    ends = [index for index, call in enumerate(calls) if call[0] == "end"]
     assert all(call[2].startswith("a") for call in calls[1 : ends[0]])
     assert calls[ends[0] + 1] == ("start", "ann")
 
 
-async def test_7_what_is_not_set_up_yet_is_neither_failed_nor_stopped(tmp_path: Path) -> None:
+async def test_7_unconfigured_extension_is_neither_failed_nor_stopped(tmp_path: Path) -> None:
     """A channel that waited for its first user was stopped after 30 seconds, as broken."""
     code = (
         BASE
@@ -203,7 +203,7 @@ class Main(Base):
         await until(lambda: hosted.state == "running")
 
 
-async def test_7_an_unhealthy_extension_is_told_of_and_not_stopped(tmp_path: Path) -> None:
+async def test_7_unhealthy_extension_is_reported_and_not_stopped(tmp_path: Path) -> None:
     code = PLAIN + "\n    async def health_check(self): return Health('failed', 'ill')\n"
     write_extension(tmp_path / "x", "chat", code)
     async with running(tmp_path / "x", saying("hello")) as kernel:
@@ -211,7 +211,7 @@ async def test_7_an_unhealthy_extension_is_told_of_and_not_stopped(tmp_path: Pat
         assert await kernel.say("chat") == "hello"
 
 
-async def test_8_one_missing_dependency_does_not_stop_the_rest(tmp_path: Path) -> None:
+async def test_8_missing_dependency_does_not_stop_other_extensions(tmp_path: Path) -> None:
     """One manifest that could not be resolved ended the whole start."""
     write_extension(tmp_path / "x", "needy", depends_on=["nowhere"])
     write_extension(tmp_path / "x", "round", depends_on=["about"])
@@ -226,8 +226,8 @@ async def test_8_one_missing_dependency_does_not_stop_the_rest(tmp_path: Path) -
         assert await kernel.say("chat") == "hello"
 
 
-async def test_9_users_of_a_channel_share_nothing(tmp_path: Path) -> None:
-    """Whoever wrote first owned the bot. To the kernel every user is somebody else."""
+async def test_9_users_of_a_channel_share_no_session(tmp_path: Path) -> None:
+    """The first user owned the bot. To the kernel all users are different."""
     seen: list[Turn] = []
 
     async def answer(turn: Turn) -> str:
@@ -247,9 +247,9 @@ async def test_9_users_of_a_channel_share_nothing(tmp_path: Path) -> None:
 
 
 async def test_11_extensions_load_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were imported by a path from the project's root, and only when started there."""
-    place = write_extension(tmp_path / "far" / "away", "pair", "from .other import Main")
-    (place / "other.py").write_text(BASE + "class Main(Base): ...")
+    """Extensions were imported by a path relative to the project's root."""
+    extension = write_extension(tmp_path / "far" / "away", "pair", "from .other import Main")
+    (extension / "other.py").write_text(BASE + "class Main(Base): ...")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     async with running(Path(os.path.relpath(tmp_path / "far" / "away")), saying(), data=tmp_path / "d") as kernel:
@@ -257,10 +257,10 @@ async def test_11_extensions_load_from_anywhere(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("value", [None, ""])
-async def test_12_an_empty_secret_is_none_at_all(
+async def test_12_empty_secret_counts_as_missing(
     value: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty key meant that no key was asked for."""
+    """An empty key meant that no key was required."""
     if value is not None:
         monkeypatch.setenv("WEB_KEY", value)
     write_extension(tmp_path / "x", "web", secrets=[{"env": "WEB_KEY"}])
@@ -269,7 +269,7 @@ async def test_12_an_empty_secret_is_none_at_all(
         assert kernel["web"].hint.startswith("set WEB_KEY")
 
 
-async def test_a_slow_channel_costs_no_more_than_the_limit(tmp_path: Path) -> None:
+async def test_slow_channel_costs_at_most_the_limit(tmp_path: Path) -> None:
     code = STREAMING + "".join(
         f"\n    async def {name}(self, *args): await asyncio.Event().wait()\n"
         for name in ("on_stream_start", "on_stream_chunk", "on_stream_status", "on_stream_end", "send_to_user")

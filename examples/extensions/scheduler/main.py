@@ -1,6 +1,6 @@
-"""Speaks on its own: asks the agent at an interval, and says the answer through a channel.
+"""A scheduler: runs the agent at an interval and sends the answer through a channel.
 
-Nobody has to write to it first. What it asks and is answered is a session of its own, with a log like any other.
+No user has to write first. Its prompts and answers are a session of its own, with a log like any other.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ class Scheduler:
         return Health("degraded", self._problem) if self._problem else Health("running")
 
     async def run_background(self) -> None:
-        """Runs until it is cancelled. The kernel starts it again if it fails."""
+        """Run until it is cancelled. The kernel restarts it if it fails."""
         while True:
             await asyncio.sleep(self._context.get_config("every_minutes") * 60)
             await self.speak()
 
     async def speak(self) -> None:
-        """One question and its answer. A failure is no reason to be silent for ever: the next time may be better."""
+        """Run the agent once and send its answer. After a failure the next time may succeed."""
         context = self._context
         try:
             answer = await context.invoke_agent(context.get_config("prompt"), context.get_config("agent"))
@@ -50,13 +50,13 @@ class Scheduler:
             context.logger.warning(self._problem)
             return
         try:
-            await self._say(answer)
+            await self._send(answer)
             self._problem = ""
         except (LookupError, OSError) as error:
-            self._problem = f"the answer could not be said: {error}"
+            self._problem = f"the answer could not be sent: {error}"
             context.logger.warning(self._problem)
 
-    async def _say(self, answer: str) -> None:
+    async def _send(self, answer: str) -> None:
         channel, user_id = self._context.get_config("channel"), self._context.get_config("user_id")
         if user_id is None:
             await self._context.send_message(channel, answer)

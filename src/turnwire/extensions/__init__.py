@@ -1,1 +1,1 @@
-"""The kernel: finds extensions, starts them in order, and brings their messages to the agents."""
+"""The kernel: discovers extensions, starts them in order, and routes their messages to the agents."""

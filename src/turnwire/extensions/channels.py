@@ -1,4 +1,4 @@
-"""A channel as the kernel calls it: within limits, and never so that a failure reaches anybody else."""
+"""The kernel's side of a channel: bounded calls to it, and the log of a turn turned into those calls."""
 
 import json
 import logging
@@ -32,32 +32,266 @@ from turnwire.extensions.contract import (
     ApprovalChannel,
     CancellableChannel,
     ChannelProvider,
+    OnChunk,
     RestartableChannel,
     StepChannel,
     StreamingChannelProvider,
     StreamStep,
 )
 
-# What channels are told of an agent's work: events of the log as steps, and steps as lines.
+logger = logging.getLogger("turnwire.extensions")
+
+EMPTY = "(The answer is empty.)"
+STOPPED = "(Stopped.)"
+_MAX_FAILURES = 3
+_MAX_SUMMARY_CHARS = 120
 
 
-_SUMMARY_LENGTH = 120
+class Channel:
+    """One extension's channel. `provides` holds the abilities that were detected in it."""
+
+    def __init__(
+        self, id: str, extension: Any, provides: frozenset[str], *, is_streaming: bool, timeout: float
+    ) -> None:
+        self.id = id
+        self.is_streaming = is_streaming and "streaming_channel" in provides
+        self.timeout = timeout
+        self.extension: ChannelProvider = extension
+        self._provides = provides
+
+    def open_stream(self, user_id: str) -> "ChannelStream":
+        return ChannelStream(self, user_id)
+
+    async def send_to_user(self, user_id: str, message: str) -> None:
+        """Raises what the channel raises, and TimeoutError."""
+        await call(self.timeout, self.extension.send_to_user, user_id, message)
+
+    async def send_message(self, message: str) -> None:
+        """Raises what the channel raises, and TimeoutError."""
+        await call(self.timeout, self.extension.send_message, message)
+
+    async def wait_for_delivery(self, user_id: str) -> None:
+        """Wait until a buffered channel has posted the answers that it has taken for this user."""
+        if "buffered_channel" not in self._provides:
+            return
+        extension: Any = self.extension
+        try:
+            await extension.wait_for_delivery(user_id)
+        except Exception as error:
+            logger.warning("wait_for_delivery of channel %r failed: %s", self.id, reason(error))
+
+    @property
+    def streaming(self) -> StreamingChannelProvider | None:
+        return self.extension if self.is_streaming else None  # pyright: ignore[reportReturnType]
+
+    @property
+    def stepping(self) -> StepChannel | None:
+        return self.extension if self.is_streaming and "step_channel" in self._provides else None  # pyright: ignore[reportReturnType]
+
+    @property
+    def cancelling(self) -> CancellableChannel | None:
+        return self.extension if self.is_streaming and "cancellable_channel" in self._provides else None  # pyright: ignore[reportReturnType]
+
+    @property
+    def restarting(self) -> RestartableChannel | None:
+        return self.extension if self.is_streaming and "restartable_channel" in self._provides else None  # pyright: ignore[reportReturnType]
+
+    @property
+    def approving(self) -> ApprovalChannel | None:
+        return self.extension if "approval_channel" in self._provides else None  # pyright: ignore[reportReturnType]
 
 
-class Steps:
-    """Makes the steps of one turn. It keeps the names of running tools, which their progress does not say."""
+class ChannelStream:
+    """One answer on one channel while it is made.
+
+    A channel method that fails is logged and changes only what is seen meanwhile. After one that hangs, or several that
+    fail, the channel is not called again before the end.
+    """
+
+    def __init__(self, channel: Channel, user_id: str) -> None:
+        self._channel = channel
+        self._user_id = user_id
+        self._failures = 0
+
+    async def start(self) -> None:
+        if streaming := self._channel.streaming:
+            await self._call(streaming.on_stream_start)
+
+    async def send_chunk(self, text: str) -> None:
+        if streaming := self._channel.streaming:
+            await self._call(streaming.on_stream_chunk, text)
+
+    async def send_step(self, step: StreamStep) -> None:
+        if stepping := self._channel.stepping:
+            await self._call(stepping.on_stream_step, step)
+        elif line := status_line(step):
+            await self._send_status(line)
+
+    async def restart(self, text: str) -> bool:
+        """Ask the channel to show only this text. Return True if it does."""
+        restarting = self._channel.restarting
+        return restarting is not None and await self._call(restarting.on_stream_restart, text)
+
+    async def request_approval(self, ask: ApprovalAsk) -> None:
+        """Show the request even after other calls have failed: the turn waits for the decision."""
+        line = f"Waiting for approval: {ask.tool}"
+        approving = self._channel.approving
+        if approving is None and self._channel.is_streaming:
+            await self._send_status(line)
+        elif approving is None or not await self._call(approving.on_approval_request, ask, always=True):
+            await self.send(line)
+
+    async def end(self, full_text: str, *, cancelled_text: str | None) -> bool:
+        """Deliver the whole answer, falling back to `send_to_user`. Return False if neither worked.
+
+        `cancelled_text` is the partial answer of a cancelled turn, and None for any other.
+        """
+        cancelling, streaming = self._channel.cancelling, self._channel.streaming
+        if cancelled_text is not None and cancelling:
+            if await self._call(cancelling.on_stream_cancel, cancelled_text, always=True):
+                return True
+        elif streaming and await self._call(streaming.on_stream_end, full_text, always=True):
+            return True
+        return await self.send(full_text)
+
+    async def send(self, text: str) -> bool:
+        """Return False if the channel failed to take the text."""
+        return await self._call(self._channel.extension.send_to_user, text, always=True)
+
+    async def _send_status(self, line: str) -> None:
+        if streaming := self._channel.streaming:
+            await self._call(streaming.on_stream_status, line)
+
+    async def _call(self, method: Callable[..., Awaitable[None]], *args: Any, always: bool = False) -> bool:
+        if self._failures >= _MAX_FAILURES and not always:
+            return False
+        name = getattr(method, "__name__", "a method")
+        try:
+            await call(self._channel.timeout, method, self._user_id, *args)
+        except TimeoutError as error:
+            self._failures = _MAX_FAILURES
+            logger.warning("%s of channel %r: %s", name, self._channel.id, reason(error))
+            return False
+        except Exception as error:
+            self._failures += 1
+            logger.warning("%s of channel %r failed: %s", name, self._channel.id, reason(error))
+            logger.debug("%s of channel %r failed", name, self._channel.id, exc_info=True)
+            return False
+        return True
+
+
+OnStep = Callable[[StreamStep], Awaitable[None]]
+OnApproval = Callable[[ApprovalAsk], Awaitable[None]]
+OnRestart = Callable[[str], Awaitable[bool]]
+
+
+async def _ignore(_: object) -> None:
+    pass
+
+
+async def _cannot_restart(_: str) -> bool:
+    return False
+
+
+class TurnListener:
+    """A reader of a turn's log that calls back in order: pieces of the answer, steps and approval requests.
+
+    The pieces of one batch of events are joined, so a slow callback gets fewer and longer ones.
+    """
+
+    def __init__(
+        self,
+        on_chunk: OnChunk = _ignore,
+        on_step: OnStep = _ignore,
+        on_approval: OnApproval = _ignore,
+        on_restart: OnRestart = _cannot_restart,
+    ) -> None:
+        self._on_chunk = on_chunk
+        self._on_step = on_step
+        self._on_approval = on_approval
+        self._on_restart = on_restart
+        self._fold = TurnFold()
+        self._steps = StepReader()
+        self._buffer: list[str] = []
+        self._sent_chars = 0
+
+    async def listen(self, store: Store, turn_id: str) -> TurnState:
+        """Follow the turn to its end and return its final state. Raises what reading the log raises."""
+        final_state = await store.turn_state(turn_id)
+        try:
+            async with aclosing(follow(store, turn_id)) as batches:
+                async for batch in batches:
+                    decided = {
+                        event.call_id: logged.position
+                        for logged in batch
+                        if isinstance(event := logged.event, ApprovalResponseEvent)
+                    }
+                    for logged in batch:
+                        await self._handle(turn_id, logged, decided)
+                    await self._flush()
+        except EventsGoneError:
+            if final_state is None:
+                raise
+            return final_state
+        return self._fold.state()
+
+    async def _handle(self, turn_id: str, logged: LoggedEvent, decided: Mapping[str, int]) -> None:
+        event = logged.event
+        self._fold.add(logged)
+        if isinstance(event, TokenEvent):
+            if not event.agent_path:
+                self._buffer.append(event.content)
+        elif isinstance(event, RestartEvent):
+            await self._restart()
+        elif isinstance(event, ApprovalRequestEvent):
+            self._steps.note_tool(event.call_id, event.tool)
+            if decided.get(event.call_id, 0) > logged.position:
+                return  # It was decided before there was time to ask.
+            await self._flush()
+            ask = ApprovalAsk(
+                turn_id=turn_id,
+                call_id=event.call_id,
+                tool=event.tool,
+                args=event.args,
+                reason=event.reason,
+                position=logged.position,
+            )
+            await self._on_approval(ask)
+        elif step := self._steps.read(logged):
+            await self._flush()
+            await self._on_step(step)
+
+    async def _flush(self) -> None:
+        if self._buffer:
+            text, self._buffer = "".join(self._buffer), []
+            self._sent_chars += len(text)
+            await self._on_chunk(text)
+
+    async def _restart(self) -> None:
+        """Take back what no longer stands, if the channel can; in any case the end has the whole answer."""
+        text = self._fold.text
+        if self._sent_chars > len(text) and await self._on_restart(text):
+            self._sent_chars = len(text)
+        self._buffer = [text[self._sent_chars :]] if len(text) > self._sent_chars else []
+        self._sent_chars = min(self._sent_chars, len(text))
+        await self._on_step(status_step("Starting again"))
+
+
+class StepReader:
+    """The steps of one turn, read from its events. It keeps the names of running tools, which progress events lack."""
 
     def __init__(self) -> None:
         self._tools: dict[str, str] = {}
 
-    def asked(self, event: ApprovalRequestEvent) -> None:
-        self._tools[event.call_id] = event.tool
+    def note_tool(self, call_id: str, tool: str) -> None:
+        self._tools[call_id] = tool
 
-    def step(self, logged: LoggedEvent) -> StreamStep | None:
+    def read(self, logged: LoggedEvent) -> StreamStep | None:
+        """Return the step that the event reports, or None if it reports none."""
         event: Event = logged.event
         match event:
             case ToolCallEvent():
-                self._tools[event.call_id] = event.tool
+                self.note_tool(event.call_id, event.tool)
                 arguments = _short(event.args) if event.args else None
                 return StreamStep(id=event.call_id, kind="tool", name=event.tool, phase="started", summary=arguments)
             case ToolProgressEvent():
@@ -71,23 +305,23 @@ class Steps:
                 )
             case ToolResultEvent():
                 phase = "finished" if event.success else "failed"
-                told = _short(event.result) if event.result is not None else None
+                summary = _short(event.result) if event.result is not None else None
                 return StreamStep(
-                    id=event.call_id, kind="tool", name=event.tool, phase=phase, summary=told, elapsed_ms=event.ms
+                    id=event.call_id, kind="tool", name=event.tool, phase=phase, summary=summary, elapsed_ms=event.ms
                 )
             case SearchEvent():
-                told = event.query if event.hits is None else f"{event.query} ({len(event.hits)} found)"
+                summary = event.query if event.hits is None else f"{event.query} ({len(event.hits)} found)"
                 return StreamStep(
                     id=event.step_id,
                     kind="search",
                     name=event.tool,
                     phase=event.phase,
-                    summary=told,
+                    summary=summary,
                     elapsed_ms=event.ms,
                 )
             case ReviewEvent():
-                told = event.feedback or event.verdict
-                return StreamStep(id=event.step_id, kind="review", name="review", phase="finished", summary=told)
+                summary = event.feedback or event.verdict
+                return StreamStep(id=event.step_id, kind="review", name="review", phase="finished", summary=summary)
             case HandoffEvent():
                 return StreamStep(id=f"handoff-{logged.position}", kind="handoff", name=event.agent, phase="finished")
             case StatusEvent():
@@ -100,12 +334,12 @@ class Steps:
 
 
 def status_step(text: str) -> StreamStep:
-    """A line on its own. It has no end; the next one takes its place."""
+    """Return a status line as a step. It has no end; the next one replaces it."""
     return StreamStep(id="status", kind="status", name=text, phase="progress", summary=text)
 
 
 def status_line(step: StreamStep) -> str | None:
-    """A step as one line; None for what a line would only repeat."""
+    """Return a step as one line, or None if the line would only repeat another."""
     match step.kind, step.phase:
         case "tool", "started":
             return f"Using: {step.name}"
@@ -128,248 +362,23 @@ def status_line(step: StreamStep) -> str | None:
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     line = " ".join(text.split())
-    return line if len(line) <= _SUMMARY_LENGTH else line[: _SUMMARY_LENGTH - 1] + "…"
-
-
-logger = logging.getLogger("turnwire.extensions")
-
-_MOST_FAILURES = 3
-
-
-class Channel:
-    """One extension's channel. `provides` is what was detected of it, not what it looks like."""
-
-    def __init__(self, id: str, extension: Any, provides: frozenset[str], *, streams: bool, timeout: float) -> None:
-        self.id = id
-        self.streams = streams and "streaming_channel" in provides
-        self.timeout = timeout
-        self.extension: ChannelProvider = extension
-        self._provides = provides
-
-    def show(self, user_id: str) -> "Showing":
-        return Showing(self, user_id)
-
-    async def send_to_user(self, user_id: str, message: str) -> None:
-        """Raises what the channel raises, and TimeoutError."""
-        await call(self.timeout, self.extension.send_to_user, user_id, message)
-
-    async def send_message(self, message: str) -> None:
-        await call(self.timeout, self.extension.send_message, message)
-
-    @property
-    def streaming(self) -> StreamingChannelProvider | None:
-        return self.extension if self.streams else None  # pyright: ignore[reportReturnType]
-
-    @property
-    def stepping(self) -> StepChannel | None:
-        return self.extension if self.streams and "step_channel" in self._provides else None  # pyright: ignore[reportReturnType]
-
-    @property
-    def cancelling(self) -> CancellableChannel | None:
-        return self.extension if self.streams and "cancellable_channel" in self._provides else None  # pyright: ignore[reportReturnType]
-
-    @property
-    def restarting(self) -> RestartableChannel | None:
-        return self.extension if self.streams and "restartable_channel" in self._provides else None  # pyright: ignore[reportReturnType]
-
-    @property
-    def approving(self) -> ApprovalChannel | None:
-        return self.extension if "approval_channel" in self._provides else None  # pyright: ignore[reportReturnType]
-
-
-class Showing:
-    """One answer on one channel while it is made. A method that fails is logged and changes nothing but what is seen
-    meanwhile; after one that hangs, or several that fail, there is nothing more until the end.
-    """
-
-    def __init__(self, channel: Channel, user_id: str) -> None:
-        self._channel = channel
-        self._user_id = user_id
-        self._failures = 0
-
-    async def start(self) -> None:
-        if streaming := self._channel.streaming:
-            await self._attempt(streaming.on_stream_start)
-
-    async def chunk(self, text: str) -> None:
-        if streaming := self._channel.streaming:
-            await self._attempt(streaming.on_stream_chunk, text)
-
-    async def step(self, step: StreamStep) -> None:
-        if stepping := self._channel.stepping:
-            await self._attempt(stepping.on_stream_step, step)
-        elif line := status_line(step):
-            await self.status(line)
-
-    async def status(self, line: str) -> None:
-        if streaming := self._channel.streaming:
-            await self._attempt(streaming.on_stream_status, line)
-
-    async def restart(self, text: str) -> bool:
-        """Whether only this text is shown now."""
-        restarting = self._channel.restarting
-        return restarting is not None and await self._attempt(restarting.on_stream_restart, text)
-
-    async def ask(self, ask: ApprovalAsk) -> None:
-        """Asked also when other calls have failed: somebody waits for the answer."""
-        line = f"Waiting for approval: {ask.tool}"
-        if approving := self._channel.approving:
-            if not await self._attempt(approving.on_approval_request, ask, always=True):
-                await self._attempt(self._channel.extension.send_to_user, line, always=True)
-        elif self._channel.streams:
-            await self.status(line)
-        else:
-            await self._attempt(self._channel.extension.send_to_user, line, always=True)
-
-    async def end(self, full_text: str, *, cancelled_text: str | None) -> bool:
-        """Brings the whole answer, by one way or another. False if none worked.
-
-        `cancelled_text` is given when the answer was stopped: what there was of it.
-        """
-        cancelling, streaming = self._channel.cancelling, self._channel.streaming
-        if cancelled_text is not None and cancelling:
-            if await self._attempt(cancelling.on_stream_cancel, cancelled_text, always=True):
-                return True
-        elif streaming and await self._attempt(streaming.on_stream_end, full_text, always=True):
-            return True
-        return await self.send(full_text)
-
-    async def send(self, text: str) -> bool:
-        return await self._attempt(self._channel.extension.send_to_user, text, always=True)
-
-    async def _attempt(self, method: Callable[..., Awaitable[None]], *args: Any, always: bool = False) -> bool:
-        if self._failures >= _MOST_FAILURES and not always:
-            return False
-        name = getattr(method, "__name__", "a method")
-        try:
-            await call(self._channel.timeout, method, self._user_id, *args)
-        except TimeoutError as error:
-            self._failures = _MOST_FAILURES
-            logger.warning("%s of channel %r: %s", name, self._channel.id, reason(error))
-            return False
-        except Exception as error:
-            self._failures += 1
-            logger.warning("%s of channel %r failed: %s", name, self._channel.id, reason(error))
-            logger.debug("%s of channel %r failed", name, self._channel.id, exc_info=True)
-            return False
-        return True
-
-
-# Follows a turn's log for somebody who may be slow.
-
-
-Chunk = Callable[[str], Awaitable[None]]
-Step = Callable[[StreamStep], Awaitable[None]]
-Ask = Callable[[ApprovalAsk], Awaitable[None]]
-Restart = Callable[[str], Awaitable[bool]]
-
-
-async def nothing(_: object) -> None:
-    """For those who do not want to know."""
-
-
-async def cannot(_: object) -> bool:
-    """For those who cannot take back what they have said."""
-    return False
-
-
-class TurnListener:
-    """Tells what happens in a turn, in order: pieces of the answer, steps, and what a person must decide."""
-
-    def __init__(
-        self, on_chunk: Chunk = nothing, on_step: Step = nothing, on_ask: Ask = nothing, on_restart: Restart = cannot
-    ) -> None:
-        self._on_chunk = on_chunk
-        self._on_step = on_step
-        self._on_ask = on_ask
-        self._on_restart = on_restart
-        self._fold = TurnFold()
-        self._steps = Steps()
-        self._pieces: list[str] = []
-        self._told = 0
-
-    async def hear(self, store: Store, turn_id: str) -> TurnState:
-        """Returns what the turn has come to when it has ended. Raises what reading the log raises."""
-        ended = await store.turn_state(turn_id)
-        try:
-            async with aclosing(follow(store, turn_id)) as batches:
-                async for batch in batches:
-                    decided = {
-                        event.call_id: logged.position
-                        for logged in batch
-                        if isinstance(event := logged.event, ApprovalResponseEvent)
-                    }
-                    for logged in batch:
-                        await self._take(turn_id, logged, decided)
-                    await self._flush()
-        except EventsGoneError:
-            if ended is None:
-                raise
-            return ended
-        return self._fold.state()
-
-    async def _take(self, turn_id: str, logged: LoggedEvent, decided: Mapping[str, int]) -> None:
-        event = logged.event
-        self._fold.add(logged)
-        if isinstance(event, TokenEvent):
-            if not event.agent_path:
-                self._pieces.append(event.content)
-        elif isinstance(event, RestartEvent):
-            await self._restart()
-        elif isinstance(event, ApprovalRequestEvent):
-            self._steps.asked(event)
-            if decided.get(event.call_id, 0) > logged.position:
-                return  # It was decided before there was time to ask.
-            await self._flush()
-            ask = ApprovalAsk(
-                turn_id=turn_id,
-                call_id=event.call_id,
-                tool=event.tool,
-                args=event.args,
-                reason=event.reason,
-                position=logged.position,
-            )
-            await self._on_ask(ask)
-        elif step := self._steps.step(logged):
-            await self._flush()
-            await self._on_step(step)
-
-    async def _flush(self) -> None:
-        if self._pieces:
-            text, self._pieces = "".join(self._pieces), []
-            self._told += len(text)
-            await self._on_chunk(text)
-
-    async def _restart(self) -> None:
-        """What was told is taken back where that can be done. In any case the end tells all of it as it is."""
-        text = self._fold.text
-        if self._told > len(text) and await self._on_restart(text):
-            self._told = len(text)
-        self._pieces = [text[self._told :]] if len(text) > self._told else []
-        self._told = min(self._told, len(text))
-        await self._on_step(status_step("Starting again"))
-
-
-# An ended turn in words: the answer, with why it is not whole at its end.
-
-
-EMPTY = "(The answer is empty.)"
-STOPPED = "(Stopped.)"
+    return line if len(line) <= _MAX_SUMMARY_CHARS else line[: _MAX_SUMMARY_CHARS - 1] + "…"
 
 
 def final_text(state: TurnState) -> str:
+    """Return the answer of an ended turn, with the reason at its end if it is not complete."""
     match state.outcome:
         case "completed":
             return state.text or EMPTY
         case "cancelled":
-            return _with(state.text, STOPPED)
+            return _append(state.text, STOPPED)
         case _:
-            return _with(state.text, error_text(state.error.error if state.error else "the answer was not completed"))
+            return _append(state.text, error_text(state.error.error if state.error else "the answer was not completed"))
 
 
 def error_text(message: str) -> str:
     return f"(Error: {message})"
 
 
-def _with(text: str, note: str) -> str:
+def _append(text: str, note: str) -> str:
     return f"{text}\n\n{note}" if text else note

@@ -1,4 +1,4 @@
-"""What an extension is given: the implementation of `ExtensionContext`, one for each extension."""
+"""The implementation of `ExtensionContext`, one for each extension."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from turnwire.extensions.contract import OnChunk, OnToolCall, Subscriber, Topic
+from turnwire.extensions.contract import MessageReceipt, OnChunk, OnToolCall, Subscriber, Topic
 from turnwire.extensions.events import EventBus
 from turnwire.extensions.host import ExtensionHost
 from turnwire.extensions.router import MessageRouter
@@ -17,26 +17,26 @@ from turnwire.extensions.router import MessageRouter
 class Context:
     def __init__(
         self,
-        hosted: ExtensionHost,
+        host: ExtensionHost,
         router: MessageRouter,
         bus: EventBus,
         folder: Path,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self._hosted = hosted
+        self._host = host
         self._router = router
         self._bus = bus
         self._folder = folder
         self._environment = environment
-        self._logger = logging.getLogger(f"turnwire.extensions.{hosted.id}")
+        self._logger = logging.getLogger(f"turnwire.extensions.{host.id}")
 
     @property
     def extension_id(self) -> str:
-        return self._hosted.id
+        return self._host.id
 
     @property
     def config(self) -> Mapping[str, Any]:
-        return MappingProxyType(dict(self._hosted.config))
+        return MappingProxyType(dict(self._host.config))
 
     @property
     def data_folder(self) -> Path:
@@ -48,13 +48,34 @@ class Context:
         return self._logger
 
     def get_config(self, name: str, default: Any = None) -> Any:
-        return self._hosted.config.get(name, default)
+        return self._host.config.get(name, default)
 
     def get_secret(self, env: str) -> str | None:
-        """Raises LookupError for one that the manifest does not name: people must be able to see what it reads."""
-        if env not in {secret.env for secret in self._hosted.manifest.secrets}:
-            raise LookupError(f"the manifest of {self._hosted.id!r} names no secret {env!r}; add it to its secrets")
+        """Raises LookupError for a variable that the manifest does not name, so that people can see what is read."""
+        if env not in {secret.env for secret in self._host.manifest.secrets}:
+            raise LookupError(f"the manifest of {self._host.id!r} names no secret {env!r}; add it to its secrets")
         return self._environment.get(env) or None
+
+    async def accept(
+        self,
+        text: str,
+        user_id: str,
+        *,
+        principal: str | None = None,
+        message_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> MessageReceipt:
+        return await self._router.accept(
+            text,
+            user_id,
+            self._host.extension,
+            principal=principal,
+            message_id=message_id,
+            agent_id=agent_id,
+        )
+
+    def current_message(self, user_id: str) -> MessageReceipt | None:
+        return self._router.current_message(self._host.id, user_id)
 
     async def handle_user_message(
         self,
@@ -65,31 +86,25 @@ class Context:
         message_id: str | None = None,
         agent_id: str | None = None,
     ) -> str:
-        return await self._router.handle_user_message(
-            text,
-            user_id,
-            self._hosted.extension,
-            principal=principal,
-            message_id=message_id,
-            agent_id=agent_id,
-        )
+        receipt = await self.accept(text, user_id, principal=principal, message_id=message_id, agent_id=agent_id)
+        return await receipt.answer()
 
     async def cancel(self, user_id: str) -> bool:
-        return await self._router.cancel(self._hosted.id, user_id)
+        return await self._router.cancel(self._host.id, user_id)
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
         await self._router.decide(turn_id, call_id, approved=approved, by=by, reason=reason)
 
     async def new_session(self, user_id: str) -> None:
-        await self._router.new_session(self._hosted.id, user_id)
+        await self._router.new_session(self._host.id, user_id)
 
     async def invoke_agent(self, prompt: str, agent_id: str | None = None) -> str:
-        return await self._router.invoke_agent(prompt, agent_id, owner=self._hosted.id)
+        return await self._router.invoke_agent(prompt, agent_id, owner=self._host.id)
 
     async def invoke_agent_streamed(
         self, prompt: str, on_chunk: OnChunk, on_tool_call: OnToolCall | None = None, agent_id: str | None = None
     ) -> str:
-        return await self._router.invoke_agent_streamed(prompt, on_chunk, on_tool_call, agent_id, owner=self._hosted.id)
+        return await self._router.invoke_agent_streamed(prompt, on_chunk, on_tool_call, agent_id, owner=self._host.id)
 
     async def send_to_user(self, channel_id: str, user_id: str, message: str) -> None:
         await self._router.send_to_user(channel_id, user_id, message)
@@ -98,4 +113,4 @@ class Context:
         await self._router.send_message(channel_id, message)
 
     def subscribe(self, topic: Topic, subscriber: Subscriber) -> None:
-        self._bus.subscribe(self._hosted.id, topic, subscriber)
+        self._bus.subscribe(self._host.id, topic, subscriber)

@@ -1,8 +1,8 @@
-"""What an extension is, and what it may ask of Turnwire. All that the author of one needs to know.
+"""The contract between an extension and Turnwire: everything that the author of an extension needs to know.
 
-An extension is a class with the five methods of `Extension`. What else it can do is told by the other protocols
-it fits: no registration, no flag. A protocol here is never given another method, because every extension that was
-written before would cease to fit it; a new ability is a new protocol.
+An extension is a class with the five methods of `Extension`. Its other abilities are detected from the protocols that
+it fits: there is no registration and no flag. No protocol that extensions implement ever gets another method, because
+every extension that was written before would cease to fit it; a new ability is a new protocol.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ OnToolCall = Callable[[str], Awaitable[None]]
 
 
 class Health(Struct, frozen=True):
-    """How an extension is. `unconfigured` waits for somebody to set it up; that is not a failure."""
+    """The health of an extension. `unconfigured` means that a person has to set it up; it is not a failure."""
 
     state: Literal["running", "degraded", "unconfigured", "failed"]
     message: str = ""
@@ -29,9 +29,9 @@ class Health(Struct, frozen=True):
 
 
 class StreamStep(Struct, frozen=True, kw_only=True):
-    """Something that the agent does while it answers: a tool, a search, a review, a handoff.
+    """A step of the agent while it answers: a tool, a search, a review, a handoff.
 
-    It is told when it starts and when it ends, with the same `id`; `progress` may come between.
+    It is reported when it starts and when it ends, with the same `id`; `progress` may come between.
     """
 
     id: str
@@ -44,9 +44,9 @@ class StreamStep(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalAsk(Struct, frozen=True, kw_only=True):
-    """A tool that may run only if a person says so; `turn_id` and `call_id` go back with the answer.
+    """A tool call that a person must approve; `turn_id` and `call_id` go back with the decision.
 
-    A call may be asked about again, at another `position` of the turn's log: it broke off, say.
+    The same call may be asked about again, at another `position` of the turn's log, for example after it broke off.
     """
 
     turn_id: str
@@ -57,8 +57,28 @@ class ApprovalAsk(Struct, frozen=True, kw_only=True):
     position: int = 0
 
 
+class MessageReceipt(Protocol):
+    """The receipt of a message that is durable: it will be answered once, by this process or by the next one."""
+
+    @property
+    def message_id(self) -> str:
+        """The channel's own id of the message, or the one that Turnwire has given it."""
+        ...
+
+    @property
+    def user_id(self) -> str: ...
+
+    async def answer(self) -> str:
+        """Wait until the channel has taken the answer, or failed to for the first time, and return the answer's text.
+
+        An answer that fails is a text too, and gives the reason at its end. Cancelling this call does not cancel the
+        answer. Raises ShuttingDownError when the answer is left to the next process.
+        """
+        ...
+
+
 class ExtensionContext(Protocol):
-    """What an extension is given: its own configuration, and the way to the agents and to other channels.
+    """The services that Turnwire gives an extension: its configuration, the agents and the other channels.
 
     `user_id` is the channel's own name for where an answer goes: a chat, a thread, a terminal.
     """
@@ -67,12 +87,12 @@ class ExtensionContext(Protocol):
     def extension_id(self) -> str: ...
     @property
     def config(self) -> Mapping[str, Any]:
-        """The manifest's `config`, with what the user has set; validated by the extension's `ConfigModel`."""
+        """The manifest's `config` with the user's settings, validated by the extension's `ConfigModel`."""
         ...
 
     @property
     def data_folder(self) -> Path:
-        """A folder of its own, made on first use, that outlives the process."""
+        """The extension's own folder, created on first use, that outlives the process."""
         ...
 
     @property
@@ -81,7 +101,28 @@ class ExtensionContext(Protocol):
     def get_config(self, name: str, default: Any = None) -> Any: ...
 
     def get_secret(self, env: str) -> str | None:
-        """The value of one of the environment variables that the manifest names. Never log it."""
+        """Return the value of an environment variable that the manifest names as a secret. Never log it."""
+        ...
+
+    async def accept(
+        self,
+        text: str,
+        user_id: str,
+        *,
+        principal: str | None = None,
+        message_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> MessageReceipt:
+        """Accept a person's message: return as soon as it is durable, without waiting for the agent.
+
+        From then on the source of the message may forget it: the answer comes back to this channel, after a crash too.
+        `principal` owns the turn, by default `<extension_id>:<user_id>`. The same `message_id` again is the same
+        message: it is answered once. The messages of one `user_id` are answered one after the other.
+        """
+        ...
+
+    def current_message(self, user_id: str) -> MessageReceipt | None:
+        """Return the receipt of the message whose answer is being delivered to this user, if there is one."""
         ...
 
     async def handle_user_message(
@@ -93,58 +134,56 @@ class ExtensionContext(Protocol):
         message_id: str | None = None,
         agent_id: str | None = None,
     ) -> str:
-        """Brings a person's message to the agent, and the answer back to this channel. Returns the answer's text.
-
-        `principal` is who asks, by default `<extension_id>:<user_id>`. The same `message_id` again is the same
-        message: it is answered once, also after a crash. Messages to one `user_id` are answered one after the other.
-        """
+        """Accept a person's message, wait for the answer and return its text: `accept` and `answer` in one call."""
         ...
 
     async def cancel(self, user_id: str) -> bool:
-        """Stops what is being answered for this user, at once and whatever waits. False if nothing was."""
+        """Cancel the answer to this user, and those that wait behind it. Return False if there was none."""
         ...
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
-        """Answers an `ApprovalAsk`. Raises TurnwireError if it cannot be answered any more."""
+        """Record the decision on an `ApprovalAsk`. Raises TurnwireError if it can no longer be decided."""
         ...
 
     async def new_session(self, user_id: str) -> None:
-        """The next message of this user begins a new conversation."""
+        """Start a new conversation with this user's next message."""
         ...
 
     async def invoke_agent(self, prompt: str, agent_id: str | None = None) -> str:
-        """Asks the agent on the extension's own behalf. Raises AgentError."""
+        """Run the agent on the extension's own behalf and return its answer. Raises AgentError."""
         ...
 
     async def invoke_agent_streamed(
         self, prompt: str, on_chunk: OnChunk, on_tool_call: OnToolCall | None = None, agent_id: str | None = None
     ) -> str:
-        """The same, with the answer as it comes. Returns the whole of it when the run is over."""
+        """Run the agent like `invoke_agent`, and pass on the answer while it is made. Return the whole answer."""
         ...
 
     async def send_to_user(self, channel_id: str, user_id: str, message: str) -> None:
-        """Says something through another extension's channel. Raises LookupError if there is no such channel."""
+        """Send a message through another extension's channel. Raises LookupError if there is no such channel."""
         ...
 
     async def send_message(self, channel_id: str, message: str) -> None:
-        """The same, to whomever that channel speaks to by default."""
+        """Send a message to the default recipient of another extension's channel. Raises LookupError likewise."""
         ...
 
     def subscribe(self, topic: Topic, subscriber: Subscriber) -> None:
-        """Is told of what is asked and answered: at least once each, also of what happened before a crash."""
+        """Call `subscriber` for every event of the topic, at least once each, including those before a crash."""
         ...
 
 
 @runtime_checkable
 class Extension(Protocol):
+    """The lifecycle that every extension implements."""
+
     async def initialize(self, context: ExtensionContext) -> None:
-        """Takes its configuration. Must not do anything yet."""
+        """Read the configuration. Must not do anything else yet."""
         ...
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None:
-        """Stops; `start` may come again."""
+        """Stop; `start` may be called again."""
         ...
 
     async def destroy(self) -> None: ...
@@ -154,12 +193,14 @@ class Extension(Protocol):
 
 @runtime_checkable
 class ChannelProvider(Protocol):
+    """A channel: a way to bring messages to people."""
+
     async def send_to_user(self, user_id: str, message: str) -> None:
-        """Delivers a whole answer. It may be long and Markdown."""
+        """Deliver a whole answer. It may be long, and it is Markdown."""
         ...
 
     async def send_message(self, message: str) -> None:
-        """Delivers a message to whomever the channel speaks to by default."""
+        """Deliver a message to the channel's default recipient."""
         ...
 
 
@@ -170,48 +211,61 @@ class StreamingChannelProvider(Protocol):
     async def on_stream_start(self, user_id: str) -> None: ...
 
     async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
-        """A piece of the answer. A channel that is slow gets fewer and longer ones."""
+        """Show a piece of the answer. A slow channel gets fewer and longer pieces."""
         ...
 
     async def on_stream_status(self, user_id: str, status: str) -> None:
-        """A line about what the agent does now, such as `Using: search`."""
+        """Show a line about what the agent does now, such as `Using: search`."""
         ...
 
     async def on_stream_end(self, user_id: str, full_text: str) -> None:
-        """The answer is complete, or has failed: then its end says why."""
+        """Show the complete answer, or the failed one, which gives the reason at its end."""
         ...
 
 
 @runtime_checkable
 class CancellableChannel(Protocol):
-    """A streaming channel that shows a stopped answer in another way. Called in place of `on_stream_end`."""
+    """A streaming channel that shows a cancelled answer in another way. Called instead of `on_stream_end`."""
 
     async def on_stream_cancel(self, user_id: str, full_text: str) -> None: ...
 
 
 @runtime_checkable
 class RestartableChannel(Protocol):
-    """A streaming channel that can take back what it has shown. To any other, what is said again is said twice, until
-    the end tells the answer as it is.
+    """A streaming channel that can take back what it has shown.
+
+    On any other channel the repeated part appears twice, until the end shows the answer as it is.
     """
 
     async def on_stream_restart(self, user_id: str, text: str) -> None:
-        """The answer was broken off and is begun again: only `text` still stands of it."""
+        """Replace everything shown so far by `text`: the answer was broken off and started again."""
         ...
 
 
 @runtime_checkable
 class StepChannel(Protocol):
-    """A streaming channel that wants steps as they are. Called in place of `on_stream_status`."""
+    """A streaming channel that takes steps as values. Called instead of `on_stream_status`."""
 
     async def on_stream_step(self, user_id: str, step: StreamStep) -> None: ...
 
 
 @runtime_checkable
 class ApprovalChannel(Protocol):
-    """A channel where a person can allow a tool. Without one, the request is told as a status."""
+    """A channel where a person can approve a tool call. On any other channel the request is shown as a status."""
 
     async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None: ...
+
+
+@runtime_checkable
+class BufferedChannel(Protocol):
+    """A channel that makes an answer durable first and posts it later, for example because of a rate limit."""
+
+    async def wait_for_delivery(self, user_id: str) -> None:
+        """Return when every answer that was taken for this user has been posted, however long that takes.
+
+        Turnwire calls it before the next answer to the same user, so that the channel needs no queue of its own.
+        """
+        ...
 
 
 @runtime_checkable
@@ -222,19 +276,19 @@ class ToolProvider(Protocol):
 @runtime_checkable
 class ServiceProvider(Protocol):
     async def run_background(self) -> None:
-        """Runs until it is cancelled. When it fails it is started again, after a while."""
+        """Run until it is cancelled. A run that fails is started again, after a delay."""
         ...
 
 
 @runtime_checkable
 class ContextProvider(Protocol):
     async def get_context(self, prompt: str, agent_id: str | None) -> str | None:
-        """What the agent should know beside the prompt, or None."""
+        """Return what the agent should know beside the prompt, or None."""
         ...
 
 
 @runtime_checkable
 class AgentProvider(Protocol):
     def get_agents(self) -> Mapping[str, Any]:
-        """Agents by name: whatever Turnwire can make an agent of."""
+        """Return agents by name: anything that Turnwire can make an agent of."""
         ...

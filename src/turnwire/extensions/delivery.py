@@ -1,34 +1,35 @@
-"""Brings answers to channels: one lane for each user of a channel, in which answers go one after the other."""
+"""Deliveries: from an accepted message to an answer that its channel has taken, in order for each user."""
 
 import asyncio
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
+from turnwire.core.backoff import Backoff
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Store
 from turnwire.core.errors import NotFoundError, ShuttingDownError, TurnwireError
 from turnwire.core.turns import TurnState
 from turnwire.extensions import events
-from turnwire.extensions.calls import KernelLimits
-from turnwire.extensions.channels import Channel, Showing, TurnListener, final_text
+from turnwire.extensions.calls import KernelLimits, cancel_all
+from turnwire.extensions.channels import Channel, ChannelStream, TurnListener, error_text, final_text
 from turnwire.extensions.events import EventBus
 from turnwire.extensions.journal import Journal
 
-# The answers that are to be brought to channels: from the message that was taken to the answer that was shown.
-
+logger = logging.getLogger("turnwire.extensions")
 
 _COLUMNS = "number, key, channel_id, user_id, principal, agent_id, session, text, turn_id, answer, delivered_at"
 _KEEP_MS = 7 * 86_400_000
-"""How long a message id is known again after its answer was brought."""
+"""The time that a message id is recognized after its answer was delivered."""
+_MAX_RETRY_SECONDS = 60.0
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """A message and where its answer goes. `key` names it for ever, `session` is the client's name of its session."""
+    """A row of the journal: a message and where its answer goes. `session` is the external id of its session."""
 
     number: int
     key: str
@@ -42,20 +43,31 @@ class Delivery(Struct, frozen=True, kw_only=True):
     answer: str | None = None
     delivered_at: int | None = None
 
+    @property
+    def message_id(self) -> str:
+        return unquote(self.key.removeprefix(f"{self.channel_id}:{self.user_id}:"))
+
+
+def delivery_key(channel_id: str, user_id: str, message_id: str) -> str:
+    """Return the key of a message. The id is quoted, so that no two messages of different users have one key."""
+    return f"{channel_id}:{user_id}:{quote(message_id, safe='')}"
+
 
 class DeliveryRecords:
+    """The deliveries and conversations in the journal."""
+
     def __init__(self, journal: Journal, session_timeout: float) -> None:
         self._journal = journal
         self._session_timeout_ms = session_timeout * 1000
 
-    async def take(
+    async def add(
         self, key: str, channel_id: str, user_id: str, *, principal: str, agent_id: str | None, text: str
     ) -> tuple[Delivery, bool]:
-        """Writes a message down, in its conversation, and tells the bus of it. False if it was there already."""
+        """Commit a message with its `user_message` event. Return its row, and False if its key was there already."""
 
-        def act(connection: sqlite3.Connection) -> tuple[Delivery, bool]:
-            if found := _find(connection, "key = ?", key):
-                return found[0], False
+        def insert(connection: sqlite3.Connection) -> tuple[Delivery, bool]:
+            if rows := _select(connection, "key = ?", key):
+                return rows[0], False
             session = f"{channel_id}:{user_id}:{self._conversation(connection, channel_id, user_id)}"
             connection.execute(
                 """INSERT INTO delivery (key, channel_id, user_id, principal, agent_id, session, text, at)
@@ -63,29 +75,29 @@ class DeliveryRecords:
                 (key, channel_id, user_id, principal, agent_id, session, text, now_ms()),
             )
             events.record(connection, "user_message", {"text": text, "user_id": user_id, "channel_id": channel_id})
-            return _find(connection, "key = ?", key)[0], True
+            return _select(connection, "key = ?", key)[0], True
 
-        return await self._journal.run(act)
+        return await self._journal.run(insert)
 
     async def conversation(self, channel_id: str, user_id: str) -> str:
-        """The name of the session that this user is in now."""
+        """Return the external id of the session that this user is in now."""
         number = await self._journal.run(lambda connection: self._conversation(connection, channel_id, user_id))
         return f"{channel_id}:{user_id}:{number}"
 
     async def new_conversation(self, channel_id: str, user_id: str) -> None:
-        def act(connection: sqlite3.Connection) -> None:
+        def update(connection: sqlite3.Connection) -> None:
             number = self._conversation(connection, channel_id, user_id)
             _set_conversation(connection, channel_id, user_id, number + 1)
 
-        await self._journal.run(act)
+        await self._journal.run(update)
 
-    async def started(self, delivery: Delivery) -> None:
+    async def set_turn(self, delivery: Delivery) -> None:
         update = "UPDATE delivery SET turn_id = ? WHERE number = ?"
         values = (delivery.turn_id, delivery.number)
-        await self._journal.run(lambda connection: connection.execute(update, values) and None)
+        await self._journal.run(lambda connection: connection.execute(update, values))
 
-    async def answered(self, delivery: Delivery, answer: str, session_id: str, agent_id: str | None) -> None:
-        """Keeps the answer until it is brought, and tells the bus of it, once."""
+    async def set_answer(self, delivery: Delivery, answer: str, session_id: str, agent_id: str | None) -> None:
+        """Keep the answer until it is delivered, with its `agent_response` event, which is published once."""
         payload = {
             "text": answer,
             "user_id": delivery.user_id,
@@ -94,31 +106,33 @@ class DeliveryRecords:
             "agent_id": agent_id,
         }
 
-        def act(connection: sqlite3.Connection) -> None:
+        def write(connection: sqlite3.Connection) -> None:
             update = "UPDATE delivery SET answer = ? WHERE number = ? AND answer IS NULL"
             if connection.execute(update, (answer, delivery.number)).rowcount:
                 events.record(connection, "agent_response", payload)
-                # Silence is counted from the answer: it may have taken long.
+                # The session timeout runs from the answer: it may have taken long.
                 touch = "UPDATE conversation SET last_at = ? WHERE channel_id = ? AND user_id = ?"
                 connection.execute(touch, (now_ms(), delivery.channel_id, delivery.user_id))
 
-        await self._journal.run(act)
+        await self._journal.run(write)
 
-    async def delivered(self, delivery: Delivery) -> None:
-        """The texts are in the turn's log, which people may delete; they do not stay here."""
+    async def set_delivered(self, delivery: Delivery) -> None:
+        """Mark the answer as delivered and remove both texts: they are in the turn's log, which people may delete."""
         update = "UPDATE delivery SET delivered_at = ?, text = '', answer = '' WHERE number = ?"
-        await self._journal.run(lambda connection: connection.execute(update, (now_ms(), delivery.number)) and None)
+        await self._journal.run(lambda connection: connection.execute(update, (now_ms(), delivery.number)))
 
     async def undelivered(self) -> list[Delivery]:
-        def act(connection: sqlite3.Connection) -> list[Delivery]:
+        """Delete what is too old, and return the rest in order."""
+
+        def prune_and_select(connection: sqlite3.Connection) -> list[Delivery]:
             connection.execute("DELETE FROM delivery WHERE delivered_at < ?", (now_ms() - _KEEP_MS,))
             connection.execute("DELETE FROM delivery WHERE delivered_at IS NULL AND at < ?", (now_ms() - _KEEP_MS,))
-            return _find(connection, "delivered_at IS NULL ORDER BY number")
+            return _select(connection, "delivered_at IS NULL ORDER BY number")
 
-        return await self._journal.run(act)
+        return await self._journal.run(prune_and_select)
 
     def _conversation(self, connection: sqlite3.Connection, channel_id: str, user_id: str) -> int:
-        """The number of the conversation: the next one after a long silence."""
+        """Return the number of the user's conversation, which is a new one after a long silence."""
         query = "SELECT number, last_at FROM conversation WHERE channel_id = ? AND user_id = ?"
         number, last_at = connection.execute(query, (channel_id, user_id)).fetchone() or (1, now_ms())
         was_silent = 0 < self._session_timeout_ms < now_ms() - last_at
@@ -139,178 +153,232 @@ def _set_conversation(connection: sqlite3.Connection, channel_id: str, user_id: 
     )
 
 
-def _find(connection: sqlite3.Connection, where: str, *values: str) -> list[Delivery]:
+def _select(connection: sqlite3.Connection, where: str, *values: str) -> list[Delivery]:
     rows = connection.execute(f"SELECT {_COLUMNS} FROM delivery WHERE {where}", values).fetchall()
     return [Delivery(**dict(zip(_COLUMNS.split(", "), row, strict=True))) for row in rows]
 
 
-logger = logging.getLogger("turnwire.extensions")
+class Receipt:
+    """The implementation of `MessageReceipt`: a future of the answer's text."""
 
-
-class PendingDelivery:
-    """One answer on its way. `text` is the answer, once the channel has it or has refused it for the first time."""
-
-    def __init__(self, delivery: Delivery, *, is_resumed: bool = False) -> None:
-        self.delivery = delivery
-        self.is_resumed = is_resumed
-        self.is_cancelled = False
-        self.has_ended = False
-        self.refusal: str | None = None
+    def __init__(self, message_id: str, user_id: str, text: str | None = None) -> None:
+        self.message_id = message_id
+        self.user_id = user_id
         self.text: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        # Nobody may be waiting for it.
-        self.text.add_done_callback(lambda text: text.cancelled() or text.exception())
+        # Retrieved here because the channel may never wait for it.
+        self.text.add_done_callback(lambda future: future.cancelled() or future.exception())
+        if text is not None:
+            self.text.set_result(text)
+
+    async def answer(self) -> str:
+        return await asyncio.shield(self.text)
 
     def settle(self, text: str) -> None:
         if not self.text.done():
             self.text.set_result(text)
 
-    def abandon(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         if not self.text.done():
             self.text.set_exception(error)
 
 
+class PendingDelivery:
+    """A delivery of this process. `is_resumed` marks one that an earlier process has accepted."""
+
+    def __init__(self, delivery: Delivery, *, is_resumed: bool) -> None:
+        self.delivery = delivery
+        self.receipt = Receipt(delivery.message_id, delivery.user_id)
+        self.is_resumed = is_resumed
+        self.is_cancelled = False
+        self.has_ended = False
+        self.refusal: str | None = None
+        """The error text of a turn that could not be started."""
+
+
 class UserQueue:
+    """The pending deliveries to one user of one channel, in the order of their messages.
+
+    Turns are started one after the other, and their answers are delivered one after the other: starting never waits for
+    a delivery.
+    """
+
     def __init__(self) -> None:
-        self.starting = asyncio.Lock()
-        self.visitors = 0
-        self.errands: list[PendingDelivery] = []
-        """All that are not done: those being started, and those in the queue."""
-        self.queue: deque[PendingDelivery] = deque()
-        self.task: asyncio.Task[None] | None = None
+        self.pending: list[PendingDelivery] = []
+        self.current: PendingDelivery | None = None
+        """The one whose answer the channel is being called for."""
+        self.to_start: deque[PendingDelivery] = deque()
+        self.to_deliver: deque[PendingDelivery] = deque()
+        self.starting: asyncio.Task[None] | None = None
+        self.delivering: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.pending and self.starting is None and self.delivering is None
 
 
 class DeliveryQueue:
+    """The user queues of all channels. `start` starts the turn of a delivery."""
+
     def __init__(
         self,
         store: Store,
         channels: Mapping[str, Channel],
-        deliveries: DeliveryRecords,
+        records: DeliveryRecords,
         bus: EventBus,
         limits: KernelLimits,
+        start: Callable[[PendingDelivery], Awaitable[None]],
     ) -> None:
         self._store = store
         self._channels = channels
-        self._deliveries = deliveries
+        self._records = records
         self._bus = bus
         self._limits = limits
-        self._lanes: dict[tuple[str, str], UserQueue] = {}
+        self._start = start
+        self._backoff = Backoff(first=limits.restart_delay, longest=_MAX_RETRY_SECONDS)
+        self._queues: dict[tuple[str, str], UserQueue] = {}
+        self._is_closed = False
 
-    @asynccontextmanager
-    async def taking(self, channel_id: str, user_id: str) -> AsyncGenerator[UserQueue]:
-        """The user's lane, with nobody else at its beginning: turns start in the order of their messages."""
-        key = (channel_id, user_id)
-        lane = self._lanes.setdefault(key, UserQueue())
-        lane.visitors += 1
-        try:
-            async with lane.starting:
-                yield lane
-        finally:
-            lane.visitors -= 1
-            self._tidy(key, lane)
+    def pending(self, channel_id: str, user_id: str) -> list[PendingDelivery]:
+        queue = self._queues.get((channel_id, user_id))
+        return list(queue.pending) if queue else []
 
-    def errands(self, channel_id: str, user_id: str) -> list[PendingDelivery]:
-        lane = self._lanes.get((channel_id, user_id))
-        return list(lane.errands) if lane else []
+    def current(self, channel_id: str, user_id: str) -> PendingDelivery | None:
+        queue = self._queues.get((channel_id, user_id))
+        return queue.current if queue else None
 
-    def carry(self, errand: PendingDelivery) -> None:
-        """Brings the answer when those before it in the lane have been brought."""
-        key = (errand.delivery.channel_id, errand.delivery.user_id)
-        lane = self._lanes[key]
-        lane.queue.append(errand)
-        if lane.task is None:
-            lane.task = asyncio.create_task(self._run(key, lane), name=f"answers to {key[1]} on {key[0]}")
+    def add(self, delivery: Delivery, *, is_resumed: bool) -> Receipt:
+        """Queue a delivery, unless one with its key is pending, and return its receipt."""
+        for pending in self.pending(delivery.channel_id, delivery.user_id):
+            if pending.delivery.key == delivery.key:
+                return pending.receipt
+        pending = PendingDelivery(delivery, is_resumed=is_resumed)
+        if self._is_closed:
+            pending.receipt.fail(ShuttingDownError())
+            return pending.receipt
+        key = (delivery.channel_id, delivery.user_id)
+        queue = self._queues.setdefault(key, UserQueue())
+        queue.pending.append(pending)
+        queue.to_start.append(pending)
+        if queue.starting is None:
+            queue.starting = asyncio.create_task(self._start_all(key, queue), name=f"turns of {key[1]} on {key[0]}")
+        return pending.receipt
 
     async def close(self, patience: float) -> None:
-        """What has ended is brought, if its channel is quick about it; the rest is left to the next process."""
-        ended = [errand.text for errand in self._unfinished() if await self._is_ended(errand)]
+        """Deliver finished answers within the grace period; leave the rest to the next process."""
+        self._is_closed = True
+        queues = list(self._queues.values())
+        await cancel_all([queue.starting for queue in queues], patience)
+        unfinished = [pending for queue in queues for pending in queue.pending]
+        ended = [pending.receipt.text for pending in unfinished if await self._has_ended(pending)]
         if ended:
             await asyncio.wait(ended, timeout=patience)
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=patience)
-        for errand in self._unfinished():
-            errand.abandon(ShuttingDownError())
+        await cancel_all([queue.delivering for queue in queues], patience)
+        for pending in unfinished:
+            pending.receipt.fail(ShuttingDownError())
 
-    def _unfinished(self) -> list[PendingDelivery]:
-        return [errand for lane in self._lanes.values() for errand in lane.errands]
-
-    async def _is_ended(self, errand: PendingDelivery) -> bool:
-        turn_id = errand.delivery.turn_id
-        if errand.refusal is not None or turn_id is None:
-            return errand.refusal is not None
+    async def _has_ended(self, pending: PendingDelivery) -> bool:
+        if pending.refusal is not None or pending.delivery.turn_id is None:
+            return pending.refusal is not None
         try:
-            return await self._store.turn_state(turn_id) is not None
+            return await self._store.turn_state(pending.delivery.turn_id) is not None
         except TurnwireError:
             return False
 
-    async def _run(self, key: tuple[str, str], lane: UserQueue) -> None:
-        while lane.queue:
-            errand = lane.queue.popleft()
+    async def _start_all(self, key: tuple[str, str], queue: UserQueue) -> None:
+        while queue.to_start:
+            pending = queue.to_start.popleft()
             try:
-                await self._bring(errand)
+                if pending.delivery.turn_id is None:
+                    await self._start(pending)
+            except ShuttingDownError as error:
+                # The journal has the message: the next process answers it.
+                self._drop(queue, pending, error)
+                continue
+            except TurnwireError as error:
+                pending.refusal = error_text(str(error))
             except Exception as error:
-                # The journal or the store: the answer is left to the next process.
-                logger.exception("the answer %s could not be brought", errand.delivery.key)
-                errand.abandon(error)
-            lane.errands.remove(errand)
-        lane.task = None
-        self._tidy(key, lane)
+                logger.exception("the turn of message %s could not be started", pending.delivery.key)
+                self._drop(queue, pending, error)
+                continue
+            queue.to_deliver.append(pending)
+            if queue.delivering is None:
+                name = f"answers to {key[1]} on {key[0]}"
+                queue.delivering = asyncio.create_task(self._deliver_all(key, queue), name=name)
+        queue.starting = None
+        self._remove_idle(key, queue)
 
-    def _tidy(self, key: tuple[str, str], lane: UserQueue) -> None:
-        if not lane.errands and not lane.visitors and lane.task is None:
-            self._lanes.pop(key, None)
+    async def _deliver_all(self, key: tuple[str, str], queue: UserQueue) -> None:
+        while queue.to_deliver:
+            pending = queue.to_deliver.popleft()
+            error: Exception = ShuttingDownError()
+            try:
+                await self._deliver(queue, pending)
+            except Exception as failure:
+                # The journal or the store failed: the answer is left to the next process.
+                logger.exception("the answer %s could not be delivered", pending.delivery.key)
+                error = failure
+            queue.current = None
+            self._drop(queue, pending, error)
+        queue.delivering = None
+        self._remove_idle(key, queue)
 
-    async def _bring(self, errand: PendingDelivery) -> None:
-        delivery = errand.delivery
+    def _drop(self, queue: UserQueue, pending: PendingDelivery, error: Exception) -> None:
+        queue.pending.remove(pending)
+        pending.receipt.fail(error)
+
+    def _remove_idle(self, key: tuple[str, str], queue: UserQueue) -> None:
+        if queue.is_idle:
+            self._queues.pop(key, None)
+
+    async def _deliver(self, queue: UserQueue, pending: PendingDelivery) -> None:
+        delivery = pending.delivery
         channel = self._channels.get(delivery.channel_id)
         if channel is None:
             raise LookupError(f"there is no channel {delivery.channel_id!r} any more")
-        showing = channel.show(delivery.user_id)
-        if errand.refusal is not None:
-            await showing.start()
-            text, is_brought = errand.refusal, await showing.end(errand.refusal, cancelled_text=None)
-        else:
-            try:
-                text, is_brought = await self._show(errand, showing)
-            except NotFoundError:
-                # Its session was deleted: there is nothing to bring.
-                text, is_brought = "", True
-        if is_brought:
-            await self._deliveries.delivered(delivery)
-        errand.settle(text)
-        if not is_brought:
-            await self._insist(errand, showing, text)
+        await channel.wait_for_delivery(delivery.user_id)
+        queue.current = pending
+        stream = channel.open_stream(delivery.user_id)
+        try:
+            text, is_delivered = await self._stream(pending, stream)
+        except NotFoundError:
+            # The session was deleted, and the answer with it.
+            text, is_delivered = "", True
+        if is_delivered:
+            await self._records.set_delivered(delivery)
+        pending.receipt.settle(text)
+        if not is_delivered:
+            await self._retry(pending, stream, text)
 
-    async def _show(self, errand: PendingDelivery, showing: Showing) -> tuple[str, bool]:
-        """Shows the turn from its beginning to its end: its text, and whether the channel has taken it."""
-        turn_id = errand.delivery.turn_id
+    async def _stream(self, pending: PendingDelivery, stream: ChannelStream) -> tuple[str, bool]:
+        """Stream the turn to the channel. Return the answer's text, and True if the channel has taken it."""
+        if pending.refusal is not None:
+            await stream.start()
+            return pending.refusal, await stream.end(pending.refusal, cancelled_text=None)
+        turn_id = pending.delivery.turn_id
         assert turn_id is not None
-        state = await self._store.turn_state(turn_id) if errand.is_resumed else None
+        state = await self._store.turn_state(turn_id) if pending.is_resumed else None
         if state is not None:
-            # An answer that was complete before this process began is a message, not a stream.
-            text = await self._answered(errand, state)
-            return text, await showing.send(text)
-        await showing.start()
-        state = await TurnListener(showing.chunk, showing.step, showing.ask, showing.restart).hear(self._store, turn_id)
-        text = await self._answered(errand, state)
-        stopped = state.text if state.outcome == "cancelled" else None
-        return text, await showing.end(text, cancelled_text=stopped)
+            # An answer that was complete before this process started is a message, not a stream.
+            text = await self._finish(pending, state)
+            return text, await stream.send(text)
+        await stream.start()
+        listener = TurnListener(stream.send_chunk, stream.send_step, stream.request_approval, stream.restart)
+        state = await listener.listen(self._store, turn_id)
+        text = await self._finish(pending, state)
+        return text, await stream.end(text, cancelled_text=state.text if state.outcome == "cancelled" else None)
 
-    async def _answered(self, errand: PendingDelivery, state: TurnState) -> str:
-        errand.has_ended = True
+    async def _finish(self, pending: PendingDelivery, state: TurnState) -> str:
+        pending.has_ended = True
         text = final_text(state)
-        await self._deliveries.answered(errand.delivery, text, state.session_id, state.agent)
+        await self._records.set_answer(pending.delivery, text, state.session_id, state.agent)
         self._bus.wake()
         return text
 
-    async def _insist(self, errand: PendingDelivery, showing: Showing, text: str) -> None:
-        """An answer is not given up for one failure: it is sent again, and by the next process if need be."""
+    async def _retry(self, pending: PendingDelivery, stream: ChannelStream, text: str) -> None:
         for attempt in range(1, self._limits.delivery_attempts):
-            await asyncio.sleep(self._limits.restart_delay * 2 ** (attempt - 1))
-            if await showing.send(text):
-                await self._deliveries.delivered(errand.delivery)
+            await self._backoff.wait(attempt)
+            if await stream.send(text):
+                await self._records.set_delivered(pending.delivery)
                 return
-        where = f"{errand.delivery.user_id!r} on {errand.delivery.channel_id!r}"
-        logger.error("an answer for %s could not be delivered; it is tried again at the next start", where)
+        where = f"{pending.delivery.user_id!r} on {pending.delivery.channel_id!r}"
+        logger.error("the answer for %s could not be delivered; the next start tries again", where)

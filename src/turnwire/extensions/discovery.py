@@ -1,6 +1,6 @@
-"""Where extensions are: in folders, in installed packages, and among the channels that come with Turnwire.
+"""Discovery of extensions in folders, in installed packages and among the bundled channels.
 
-Nothing of an extension runs here; its folder and its manifest are all that is looked at.
+No code of an extension runs here; only its folder and its manifest are read.
 """
 
 import logging
@@ -23,30 +23,32 @@ Source = Literal["folder", "pip", "bundled", "given"]
 
 
 class FoundExtension(Struct, frozen=True, kw_only=True):
-    """An extension that is there, with its manifest, or with what is wrong with it."""
+    """An extension with its manifest, or with the problem of its manifest."""
 
     id: str
     source: Source
     package: str
-    """What its modules are imported as."""
+    """The package that its modules are imported from."""
     folder: Path | None = None
     manifest: Manifest | None = None
     problem: str = ""
 
 
 def user_folder() -> Path:
-    """Where a user's own extensions are looked for."""
+    """Return the folder of the user's own extensions."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "turnwire" / "extensions"
 
 
 def discover(folders: Sequence[Path]) -> list[FoundExtension]:
-    """All there are, one of each id: a folder's before an installed one before a bundled one."""
+    """Return all extensions, one for each id: folders win over packages, and packages over bundled ones."""
     chosen: dict[str, FoundExtension] = {}
     for found in (*_in_folders([*folders, user_folder()]), *_installed(), *_bundled()):
         winner = chosen.setdefault(found.id, found)
         if winner is not found and winner.folder != found.folder:
-            logger.warning("the extension %r of %s is hidden by the one of %s", found.id, _place(found), _place(winner))
+            logger.warning(
+                "the extension %r of %s is hidden by the one of %s", found.id, _location(found), _location(winner)
+            )
     return list(chosen.values())
 
 
@@ -59,7 +61,7 @@ def _in_folders(folders: Iterable[Path]) -> Iterable[FoundExtension]:
                 if (path / FILE_NAME).is_file():
                     yield _read(path.name, "folder", f"{PRIVATE_PACKAGE}.{path.name}", path.resolve())
         elif folder != user_folder():
-            logger.warning("there is no folder %s to look for extensions in", folder)
+            logger.warning("the extensions folder %s does not exist", folder)
 
 
 def _installed() -> Iterable[FoundExtension]:
@@ -71,16 +73,16 @@ def _installed() -> Iterable[FoundExtension]:
 
 
 def _package_folder(point: EntryPoint) -> Path:
-    # Of a package inside another one the outer would be run, just to find it.
+    # To find a nested package, the outer one would have to be imported.
     if not point.value.isidentifier():
         raise ManifestError(
             f"entry point {point.name!r}: its value is {point.value!r}, and must be the name of a top-level package"
         )
     spec = find_spec(point.value)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    if not places:
+    paths = list(spec.submodule_search_locations or ()) if spec else []
+    if not paths:
         raise ManifestError(f"entry point {point.name!r}: there is no package {point.value!r}; install it again")
-    return Path(places[0])
+    return Path(paths[0])
 
 
 def _bundled() -> Iterable[FoundExtension]:
@@ -101,5 +103,5 @@ def _read(expected_id: str, source: Source, package: str, folder: Path) -> Found
     )
 
 
-def _place(found: FoundExtension) -> str:
+def _location(found: FoundExtension) -> str:
     return {"pip": f"the package {found.package}", "bundled": "Turnwire"}.get(found.source, str(found.folder))

@@ -1,4 +1,4 @@
-"""One extension and how it is: from being found to being stopped, with what to do about it when it is not well."""
+"""One extension and its state, from discovery to stop, with a hint about what to do when it is not running."""
 
 import importlib
 import logging
@@ -21,127 +21,14 @@ from turnwire.extensions.detection import Detected, check_extension, check_provi
 from turnwire.extensions.discovery import PRIVATE_PACKAGE, FoundExtension
 from turnwire.extensions.manifest import Manifest, ManifestError, problems
 
-# Importing an extension's class.
-
-
-def import_class(found: FoundExtension) -> type[Any]:
-    """Runs the extension's module and returns its class. Raises whatever that raises, and ImportError."""
-    assert found.manifest is not None
-    module_name, _, class_name = found.manifest.entrypoint.partition(":")
-    if found.source == "folder":
-        assert found.folder is not None
-        _add_private_package(found.package, found.folder)
-    try:
-        # It may be written out in full, too.
-        is_full = module_name.startswith(f"{found.package}.")
-        module = importlib.import_module(module_name if is_full else f"{found.package}.{module_name}")
-    except BaseException:
-        if found.source == "folder":
-            _forget(found.package)
-        raise
-    cls = getattr(module, class_name, None)
-    if not isinstance(cls, type):
-        raise ImportError(f"{module_name}.py has no class {class_name!r}")
-    return cls
-
-
-def _add_private_package(name: str, folder: Path) -> None:
-    importlib.invalidate_caches()
-    # Of an earlier server in this process, perhaps from another folder.
-    _forget(name)
-    if PRIVATE_PACKAGE not in sys.modules:
-        private = ModuleType(PRIVATE_PACKAGE, "Extensions that were found in folders.")
-        private.__path__ = []
-        sys.modules[PRIVATE_PACKAGE] = private
-    opening = folder / "__init__.py"
-    if opening.is_file():
-        spec = spec_from_file_location(name, opening, submodule_search_locations=[str(folder)])
-    else:
-        spec = ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = [str(folder)]
-    assert spec is not None
-    package = module_from_spec(spec)
-    sys.modules[name] = package
-    if spec.loader is not None:
-        try:
-            spec.loader.exec_module(package)
-        except BaseException:
-            _forget(name)
-            raise
-
-
-def _forget(package: str) -> None:
-    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
-        del sys.modules[name]
-
-
-# An extension's configuration: its manifest's defaults, with what the user has set in the environment.
-
-
-PREFIX = "TURNWIRE_EXTENSION_"
-
-
-class Overrides:
-    """What the environment sets for one extension."""
-
-    def __init__(self, manifest: Manifest, environment: Mapping[str, str]) -> None:
-        self._prefix = f"{PREFIX}{manifest.id.upper()}_"
-        self._manifest = manifest
-        self._values = {
-            name.removeprefix(self._prefix).lower(): value
-            for name, value in environment.items()
-            if name.startswith(self._prefix)
-        }
-
-    @property
-    def enabled(self) -> bool | None:
-        """What the user says, if anything. Raises ManifestError."""
-        text = self._values.get("enabled")
-        if text is None or text == "auto":
-            return None
-        value = self._read("enabled", text)
-        if not isinstance(value, bool):
-            raise ManifestError(f"{self._prefix}ENABLED: write true, false or auto")
-        return value
-
-    def configure(self, model: type[BaseModel] | None) -> tuple[dict[str, Any], list[str]]:
-        """The configuration, and the variables that set nothing. Raises ManifestError for what the model refuses."""
-        config = dict(self._manifest.config)
-        known = {name.lower(): name for name in (*(model.model_fields if model else ()), *config)}
-        unknown: list[str] = []
-        for name, text in self._values.items():
-            if name in known:
-                config[known[name]] = self._value(known[name], text, model)
-            elif name != "enabled":
-                unknown.append(self._prefix + name.upper())
-        if model is not None:
-            try:
-                config = model.model_validate(config).model_dump()
-            except ValidationError as error:
-                told = "; ".join(problems(error))
-                raise ManifestError(f"config of {self._manifest.id!r}: {told}") from error
-        return config, unknown
-
-    def _value(self, name: str, text: str, model: type[BaseModel] | None) -> Any:
-        is_text = isinstance(self._manifest.config.get(name), str)
-        if model is not None and name in model.model_fields:
-            is_text = is_text or model.model_fields[name].annotation is str
-        return text if is_text else self._read(name, text)
-
-    def _read(self, name: str, text: str) -> Any:
-        try:
-            return yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError) as error:
-            raise ManifestError(f"{self._prefix}{name.upper()}: this value cannot be read as YAML") from error
-
-
 logger = logging.getLogger("turnwire.extensions")
 
+PREFIX = "TURNWIRE_EXTENSION_"
 State = Literal["discovered", "unconfigured", "loaded", "starting", "running", "degraded", "failed", "stopped"]
 
 
 class ExtensionHost:
-    """An extension as the kernel holds it. It can be asked how it is at any time; nothing here raises."""
+    """An extension in the kernel: its object, its configuration and its state. No method raises."""
 
     def __init__(self, found: FoundExtension, extension: Any = None) -> None:
         self.id = found.id
@@ -150,33 +37,33 @@ class ExtensionHost:
         self.message = ""
         self.hint = ""
         self.notes: list[str] = []
-        """What is not quite right with it, though it may run."""
+        """Problems that do not keep it from running."""
         self.extension: Extension | None = extension
         self._class: type[Any] | None = None
         self.provides: frozenset[str] = frozenset()
         self.is_up = False
-        """Whether it was started and not stopped: also when it is not well, or waits to be set up."""
+        """True from start to stop, whatever its health."""
         self.config: Mapping[str, Any] = {}
         if found.problem:
-            self.fail(found.problem, "correct the manifest; `turnwire extensions check` tells whether it is right")
+            self.fail(found.problem, "correct the manifest, then run `turnwire extensions check`")
 
     @property
     def manifest(self) -> Manifest:
         assert self.found.manifest is not None
         return self.found.manifest
 
-    def tell(self, state: State, message: str = "", hint: str = "") -> None:
+    def set_state(self, state: State, message: str = "", hint: str = "") -> None:
         if (state, message) != (self.state, self.message):
             level = logging.ERROR if state == "failed" else logging.WARNING if state == "degraded" else logging.INFO
-            said = "; ".join(part for part in (message, hint) if part)
-            logger.log(level, "extension %r: %s%s", self.id, state, f": {said}" if said else "")
+            details = "; ".join(part for part in (message, hint) if part)
+            logger.log(level, "extension %r: %s%s", self.id, state, f": {details}" if details else "")
         self.state, self.message, self.hint = state, message, hint
 
     def fail(self, message: str, hint: str = "") -> None:
-        self.tell("failed", message, hint)
+        self.set_state("failed", message, hint)
 
     def configure(self, environment: Mapping[str, str] = os.environ) -> bool:
-        """Whether it is to be loaded, by what can be known without running it."""
+        """Return True if it should be loaded, from the manifest and the environment alone."""
         overrides = Overrides(self.manifest, environment)
         switch = f"{PREFIX}{self.id.upper()}_ENABLED"
         try:
@@ -184,20 +71,19 @@ class ExtensionHost:
         except ManifestError as error:
             self.fail(str(error))
             return False
-        wanted = self.manifest.enabled if enabled is None else enabled
-        if wanted is False:
-            self.tell("discovered", "it is switched off", f"set {switch}=true to use it")
+        if (self.manifest.enabled if enabled is None else enabled) is False:
+            self.set_state("discovered", "it is switched off", f"set {switch}=true to use it")
             return False
         missing = [secret for secret in self.manifest.secrets if secret.required and not environment.get(secret.env)]
         if missing:
             names = ", ".join(secret.env for secret in missing)
             advice = [f"{secret.description} {secret.url or ''}".strip() for secret in missing]
-            self.tell("unconfigured", f"{names} is not set", " ".join([f"set {names}.", *filter(None, advice)]))
+            self.set_state("unconfigured", f"{names} is not set", " ".join([f"set {names}.", *filter(None, advice)]))
             return False
         return self._meets_requirements()
 
     def load(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Imports its class and looks at what it provides. May take a while: not for the event loop."""
+        """Import its class and detect what it provides. It blocks: not for the event loop."""
         try:
             cls: type[Any] = type(self.extension) if self.extension is not None else import_class(self.found)
             detected = self._detect(cls)
@@ -208,7 +94,7 @@ class ExtensionHost:
                 self.fail("its ConfigModel is not a pydantic model", "derive it from pydantic.BaseModel")
                 return
             self.config, unknown = Overrides(self.manifest, environment).configure(model)
-            self.notes += [f"{name} sets nothing: there is no such config" for name in unknown]
+            self.notes += [f"{name} sets nothing: there is no such key in its config" for name in unknown]
             self._class = cls
         except ManifestError as error:
             self.fail(str(error), f"set {PREFIX}{self.id.upper()}_<KEY>, or correct the manifest's config")
@@ -217,17 +103,17 @@ class ExtensionHost:
             self.fail(f"it cannot be imported: {reason(error)}", _import_hint(error))
         else:
             self.provides = detected.provides
-            self.tell("loaded")
+            self.set_state("loaded")
             for note in self.notes:
                 logger.warning("extension %r: %s", self.id, note)
 
-    def make(self) -> bool:
-        """Makes the object, if it is not there: on the event loop, where it may make what belongs to that."""
+    def create(self) -> bool:
+        """Create the object. It runs on the event loop, because it may create tasks or locks."""
         assert self._class is not None
         try:
             self.extension = self.extension or self._class()
         except (Exception, SystemExit) as error:
-            self.fail(f"{self._class.__name__}() failed: {reason(error)}", "it is made without arguments")
+            self.fail(f"{self._class.__name__}() failed: {reason(error)}", "its class is called without arguments")
         return self.extension is not None
 
     async def initialize(self, context: ExtensionContext, limit: float) -> None:
@@ -236,45 +122,43 @@ class ExtensionHost:
             await call(limit, self.extension.initialize, context)
         except Exception as error:
             logger.debug("extension %r cannot be initialized", self.id, exc_info=True)
-            self.fail(
-                f"initialize failed: {reason(error)}", "look at its configuration; the log at level debug says more"
-            )
+            self.fail(f"initialize failed: {reason(error)}", "check its configuration; the debug log has the traceback")
 
     async def start(self, limit: float) -> None:
         assert self.extension is not None
-        self.tell("starting")
+        self.set_state("starting")
         try:
             await call(limit, self.extension.start)
         except Exception as error:
             logger.debug("extension %r cannot be started", self.id, exc_info=True)
-            self.fail(f"start failed: {reason(error)}", "a debug log says more; the others go on without it")
+            self.fail(f"start failed: {reason(error)}", "the debug log has the traceback; other extensions go on")
             await self._attempt("stop", limit)
         else:
             self.is_up = True
-            self.tell("running")
+            self.set_state("running")
 
     async def check(self, limit: float) -> None:
-        """Asks it how it is. What is merely not set up yet is left as it is: it may be set up while it runs."""
+        """Run its health check and set its state. It keeps running even if it is `unconfigured`."""
         assert self.extension is not None
         try:
             health: Any = await call(limit, self.extension.health_check)
         except Exception as error:
-            self.tell("degraded", f"health_check failed: {reason(error)}")
+            self.set_state("degraded", f"health_check failed: {reason(error)}")
             return
         if isinstance(health, Health):
-            self.tell(health.state, health.message, health.hint)
+            self.set_state(health.state, health.message, health.hint)
         else:
-            self.tell("degraded", f"health_check returned {type(health).__name__}", "it must return a Health")
+            self.set_state("degraded", f"health_check returned {type(health).__name__}", "it must return a Health")
 
     async def stop(self, limit: float) -> None:
-        """Stops and destroys it, whatever it says to that."""
+        """Stop and destroy it, ignoring its errors."""
         if self.extension is None:
             return
         problem = await self._attempt("stop", limit) if self.is_up else None
         problem = await self._attempt("destroy", limit) or problem
         was_failed, self.is_up = self.state == "failed", False
         if not was_failed:
-            self.tell("stopped", problem or "")
+            self.set_state("stopped", problem or "")
 
     async def _attempt(self, phase: Literal["stop", "destroy"], limit: float) -> str | None:
         assert self.extension is not None
@@ -282,17 +166,19 @@ class ExtensionHost:
             await call(limit, self.extension.stop if phase == "stop" else self.extension.destroy)
         except Exception as error:
             problem = f"{phase} failed: {reason(error)}"
-            logger.warning("extension %r: %s; it is left as it is", self.id, problem)
+            logger.warning("extension %r: %s; it is left behind", self.id, problem)
             return problem
         return None
 
     def _detect(self, cls: type) -> Detected | None:
-        if wrong := check_extension(cls):
-            self.fail("; ".join(wrong), "an extension has initialize, start, stop, destroy and health_check, all async")
+        if reasons := check_extension(cls):
+            self.fail(
+                "; ".join(reasons), "an extension has initialize, start, stop, destroy and health_check, all async"
+            )
             return None
         detected = detect(cls)
-        if untrue := check_provides(self.manifest.provides, detected):
-            self.fail(untrue, "correct the class, or the manifest's provides")
+        if mismatch := check_provides(self.manifest.provides, detected):
+            self.fail(mismatch, "correct the class, or the manifest's provides")
             return None
         self.notes += detected.problems
         return detected
@@ -307,8 +193,8 @@ class ExtensionHost:
                 self.fail(f"requires: {text!r} is not a requirement", 'write it as for pip, such as "httpx>=0.27"')
                 return False
         if missing:
-            wanted = " ".join(f"'{text}'" for text in missing)
-            self.fail(f"it requires {', '.join(missing)}, which is not installed", f"pip install {wanted}")
+            packages = " ".join(f"'{text}'" for text in missing)
+            self.fail(f"it requires {', '.join(missing)}, which is not installed", f"pip install {packages}")
         return not missing
 
 
@@ -326,4 +212,108 @@ def _is_installed(requirement: Requirement) -> bool:
 def _import_hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install {error.name!r} where Turnwire is installed, and name it in the manifest's requires"
-    return "its own code is at fault; a debug log says where"
+    return "correct its own code; the debug log has the traceback"
+
+
+class Overrides:
+    """The settings of one extension in the environment."""
+
+    def __init__(self, manifest: Manifest, environment: Mapping[str, str]) -> None:
+        self._prefix = f"{PREFIX}{manifest.id.upper()}_"
+        self._manifest = manifest
+        self._values = {
+            name.removeprefix(self._prefix).lower(): value
+            for name, value in environment.items()
+            if name.startswith(self._prefix)
+        }
+
+    @property
+    def enabled(self) -> bool | None:
+        """The user's switch, or None for auto. Raises ManifestError."""
+        text = self._values.get("enabled")
+        if text is None or text == "auto":
+            return None
+        value = self._read("enabled", text)
+        if not isinstance(value, bool):
+            raise ManifestError(f"{self._prefix}ENABLED: write true, false or auto")
+        return value
+
+    def configure(self, model: type[BaseModel] | None) -> tuple[dict[str, Any], list[str]]:
+        """Return the configuration, and the variables that match nothing. Raises ManifestError for invalid values."""
+        config = dict(self._manifest.config)
+        names = {name.lower(): name for name in (*(model.model_fields if model else ()), *config)}
+        unknown: list[str] = []
+        for name, text in self._values.items():
+            if name in names:
+                config[names[name]] = self._value(names[name], text, model)
+            elif name != "enabled":
+                unknown.append(self._prefix + name.upper())
+        if model is not None:
+            try:
+                config = model.model_validate(config).model_dump()
+            except ValidationError as error:
+                raise ManifestError(f"config of {self._manifest.id!r}: {'; '.join(problems(error))}") from error
+        return config, unknown
+
+    def _value(self, name: str, text: str, model: type[BaseModel] | None) -> Any:
+        is_text = isinstance(self._manifest.config.get(name), str)
+        if model is not None and name in model.model_fields:
+            is_text = is_text or model.model_fields[name].annotation is str
+        return text if is_text else self._read(name, text)
+
+    def _read(self, name: str, text: str) -> Any:
+        try:
+            return yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError) as error:
+            raise ManifestError(f"{self._prefix}{name.upper()}: the value is not YAML; put text in quotes") from error
+
+
+def import_class(found: FoundExtension) -> type[Any]:
+    """Import the extension's module and return its class. Raises whatever that raises, and ImportError."""
+    assert found.manifest is not None
+    module_name, _, class_name = found.manifest.entrypoint.partition(":")
+    if found.source == "folder":
+        assert found.folder is not None
+        _add_private_package(found.package, found.folder)
+    try:
+        # The entrypoint may name the module in full.
+        is_full = module_name.startswith(f"{found.package}.")
+        module = importlib.import_module(module_name if is_full else f"{found.package}.{module_name}")
+    except BaseException:
+        if found.source == "folder":
+            _forget(found.package)
+        raise
+    cls = getattr(module, class_name, None)
+    if not isinstance(cls, type):
+        raise ImportError(f"{module_name}.py has no class {class_name!r}")
+    return cls
+
+
+def _add_private_package(name: str, folder: Path) -> None:
+    importlib.invalidate_caches()
+    # An earlier server in this process may have imported it, perhaps from another folder.
+    _forget(name)
+    if PRIVATE_PACKAGE not in sys.modules:
+        private = ModuleType(PRIVATE_PACKAGE, "Extensions of folders.")
+        private.__path__ = []
+        sys.modules[PRIVATE_PACKAGE] = private
+    init = folder / "__init__.py"
+    if init.is_file():
+        spec = spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
+    else:
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+    assert spec is not None
+    package = module_from_spec(spec)
+    sys.modules[name] = package
+    if spec.loader is not None:
+        try:
+            spec.loader.exec_module(package)
+        except BaseException:
+            _forget(name)
+            raise
+
+
+def _forget(package: str) -> None:
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]

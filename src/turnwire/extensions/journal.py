@@ -1,17 +1,13 @@
-"""What the kernel must not forget: which messages it has taken, which answers it has brought, what it has told whom.
-
-A small SQLite file in the data folder, used by one thread. What is written in one `run` is there as a whole or not
-at all, also after the process was killed.
-"""
+"""The kernel's journal: accepted messages, deliveries and published events, in one SQLite file of the data folder."""
 
 import asyncio
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from turnwire.core.errors import ShuttingDownError, StoreError, StoreUnusableError
+from turnwire.sqlite_threads import SqliteThreads
 
 T = TypeVar("T")
 
@@ -42,61 +38,50 @@ CREATE INDEX IF NOT EXISTS undelivered ON delivery (number) WHERE delivered_at I
 
 
 class Journal:
+    """The database that the event bus and the delivery queue share, so that one transaction can cover both."""
+
     def __init__(self, folder: Path | None) -> None:
-        """With no folder it is kept in memory, and forgotten."""
+        """Keep the journal in `folder`, or in memory if there is none."""
         self._folder = folder
-        self._thread = ThreadPoolExecutor(1, "turnwire-extensions")
-        self._connection: sqlite3.Connection | None = None
-        self._is_closed = False
+        self._threads = SqliteThreads(self._connect, name="turnwire-extensions")
 
     async def open(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+        """Raises StoreUnusableError if the file cannot be used."""
+        await self._threads.open()
 
     async def close(self) -> None:
-        """What was begun is finished first."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-        self._is_closed = True
-        self._thread.shutdown(wait=False)
+        """Finish the transactions that were queued before, then close the file."""
+        await self._threads.close()
 
-    def run(self, act: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """Does something in one transaction, after all that was asked for before, also if nobody waits for it.
+    def run(self, call: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Queue `call(connection)` as one transaction, behind those queued before, even if the caller is cancelled.
 
-        Raises StoreError, and ShuttingDownError when it is closed.
+        Raises StoreError, and ShuttingDownError after `close`.
         """
-        if self._is_closed:
+        if self._threads.is_closed:
             raise ShuttingDownError
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._run, act)
+        return asyncio.ensure_future(_with_store_errors(self._threads.transaction(call)))
 
-    def _open(self) -> None:
-        place = ":memory:" if self._folder is None else self._folder / FILE_NAME
+    def _connect(self) -> sqlite3.Connection:
+        path = ":memory:" if self._folder is None else self._folder / FILE_NAME
         try:
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             if connection.execute("PRAGMA user_version").fetchone()[0] > _VERSION:
                 connection.close()
-                raise StoreUnusableError(str(place), "a newer Turnwire has written it; use that one")
+                raise StoreUnusableError(str(path), "a newer Turnwire has written it; use that one")
             connection.executescript(_SCHEMA)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
         except (OSError, sqlite3.Error) as error:
-            raise StoreUnusableError(str(place), f"{error}; move the file away to begin anew") from error
-        self._connection = connection
+            raise StoreUnusableError(str(path), f"{error}; move the file away to start with a new one") from error
+        return connection
 
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
-    def _run(self, act: Callable[[sqlite3.Connection], T]) -> T:
-        connection = self._connection
-        if connection is None:
-            raise ShuttingDownError
-        try:
-            # Commits what was done, or takes it back.
-            with connection:
-                connection.execute("BEGIN IMMEDIATE")
-                return act(connection)
-        except sqlite3.Error as error:
-            raise StoreError(f"the extensions' journal cannot be used: {error}") from error
+async def _with_store_errors(transaction: asyncio.Future[T]) -> T:
+    try:
+        return await transaction
+    except sqlite3.Error as error:
+        raise StoreError(f"the extensions' journal cannot be used: {error}") from error

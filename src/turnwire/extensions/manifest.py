@@ -1,4 +1,4 @@
-"""`manifest.yaml`: what an extension says of itself, read and checked before any of its code runs.
+"""The manifest of an extension, `manifest.yaml`, read and validated before any of its code runs.
 
     id: notes_channel            # the folder's or entry point's name
     name: Notes
@@ -9,8 +9,8 @@
     secrets: [{env: NOTES_TOKEN, required: true, description: …, url: …}]    # names, never values
     config: {streaming_enabled: true, stream_edit_interval_ms: 1200, stream_min_chunk_chars: 20}
 
-`config` is free: its values are defaults, which the extension's own `ConfigModel` (pydantic) may check. Three names
-in it mean the same everywhere: with `streaming_enabled: false` the kernel gives a streaming channel whole answers;
+`config` holds defaults, which the extension's own `ConfigModel` (pydantic) may validate. Three keys mean the same
+everywhere: with `streaming_enabled: false` the kernel gives a streaming channel whole answers;
 `stream_edit_interval_ms` and `stream_min_chunk_chars` are for channels that show an answer by editing it.
 """
 
@@ -31,24 +31,24 @@ _ENV = re.compile(r"[A-Z][A-Z0-9_]{1,127}")
 
 
 class ManifestError(Exception):
-    """A manifest cannot be used; the message says which field of which file, and what to write."""
+    """A manifest is not valid; the message names the file, the field and what to write."""
 
 
 def _check_id(value: str) -> str:
     if not ID.fullmatch(value):
         raise ValueError("use lower-case letters, digits and _, beginning with a letter")
     if value == "extension":
-        # What extensions ask themselves belongs to `extension:<id>`, and a channel's users to `<id>:<user>`.
-        raise ValueError("this name is taken")
+        # `extension:<id>` is the principal of an extension's own turns, and `<id>:<user>` that of a channel's user.
+        raise ValueError("this name is reserved")
     return value
 
 
 def _check_env(value: str) -> str:
-    # Keys of some providers are upper case too, but long, with digits, and without a single underscore.
+    # The keys of some providers are upper case too, but long, with digits and without an underscore.
     is_token = len(value) >= 16 and "_" not in value and any(map(str.isdigit, value))
     if is_token or not _ENV.fullmatch(value):
         raise ValueError(
-            "this is not the name of an environment variable; name one such as MY_TOKEN, and never write a secret here"
+            "this is not the name of an environment variable; write a name such as MY_TOKEN, never a secret"
         )
     return value
 
@@ -73,7 +73,7 @@ ExtensionId = Annotated[str, AfterValidator(_check_id)]
 
 
 class _Strict(BaseModel):
-    # What was written may be a secret at the wrong place: an error must not repeat it.
+    # A value may be a secret in the wrong field: errors must not repeat it.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
@@ -101,11 +101,11 @@ class Manifest(_Strict):
 
 
 def read_manifest(path: Path, expected_id: str) -> Manifest:
-    """Raises ManifestError. Runs no code of the extension."""
+    """Read and validate a manifest. Raises ManifestError."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ManifestError(f"{path}: more than {MAX_BYTES // 1024} KiB is no manifest")
-        given: Any = yaml.safe_load(path.read_bytes())
+            raise ManifestError(f"{path}: a manifest has at most {MAX_BYTES // 1024} KiB")
+        fields: Any = yaml.safe_load(path.read_bytes())
     except FileNotFoundError as error:
         raise ManifestError(f"{path}: there is no such file") from error
     except OSError as error:
@@ -116,30 +116,28 @@ def read_manifest(path: Path, expected_id: str) -> Manifest:
         raise ManifestError(f"{path}{where}: this is not YAML: {getattr(error, 'problem', None) or error}") from error
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"{path}: this is not YAML: {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(fields, dict):
         raise ManifestError(f"{path}: it must have fields, such as `id: {expected_id}`")
     try:
-        manifest = Manifest.model_validate(given)
+        manifest = Manifest.model_validate(fields)
     except ValidationError as error:
         raise ManifestError(f"{path}: {'; '.join(problems(error))}") from error
     if manifest.id != expected_id:
         raise ManifestError(f"{path}: id: is {manifest.id!r}, but it is found as {expected_id!r}; give both one name")
     if manifest.api != API:
-        raise ManifestError(f"{path}: api: is {manifest.api!r}, and this Turnwire knows {API!r} alone")
+        raise ManifestError(f"{path}: api: is {manifest.api!r}, and this Turnwire supports {API!r} only")
     return manifest
 
 
 def problems(error: ValidationError) -> list[str]:
-    """What is wrong with which field, without the values."""
-    found: list[str] = []
-    for one in error.errors(include_url=False, include_context=False, include_input=False):
-        field = ".".join(map(str, one["loc"])) or "it"
-        what = one["msg"].removeprefix("Value error, ")
-        if one["type"] == "extra_forbidden":
-            what = "there is no such field"
-        elif one["type"] == "missing":
-            what = "is missing"
-        elif one["type"] == "string_type":
-            what = "must be a text; put it in quotes"
-        found.append(f"{field}: {what}")
-    return found
+    """Return the problem of each invalid field, without its value."""
+    messages = {
+        "extra_forbidden": "there is no such field",
+        "missing": "is missing",
+        "string_type": "must be a text; put it in quotes",
+    }
+    return [
+        f"{'.'.join(map(str, detail['loc'])) or 'it'}: "
+        + messages.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+        for detail in error.errors(include_url=False, include_context=False, include_input=False)
+    ]

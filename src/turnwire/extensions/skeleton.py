@@ -1,4 +1,4 @@
-"""The beginning of an extension: a channel that shows answers while they are made, with its test."""
+"""The skeleton of a new extension: a channel that streams answers to a file, with its test."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ name: {title}
 version: "0.1.0"
 api: "1"
 entrypoint: main:{cls}
-description: Notes what it is told in a file, while it is told.
+description: Writes answers to a file while they are made.
 provides: [channel, streaming_channel]
 # Names of environment variables, never their values:
 # secrets: [{{env: {upper}_TOKEN, required: true, description: Where to get it.}}]
@@ -18,7 +18,7 @@ config:
 """
 
 _MAIN = '''\
-"""A channel that writes answers to a file. Put your own transport in its place."""
+"""A channel that writes answers to a file. Replace the file by your own transport."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ from turnwire.extensions.contract import ExtensionContext, Health
 
 class {cls}:
     class ConfigModel(BaseModel):
-        """Checked when the extension is loaded; TURNWIRE_EXTENSION_{upper}_<KEY> sets a value."""
+        """Validated when the extension is loaded; TURNWIRE_EXTENSION_{upper}_<KEY> sets a value."""
 
         model_config = ConfigDict(extra="forbid")
 
@@ -54,7 +54,7 @@ class {cls}:
         return Health("running")
 
     async def receive(self, text: str, user_id: str) -> str:
-        """Call this when a person says something. The answer comes back through the methods below."""
+        """Call this when a person sends a message. The answer comes back through the methods below."""
         return await self._context.handle_user_message(text, user_id)
 
     # ChannelProvider: whole answers.
@@ -65,7 +65,7 @@ class {cls}:
     async def send_message(self, message: str) -> None:
         await self._write(f"{{message}}\\n")
 
-    # StreamingChannelProvider: answers while they are made. Remove these four, and whole answers come instead.
+    # StreamingChannelProvider: answers while they are made. Without these four methods, whole answers come instead.
 
     async def on_stream_start(self, user_id: str) -> None:
         await self._write(f"{{user_id}}: ")
@@ -88,7 +88,7 @@ class {cls}:
 '''
 
 _TEST = '''\
-"""Runs the extension in a real Turnwire, with an agent that needs no model."""
+"""Run the extension in a real Turnwire, with an agent that needs no model."""
 
 import asyncio
 from pathlib import Path
@@ -101,7 +101,7 @@ async def echo(turn: Turn):
     yield turn.message
 
 
-def test_an_answer_reaches_the_file(tmp_path: Path) -> None:
+def test_answer_is_written_to_the_file(tmp_path: Path) -> None:
     async def talk() -> str:
         turnwire = Turnwire(echo, data=tmp_path, extensions=[Path(__file__).parent])
         async with turnwire.lifespan():
@@ -117,11 +117,11 @@ def test_an_answer_reaches_the_file(tmp_path: Path) -> None:
 
 
 def write_skeleton(id: str, folder: Path) -> list[Path]:
-    """Writes it into a folder that is not there yet; the files."""
+    """Write the skeleton into a new folder and return its files."""
     title = id.replace("_", " ").capitalize()
-    words = {"id": id, "title": title, "cls": "".join(map(str.capitalize, id.split("_"))), "upper": id.upper()}
+    names = {"id": id, "title": title, "cls": "".join(map(str.capitalize, id.split("_"))), "upper": id.upper()}
     files = {"manifest.yaml": _MANIFEST, "main.py": _MAIN, f"test_{id}.py": _TEST}
     folder.mkdir(parents=True)
     for name, text in files.items():
-        (folder / name).write_text(text.format(**words), encoding="utf-8")
+        (folder / name).write_text(text.format(**names), encoding="utf-8")
     return [folder / name for name in files]

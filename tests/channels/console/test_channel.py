@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tests.channels.console.emulator import Terminal
-from tests.extensions.building import running, write_extension
+from tests.extensions.harness import running, write_extension
 from tests.serving import Puppet, saying, until, within
 from turnwire.channels.console.channel import ConsoleChannel
 from turnwire.channels.console.keyboard import Keyboard

@@ -1,4 +1,4 @@
-"""Agents for tests: at a pace, at a gate, at length."""
+"""Agents for the Telegram tests."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ TEXT = "".join(TOKENS).strip()
 
 
 def paced(clock: Clock, tokens: list[str], rate: float) -> Agent:
-    """So many tokens a second, however long whoever takes them needs in between."""
+    """Return an agent that yields tokens at a steady rate, however slow its consumer is."""
 
     async def answer(text: str) -> AsyncGenerator[Piece]:
         began = clock.now()
@@ -23,7 +23,7 @@ def paced(clock: Clock, tokens: list[str], rate: float) -> Agent:
 
 
 class Gated:
-    """Says its pieces one by one, each when the test lets it, and tells when it has."""
+    """An agent that yields its pieces one by one, when the test lets it."""
 
     def __init__(self, *pieces: Piece) -> None:
         self._pieces = pieces
@@ -41,7 +41,7 @@ class Gated:
         await self._gates[-1].wait()
 
     async def say(self, count: int = 1) -> None:
-        """Lets the next pieces pass, and waits until they have been taken."""
+        """Let the next pieces pass, and wait until they have been taken."""
         for _ in range(count):
             self._gates[self._next].set()
             await self._said[self._next].wait()

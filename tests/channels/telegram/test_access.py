@@ -1,4 +1,4 @@
-"""Who may ask: never whoever comes first."""
+"""Access: lists, pairing and refusals."""
 
 import re
 
@@ -12,14 +12,14 @@ def code_in(caplog: pytest.LogCaptureFixture) -> str:
 
 
 async def says(world: World, text: str, sender_id: int = ADA, answers: int = 1) -> None:
-    """And waits until everything is dealt with that comes of it."""
+    """Send a message and wait until everything that it causes is done."""
     count = len(world.api.shown(sender_id))
     world.api.says(sender_id, text)
     await world.api.until(lambda: len(world.api.shown(sender_id)) >= count + answers)
     await world.delivered()
 
 
-async def test_weak_point_9_the_first_stranger_does_not_become_the_owner(world: World) -> None:
+async def test_weak_point_9_first_stranger_does_not_become_the_owner(world: World) -> None:
     await world.start(allowed_users=[])
     assert (await world.health())[0] == "unconfigured"
     await says(world, "/start", STRANGER)
@@ -29,7 +29,7 @@ async def test_weak_point_9_the_first_stranger_does_not_become_the_owner(world: 
     assert (await world.health())[0] == "unconfigured"
 
 
-async def test_without_a_list_and_without_pairing_it_waits_to_be_set_up(world: World) -> None:
+async def test_channel_without_users_and_pairing_is_unconfigured(world: World) -> None:
     await world.start(allowed_users=[], pairing=False)
     state, hint = await world.health()
     assert state == "unconfigured"
@@ -38,7 +38,7 @@ async def test_without_a_list_and_without_pairing_it_waits_to_be_set_up(world: W
     assert world.kernel.asked == []
 
 
-async def test_the_code_in_the_log_pairs_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_pairing_code_in_the_log_works_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await world.start(allowed_users=[])
     code = code_in(caplog)
     await says(world, f"/pair {code.lower()}")
@@ -47,7 +47,7 @@ async def test_the_code_in_the_log_pairs_once(world: World, caplog: pytest.LogCa
     assert (await world.health())[0] == "running"
     await says(world, "hello")
     assert world.api.texts(ADA)[-1] == "You said: hello"
-    # Nobody else can use it, and it is needed no more after a restart.
+    # It works for nobody else, and after a restart no new one is made.
     await says(world, f"/pair {code}", STRANGER)
     assert "only people I know" in world.api.texts(STRANGER)[0]
     await world.crash()
@@ -59,39 +59,39 @@ async def test_the_code_in_the_log_pairs_once(world: World, caplog: pytest.LogCa
     assert [text for text, *_ in world.kernel.asked] == ["again"]
 
 
-async def test_a_link_with_the_code_pairs_too(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_start_link_with_the_code_pairs(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await world.start(allowed_users=[])
     await says(world, f"/start {code_in(caplog)}")
     assert world.api.texts(ADA)[0].startswith("Welcome, Ada.")
 
 
-async def test_a_code_cannot_be_guessed_by_trying(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_pairing_code_is_closed_after_five_tries(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await world.start(allowed_users=[])
     for number in range(5):
         await says(world, f"/pair GUESS{number:03d}", STRANGER)
     # The right one comes too late.
     await says(world, f"/pair {code_in(caplog)}")
     assert "only people I know" in world.api.texts(ADA)[0]
-    # And a new one is not made by asking again and again.
+    # Further tries do not make a new one.
     assert len(re.findall("/pair [A-Z0-9]{8}", caplog.text)) == 1
 
 
-async def test_a_code_is_valid_for_some_minutes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_pairing_code_expires(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await world.start(allowed_users=[], pairing_minutes=0.0001)
     old = code_in(caplog)
     await says(world, f"/pair {old}")
     assert "only people I know" in world.api.texts(ADA)[0]
-    # The operator is shown the next one.
+    # The log has the next one.
     assert code_in(caplog) != old
 
 
-async def test_a_code_is_not_kept_as_it_is(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_pairing_code_is_stored_as_a_digest(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await world.start(allowed_users=[])
-    kept = b"".join(path.read_bytes() for path in world.folder.iterdir())
-    assert code_in(caplog).encode() not in kept
+    files = b"".join(path.read_bytes() for path in world.folder.iterdir())
+    assert code_in(caplog).encode() not in files
 
 
-async def test_pairing_does_not_work_where_others_read_along(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_pairing_in_a_group_is_refused(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await world.start(allowed_users=[])
     world.api.says(ADA, f"/pair@TurnBot {code_in(caplog)}", chat_id=GROUP)
     await world.api.until(lambda: world.api.shown(GROUP))
@@ -99,7 +99,7 @@ async def test_pairing_does_not_work_where_others_read_along(world: World, caplo
     assert "only people I know" in world.api.texts(GROUP)[0]
 
 
-async def test_a_stranger_is_refused_politely_and_once(world: World) -> None:
+async def test_stranger_is_refused_once(world: World) -> None:
     await world.start()
     await says(world, "hello", STRANGER)
     assert f"Your id is {STRANGER}" in world.api.texts(STRANGER)[0]
@@ -110,7 +110,7 @@ async def test_a_stranger_is_refused_politely_and_once(world: World) -> None:
     assert [user_id for _, user_id, *_ in world.kernel.asked] == ["7"]
 
 
-async def test_a_crowd_of_strangers_is_not_answered_each(world: World) -> None:
+async def test_refusals_of_many_strangers_are_limited(world: World) -> None:
     await world.start()
     for number in range(40):
         world.api.says(5000 + number, "hello")
@@ -120,7 +120,7 @@ async def test_a_crowd_of_strangers_is_not_answered_each(world: World) -> None:
     assert world.api.too_many == []
 
 
-async def test_everybody_in_a_group_on_the_list_may_ask(world: World) -> None:
+async def test_members_of_an_allowed_group_have_access(world: World) -> None:
     await world.start(allowed_users=[GROUP])
     world.api.says(STRANGER, "@TurnBot hello", chat_id=GROUP)
     await world.api.until(lambda: world.api.texts(GROUP) == ["You said: hello"])

@@ -1,4 +1,4 @@
-"""Stop, approvals and commands: obeyed at once, by those who may."""
+"""Stop, approvals and commands, which work at once and only for people with access."""
 
 import pytest
 
@@ -23,7 +23,7 @@ async def answering(world: World, chat_id: int = ADA) -> Gated:
 
 
 @pytest.mark.parametrize("way", ["button", "/stop", "/stop in a queue"])
-async def test_stop_stops_at_once_and_keeps_what_was_said(world: World, way: str) -> None:
+async def test_stop_cancels_at_once_and_keeps_the_partial_answer(world: World, way: str) -> None:
     await answering(world)
     if way == "button":
         world.api.presses(ADA, ADA, "⏹ Stop")
@@ -45,7 +45,7 @@ async def test_stop_stops_at_once_and_keeps_what_was_said(world: World, way: str
         assert world.api.texts(ADA)[1:] == ["Another answer."]
 
 
-async def test_stop_does_not_wait_for_a_flood_to_end(world: World) -> None:
+async def test_stop_works_during_a_flood_wait(world: World) -> None:
     await answering(world)
     world.api.flood(ADA, 30)
     flooded = world.clock.now()
@@ -56,7 +56,7 @@ async def test_stop_does_not_wait_for_a_flood_to_end(world: World) -> None:
     await world.delivered()
 
 
-async def test_a_stranger_in_the_group_cannot_stop(world: World) -> None:
+async def test_stranger_in_a_group_cannot_stop(world: World) -> None:
     gate = await answering(world, GROUP)
     world.api.presses(STRANGER, GROUP, "⏹ Stop")
     await world.api.until(lambda: world.api.toasts)
@@ -66,7 +66,7 @@ async def test_a_stranger_in_the_group_cannot_stop(world: World) -> None:
     await world.delivered()
 
 
-async def test_a_button_of_an_answer_that_is_over_stops_nothing(world: World) -> None:
+async def test_stop_button_of_an_ended_answer_cancels_nothing(world: World) -> None:
     gate = await answering(world)
     old = world.api.shown(ADA)[0].markup
     gate.end()
@@ -87,7 +87,7 @@ async def test_a_button_of_an_answer_that_is_over_stops_nothing(world: World) ->
     await world.delivered()
 
 
-async def test_nothing_to_stop_is_said(world: World) -> None:
+async def test_stop_without_an_answer_is_reported(world: World) -> None:
     await world.start()
     world.api.says(ADA, "/stop")
     await world.api.until(lambda: world.api.texts(ADA) == ["Nothing is being answered."])
@@ -95,7 +95,7 @@ async def test_nothing_to_stop_is_said(world: World) -> None:
 
 
 @pytest.mark.parametrize("command", ["/start", "/help"])
-async def test_help_is_given(world: World, command: str) -> None:
+async def test_help_command_shows_the_help(world: World, command: str) -> None:
     await world.start()
     world.api.says(ADA, command)
     await world.api.until(lambda: "/stop stops the answer" in "".join(world.api.texts(ADA)))
@@ -103,7 +103,7 @@ async def test_help_is_given(world: World, command: str) -> None:
     assert world.kernel.asked == []
 
 
-async def test_new_begins_a_new_conversation(world: World) -> None:
+async def test_new_command_starts_a_new_conversation(world: World) -> None:
     await world.start()
     world.api.says(ADA, "/new")
     await world.api.until(lambda: world.api.texts(ADA) == ["This is a new conversation."])
@@ -111,7 +111,7 @@ async def test_new_begins_a_new_conversation(world: World) -> None:
     assert world.kernel.sessions == ["7"]
 
 
-async def test_what_is_not_text_is_said_not_to_be_read(world: World) -> None:
+async def test_message_without_text_is_refused(world: World) -> None:
     await world.start()
     world.api.says(ADA, "")
     await world.api.until(lambda: world.api.texts(ADA) == ["I can only read text so far."])
@@ -135,7 +135,9 @@ async def asking(world: World, chat_id: int = ADA) -> Gated:
 @pytest.mark.parametrize(
     ("button", "approved", "outcome"), [("✅ Approve", True, "✅ Approved"), ("🚫 Deny", False, "🚫 Denied")]
 )
-async def test_a_person_decides_and_sees_the_outcome(world: World, button: str, approved: bool, outcome: str) -> None:
+async def test_approval_button_decides_and_shows_the_outcome(
+    world: World, button: str, approved: bool, outcome: str
+) -> None:
     gate = await asking(world)
     (message,) = world.api.shown(ADA)
     assert message.text.startswith("🔐 May delete_file run?\n\nYou asked for it.")
@@ -149,7 +151,7 @@ async def test_a_person_decides_and_sees_the_outcome(world: World, button: str, 
     await world.delivered()
 
 
-async def test_only_who_may_ask_may_decide(world: World) -> None:
+async def test_stranger_cannot_decide(world: World) -> None:
     gate = await asking(world, GROUP)
     world.api.presses(STRANGER, GROUP, "✅ Approve")
     await world.api.until(lambda: world.api.toasts)
@@ -160,7 +162,7 @@ async def test_only_who_may_ask_may_decide(world: World) -> None:
     await world.delivered()
 
 
-async def test_it_is_decided_once(world: World) -> None:
+async def test_second_press_of_an_approval_decides_nothing(world: World) -> None:
     gate = await asking(world)
     world.api.presses(ADA, ADA, "✅ Approve")
     world.api.presses(ADA, ADA, "🚫 Deny")
@@ -171,7 +173,7 @@ async def test_it_is_decided_once(world: World) -> None:
     await world.delivered()
 
 
-async def test_a_decision_that_comes_too_late_is_said_to(world: World) -> None:
+async def test_late_decision_is_reported(world: World) -> None:
     gate = await asking(world)
     world.kernel.decidable = False
     world.api.presses(ADA, ADA, "✅ Approve")
@@ -180,7 +182,7 @@ async def test_a_decision_that_comes_too_late_is_said_to(world: World) -> None:
     await world.delivered()
 
 
-async def test_a_request_survives_a_crash_and_is_not_made_twice(world: World) -> None:
+async def test_approval_request_survives_a_crash_and_is_posted_once(world: World) -> None:
     await asking(world)
     await world.crash()
     gate = Gated(ASK)

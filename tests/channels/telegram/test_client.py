@@ -1,4 +1,4 @@
-"""The Bot API's failures told apart, and a token that nobody gets to see."""
+"""The client: one error class for each way to react, and a token that never leaks."""
 
 import logging
 import traceback
@@ -28,7 +28,7 @@ async def failure(api: BotApi, method: str, token: str = TOKEN, url: str | None 
     return caught.value
 
 
-async def test_failures_are_told_apart(clock: Clock) -> None:
+async def test_each_failure_has_its_error_class(clock: Clock) -> None:
     async with BotApi(clock) as api:
         api.says(ADA, "hello")
         message = {"chat_id": ADA, "message_id": 999, "text": "x"}
@@ -56,7 +56,7 @@ async def test_failures_are_told_apart(clock: Clock) -> None:
         assert flooded.retry_after >= 30
 
 
-async def test_the_token_is_in_no_log_and_in_no_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_token_is_in_no_log_error_or_file(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     await world.start()
     world.api.plan("sendMessage", "bad gateway", "cut", "lost")
@@ -68,15 +68,15 @@ async def test_the_token_is_in_no_log_and_in_no_error(world: World, caplog: pyte
         await failure(world.api, "nothing"),
         await failure(world.api, "getMe", url="http://nowhere.invalid:1"),
     ]
-    told = caplog.text + "".join("".join(traceback.format_exception(error)) for error in errors)
-    assert "HTTP Request: POST" in told
-    assert "/bot<token>/sendMessage" in told
-    assert TOKEN not in told
+    output = caplog.text + "".join("".join(traceback.format_exception(error)) for error in errors)
+    assert "HTTP Request: POST" in output
+    assert "/bot<token>/sendMessage" in output
+    assert TOKEN not in output
     assert all(error.__cause__ is None for error in errors)
     assert TOKEN not in (world.folder / "telegram.db").read_bytes().decode("latin-1")
 
 
-async def test_what_httpx_logs_is_left_alone_when_no_client_is_open(clock: Clock) -> None:
+async def test_log_filters_are_removed_with_the_client(clock: Clock) -> None:
     before = {name: len(logging.getLogger(name).filters) for name in client._LOGGERS}
     async with client.BotApi(TOKEN, "http://127.0.0.1:9", clock):
         assert all(len(logging.getLogger(name).filters) == count + 1 for name, count in before.items())

@@ -1,4 +1,4 @@
-"""Delivered once: through crashes, lost replies, deleted messages and refusals."""
+"""Delivery exactly once, through crashes, lost responses, deleted messages and refusals."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -20,7 +20,7 @@ async def asked(world: World, chat_id: int = ADA) -> None:
     await world.api.until(lambda: world.kernel.asked)
 
 
-async def test_what_was_being_delivered_is_delivered_by_the_next_process(world: World) -> None:
+async def test_partly_posted_answer_is_completed_by_the_next_process(world: World) -> None:
     world.agent = saying(LONG)
     await world.start()
     world.api.says(ADA, "hello")
@@ -31,11 +31,11 @@ async def test_what_was_being_delivered_is_delivered_by_the_next_process(world: 
     await world.delivered()
     assert whole(world) == LONG.split()
     assert len(world.api.texts(ADA)) == 3
-    # The agent was not asked again.
+    # The agent did not run again.
     assert len(world.kernel.answers) == 1
 
 
-async def test_a_crash_during_a_flood_wait_loses_nothing(world: World) -> None:
+async def test_crash_during_a_flood_wait_loses_no_answer(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
     world.agent = gate
     await world.start()
@@ -50,11 +50,11 @@ async def test_a_crash_during_a_flood_wait_loses_nothing(world: World) -> None:
     await world.delivered()
     assert world.api.texts(ADA) == ["An answer that is long enough to be shown at once. The end."]
     assert world.api.shown(ADA)[0].buttons == []
-    # The next process knew that it had to wait.
+    # The next process knew of the flood wait.
     assert len(world.api.too_many) == 1
 
 
-async def test_a_message_that_nobody_had_answered_is_answered_by_the_next_process(world: World) -> None:
+async def test_unanswered_message_is_answered_by_the_next_process_in_the_same_post(world: World) -> None:
     world.agent = Gated("An answer that is long enough to be shown at once.")
     await world.start()
     await asked(world)
@@ -69,12 +69,12 @@ async def test_a_message_that_nobody_had_answered_is_answered_by_the_next_proces
     assert world.kernel.asked == [("hello", "7", "telegram:7", "7:101")]
 
 
-async def test_an_answer_that_was_complete_before_the_crash_is_brought_after_it(world: World) -> None:
+async def test_answer_completed_before_a_crash_is_posted_once_after_it(world: World) -> None:
     world.agent = Gated()
     await world.start()
     await asked(world)
     await world.crash()
-    # The kernel has the answer, and will not say it again.
+    # The turn ended while no process was there to deliver its answer.
     world.kernel.answers["7:101"] = "Kept by the kernel."
     await world.start()
     await world.delivered()
@@ -86,8 +86,8 @@ async def test_an_answer_that_was_complete_before_the_crash_is_brought_after_it(
     assert world.kernel.asked == []
 
 
-async def test_an_answer_that_is_brought_again_is_not_said_again(world: World) -> None:
-    """A kernel that crashed before it could write down that it had brought the answer brings it again."""
+async def test_answer_delivered_again_is_not_posted_again(world: World) -> None:
+    """A kernel that crashed before it could note a delivery delivers the answer again."""
     world.agent = Gated()
     await world.start()
     await asked(world)
@@ -100,8 +100,8 @@ async def test_an_answer_that_is_brought_again_is_not_said_again(world: World) -
 
 
 @pytest.mark.parametrize("ended", [True, False])
-async def test_an_answer_that_is_brought_again_as_a_message_is_said_once(world: World, ended: bool) -> None:
-    """Of an answer that was complete before it began, the kernel makes no stream."""
+async def test_answer_delivered_again_as_a_message_is_posted_once(world: World, ended: bool) -> None:
+    """An answer that was complete before the kernel started is a message, not a stream."""
     gate = Gated("An answer that is long enough to be shown at once.")
     world.agent = gate
     await world.start()
@@ -112,17 +112,20 @@ async def test_an_answer_that_is_brought_again_as_a_message_is_said_once(world: 
     if ended:
         await world.channel.on_stream_cancel("7", text)
     await world.crash()
-    world.agent = Gated()
+    world.kernel.answers["7:101"] = f"{text}\n\n(Stopped.)"
+    for _ in range(2):
+        world.kernel.delivered.clear()
+        await world.start()
+        await world.delivered()
+        await world.crash()
     await world.start()
-    await world.channel.send_to_user("7", f"{text}\n\n(Stopped.)")
-    await world.channel.send_to_user("7", f"{text}\n\n(Stopped.)")
     await world.channel.send_to_user("7", "By the way: tea is ready.")
     await world.api.until(lambda: len(world.api.shown(ADA)) == 2)
     await world.api.until(lambda: not world.api.shown(ADA)[0].buttons)
     assert world.api.texts(ADA) == [f"{text}\n\n{'⏹ Stopped' if ended else '(Stopped.)'}", "By the way: tea is ready."]
 
 
-async def test_something_beside_the_answer_does_not_take_its_place(world: World) -> None:
+async def test_notice_during_an_answer_does_not_replace_it(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
     world.agent = gate
     await world.start()
@@ -140,9 +143,7 @@ async def test_something_beside_the_answer_does_not_take_its_place(world: World)
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang", "bad gateway", "lost"])
-async def test_a_message_that_may_have_been_sent_is_looked_for_before_it_is_sent_again(
-    world: World, fault: Any
-) -> None:
+async def test_message_that_may_have_been_sent_is_looked_for_first(world: World, fault: Any) -> None:
     world.agent = saying("Short.")
     await world.start()
     world.api.plan("sendMessage", fault)
@@ -153,7 +154,7 @@ async def test_a_message_that_may_have_been_sent_is_looked_for_before_it_is_sent
 
 
 @pytest.mark.parametrize("chat_id", [ADA, GROUP])
-async def test_a_crash_while_a_message_is_being_sent_does_not_send_it_twice(world: World, chat_id: int) -> None:
+async def test_crash_while_sending_does_not_send_twice(world: World, chat_id: int) -> None:
     world.agent = saying("Short.")
     await world.start()
     world.api.plan("sendMessage", "hang")
@@ -165,7 +166,7 @@ async def test_a_crash_while_a_message_is_being_sent_does_not_send_it_twice(worl
     assert world.api.texts(chat_id) == ["Short."]
 
 
-async def test_what_is_looked_for_is_never_mistaken_for_another_message(world: World) -> None:
+async def test_search_for_a_lost_message_ignores_other_messages(world: World) -> None:
     world.agent = saying("Short.")
     await world.start()
     world.api.plan("sendMessage", "lost")
@@ -175,7 +176,7 @@ async def test_what_is_looked_for_is_never_mistaken_for_another_message(world: W
     assert sorted(world.api.texts(ADA)) == ["Short.", "Something else, sent meanwhile."]
 
 
-async def test_a_message_that_somebody_deleted_is_sent_anew(world: World) -> None:
+async def test_deleted_message_is_sent_again(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown at once. ", "The end.")
     world.agent = gate
     await world.start()
@@ -188,7 +189,7 @@ async def test_a_message_that_somebody_deleted_is_sent_anew(world: World) -> Non
     assert world.api.texts(ADA) == ["An answer that is long enough to be shown at once. The end."]
 
 
-async def test_formatting_that_is_refused_costs_the_formatting_and_not_the_answer(world: World) -> None:
+async def test_refused_formatting_is_dropped_and_the_answer_posted(world: World) -> None:
     world.agent = saying("This is **bold**.")
     world.api.refuse_entities = True
     await world.start()
@@ -198,7 +199,7 @@ async def test_formatting_that_is_refused_costs_the_formatting_and_not_the_answe
     assert (shown.text, shown.entities) == ("This is bold.", [])
 
 
-async def test_a_flood_wait_does_not_cost_the_formatting(world: World) -> None:
+async def test_flood_wait_keeps_the_formatting(world: World) -> None:
     world.agent = saying("This is **bold**.")
     await world.start()
     world.api.says(ADA, "hello")
@@ -208,7 +209,7 @@ async def test_a_flood_wait_does_not_cost_the_formatting(world: World) -> None:
     assert world.api.shown(ADA)[0].styled("bold") == ["bold"]
 
 
-async def test_who_blocks_the_bot_holds_up_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_blocked_bot_does_not_delay_later_answers(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await world.start()
     world.api.blocked.add(ADA)
     await asked(world)
@@ -220,7 +221,7 @@ async def test_who_blocks_the_bot_holds_up_nobody(world: World, caplog: pytest.L
     await world.delivered()
 
 
-async def test_an_answer_that_turns_out_shorter_leaves_nothing_behind(world: World) -> None:
+async def test_shorter_final_answer_deletes_the_extra_messages(world: World) -> None:
     gate = Gated(LONG)
     world.agent = gate
     await world.start()
@@ -233,7 +234,7 @@ async def test_an_answer_that_turns_out_shorter_leaves_nothing_behind(world: Wor
     assert world.api.texts(ADA) == ["Never mind."]
 
 
-async def test_a_telegram_that_is_away_for_a_while_gets_everything_when_it_is_back(world: World) -> None:
+async def test_unavailable_telegram_gets_the_answer_later(world: World) -> None:
     await world.start()
     world.api.plan("sendMessage", "unavailable", "unavailable", "unavailable")
     await asked(world)
@@ -241,7 +242,9 @@ async def test_a_telegram_that_is_away_for_a_while_gets_everything_when_it_is_ba
     assert world.api.texts(ADA) == ["You said: hello"]
 
 
-async def test_the_kernel_may_fail_and_the_person_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failure_of_the_kernel_is_answered_with_an_apology(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     async def fails(text: str) -> AsyncGenerator[Piece]:
         yield "It begins"
         raise RuntimeError("a secret of the server")
@@ -251,4 +254,4 @@ async def test_the_kernel_may_fail_and_the_person_is_told(world: World, caplog: 
     await asked(world)
     await world.delivered()
     assert world.api.texts(ADA) == ["It begins\n\nSorry, something went wrong here. Please try again."]
-    assert "could not be brought" in caplog.text
+    assert "could not be answered" in caplog.text

@@ -1,4 +1,4 @@
-"""Answers as Telegram's own drafts, for those who ask for them: no flash, no ghost, and the edit way when refused."""
+"""Answers as Telegram's drafts: no flash, no leftover draft, and edits where drafts are refused."""
 
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,7 @@ async def begin(world: World, gate: Gated, **config: Any) -> None:
     await world.api.until(lambda: world.kernel.asked)
 
 
-async def test_an_answer_is_a_draft_that_becomes_a_message_without_a_flash(world: World) -> None:
+async def test_draft_becomes_a_message_without_a_flash(world: World) -> None:
     gate = Gated("**An answer** that is long enough to be shown. ", "The end.")
     await begin(world, gate)
     await gate.say()
@@ -27,14 +27,14 @@ async def test_an_answer_is_a_draft_that_becomes_a_message_without_a_flash(world
     assert world.api.texts(ADA) == ["An answer that is long enough to be shown. The end."]
     assert world.api.flashes == []
     assert world.api.draft(ADA) is None
-    # The last draft was just what the message is.
+    # The last draft was equal to the message.
     last = [call for call in world.api.calls if call.method in ("sendMessageDraft", "sendMessage")][-2:]
     assert [call.method for call in last] == ["sendMessageDraft", "sendMessage"]
     assert last[0].text == last[1].text
     assert last[0].params["entities"] == last[1].params["entities"]
 
 
-async def test_a_draft_only_grows(world: World) -> None:
+async def test_draft_only_grows(world: World) -> None:
     world.agent = paced(world.clock, TOKENS[:300], 60)
     await world.start(transport="draft")
     world.api.says(ADA, "hello")
@@ -46,7 +46,7 @@ async def test_a_draft_only_grows(world: World) -> None:
     assert world.api.too_many == []
 
 
-async def test_a_long_answer_goes_on_in_a_draft_of_its_own(world: World) -> None:
+async def test_long_answer_continues_in_its_own_draft(world: World) -> None:
     world.agent = paced(world.clock, TOKENS, 60)
     await world.start(transport="draft")
     world.api.says(ADA, "hello")
@@ -58,7 +58,7 @@ async def test_a_long_answer_goes_on_in_a_draft_of_its_own(world: World) -> None
     assert world.api.too_many == []
 
 
-async def test_a_draft_is_kept_alive_while_nothing_happens(world: World) -> None:
+async def test_idle_draft_is_refreshed(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown. ", "The end.")
     await begin(world, gate)
     await gate.say()
@@ -69,7 +69,7 @@ async def test_a_draft_is_kept_alive_while_nothing_happens(world: World) -> None
     await world.delivered()
 
 
-async def test_a_step_is_a_draft_before_there_is_text(world: World) -> None:
+async def test_step_is_shown_as_a_draft_before_the_text(world: World) -> None:
     gate = Gated(StreamStep(id="1", kind="search", name="search", phase="started"), "An answer, at last. ")
     await begin(world, gate)
     await gate.say()
@@ -84,7 +84,7 @@ async def test_a_step_is_a_draft_before_there_is_text(world: World) -> None:
     assert world.api.flashes == []
 
 
-async def test_telegrams_own_stop_stops(world: World) -> None:
+async def test_stop_of_the_draft_cancels_the_answer(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown. ", "The end.")
     await begin(world, gate)
     await gate.say()
@@ -95,7 +95,7 @@ async def test_telegrams_own_stop_stops(world: World) -> None:
     assert world.api.texts(ADA) == ["An answer that is long enough to be shown.\n\n⏹ Stopped"]
 
 
-async def test_a_stop_of_another_draft_stops_nothing(world: World) -> None:
+async def test_stop_of_another_draft_cancels_nothing(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown. ", "The end.")
     await begin(world, gate)
     await gate.say()
@@ -107,7 +107,7 @@ async def test_a_stop_of_another_draft_stops_nothing(world: World) -> None:
     assert world.kernel.cancelled == []
 
 
-async def test_where_drafts_are_refused_messages_are_edited(world: World) -> None:
+async def test_refused_draft_falls_back_to_edits(world: World) -> None:
     gate = Gated("An answer that is long enough to be shown. ", "More of it. ", "The end.")
     world.api.refuse_drafts = True
     await begin(world, gate)
@@ -120,7 +120,7 @@ async def test_where_drafts_are_refused_messages_are_edited(world: World) -> Non
     assert len(world.api.made("sendMessageDraft")) == 1
 
 
-async def test_there_are_no_drafts_in_groups(world: World) -> None:
+async def test_groups_get_no_drafts(world: World) -> None:
     await world.start(transport="draft")
     world.api.says(ADA, "@TurnBot hello", chat_id=GROUP)
     await world.api.until(lambda: world.api.texts(GROUP) == ["You said: hello"])

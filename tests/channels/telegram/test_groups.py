@@ -1,4 +1,4 @@
-"""Groups and topics: only who calls the bot is answered, and where he called."""
+"""Groups and topics: calls of the bot, conversations and rate limits."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.channels.telegram.world import ADA, BOB, GROUP, World
 from turnwire.channels.telegram.updates import Bot, IncomingMessage, read_update
 
 
-async def test_only_who_calls_the_bot_is_answered(world: World) -> None:
+async def test_group_message_without_a_call_of_the_bot_is_ignored(world: World) -> None:
     await world.start()
     world.api.says(ADA, "just talking", chat_id=GROUP)
     world.api.says(ADA, "@OtherBot hello", chat_id=GROUP)
@@ -19,7 +19,7 @@ async def test_only_who_calls_the_bot_is_answered(world: World) -> None:
     assert world.kernel.asked == [("what is up?", str(GROUP), "telegram:7", f"{GROUP}:104")]
 
 
-async def test_a_reply_to_the_bot_calls_it(world: World) -> None:
+async def test_reply_to_the_bot_is_answered(world: World) -> None:
     await world.start()
     question = world.api.says(ADA, "hey @TurnBot, hello", chat_id=GROUP)
     await world.api.until(lambda: world.api.texts(GROUP))
@@ -33,7 +33,7 @@ async def test_a_reply_to_the_bot_calls_it(world: World) -> None:
     assert world.api.texts(GROUP)[1] == "You said: and then?"
 
 
-async def test_every_topic_is_a_conversation_of_its_own(world: World) -> None:
+async def test_each_topic_is_its_own_conversation(world: World) -> None:
     await world.start()
     world.api.says(ADA, "@TurnBot one", chat_id=GROUP, thread_id=42)
     world.api.says(BOB, "@TurnBot two", chat_id=GROUP, thread_id=43)
@@ -45,7 +45,7 @@ async def test_every_topic_is_a_conversation_of_its_own(world: World) -> None:
     assert {principal for _, _, principal, _ in world.kernel.asked} == {"telegram:7", "telegram:8"}
 
 
-async def test_topics_share_the_limit_of_their_group(world: World) -> None:
+async def test_topics_share_the_rate_limit_of_their_group(world: World) -> None:
     await world.start()
     for number in range(24):
         world.api.says(ADA, f"@TurnBot {number}", chat_id=GROUP, thread_id=100 + number)
@@ -54,7 +54,7 @@ async def test_topics_share_the_limit_of_their_group(world: World) -> None:
     assert world.api.too_many == []
 
 
-async def test_answers_in_several_topics_at_once_share_the_limit_too(world: World) -> None:
+async def test_concurrent_answers_in_topics_share_the_rate_limit(world: World) -> None:
     world.agent = paced(world.clock, TOKENS, 10)
     await world.start()
     for thread_id in (41, 42, 43):
@@ -66,7 +66,7 @@ async def test_answers_in_several_topics_at_once_share_the_limit_too(world: Worl
         assert "\n\n".join(world.api.texts(GROUP, thread_id)) == TEXT
 
 
-async def test_a_command_works_with_the_bots_name(world: World) -> None:
+async def test_command_with_the_bots_name_is_obeyed(world: World) -> None:
     await world.start()
     world.api.says(ADA, "/new@TurnBot", chat_id=GROUP, thread_id=42)
     await world.api.until(lambda: world.api.texts(GROUP, 42))
@@ -74,7 +74,7 @@ async def test_a_command_works_with_the_bots_name(world: World) -> None:
     assert world.kernel.sessions == [f"{GROUP}:42"]
 
 
-async def test_a_topic_of_a_person_that_is_gone_is_answered_in_the_chat(world: World) -> None:
+async def test_answer_to_a_deleted_private_topic_goes_to_the_chat(world: World) -> None:
     await world.start()
     world.api.says(ADA, "hello", thread_id=5)
     world.api._threads[ADA].clear()
@@ -112,7 +112,7 @@ BOT = Bot(4242, "TurnBot")
         ),
     ],
 )
-def test_who_means_the_bot(message: dict, expected: bool) -> None:
+def test_read_update_detects_messages_for_the_bot(message: dict, expected: bool) -> None:
     plain = {"message_id": 10, "chat": {"id": GROUP}, "from": {"id": ADA, "first_name": "Ada"}, **message}
     asked = read_update({"update_id": 1, "message": plain}, BOT)
     assert isinstance(asked, IncomingMessage)
@@ -120,13 +120,13 @@ def test_who_means_the_bot(message: dict, expected: bool) -> None:
     assert "TurnBot" not in asked.text or not expected
 
 
-def test_other_bots_and_odd_updates_are_passed_over() -> None:
+def test_updates_of_bots_and_unknown_kinds_are_ignored() -> None:
     bots = {"message_id": 1, "chat": {"id": GROUP}, "from": {"id": 9, "is_bot": True}, "text": "@TurnBot"}
     for update in ({"message": bots}, {"message": {"text": 5}}, {"poll": {}}, {"callback_query": {"id": 7}}):
         assert not isinstance(read_update({"update_id": 1, **update}, BOT), IncomingMessage)
 
 
-def test_a_thread_of_replies_is_not_a_topic() -> None:
+def test_thread_of_replies_is_not_a_topic() -> None:
     plain = {"message_id": 10, "chat": {"id": GROUP}, "from": {"id": ADA}, "text": "/new", "message_thread_id": 3}
     asked = read_update({"update_id": 1, "message": plain}, BOT)
     assert isinstance(asked, IncomingMessage)

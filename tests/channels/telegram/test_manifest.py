@@ -1,4 +1,4 @@
-"""The channel is an extension like any other, and its manifest tells the truth."""
+"""The manifest of the Telegram channel."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from turnwire.extensions.manifest import read_manifest
 MANIFEST = read_manifest(Path(channel.__file__).parent / "manifest.yaml", "telegram")
 
 
-def test_it_provides_what_it_says_and_nothing_is_nearly_right() -> None:
+def test_manifest_provides_what_the_class_provides() -> None:
     detected = detect(TelegramChannel)
     assert detected.problems == ()
     assert check_provides(MANIFEST.provides, detected) is None
     assert set(MANIFEST.provides) == detected.provides
 
 
-def test_the_manifests_config_is_the_models() -> None:
+def test_manifest_config_equals_the_models_defaults() -> None:
     assert MANIFEST.config == TelegramConfig.model_validate({}).model_dump()
     assert TelegramChannel.ConfigModel is TelegramConfig

@@ -1,4 +1,4 @@
-"""From end to end: a real Turnwire, its kernel, the channel as the kernel finds it, and the simulator. In real time."""
+"""End to end, in real time: a real Turnwire with its kernel, the bundled channel and the simulator."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ async def running(folder: Path, agent: Any) -> AsyncIterator[Turnwire]:
         yield turnwire
 
 
-async def test_a_message_goes_to_the_agent_and_the_answer_grows(api: BotApi, tmp_path: Path) -> None:
+async def test_answer_grows_while_the_agent_works(api: BotApi, tmp_path: Path) -> None:
     puppet = Puppet()
     async with running(tmp_path, puppet) as turnwire:
         assert turnwire.kernel is not None
@@ -59,7 +59,7 @@ async def test_a_message_goes_to_the_agent_and_the_answer_grows(api: BotApi, tmp
     assert api.too_many == []
 
 
-async def test_what_a_restart_has_made_void_is_taken_back_while_the_answer_is_made(api: BotApi, tmp_path: Path) -> None:
+async def test_restart_replaces_the_text_that_was_shown(api: BotApi, tmp_path: Path) -> None:
     puppet = Puppet()
     async with running(tmp_path, puppet):
         api.says(ADA, "hello")
@@ -73,7 +73,7 @@ async def test_what_a_restart_has_made_void_is_taken_back_while_the_answer_is_ma
         await api.until(lambda: api.texts(ADA) == ["Again and whole."])
 
 
-async def test_the_stop_button_cancels_the_turn(api: BotApi, tmp_path: Path) -> None:
+async def test_stop_button_cancels_the_turn(api: BotApi, tmp_path: Path) -> None:
     puppet = Puppet()
     async with running(tmp_path, puppet) as turnwire:
         api.says(ADA, "hello")
@@ -88,7 +88,7 @@ async def test_the_stop_button_cancels_the_turn(api: BotApi, tmp_path: Path) -> 
         assert state.outcome == "cancelled"
 
 
-async def test_an_answer_outlives_the_process_that_made_it(api: BotApi, tmp_path: Path) -> None:
+async def test_unposted_answer_is_posted_by_the_next_process(api: BotApi, tmp_path: Path) -> None:
     puppet = Puppet()
     async with running(tmp_path, puppet):
         api.says(ADA, "hello")
@@ -107,7 +107,24 @@ async def test_an_answer_outlives_the_process_that_made_it(api: BotApi, tmp_path
     assert len(api.too_many) == 1
 
 
-async def test_a_turn_that_was_interrupted_ends_in_the_message_that_it_began(api: BotApi, tmp_path: Path) -> None:
+async def test_answers_to_one_chat_are_posted_in_order_through_a_flood_wait(api: BotApi, tmp_path: Path) -> None:
+    async def echo(turn: Turn) -> AsyncIterator[str]:
+        yield f"{turn.message}: an answer that is long enough to be shown at once."
+
+    async with running(tmp_path, echo) as turnwire:
+        api.says(ADA, "one")
+        await api.until(lambda: len(api.texts(ADA)) == 1)
+        api.flood(ADA, 1)
+        api.says(ADA, "two")
+        api.says(ADA, "three")
+        await api.until(lambda: len(api.texts(ADA)) == 3)
+        await until(lambda: all(not message.buttons for message in api.shown(ADA)))
+        assert [text.partition(":")[0] for text in api.texts(ADA)] == ["one", "two", "three"]
+        turns = await turnwire.store.list_turns("telegram:7")
+        assert [turn.message for turn in turns] == ["one", "two", "three"]
+
+
+async def test_interrupted_turn_ends_in_the_message_that_it_began(api: BotApi, tmp_path: Path) -> None:
     puppet = Puppet()
     async with running(tmp_path, puppet):
         api.says(ADA, "hello")
@@ -115,7 +132,7 @@ async def test_a_turn_that_was_interrupted_ends_in_the_message_that_it_began(api
         part.say(ANSWER)
         await api.until(lambda: api.shown(ADA))
         api.flood(ADA, 1)
-        # The server goes down, and its last words cannot be delivered.
+        # The server shuts down, and the end of the answer cannot be posted.
     assert len(api.texts(ADA)) == 1
     assert "(Error: " not in api.texts(ADA)[0]
     async with running(tmp_path, Puppet()):
@@ -132,19 +149,21 @@ async def careful(turn: Turn) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("button", "said"),
+    ("button", "answer"),
     [("✅ Approve", "Deleted. By telegram:7."), ("🚫 Deny", "Denied: the user did not allow this. By telegram:7.")],
     ids=["approved", "denied"],
 )
-async def test_a_person_decides_whether_a_tool_runs(api: BotApi, tmp_path: Path, button: str, said: str) -> None:
+async def test_approval_button_decides_whether_a_tool_runs(
+    api: BotApi, tmp_path: Path, button: str, answer: str
+) -> None:
     async with running(tmp_path, careful):
         api.says(ADA, "delete it")
         await api.until(lambda: any("May delete_file run?" in text for text in api.texts(ADA)))
         api.presses(ADA, ADA, button)
-        await api.until(lambda: any(said in text for text in api.texts(ADA)))
+        await api.until(lambda: any(answer in text for text in api.texts(ADA)))
 
 
-async def test_a_decision_may_come_after_a_restart(api: BotApi, tmp_path: Path) -> None:
+async def test_decision_after_a_restart_is_accepted(api: BotApi, tmp_path: Path) -> None:
     async with running(tmp_path, careful):
         api.says(ADA, "delete it")
         await api.until(lambda: any("May delete_file run?" in text for text in api.texts(ADA)))
@@ -153,7 +172,7 @@ async def test_a_decision_may_come_after_a_restart(api: BotApi, tmp_path: Path) 
         await api.until(lambda: any("Deleted. By telegram:7." in text for text in api.texts(ADA)))
 
 
-async def test_a_call_that_broke_off_is_asked_about_again(api: BotApi, tmp_path: Path) -> None:
+async def test_broken_off_call_is_requested_again_after_a_restart(api: BotApi, tmp_path: Path) -> None:
     async def stuck(turn: Turn) -> Any:
         if turn.resumption is None:
             raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40})])

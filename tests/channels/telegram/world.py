@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,15 @@ GROUP = -1001234567890
 
 Piece = str | StreamStep | ApprovalAsk
 Agent = Callable[[str], AsyncGenerator[Piece]]
+
+
+class Receipt:
+    def __init__(self, message_id: str, user_id: str, message: str, principal: str | None) -> None:
+        self.message_id, self.user_id, self.message, self.principal = message_id, user_id, message, principal
+        self.text: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def answer(self) -> str:
+        return await asyncio.shield(self.text)
 
 
 class Kernel:
@@ -37,19 +46,91 @@ class Kernel:
         self.decided: list[tuple[str, str, bool, str]] = []
         self.sessions: list[str] = []
         self.answers: dict[str, str] = {}
+        self.delivered: set[str] = set()
         self.spent: list[float] = []
         """How long the channel has kept the agent waiting with each piece, in the world's seconds."""
         self.cancelled: list[str] = []
         self.decidable = True
+        self.accepted: dict[str, Receipt] = {}
+        """Every message by its id; those without an answer are resumed by the next process."""
         self._secrets = secrets
+        self._queues: dict[str, asyncio.Queue[Receipt]] = {}
+        self._workers: dict[str, asyncio.Task[None]] = {}
+        self._current: dict[str, Receipt] = {}
         self._running: dict[str, asyncio.Task[str]] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
 
     def get_config(self, name: str, default: Any = None) -> Any:
         return self.config.get(name, default)
 
     def get_secret(self, env: str) -> str | None:
         return self._secrets.get(env)
+
+    async def accept(
+        self,
+        text: str,
+        user_id: str,
+        *,
+        principal: str | None = None,
+        message_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> Receipt:
+        assert message_id is not None
+        if message_id not in self.accepted:
+            self.accepted[message_id] = Receipt(message_id, user_id, text, principal)
+            self._queue(self.accepted[message_id])
+        return self.accepted[message_id]
+
+    def current_message(self, user_id: str) -> Receipt | None:
+        return self._current.get(user_id)
+
+    def resume(self, accepted: Mapping[str, Receipt], delivered: Set[str]) -> None:
+        """Take over what an earlier process has accepted and not delivered."""
+        for id, old in accepted.items():
+            receipt = self.accepted[id] = Receipt(id, old.user_id, old.message, old.principal)
+            if id in delivered:
+                receipt.text.set_result(self.answers[id])
+            else:
+                self._queue(receipt)
+
+    async def close(self) -> None:
+        tasks = list(self._workers.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def working(self) -> set[asyncio.Future[str]]:
+        return {receipt.text for receipt in self.accepted.values() if not receipt.text.done()}
+
+    def _queue(self, receipt: Receipt) -> None:
+        self._queues.setdefault(receipt.user_id, asyncio.Queue()).put_nowait(receipt)
+        if receipt.user_id not in self._workers:
+            self._workers[receipt.user_id] = asyncio.create_task(self._work(receipt.user_id))
+
+    async def _work(self, user_id: str) -> None:
+        assert self.channel is not None
+        while True:
+            receipt = await self._queues[user_id].get()
+            await self.channel.wait_for_delivery(user_id)
+            self._current[user_id] = receipt
+            try:
+                if receipt.message_id in self.answers:
+                    # Complete before this process started: a message, not a stream.
+                    await self.channel.send_to_user(user_id, self.answers[receipt.message_id])
+                else:
+                    self.asked.append((receipt.message, user_id, receipt.principal, receipt.message_id))
+                    task = self._running[user_id] = asyncio.create_task(self._answer(receipt.message, user_id))
+                    try:
+                        self.answers[receipt.message_id] = await task
+                    finally:
+                        task.cancel()
+                        self._running.pop(user_id, None)
+                self.delivered.add(receipt.message_id)
+                receipt.text.set_result(self.answers[receipt.message_id])
+            except Exception as error:
+                receipt.text.set_exception(error)
+            finally:
+                self._current.pop(user_id, None)
 
     async def handle_user_message(
         self,
@@ -60,19 +141,7 @@ class Kernel:
         message_id: str | None = None,
         agent_id: str | None = None,
     ) -> str:
-        self.asked.append((text, user_id, principal, message_id))
-        async with self._locks.setdefault(user_id, asyncio.Lock()):
-            if message_id in self.answers:
-                return self.answers[message_id]
-            task = self._running[user_id] = asyncio.create_task(self._answer(text, user_id))
-            try:
-                answer = await task
-            finally:
-                task.cancel()
-                self._running.pop(user_id, None)
-        if message_id is not None:
-            self.answers[message_id] = answer
-        return answer
+        raise NotImplementedError
 
     async def _answer(self, text: str, user_id: str) -> str:
         said: list[str] = []
@@ -152,12 +221,13 @@ class World:
     async def start(self, **config: Any) -> None:
         """A new process: nothing is left of an earlier one but its folder, and what its kernel has kept."""
         self.config |= config
-        answers = self.kernel.answers
+        old = self.kernel
         self.kernel = Kernel(self.folder, self.config, self.secrets, self.agent)
-        self.kernel.answers = answers
+        self.kernel.answers, self.kernel.delivered = old.answers, old.delivered
         self.channel = self.kernel.channel = TelegramChannel(self.clock)
         await self.channel.initialize(self.kernel)
         await self.channel.start()
+        self.kernel.resume(old.accepted, old.delivered)
         self._service = asyncio.create_task(self.channel.run_background())
 
     async def crash(self) -> None:
@@ -166,19 +236,15 @@ class World:
             self._service.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await self._service
+        await self.kernel.close()
         await self.channel.stop()
-
-    def is_idle(self) -> bool:
-        opened = self.channel._open
-        return opened is None or not (opened._deliveries._tasks or opened.answering._workers or opened.front._tasks)
 
     async def delivered(self) -> None:
         """Until everything has been answered and has arrived."""
         async with asyncio.timeout(self.api.patience):
             opened = self.channel._open
             assert opened is not None
-            while not self.is_idle():
-                working = {*opened._deliveries._tasks, *opened.answering._workers.values(), *opened.front._tasks}
+            while working := {*opened.tasks, *self.kernel.working}:
                 await asyncio.wait(working, timeout=self.api.patience)
                 # What has ended leaves its set in a callback.
                 await asyncio.sleep(0)

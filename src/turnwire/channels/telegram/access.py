@@ -1,7 +1,7 @@
-"""Who may ask: people and groups on the list, and whoever has paired with a code that the operator was shown.
+"""Access control: people and groups on the list, and people who have paired with a code.
 
-Nobody becomes an owner by coming first. A code is in the server's log, holds for some minutes and for a few tries, and
-is needed only as long as nobody may ask.
+Nobody becomes the owner by coming first. The code is in the server's log, is valid for some minutes and a few tries,
+and is only made while nobody has access.
 """
 
 import hashlib
@@ -18,19 +18,19 @@ from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.rate_limits import Clock
 from turnwire.channels.telegram.records import Records
 
-# Without letters and digits that are mistaken for each other.
+# Without letters and digits that are easily confused.
 _LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 _CODE_LENGTH = 8
 _TRIES = 5
 _NOTE = "pairing"
 _REFUSAL_SECONDS = 24 * 3600.0
-_REFUSALS_AT_ONCE = 20
+_MAX_REFUSALS_PER_MINUTE = 20
 
 Outcome = Literal["paired", "wrong", "closed"]
 
 
 class _Code(Struct, frozen=True):
-    """Kept as a digest: whoever reads the file does not learn it."""
+    """A pairing code, stored as a digest."""
 
     digest: str
     until: float
@@ -47,57 +47,60 @@ class Access:
         self._refused: dict[int, float] = {}
 
     async def open(self) -> None:
-        """Shows the operator a code if it is needed."""
+        """Load the pairings, and log a code if nobody has access."""
         self._paired = await self._records.paired()
         if self.needs_pairing:
             await self._new_code()
 
     @property
-    def is_possible(self) -> bool:
+    def has_users(self) -> bool:
         return bool(self._config.allowed_users or self._paired)
 
     @property
     def needs_pairing(self) -> bool:
-        return self._config.pairing and not self.is_possible
+        return self._config.pairing and not self.has_users
 
     @property
-    def first(self) -> int | None:
+    def first_user(self) -> int | None:
         return next(iter([*self._config.allowed_users, *self._paired]), None)
 
     def allows(self, sender_id: int, chat_id: int) -> bool:
-        return any(one in self._config.allowed_users or one in self._paired for one in (sender_id, chat_id))
+        return not {sender_id, chat_id}.isdisjoint((*self._config.allowed_users, *self._paired))
 
     async def pair(self, code: str, sender_id: int, name: str) -> Outcome:
-        """Whoever says the code may ask from now on."""
+        """Give the sender access if the code is right."""
         if not self.needs_pairing:
             return "closed"
-        known = await self._code()
-        if known is None:
-            # The operator may have been away when the last one was shown.
+        valid = await self._code()
+        if valid is None:
+            # The operator may have missed the last one.
             await self._new_code()
             return "closed"
-        if known.tries <= 0:
+        if valid.tries <= 0:
             return "closed"
-        await self._set_code(_Code(known.digest, known.until, known.tries - 1))
-        if not hmac.compare_digest(_digest(code), known.digest):
+        await self._set_code(_Code(valid.digest, valid.until, valid.tries - 1))
+        if not hmac.compare_digest(_digest(code), valid.digest):
             return "wrong"
         await self._records.pair(sender_id, name)
         await self._set_code(None)
         self._paired.append(sender_id)
-        self._logger.info("Telegram user %d may ask from now on", sender_id)
+        self._logger.info("Telegram user %d has paired and has access now", sender_id)
         return "paired"
 
     def may_refuse(self, sender_id: int) -> bool:
-        """Whether a stranger is to be told so: once a day each, and not a crowd of them."""
+        """Return True if this stranger should get a refusal: once a day each, and few a minute in all."""
         now = self._clock.now()
-        self._refused = {one: at for one, at in self._refused.items() if now - at < _REFUSAL_SECONDS}
-        if sender_id in self._refused or sum(now - at < 60 for at in self._refused.values()) >= _REFUSALS_AT_ONCE:
+        self._refused = {user_id: at for user_id, at in self._refused.items() if now - at < _REFUSAL_SECONDS}
+        if (
+            sender_id in self._refused
+            or sum(now - at < 60 for at in self._refused.values()) >= _MAX_REFUSALS_PER_MINUTE
+        ):
             return False
         self._refused[sender_id] = now
         return True
 
     async def _code(self) -> _Code | None:
-        """The code that holds, if one does. One whose tries are used up is not replaced before its time is over."""
+        """Return the valid code. One without tries left stays until it expires, so that a new one needs patience."""
         note = await self._records.note(_NOTE)
         code = msgspec.json.decode(note, type=_Code | None) if note else None
         return code if code is not None and code.until > time.time() else None
@@ -107,7 +110,7 @@ class Access:
         minutes = self._config.pairing_minutes
         await self._set_code(_Code(_digest(code), time.time() + minutes * 60, _TRIES))
         self._logger.warning(
-            "nobody may ask this Telegram bot yet; send it /pair %s within %g minutes, or set allowed_users",
+            "nobody has access to this Telegram bot yet; send it /pair %s within %g minutes, or set allowed_users",
             code,
             minutes,
         )

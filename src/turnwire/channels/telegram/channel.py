@@ -1,27 +1,37 @@
-"""The Telegram channel: an extension that the kernel finds by the `manifest.yaml` beside it."""
+"""The Telegram channel, an extension that the kernel finds by the `manifest.yaml` beside it."""
 
 import asyncio
 import re
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
-
 from turnwire.channels.telegram.access import Access
-from turnwire.channels.telegram.answers import AnswerDeliveries, Answering
+from turnwire.channels.telegram.answers import AnswerPoster
 from turnwire.channels.telegram.client import BotApi, TelegramError
 from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.dispatcher import UpdateDispatcher
 from turnwire.channels.telegram.posts import Address, NewestIds, Sender
 from turnwire.channels.telegram.rate_limits import Budgets, Clock
 from turnwire.channels.telegram.records import Records
-from turnwire.channels.telegram.updates import ALLOWED_UPDATES, Bot, Polling, UpdateReceiver, Webhook, listen
+from turnwire.channels.telegram.updates import (
+    ALLOWED_UPDATES,
+    Bot,
+    ReceiverHealth,
+    UpdatePoller,
+    UpdateWebhook,
+    serve_webhook,
+)
 from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, Health, StreamStep
 
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
-_COMMANDS = {"new": "Begin a new conversation", "stop": "Stop the answer", "help": "What I can do"}
+_COMMAND_MENU = [
+    {"command": "new", "description": "Begin a new conversation"},
+    {"command": "stop", "description": "Stop the answer"},
+    {"command": "help", "description": "What I can do"},
+]
 _RETRY_SECONDS = 10.0
+_STOP_SECONDS = 5.0
 
 
 class TelegramChannel:
@@ -33,7 +43,7 @@ class TelegramChannel:
         self._config = TelegramConfig.model_validate({})
         self._token = ""
         self._secret = ""
-        self._open: _Open | None = None
+        self._open: _OpenChannel | None = None
 
     # Lifecycle
 
@@ -47,10 +57,10 @@ class TelegramChannel:
         if self._context is None or self._problem() is not None:
             return
         context = self._context
-        # Making a folder and reading the certificates that can be trusted may take a while.
+        # Creating a folder and reading the trusted certificates block.
         folder = await asyncio.to_thread(lambda: context.data_folder)
         api = await asyncio.to_thread(BotApi, self._token, self._config.api_url, self._clock)
-        self._open = _Open(context, self._config, api, folder, self._clock)
+        self._open = _OpenChannel(context, self._config, api, folder, self._clock)
         await self._open.start()
 
     async def run_background(self) -> None:
@@ -69,20 +79,20 @@ class TelegramChannel:
         if (problem := self._problem()) is not None:
             return problem
         if self._open is None:
-            return Health("degraded", "it is not started")
+            return Health("degraded", "the channel is not started")
         return self._open.health()
 
     def _problem(self) -> Health | None:
-        """What has to be set before anything can work."""
+        """Return what has to be set before anything can work, or None."""
         if not _TOKEN.fullmatch(self._token):
-            what = "TELEGRAM_BOT_TOKEN is not " + ("a bot's token" if self._token else "set")
-            return Health("unconfigured", what, "get a token from @BotFather and set TELEGRAM_BOT_TOKEN")
+            problem = "TELEGRAM_BOT_TOKEN is not " + ("a bot's token" if self._token else "set")
+            return Health("unconfigured", problem, "get a token from @BotFather and set TELEGRAM_BOT_TOKEN")
         if self._config.webhook_url and not _SECRET.fullmatch(self._secret):
             hint = "set TELEGRAM_WEBHOOK_SECRET to 1 to 256 letters, digits, _ and -"
             return Health("unconfigured", "a webhook needs a secret", hint)
         return None
 
-    def _opened(self) -> "_Open":
+    def _opened(self) -> "_OpenChannel":
         if self._open is None:
             raise RuntimeError("the Telegram channel is not started")
         return self._open
@@ -90,52 +100,57 @@ class TelegramChannel:
     # ChannelProvider
 
     async def send_to_user(self, user_id: str, message: str) -> None:
-        """Returns when the message cannot be lost any more. Raises LookupError if `user_id` is no chat."""
+        """Return when the message cannot be lost any more. Raises LookupError if `user_id` is no chat."""
         Address.parse(user_id)
-        await self._opened().answering.send(user_id, message)
+        await self._opened().answers.send(user_id, message)
 
     async def send_message(self, message: str) -> None:
-        chat = self._config.default_chat or self._opened().access.first
+        chat = self._config.default_chat or self._opened().access.first_user
         if chat is None:
-            raise LookupError("nobody to tell it to; set default_chat, or pair")
+            raise LookupError("the channel has no recipient; set default_chat, or pair")
         await self.send_to_user(str(chat), message)
 
-    # StreamingChannelProvider: nothing here waits for Telegram.
+    # StreamingChannelProvider and its refinements. None of these waits for Telegram.
 
     async def on_stream_start(self, user_id: str) -> None:
         Address.parse(user_id)
-        self._opened().answering.begin(user_id)
+        self._opened().answers.begin(user_id)
 
     async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
-        if (live := self._opened().answering.live(user_id)) is not None:
+        if (live := self._opened().answers.live(user_id)) is not None:
             live.add(chunk)
 
     async def on_stream_status(self, user_id: str, status: str) -> None:
-        if (live := self._opened().answering.live(user_id)) is not None:
-            live.say(status)
+        if (live := self._opened().answers.live(user_id)) is not None:
+            live.set_status(status)
 
     async def on_stream_step(self, user_id: str, step: StreamStep) -> None:
-        if (live := self._opened().answering.live(user_id)) is not None:
-            live.take(step)
+        if (live := self._opened().answers.live(user_id)) is not None:
+            live.add_step(step)
 
     async def on_stream_end(self, user_id: str, full_text: str) -> None:
-        await self._opened().answering.end(user_id, full_text)
+        await self._opened().answers.end(user_id, full_text)
 
     async def on_stream_cancel(self, user_id: str, full_text: str) -> None:
-        await self._opened().answering.end(user_id, full_text, stopped=True)
+        await self._opened().answers.end(user_id, full_text, stopped=True)
 
     async def on_stream_restart(self, user_id: str, text: str) -> None:
-        if (live := self._opened().answering.live(user_id)) is not None:
+        if (live := self._opened().answers.live(user_id)) is not None:
             live.restart(text)
 
     # ApprovalChannel
 
     async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
-        await self._opened().front.ask_approval(user_id, ask)
+        await self._opened().dispatcher.request_approval(user_id, ask)
+
+    # BufferedChannel
+
+    async def wait_for_delivery(self, user_id: str) -> None:
+        await self._opened().answers.wait_for_delivery(user_id)
 
 
-class _Open:
-    """Everything that lives from `start` to `stop`."""
+class _OpenChannel:
+    """The parts of the channel that live from `start` to `stop`."""
 
     def __init__(
         self, context: ExtensionContext, config: TelegramConfig, api: BotApi, folder: Path, clock: Clock
@@ -144,67 +159,65 @@ class _Open:
         self._clock = clock
         self._api = api
         self._records = Records(folder / "telegram.db")
-        desk = Sender(self._api, Budgets(clock), self._records, NewestIds(), clock, context.logger)
-        self._deliveries = AnswerDeliveries(desk)
-        self._reception = UpdateReceiver(clock)
+        sender = Sender(self._api, Budgets(clock), self._records, NewestIds(), clock, context.logger)
+        self._receiver_health = ReceiverHealth(clock)
         self.access = Access(config, self._records, clock, context.logger)
-        self.answering = Answering(context, desk, self._deliveries, config)
-        self.front = UpdateDispatcher(context, desk, self.access, self.answering)
+        self.answers = AnswerPoster(context, sender, config)
+        self.dispatcher = UpdateDispatcher(context, sender, self.access, self.answers)
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """The tasks that answer, post or handle something now."""
+        return self.dispatcher.background.tasks | self.answers.background.tasks
 
     async def start(self) -> None:
         await self.access.open()
-        await self._deliveries.resume()
-        if (note := await self._records.note("bot")) is not None:
-            # Before anything else: the kernel may already bring answers to what an earlier process was asked.
-            self.front.bot = msgspec.json.decode(note, type=Bot)
-            await self.front.resume()
+        await self.answers.resume()
 
     async def stop(self) -> None:
-        await self.front.stop()
-        await self.answering.stop()
-        await self._deliveries.stop()
+        await self.dispatcher.background.close(_STOP_SECONDS)
+        await self.answers.background.close(_STOP_SECONDS)
         await self._api.close()
         await self._records.close()
 
     def health(self) -> Health:
-        if not self.access.is_possible:
+        if not self.access.has_users:
             if self._config.pairing:
                 hint = "send the bot /pair with the code in the server's log, or set allowed_users"
             else:
-                hint = "set allowed_users to the numeric ids of those who may, or pairing to true"
-            return Health("unconfigured", "nobody may ask yet", hint)
-        return self._reception.health(None if self._config.webhook_url else self._config.polling_timeout)
+                hint = "set allowed_users to the numeric ids of users, or pairing to true"
+            return Health("unconfigured", "nobody has access yet", hint)
+        return self._receiver_health.check(None if self._config.webhook_url else self._config.polling_timeout)
 
     async def receive(self, secret: str) -> None:
-        """Takes updates until it is cancelled."""
+        """Receive updates until it is cancelled."""
         await self._introduce()
-        if self._config.webhook_url is None:
-            await Polling(self._api, self._reception, self._clock, self._config.polling_timeout).run(self.front.take)
+        await self.dispatcher.handle_inbox()
+        handle, health, config = self.dispatcher.handle, self._receiver_health, self._config
+        if config.webhook_url is None:
+            await UpdatePoller(self._api, health, self._clock, config.polling_timeout).run(handle)
             return
-        app = Webhook(secret, self.front.take, self._reception)
-        listening = asyncio.create_task(listen(app, self._config.webhook_host, self._config.webhook_port))
+        webhook = UpdateWebhook(secret, handle, health)
+        serving = asyncio.create_task(serve_webhook(webhook, config.webhook_host, config.webhook_port))
         try:
-            params = {"url": self._config.webhook_url, "secret_token": secret, "allowed_updates": ALLOWED_UPDATES}
-            await self._insist("setWebhook", params)
-            await listening
+            params = {"url": config.webhook_url, "secret_token": secret, "allowed_updates": ALLOWED_UPDATES}
+            await self._call_until_done("setWebhook", params)
+            await serving
         finally:
-            listening.cancel()
-            await asyncio.wait([listening])
+            serving.cancel()
+            await asyncio.wait([serving])
 
     async def _introduce(self) -> None:
-        me = await self._insist("getMe", {})
-        bot = Bot(me["id"], me.get("username", ""))
-        await self._records.set_note("bot", msgspec.json.encode(bot).decode())
-        self.front.bot = bot
-        commands = [{"command": name, "description": told} for name, told in _COMMANDS.items()]
-        await self._insist("setMyCommands", {"commands": commands})
+        me = await self._call_until_done("getMe", {})
+        self.dispatcher.bot = Bot(me["id"], me.get("username", ""))
+        await self._call_until_done("setMyCommands", {"commands": _COMMAND_MENU})
 
-    async def _insist(self, method: str, params: dict[str, Any]) -> Any:
+    async def _call_until_done(self, method: str, params: dict[str, Any]) -> Any:
         while True:
             try:
                 result = await self._api.call(method, params)
-                self._reception.heard()
+                self._receiver_health.succeed()
                 return result
             except TelegramError as error:
-                self._reception.failed(error)
+                self._receiver_health.fail(error)
                 await self._clock.sleep(_RETRY_SECONDS)

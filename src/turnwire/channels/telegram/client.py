@@ -1,7 +1,7 @@
-"""The Bot API over HTTP: one method, and failures told apart by what is to be done about them.
+"""The client of the Bot API over HTTP. There is one error class for each way to react.
 
-The token is part of every address. httpx writes addresses into its log, so what it logs is cleaned while a client is
-open, and its own errors, which hold the request, are never let out.
+The token is part of every URL. httpx logs URLs, so a filter removes the token from its log lines while a client is
+open, and its own errors, which hold the request, are never passed on.
 """
 
 import logging
@@ -16,12 +16,13 @@ from turnwire.channels.telegram.rate_limits import Clock
 if TYPE_CHECKING:
     import httpx
 
-# How a call of the Bot API can fail, by what is to be done about it.
-
+_TIMEOUT_SECONDS = 20.0
+# The loggers that write request URLs, which hold the token.
+_LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy")
 
 BadRequestKind = Literal["not_modified", "no_message", "entities", "too_long", "no_thread", "no_chat", "other"]
 
-# As the server words them; the first that is found counts.
+# Phrases of the server's descriptions; the first match counts.
 _KINDS: tuple[tuple[str, BadRequestKind], ...] = (
     ("message is not modified", "not_modified"),
     ("message to edit not found", "no_message"),
@@ -41,46 +42,54 @@ _KINDS: tuple[tuple[str, BadRequestKind], ...] = (
 
 
 class TelegramError(Exception):
+    """A call of the Bot API failed."""
+
     def __init__(self, description: str) -> None:
         super().__init__(description)
         self.description = description
 
 
 class FloodError(TelegramError):
+    """Too many calls: wait for `retry_after` seconds (429)."""
+
     def __init__(self, retry_after: float) -> None:
-        super().__init__(f"too many calls; the next one in {retry_after:g} s")
+        super().__init__(f"too many calls; wait {retry_after:g} s")
         self.retry_after = retry_after
 
 
 class BadRequestError(TelegramError):
+    """The call cannot work as it is; `kind` gives the reason (400)."""
+
     def __init__(self, description: str) -> None:
         super().__init__(description)
         self.kind = _kind(description.casefold())
 
 
 def _kind(description: str) -> BadRequestKind:
-    for words, kind in _KINDS:
-        if words in description:
+    for phrase, kind in _KINDS:
+        if phrase in description:
             return kind
     return "other"
 
 
-class ForbiddenError(TelegramError): ...
+class ForbiddenError(TelegramError):
+    """The bot was blocked or removed from the chat (403)."""
 
 
-class TokenError(TelegramError): ...
+class TokenError(TelegramError):
+    """The token is not valid (401, 404)."""
 
 
-class ConflictError(TelegramError): ...
+class ConflictError(TelegramError):
+    """Another process polls for this bot, or a webhook is set (409)."""
 
 
-class UnreachableError(TelegramError): ...
+class UnreachableError(TelegramError):
+    """The call was not made: retry it."""
 
 
-class UncertainError(TelegramError): ...
-
-
-_TIMEOUT_SECONDS = 20.0
+class UncertainError(TelegramError):
+    """The call may have been made: look before retrying it."""
 
 
 class _ApiReply(msgspec.Struct):
@@ -105,29 +114,29 @@ class _TokenFilter(logging.Filter):
 
 class BotApi:
     def __init__(self, token: str, api_url: str, clock: Clock) -> None:
-        """Raises ImportError if httpx is not there."""
+        """Raises ImportError if httpx is not installed."""
         import httpx
 
         self._httpx = httpx
         self._clock = clock
         self._token = token
         self._root = f"{api_url.rstrip('/')}/bot{token}/"
-        # One connection a poll and a few for what is sent meanwhile.
+        # One connection for the poll, the others for messages.
         self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=40), follow_redirects=False)
         self._filter = _TokenFilter(token)
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(self._filter)
 
     async def call(self, method: str, params: Mapping[str, Any] | None = None, *, wait: float = 0.0) -> Any:
-        """What Telegram answers. `wait` is how long it may take its time on purpose. Raises TelegramError."""
-        told = {name: value for name, value in (params or {}).items() if value is not None}
+        """Return the result of a call. `wait` is the length of a long poll. Raises TelegramError."""
+        body = {name: value for name, value in (params or {}).items() if value is not None}
         timeout = _TIMEOUT_SECONDS + wait
         try:
-            # httpx bounds the silence between bytes; an answer that trickles in has to end too.
+            # httpx bounds the silence between bytes only; this bounds the whole response.
             async with self._clock.timeout(timeout + 5):
                 response = await self._http.post(
                     self._root + method,
-                    content=msgspec.json.encode(told),
+                    content=msgspec.json.encode(body),
                     headers={"content-type": "application/json"},
                     timeout=self._clock.real(timeout),
                 )
@@ -163,7 +172,7 @@ class BotApi:
             case _ if 400 < code < 500:
                 return BadRequestError(description)
             case _:
-                # A gateway that gives up says nothing about what happens behind it.
+                # A gateway error says nothing about the server behind it.
                 return UncertainError(description)
 
     def _cleaned(self, error: Exception) -> str:
@@ -181,9 +190,6 @@ class BotApi:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-_LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy")
 
 
 def _seconds(value: object) -> float:

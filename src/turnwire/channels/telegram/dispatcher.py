@@ -1,4 +1,4 @@
-"""What is done with each update: who may ask is let in, commands and buttons are obeyed at once, the rest is asked.
+"""The dispatcher of updates: questions go to the kernel, commands and buttons are handled at once.
 
 Stop and approvals never wait behind an answer that is being made.
 """
@@ -7,201 +7,232 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
 from turnwire.channels.telegram.access import Access
-from turnwire.channels.telegram.answers import Answering
+from turnwire.channels.telegram.answers import AnswerPoster
 from turnwire.channels.telegram.client import TelegramError
 from turnwire.channels.telegram.posts import Sender
-from turnwire.channels.telegram.updates import Bot, DraftStopped, IncomingMessage, Pressed, read_update
-from turnwire.core.errors import TurnwireError
-from turnwire.extensions.contract import ApprovalAsk, ExtensionContext
+from turnwire.channels.telegram.updates import Bot, ButtonPress, DraftStopped, IncomingMessage, read_update
+from turnwire.core.errors import ShuttingDownError, TurnwireError
+from turnwire.extensions.calls import Background
+from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, MessageReceipt
 
 HELP = """Write to me, and I answer while you watch.
 
 /new begins a new conversation
 /stop stops the answer that is being made
 /help shows this"""
-_MOST_ARGUMENT_CHARS = 1500
+_SORRY = "Sorry, something went wrong here. Please try again."
+_MAX_ARGUMENT_CHARS = 1500
 
 
 class UpdateDispatcher:
-    def __init__(self, context: ExtensionContext, desk: Sender, access: Access, answering: Answering) -> None:
+    def __init__(self, context: ExtensionContext, sender: Sender, access: Access, answers: AnswerPoster) -> None:
         self._context = context
-        self._desk = desk
+        self._sender = sender
         self._access = access
-        self._answering = answering
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers = answers
+        self._lock = asyncio.Lock()
+        self.background = Background()
         self.bot: Bot | None = None
 
-    async def take(self, updates: Sequence[dict[str, Any]]) -> None:
-        """Returns when they cannot be lost any more."""
-        for update in await self._desk.records.take_in(updates):
-            self._dispatch(update, is_late=False)
+    async def handle(self, updates: Sequence[dict[str, Any]]) -> None:
+        """Handle new updates in order, and return when none of them can be lost any more.
 
-    async def resume(self) -> None:
-        """Goes on with what an earlier process has left."""
-        for update in await self._desk.records.waiting():
-            self._dispatch(update, is_late=True)
+        Raises TurnwireError for one that could not be accepted: Telegram sends it again.
+        """
+        # A webhook may be called for one update twice at the same time.
+        async with self._lock:
+            for update in updates:
+                if not await self._sender.records.is_handled(update["update_id"]):
+                    await self._handle(update)
+                    await self._sender.records.set_handled(update["update_id"])
 
-    def _dispatch(self, plain: dict[str, Any], *, is_late: bool) -> None:
+    async def handle_inbox(self) -> None:
+        """Handle the updates that an older version has left in its records."""
+        await self.handle(await self._sender.records.inbox())
+        await self._sender.records.drop_inbox()
+
+    async def _handle(self, body: dict[str, Any]) -> None:
         assert self.bot is not None
-        update = read_update(plain, self.bot)
-        match update:
-            case IncomingMessage(is_for_bot=True):
-                self._desk.newest.note(update.address.chat_id, update.message_id)
-                if not self._access.allows(update.sender_id, update.address.chat_id):
-                    self._soon(self._refuse(update), update.update_id)
-                elif update.command:
-                    self._soon(self._obey(update, is_late=is_late), update.update_id)
-                elif update.text:
-                    self._answering.ask(update)
-                else:
-                    words = "I can only read text so far."
-                    self._soon(self._answering.say(update.address.user_id, words), update.update_id)
-            case Pressed():
-                self._soon(self._press(update, is_late=is_late), update.update_id)
-            case DraftStopped() if not is_late:
-                self._soon(self._stop_draft(update), update.update_id)
-            case _:
-                self._soon(asyncio.sleep(0), update.update_id)
+        update = read_update(body, self.bot)
+        try:
+            match update:
+                case IncomingMessage(is_for_bot=True):
+                    await self._receive(update)
+                case ButtonPress():
+                    await self._press(update)
+                case DraftStopped():
+                    self._stop_draft(update)
+                case _:
+                    pass
+        except TurnwireError:
+            raise
+        except Exception:
+            # Brought again, it would fail again, and hold up all others.
+            self._sender.logger.exception("update %d could not be handled", update.update_id)
 
-    def _soon(self, work: Awaitable[None], update_id: int) -> None:
-        async def act() -> None:
+    async def _receive(self, message: IncomingMessage) -> None:
+        self._sender.newest.note(message.address.chat_id, message.message_id)
+        if not self._access.allows(message.sender_id, message.address.chat_id):
+            await self._refuse(message)
+        elif message.command:
+            await self._obey(message)
+        elif message.text:
+            await self._ask(message)
+        else:
+            await self._answers.notify(message.address.user_id, "I can only read text so far.")
+
+    def _in_background(self, work: Coroutine[Any, Any, object]) -> None:
+        async def run() -> None:
             try:
                 await work
             except Exception:
-                self._desk.logger.exception("an update could not be dealt with")
-            await self._desk.records.done_with(update_id)
+                self._sender.logger.exception("an update could not be handled to its end")
 
-        task = asyncio.create_task(act())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.background.run(run())
 
-    async def stop(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    # Questions
+
+    async def _ask(self, message: IncomingMessage) -> None:
+        principal = f"telegram:{message.sender_id}"
+        user_id = message.address.user_id
+        receipt = await self._context.accept(message.text, user_id, principal=principal, message_id=message.key)
+        self._in_background(self._watch(message, receipt))
+
+    async def _watch(self, message: IncomingMessage, receipt: MessageReceipt) -> None:
+        try:
+            await receipt.answer()
+        except ShuttingDownError:
+            pass  # The next process answers it.
+        except TurnwireError as error:
+            await self._answers.apologise(message, f"Sorry: {error}")
+        except Exception:
+            self._sender.logger.exception("message %s could not be answered", message.key)
+            await self._answers.apologise(message, _SORRY)
 
     # People who are not known
 
-    async def _refuse(self, asked: IncomingMessage) -> None:
-        user_id = asked.address.user_id
-        if asked.command in ("pair", "start") and asked.text and asked.address.is_private:
-            match await self._access.pair(asked.text, asked.sender_id, asked.sender):
+    async def _refuse(self, message: IncomingMessage) -> None:
+        user_id = message.address.user_id
+        if message.command in ("pair", "start") and message.text and message.address.is_private:
+            match await self._access.pair(message.text, message.sender_id, message.sender):
                 case "paired":
-                    return await self._answering.say(user_id, f"Welcome, {asked.sender}.\n\n{HELP}")
+                    return await self._answers.notify(user_id, f"Welcome, {message.sender}.\n\n{HELP}")
                 case "wrong":
-                    return await self._answering.say(user_id, "This is not the code.")
+                    return await self._answers.notify(user_id, "This is not the code.")
                 case "closed":
                     pass
-        if self._access.may_refuse(asked.sender_id):
-            words = f"Sorry, I answer only people I know. Your id is {asked.sender_id}: who runs me can let you in."
-            await self._answering.say(user_id, words)
+        if self._access.may_refuse(message.sender_id):
+            text = f"Sorry, I answer only people I know. Your id is {message.sender_id}: who runs me can let you in."
+            await self._answers.notify(user_id, text)
 
     # Commands
 
-    async def _obey(self, asked: IncomingMessage, *, is_late: bool) -> None:
-        user_id = asked.address.user_id
-        match asked.command:
+    async def _obey(self, message: IncomingMessage) -> None:
+        user_id = message.address.user_id
+        match message.command:
             case "stop":
-                # What it was meant for has ended with the process that it was said to.
-                if not is_late and not await self._context.cancel(user_id):
-                    await self._answering.say(user_id, "Nothing is being answered.")
+                # It returns when the turn has ended, which may take an agent a while.
+                self._in_background(self._stop_answer(user_id))
             case "new":
                 await self._context.new_session(user_id)
-                await self._answering.say(user_id, "This is a new conversation.")
+                await self._answers.notify(user_id, "This is a new conversation.")
             case "pair":
-                await self._answering.say(user_id, "We know each other already.")
+                await self._answers.notify(user_id, "We know each other already.")
             case _:
-                await self._answering.say(user_id, HELP)
+                await self._answers.notify(user_id, HELP)
 
-    async def _stop_draft(self, stopped: DraftStopped) -> None:
+    async def _stop_answer(self, user_id: str) -> None:
+        if not await self._context.cancel(user_id):
+            await self._answers.notify(user_id, "Nothing is being answered.")
+
+    def _stop_draft(self, stopped: DraftStopped) -> None:
         user_id = stopped.address.user_id
-        live = self._answering.live(user_id)
+        live = self._answers.live(user_id)
         if live is not None and live.is_draft(stopped.draft_id):
-            await self._context.cancel(user_id)
+            self._in_background(self._context.cancel(user_id))
 
     # Buttons
 
-    async def _press(self, pressed: Pressed, *, is_late: bool) -> None:
-        if not self._access.allows(pressed.sender_id, pressed.address.chat_id):
-            return await self._reply(pressed, "This is not for you to decide.")
-        match pressed.action:
-            case "stop" if not is_late:
-                live = self._answering.live(pressed.address.user_id)
-                is_current = live is not None and live.answer_id == pressed.target
-                stopped = is_current and await self._context.cancel(pressed.address.user_id)
-                await self._reply(pressed, "Stopping…" if stopped else "It is over already.")
+    async def _press(self, press: ButtonPress) -> None:
+        if not self._access.allows(press.sender_id, press.address.chat_id):
+            return self._in_background(self._reply(press, "This is not for you to decide."))
+        match press.action:
+            case "stop":
+                self._in_background(self._press_stop(press))
             case "yes" | "no":
-                await self._decide(pressed, approved=pressed.action == "yes")
+                reply = await self._decide(press, approved=press.action == "yes")
+                self._in_background(self._reply(press, reply))
             case _:
-                await self._reply(pressed, "")
+                self._in_background(self._reply(press, ""))
 
-    async def _reply(self, pressed: Pressed, words: str) -> None:
-        """Ends the little clock on the button; too late is no harm."""
+    async def _press_stop(self, press: ButtonPress) -> None:
+        live = self._answers.live(press.address.user_id)
+        is_current = live is not None and live.answer.answer_id == press.target
+        stopped = is_current and await self._context.cancel(press.address.user_id)
+        await self._reply(press, "Stopping…" if stopped else "It is over already.")
+
+    async def _reply(self, press: ButtonPress, text: str) -> None:
+        """End the progress indicator on the button; a late reply does no harm."""
         try:
-            params = {"callback_query_id": pressed.query_id, "text": words or None}
-            await self._desk.api.call("answerCallbackQuery", params)
+            params = {"callback_query_id": press.query_id, "text": text or None}
+            await self._sender.api.call("answerCallbackQuery", params)
         except TelegramError as error:
-            self._desk.logger.debug("a button was not answered: %s", error)
+            self._sender.logger.debug("a button press was not answered: %s", error)
 
     # Approvals
 
-    async def ask_approval(self, user_id: str, ask: ApprovalAsk) -> None:
-        # After a crash it is asked again, and is the same.
+    async def request_approval(self, user_id: str, ask: ApprovalAsk) -> None:
+        # The same request after a crash has the same id.
         name = hashlib.sha256(f"{ask.turn_id} {ask.call_id} {ask.position}".encode()).hexdigest()[:16]
         answer_id = f"ask-{name}"
-        if await self._desk.records.answer(answer_id) is not None:
+        if await self._sender.records.answer(answer_id) is not None:
             return
-        await self._desk.records.set_ask(answer_id, msgspec.json.encode([ask.turn_id, ask.call_id]))
+        await self._sender.records.set_ask(answer_id, msgspec.json.encode([ask.turn_id, ask.call_id]))
         choice = [
             {"text": "✅ Approve", "callback_data": f"yes:{answer_id}"},
             {"text": "🚫 Deny", "callback_data": f"no:{answer_id}"},
         ]
         buttons = msgspec.json.encode([choice]).decode()
-        await self._answering.say(user_id, _question(ask), answer_id=answer_id, buttons=buttons)
+        await self._answers.notify(user_id, _question(ask), answer_id=answer_id, buttons=buttons)
 
-    async def _decide(self, pressed: Pressed, *, approved: bool) -> None:
-        body = await self._desk.records.take_ask(pressed.target)
+    async def _decide(self, press: ButtonPress, *, approved: bool) -> str:
+        """Record the decision and return the reply to the button."""
+        body = await self._sender.records.take_ask(press.target)
         if body is None:
-            return await self._reply(pressed, "It is decided already.")
+            return "It is decided already."
         turn_id, call_id = msgspec.json.decode(body, type=tuple[str, str])
-        by = f"telegram:{pressed.sender_id}"
         try:
-            await self._context.decide(turn_id, call_id, approved=approved, by=by)
+            await self._context.decide(turn_id, call_id, approved=approved, by=f"telegram:{press.sender_id}")
         except TurnwireError:
             outcome = "⌛ It was too late to decide."
         except BaseException:
-            # Whoever presses again may have more luck.
-            await self._desk.records.set_ask(pressed.target, body)
+            # The request stays open for another press.
+            await self._sender.records.set_ask(press.target, body)
             raise
         else:
-            outcome = f"{'✅ Approved' if approved else '🚫 Denied'} by {_plain(pressed.sender)}"
-        asked = await self._desk.records.answer(pressed.target)
-        question = asked.text if asked is not None else ""
-        await self._answering.rewrite(pressed.target, f"{question}\n\n{outcome}")
-        await self._reply(pressed, outcome)
+            outcome = f"{'✅ Approved' if approved else '🚫 Denied'} by {_plain(press.sender)}"
+        answer = await self._sender.records.answer(press.target)
+        question = answer.text if answer is not None else ""
+        await self._answers.rewrite(press.target, f"{question}\n\n{outcome}")
+        return outcome
 
 
 def _question(ask: ApprovalAsk) -> str:
     arguments = json.dumps(ask.args, ensure_ascii=False, indent=1, default=str)
-    if len(arguments) > _MOST_ARGUMENT_CHARS:
-        arguments = arguments[:_MOST_ARGUMENT_CHARS] + "…"
-    # Whatever the arguments hold, it must not end the code that they are shown as.
-    fence = "`" * max(3, 1 + max((len(run) for run in _backticks(arguments)), default=0))
+    if len(arguments) > _MAX_ARGUMENT_CHARS:
+        arguments = arguments[:_MAX_ARGUMENT_CHARS] + "…"
+    # A fence longer than any run of backticks in the arguments, so that they cannot end the code block.
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", arguments)), default=0))
     reason = f"\n\n{_plain(ask.reason)}" if ask.reason else ""
     return f"🔐 May **{_plain(ask.tool)}** run?{reason}\n\n{fence}json\n{arguments}\n{fence}"
 
 
-def _backticks(text: str) -> list[str]:
-    return re.findall("`+", text)
-
-
 def _plain(text: str) -> str:
-    """Without what Markdown would take for its own."""
+    """Return the text on one line, with Markdown characters escaped."""
     return "".join(f"\\{char}" if char in "\\`*_~[]<>#|!" else char for char in " ".join(text.split()))

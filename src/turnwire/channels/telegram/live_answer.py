@@ -1,7 +1,7 @@
 """An answer while it is made.
 
-What comes from the agent is only put into a buffer: whoever makes the answer never waits for anything here. One task
-shows the newest state of the buffer from time to time, until the answer is complete.
+The agent's output only goes into a buffer, so the agent never waits for Telegram. One task shows the newest state of
+the buffer from time to time, until the answer is complete.
 """
 
 import asyncio
@@ -22,161 +22,32 @@ from turnwire.channels.telegram.rate_limits import ChatBudget, Clock
 from turnwire.channels.telegram.records import Answer
 from turnwire.extensions.contract import StreamStep
 
-# Telegram's own way to show an answer that is being made: a draft, in private chats only.
-
-
 DRAFT_INTERVAL_SECONDS = 0.8
 HEARTBEAT_SECONDS = 20.0
-
-
-class Draft:
-    def __init__(self, desk: Sender, address: Address) -> None:
-        self._desk = desk
-        self._address = address
-        self._ids: list[int] = []
-        self._topic: object = None
-        self._shown: str | None = None
-        self._shown_at = 0.0
-        self.is_refused = False
-
-    def has(self, draft_id: str) -> bool:
-        return draft_id in map(str, self._ids)
-
-    async def show(self, text: str, topic: object) -> bool:
-        """Cosmetic. `topic` is equal as long as the text only grows. Whether it is shown. Raises TelegramError.
-
-        A draft that is refused is not an error: `is_refused` says that there will be no more of them.
-        """
-        text = _beginning(text)
-        now = self._desk.clock.now()
-        if (text, topic) == (self._shown, self._topic) and now - self._shown_at < HEARTBEAT_SECONDS:
-            return True
-        if not self._budget.take_draft():
-            return False
-        if topic != self._topic or not self._ids:
-            # Clients fade in what was added to a draft they know; another draft takes its place at once.
-            self._ids.append(random.randrange(1, 2**31))
-        await self._call(Formatted(text))
-        self._shown, self._topic, self._shown_at = text, topic, now
-        return not self.is_refused
-
-    async def settle(self, message: Formatted) -> None:
-        """Shows just what the message will show."""
-        if self._shown is None or self.is_refused or not self._budget.take_draft():
-            return
-        try:
-            await self._call(message)
-        except TelegramError as error:
-            self._desk.logger.debug("no last draft: %s", error)
-
-    @property
-    def _budget(self) -> ChatBudget:
-        return self._desk.budgets.of(self._address.chat_id)
-
-    async def _call(self, content: Formatted) -> None:
-        params = {
-            "chat_id": self._address.chat_id,
-            "message_thread_id": self._address.thread_id,
-            "draft_id": self._ids[-1],
-            "text": content.text,
-            "entities": content.plain_entities() or None,
-            "can_stop": True,
-        }
-        try:
-            await self._desk.api.call("sendMessageDraft", params)
-        except BadRequestError as error:
-            self._desk.logger.info("drafts are refused, so messages are edited: %s", error)
-            self.is_refused = True
-        except FloodError as error:
-            await self._desk.flooded(self._address.chat_id, error)
-            raise
-
-
-def _beginning(text: str) -> str:
-    """As much as fits, in UTF-16."""
-    encoded = text.encode("utf-16-le", "replace")[: LIMIT * 2]
-    return encoded.decode("utf-16-le", "ignore")
-
-
-# The line below an answer that is being made: what the agent does now, and for how long.
-
-
-_ICONS = {"tool": "🔧", "search": "🔎", "review": "🧐", "handoff": "🤝", "status": "💬"}
-_MOST_CHARS = 80
-
-
-class StatusLine:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._steps: dict[str, tuple[StreamStep, float]] = {}
-        self._said = ""
-
-    def say(self, status: str) -> None:
-        """Something that has no end of its own: it stands until there is news."""
-        self._said = _shortened(status)
-
-    def take(self, step: StreamStep) -> None:
-        if step.kind in ("handoff", "review", "status"):
-            self.say(f"{_ICONS[step.kind]} {step.summary or step.name}")
-        elif step.phase in ("finished", "failed"):
-            self._steps.pop(step.id, None)
-            self._said = f"⚠️ {step.name} failed" if step.phase == "failed" else ""
-        else:
-            began = self._clock.now() - (step.elapsed_ms or 0) / 1000
-            _, began = self._steps.get(step.id, (step, began))
-            self._steps[step.id] = (step, began)
-
-    @property
-    def is_running(self) -> bool:
-        return bool(self._steps)
-
-    def what(self) -> str:
-        """The latest step, or what was said last; empty if there is nothing to tell."""
-        if not self._steps:
-            return self._said
-        step, _ = next(reversed(self._steps.values()))
-        told = f"{_ICONS[step.kind]} {step.name}"
-        if step.summary:
-            told = f"{told}: {step.summary}"
-        if step.fraction is not None:
-            told = f"{told} {step.fraction:.0%}"
-        others = f" (+{len(self._steps) - 1})" if len(self._steps) > 1 else ""
-        return _shortened(told) + others
-
-    def line(self) -> str:
-        """The same with the step's age."""
-        if not self._steps:
-            return self._said
-        _, began = next(reversed(self._steps.values()))
-        return f"{self.what()} · {int(self._clock.now() - began)} s"
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MOST_CHARS else line[: _MOST_CHARS - 1] + "…"
-
-
 _FIRST_SECONDS = 1.0
 _TYPING_SECONDS = 4.5
 # A line that only counts seconds is not worth more calls than this.
 _AGE_SECONDS = 5.0
-_MOST_INTERVAL_SECONDS = 30.0
+_MAX_INTERVAL_SECONDS = 30.0
+_MAX_STATUS_CHARS = 80
+_ICONS = {"tool": "🔧", "search": "🔎", "review": "🧐", "handoff": "🤝", "status": "💬"}
 
 
 class LiveAnswer:
-    def __init__(self, desk: Sender, answer: Answer, config: TelegramConfig) -> None:
-        self.answer_id = answer.answer_id
-        self._answer = answer
-        self._desk = desk
+    """One answer that grows in its messages, or in a draft."""
+
+    def __init__(self, sender: Sender, answer: Answer, config: TelegramConfig) -> None:
+        self.answer = answer
+        self._sender = sender
         self._address = Address.parse(answer.user_id)
-        self._posting = Posting(desk, answer.answer_id, self._address, answer.reply_to)
+        self._posting = Posting(sender, answer.answer_id, self._address, answer.reply_to)
         self._config = config
-        draws = config.transport == "draft" and self._address.is_private
-        self._draft = Draft(desk, self._address) if draws else None
+        has_draft = config.transport == "draft" and self._address.is_private
+        self._draft = Draft(sender, self._address) if has_draft else None
         self._text: list[str] = []
         self._chars = self._restarts = 0
-        self._status = StatusLine(desk.clock)
-        self._began = desk.clock.now()
+        self._status = StatusLine(sender.clock)
+        self._began = sender.clock.now()
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
         self._muted = not config.streaming_enabled
@@ -189,32 +60,32 @@ class LiveAnswer:
     def text(self) -> str:
         return "".join(self._text)
 
-    # What comes from the agent. None of these waits.
+    # Input from the agent. None of these waits.
 
     def add(self, chunk: str) -> None:
         self._text.append(chunk)
         self._chars += len(chunk)
-        self._status.say("")
+        self._status.set_text("")
         self._changed.set()
 
     def restart(self, text: str) -> None:
-        """Only this still stands of what was added."""
+        """Replace everything that was added by this text."""
         self._text, self._chars = [text], len(text)
         self._restarts += 1
         self._posting.reopen()
         self._drawn = None
         self._changed.set()
 
-    def say(self, status: str) -> None:
-        self._status.say(status)
+    def set_status(self, status: str) -> None:
+        self._status.set_text(status)
         self._changed.set()
 
-    def take(self, step: StreamStep) -> None:
-        self._status.take(step)
+    def add_step(self, step: StreamStep) -> None:
+        self._status.add_step(step)
         self._changed.set()
 
     def end(self, final: str) -> None:
-        """Nothing more will come, and this is the answer."""
+        """Stop the display: this is the whole answer."""
         self._final = final
         self._ended.set()
         self._changed.set()
@@ -225,80 +96,80 @@ class LiveAnswer:
     async def ended(self) -> None:
         await self._ended.wait()
 
-    # What goes to Telegram
+    # Output to Telegram
 
     async def run(self) -> None:
-        """Shows the answer until it ends."""
+        """Show the answer until it ends."""
         await self._posting.load()
         if self._muted:
             await self._ended.wait()
             return
-        await self._wait_for_something()
+        await self._wait_for_content()
         while not self._ended.is_set():
             await self._show()
             await self._pause()
         if self._draft is not None and (pieces := messages(render(self._final))):
             await self._draft.settle(pieces[-1])
 
-    async def _wait_for_something(self) -> None:
-        """Until there is something worth a notification on somebody's phone; meanwhile the bot seems to type."""
+    async def _wait_for_content(self) -> None:
+        """Wait for something that is worth a notification on a phone; meanwhile show the typing indicator."""
         typed_at = float("-inf")
-        while not self._is_over(worth_showing=True):
-            now = self._desk.clock.now()
+        while not self._is_over(or_worth_showing=True):
+            now = self._sender.clock.now()
             if now - typed_at >= _TYPING_SECONDS and (self._address.is_private or typed_at < 0):
                 typed_at = now
-                await self._type()
-            due = self._began + _FIRST_SECONDS - self._desk.clock.now()
-            await self._wake(max(due, 0.0) if self._text else _TYPING_SECONDS)
+                await self._send_typing()
+            due = self._began + _FIRST_SECONDS - self._sender.clock.now()
+            await self._wait_for_change(max(due, 0.0) if self._text else _TYPING_SECONDS)
 
-    def _is_over(self, *, worth_showing: bool = False) -> bool:
-        # Before looking: what changes from here on is not missed by whoever waits afterwards.
+    def _is_over(self, *, or_worth_showing: bool = False) -> bool:
+        # Cleared before the check, so that a later change is not missed by the wait that follows.
         self._changed.clear()
-        return self._ended.is_set() or (worth_showing and self._is_worth_showing())
+        return self._ended.is_set() or (or_worth_showing and self._is_worth_showing())
 
     def _is_worth_showing(self) -> bool:
-        if self._posting.is_begun or self._status.what():
+        if self._posting.is_begun or self._status.text():
             return True
-        waited = self._desk.clock.now() - self._began
+        waited = self._sender.clock.now() - self._began
         return self._chars >= self._config.stream_min_chunk_chars or (bool(self._text) and waited >= _FIRST_SECONDS)
 
-    async def _type(self) -> None:
+    async def _send_typing(self) -> None:
         if not self._posting.budget.take_typing():
             return
         thread = self._address.thread_id
         params = {"chat_id": self._address.chat_id, "message_thread_id": thread, "action": "typing"}
         try:
-            await self._desk.api.call("sendChatAction", params)
+            await self._sender.api.call("sendChatAction", params)
         except FloodError as error:
-            await self._desk.flooded(self._address.chat_id, error)
+            await self._sender.flooded(self._address.chat_id, error)
         except TelegramError as error:
-            self._desk.logger.debug("no typing: %s", error)
+            self._sender.logger.debug("the typing indicator was not sent: %s", error)
 
     async def _show(self) -> None:
         self._changed.clear()
-        drawn = (self._chars, self._status.what())
+        drawn = (self._chars, self._status.text())
         try:
             if self._muted or await self._draw(self.text, self._status.line()):
                 self._drawn = drawn
         except FloodError as error:
-            await self._desk.flooded(self._address.chat_id, error)
-            self._interval = min(self._interval * 2, _MOST_INTERVAL_SECONDS)
+            await self._sender.flooded(self._address.chat_id, error)
+            self._interval = min(self._interval * 2, _MAX_INTERVAL_SECONDS)
         except (UncertainError, UnreachableError) as error:
-            self._desk.logger.debug("will be shown later: %s", error)
-            self._interval = min(self._interval * 2, _MOST_INTERVAL_SECONDS)
+            self._sender.logger.debug("the answer will be shown later: %s", error)
+            self._interval = min(self._interval * 2, _MAX_INTERVAL_SECONDS)
         except TelegramError as error:
-            # The end will be delivered in any case; until then it is better to be quiet.
-            self._desk.logger.info("the answer is not shown while it is made: %s", error)
+            # The final answer will be delivered in any case; until then the chat is left alone.
+            self._sender.logger.info("the answer is not shown while it is made: %s", error)
             self._muted = True
 
     async def _draw(self, text: str, status: str) -> bool:
-        """Whether all of it is shown. Raises TelegramError."""
+        """Return True if all of it is shown. Raises TelegramError."""
         pieces = messages(render(text))
         if self._draft is None or self._draft.is_refused:
             return await self._posting.show(self._contents(pieces, status))
         if len(pieces) < 2:
             return await self._draft.show(text or status, topic=(self._restarts, bool(text)))
-        # What is full becomes a message, and the rest is a draft of its own.
+        # Full pieces become messages; the rest is a draft of its own.
         full = await self._posting.show([Content(piece) for piece in pieces[:-1]])
         return full and await self._draft.show(pieces[-1].text, topic=(self._restarts, len(pieces)))
 
@@ -307,23 +178,148 @@ class LiveAnswer:
         line = italic(status or "…") if shown.is_blank else italic(f"\n\n{status}" if status else "")
         if shown.units + line.units <= LIMIT:
             shown = shown.followed_by(line)
-        stop = [[{"text": "⏹ Stop", "callback_data": f"stop:{self.answer_id}"}]]
+        stop = [[{"text": "⏹ Stop", "callback_data": f"stop:{self.answer.answer_id}"}]]
         return [*map(Content, pieces[:-1]), Content(shown, stop)]
 
     async def _pause(self) -> None:
-        """Until the next time to show something: an interval, and then something new."""
-        drafts = self._draft is not None and not self._draft.is_refused
-        interval = max(DRAFT_INTERVAL_SECONDS if drafts else self._interval, self._posting.budget.closed_for)
+        """Wait for the interval, and then for something new."""
+        is_drafting = self._draft is not None and not self._draft.is_refused
+        interval = max(DRAFT_INTERVAL_SECONDS if is_drafting else self._interval, self._posting.budget.closed_for)
         with suppress(TimeoutError):
-            async with self._desk.clock.timeout(interval):
+            async with self._sender.clock.timeout(interval):
                 await self._ended.wait()
-        while not self._is_over() and self._drawn == (self._chars, self._status.what()):
-            await self._wake(_AGE_SECONDS)
-            if drafts or self._status.is_running:
+        while not self._is_over() and self._drawn == (self._chars, self._status.text()):
+            await self._wait_for_change(_AGE_SECONDS)
+            if is_drafting or self._status.is_running:
                 return
 
-    async def _wake(self, seconds: float) -> None:
-        """Until something changes, but no longer than this."""
+    async def _wait_for_change(self, seconds: float) -> None:
+        """Wait for a change, but no longer than this."""
         with suppress(TimeoutError):
-            async with self._desk.clock.timeout(seconds):
+            async with self._sender.clock.timeout(seconds):
                 await self._changed.wait()
+
+
+class StatusLine:
+    """The line below an answer that is being made: what the agent does now, and for how long."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._steps: dict[str, tuple[StreamStep, float]] = {}
+        self._text = ""
+
+    def set_text(self, status: str) -> None:
+        """Set a text that has no end of its own: it stays until the next change."""
+        self._text = _shortened(status)
+
+    def add_step(self, step: StreamStep) -> None:
+        if step.kind in ("handoff", "review", "status"):
+            self.set_text(f"{_ICONS[step.kind]} {step.summary or step.name}")
+        elif step.phase in ("finished", "failed"):
+            self._steps.pop(step.id, None)
+            self._text = f"⚠️ {step.name} failed" if step.phase == "failed" else ""
+        else:
+            began = self._clock.now() - (step.elapsed_ms or 0) / 1000
+            _, began = self._steps.get(step.id, (step, began))
+            self._steps[step.id] = (step, began)
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._steps)
+
+    def text(self) -> str:
+        """Return the latest step, or else the text; empty if there is neither."""
+        if not self._steps:
+            return self._text
+        step, _ = next(reversed(self._steps.values()))
+        line = f"{_ICONS[step.kind]} {step.name}"
+        if step.summary:
+            line = f"{line}: {step.summary}"
+        if step.fraction is not None:
+            line = f"{line} {step.fraction:.0%}"
+        others = f" (+{len(self._steps) - 1})" if len(self._steps) > 1 else ""
+        return _shortened(line) + others
+
+    def line(self) -> str:
+        """Return the same text with the age of the step."""
+        if not self._steps:
+            return self._text
+        _, began = next(reversed(self._steps.values()))
+        return f"{self.text()} · {int(self._clock.now() - began)} s"
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_STATUS_CHARS else line[: _MAX_STATUS_CHARS - 1] + "…"
+
+
+class Draft:
+    """Telegram's own display of an answer that is being made, in private chats only."""
+
+    def __init__(self, sender: Sender, address: Address) -> None:
+        self._sender = sender
+        self._address = address
+        self._ids: list[int] = []
+        self._topic: object = None
+        self._shown: str | None = None
+        self._shown_at = 0.0
+        self.is_refused = False
+
+    def has(self, draft_id: str) -> bool:
+        return draft_id in map(str, self._ids)
+
+    async def show(self, text: str, topic: object) -> bool:
+        """Show the text if the budget allows it. Return True if it is shown. Raises TelegramError.
+
+        `topic` is equal as long as the text only grows. A refused draft is not an error: `is_refused` says that there
+        will be no more of them.
+        """
+        text = _fitting(text)
+        now = self._sender.clock.now()
+        if (text, topic) == (self._shown, self._topic) and now - self._shown_at < HEARTBEAT_SECONDS:
+            return True
+        if not self._budget.take_draft():
+            return False
+        if topic != self._topic or not self._ids:
+            # Clients fade in what was added to a draft; another draft replaces it at once.
+            self._ids.append(random.randrange(1, 2**31))
+        await self._call(Formatted(text))
+        self._shown, self._topic, self._shown_at = text, topic, now
+        return not self.is_refused
+
+    async def settle(self, message: Formatted) -> None:
+        """Show exactly what the final message will show."""
+        if self._shown is None or self.is_refused or not self._budget.take_draft():
+            return
+        try:
+            await self._call(message)
+        except TelegramError as error:
+            self._sender.logger.debug("the last draft was not shown: %s", error)
+
+    @property
+    def _budget(self) -> ChatBudget:
+        return self._sender.budgets.of(self._address.chat_id)
+
+    async def _call(self, content: Formatted) -> None:
+        params = {
+            "chat_id": self._address.chat_id,
+            "message_thread_id": self._address.thread_id,
+            "draft_id": self._ids[-1],
+            "text": content.text,
+            "entities": content.plain_entities() or None,
+            "can_stop": True,
+        }
+        try:
+            await self._sender.api.call("sendMessageDraft", params)
+        except BadRequestError as error:
+            self._sender.logger.info("drafts are refused, messages are edited instead: %s", error)
+            self.is_refused = True
+        except FloodError as error:
+            await self._sender.flooded(self._address.chat_id, error)
+            raise
+
+
+def _fitting(text: str) -> str:
+    """Return the beginning of the text that fits in one message, in UTF-16 units."""
+    encoded = text.encode("utf-16-le", "replace")[: LIMIT * 2]
+    return encoded.decode("utf-16-le", "ignore")

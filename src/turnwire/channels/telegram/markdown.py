@@ -1,7 +1,7 @@
-"""Markdown as text with entities.
+"""Markdown as Telegram shows it: text with entities, split into messages.
 
-Nothing is escaped and nothing can be unbalanced, so Telegram cannot refuse it. What has not been closed yet, while an
-answer is being written, stays as it was typed. Raw HTML is text. Links lead to http, https and tg only.
+Entities need no escaping and cannot be unbalanced, so Telegram cannot refuse them. Markup that is not closed yet,
+while an answer is being written, stays plain text. Raw HTML is text. Links lead to http, https and tg only.
 """
 
 import re
@@ -16,15 +16,15 @@ from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 from msgspec import Struct, to_builtins
 
-# Text with entities: what a Telegram message consists of.
-
-
 LIMIT = 4096
+"""The length of a message, in UTF-16 units."""
 
 EntityKind = Literal["bold", "italic", "strikethrough", "code", "pre", "text_link", "blockquote"]
 
 
 class Entity(Struct, frozen=True, omit_defaults=True):
+    """A formatted range of a text, counted in UTF-16 units."""
+
     type: EntityKind
     offset: int
     length: int
@@ -37,6 +37,8 @@ class Entity(Struct, frozen=True, omit_defaults=True):
 
 
 class Formatted(Struct, frozen=True):
+    """A text with its entities."""
+
     text: str = ""
     entities: tuple[Entity, ...] = ()
 
@@ -66,13 +68,13 @@ def italic(text: str) -> Formatted:
 
 
 def within(entities: Iterable[Entity], start: int, end: int) -> tuple[Entity, ...]:
-    """The entities of a stretch of the text, cut where they leave it, counted from its start."""
-    found: list[Entity] = []
+    """Return the entities of a range of the text, clipped to it and counted from its start."""
+    clipped: list[Entity] = []
     for entity in entities:
         first, last = max(entity.offset, start), min(entity.end, end)
         if first < last:
-            found.append(_moved(entity, first - start, last - first))
-    return tuple(found)
+            clipped.append(_moved(entity, first - start, last - first))
+    return tuple(clipped)
 
 
 def _moved(entity: Entity, offset: int, length: int) -> Entity:
@@ -106,9 +108,7 @@ class _Writer:
 
     def written(self) -> Formatted:
         text = "".join(self._parts)
-        # By nesting: what begins first, and of those the longest, stands outside.
-        order = sorted(self._entities, key=lambda entity: (entity.offset, -entity.length))
-        return Formatted(text, _unnested(order))
+        return Formatted(text, _unnested(sorted(self._entities, key=_outermost_first)))
 
     def _write(self, text: str) -> None:
         self._parts.append(text)
@@ -206,21 +206,26 @@ class _Writer:
 
 
 def _unnested(entities: Sequence[Entity]) -> tuple[Entity, ...]:
-    """Cuts bold and the like where code stands in them: Telegram allows no entity around it."""
+    """Cut bold and the like where they contain code: Telegram allows no entity around it but a quotation."""
     bare = [entity for entity in entities if entity.type in _BARE]
-    found: list[Entity] = []
+    pieces: list[Entity] = []
     for entity in entities:
         if entity.type in _BARE or entity.type == "blockquote":
-            found.append(entity)
+            pieces.append(entity)
             continue
         start = entity.offset
         for hole in (hole for hole in bare if entity.offset <= hole.offset and hole.end <= entity.end):
             if start < hole.offset:
-                found.append(Entity(entity.type, start, hole.offset - start, entity.url))
+                pieces.append(Entity(entity.type, start, hole.offset - start, entity.url))
             start = hole.end
         if start < entity.end:
-            found.append(Entity(entity.type, start, entity.end - start, entity.url))
-    return tuple(sorted(found, key=lambda entity: (entity.offset, -entity.length)))
+            pieces.append(Entity(entity.type, start, entity.end - start, entity.url))
+    return tuple(sorted(pieces, key=_outermost_first))
+
+
+def _outermost_first(entity: Entity) -> tuple[int, int, bool]:
+    # A quotation may cover the same range as the code in it, and is always outside.
+    return entity.offset, -entity.length, entity.type != "blockquote"
 
 
 # Tables
@@ -245,7 +250,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns on the screen: letters of East Asian scripts and most emoji take two."""
+    """Return the number of columns: letters of East Asian scripts and most emoji take two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)
 
 
@@ -253,25 +258,25 @@ def _padded(text: str, width: int) -> str:
     return text + " " * (width - _width(text))
 
 
-# Cuts a long answer into messages.
+# Splitting
 
 
 _SENTENCE = re.compile(r"[.!?…。！？][\"')\]»”]*\s+")
 _BREAKS = (re.compile(r"\n\n+"), re.compile(r"\n+"), _SENTENCE, re.compile(r"\s+"))
-# A message may stay this empty for the sake of a better place to cut.
-_LEAST_FILLED = 0.5
+# The least fill of a message for the sake of a better break.
+_MIN_FILL = 0.5
 
 
 def split(formatted: Formatted, limit: int = LIMIT) -> list[Formatted]:
-    """Pieces of at most `limit` UTF-16 units, which together are the text. `limit` must be at least 2."""
+    """Split the text into pieces of at most `limit` UTF-16 units. `limit` must be at least 2."""
     text = formatted.text
-    # units[i] is where the i-th character begins, in UTF-16.
+    # units[i] is the UTF-16 offset of the i-th character.
     units = list(accumulate((1 + (char > "\uffff") for char in text), initial=0))
     pieces: list[Formatted] = []
     start = 0
     while units[-1] - units[start] > limit:
-        most = bisect_right(units, units[start] + limit) - 1
-        end = _cut(text, start, most, units, formatted.entities)
+        last = bisect_right(units, units[start] + limit) - 1
+        end = _cut(text, start, last, units, formatted.entities)
         pieces.append(_piece(formatted, start, end, units))
         start = end
     pieces.append(_piece(formatted, start, len(text), units))
@@ -279,7 +284,7 @@ def split(formatted: Formatted, limit: int = LIMIT) -> list[Formatted]:
 
 
 def messages(formatted: Formatted) -> list[Formatted]:
-    """The same as they will look: Telegram trims messages, and refuses blank ones."""
+    """Split the text into trimmed messages: Telegram trims them itself, and refuses blank ones."""
     return [_trimmed(piece) for piece in split(formatted) if not piece.is_blank]
 
 
@@ -287,7 +292,7 @@ def _trimmed(piece: Formatted) -> Formatted:
     text = piece.text
     start, end = len(text) - len(text.lstrip()), len(text.rstrip())
     if any(entity.offset < start for entity in piece.entities):
-        # The first line of some code, with its indent.
+        # The indent of the first line of a code block stays.
         start = 0
     return Formatted(text[start:end], within(piece.entities, utf16_length(text[:start]), utf16_length(text[:end])))
 
@@ -296,36 +301,36 @@ def _piece(formatted: Formatted, start: int, end: int, units: list[int]) -> Form
     return Formatted(formatted.text[start:end], within(formatted.entities, units[start], units[end]))
 
 
-def _cut(text: str, start: int, most: int, units: list[int], entities: tuple[Entity, ...]) -> int:
-    """Where the next piece begins: after `start`, at most at `most`."""
-    # Code of which the end does not fit goes to the next message as a whole, if it is not the first half of this one.
-    least = start + max(1, int((most - start) * _LEAST_FILLED))
-    code = next((entity for entity in entities if entity.type == "pre" and _holds(entity, units[most])), None)
-    if code is not None:
-        before = bisect_right(units, code.offset) - 1
-        if before >= least:
-            return before
-        return _last_break(text, least, most, _BREAKS[1:2]) or _between_letters(text, start, most)
-    return _last_break(text, least, most, _BREAKS) or _between_letters(text, start, most)
+def _cut(text: str, start: int, last: int, units: list[int], entities: tuple[Entity, ...]) -> int:
+    """Return the start of the next piece: after `start`, at most `last`."""
+    first = start + max(1, int((last - start) * _MIN_FILL))
+    code = next((entity for entity in entities if entity.type == "pre" and _holds(entity, units[last])), None)
+    if code is None:
+        return _last_break(text, first, last, _BREAKS) or _between_letters(text, start, last)
+    # A code block that does not fit goes to the next message as a whole, unless this one would be too empty.
+    before = bisect_right(units, code.offset) - 1
+    if before >= first:
+        return before
+    return _last_break(text, first, last, _BREAKS[1:2]) or _between_letters(text, start, last)
 
 
 def _holds(entity: Entity, unit: int) -> bool:
     return entity.offset < unit < entity.end
 
 
-def _last_break(text: str, least: int, most: int, breaks: tuple[re.Pattern[str], ...]) -> int | None:
+def _last_break(text: str, first: int, last: int, breaks: tuple[re.Pattern[str], ...]) -> int | None:
     for pattern in breaks:
         # The white space goes with the piece before it, as far as it fits.
-        ends = [min(found.end(), most) for found in pattern.finditer(text, least, most) if found.end() > least]
+        ends = [min(match.end(), last) for match in pattern.finditer(text, first, last) if match.end() > first]
         if ends:
             return ends[-1]
     return None
 
 
-def _between_letters(text: str, start: int, most: int) -> int:
-    """Not between a letter and its accent, or inside an emoji that is made of several."""
-    for end in range(most, max(start, most - 16), -1):
+def _between_letters(text: str, start: int, last: int) -> int:
+    """Return a break that is not between a letter and its accent, or inside an emoji that is made of several."""
+    for end in range(last, max(start, last - 16), -1):
         joined = text[end - 1] == "\u200d" or text[end] == "\u200d" or "\ufe00" <= text[end] <= "\ufe0f"
         if not joined and not unicodedata.combining(text[end]) and not "\U0001f3fb" <= text[end] <= "\U0001f3ff":
             return end
-    return most
+    return last

@@ -1,4 +1,4 @@
-"""What Telegram tells: messages, pressed buttons, stopped drafts; and whether they are meant for the bot.
+"""Updates from Telegram: reading them, and receiving them by long polling or by a webhook.
 
 In a group the bot answers only who calls it: by its name, by a reply to it, or by a command.
 """
@@ -17,10 +17,16 @@ from msgspec import Struct, field
 from turnwire.channels.telegram.client import BotApi, ConflictError, FloodError, TelegramError, TokenError
 from turnwire.channels.telegram.posts import Address
 from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.core.backoff import Backoff
 from turnwire.extensions.contract import Health
 
 ALLOWED_UPDATES = ("message", "callback_query", "stopped_message_generation")
+HandleUpdates = Callable[[Sequence[dict[str, Any]]], Awaitable[None]]
+
 _COMMANDS = ("start", "help", "new", "stop", "pair")
+_SILENT_SECONDS = 120.0
+_MAX_BODY_BYTES = 1024 * 1024
+_POLL_BACKOFF = Backoff(first=1.0, longest=60.0)
 
 
 class Bot(Struct, frozen=True):
@@ -42,11 +48,11 @@ class IncomingMessage(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The same message has the same name, however often it comes."""
+        """The id of the message for the kernel: the same however often Telegram sends it."""
         return f"{self.address.chat_id}:{self.message_id}"
 
 
-class Pressed(Struct, frozen=True, kw_only=True):
+class ButtonPress(Struct, frozen=True, kw_only=True):
     update_id: int
     query_id: str
     address: Address
@@ -62,14 +68,14 @@ class DraftStopped(Struct, frozen=True, kw_only=True):
     draft_id: str
 
 
-class Other(Struct, frozen=True):
+class IgnoredUpdate(Struct, frozen=True):
     update_id: int
 
 
-Update = IncomingMessage | Pressed | DraftStopped | Other
+Update = IncomingMessage | ButtonPress | DraftStopped | IgnoredUpdate
 
 
-# Telegram's own shapes, as much as is needed.
+# Telegram's own types, as far as they are read.
 
 
 class _User(Struct):
@@ -118,7 +124,7 @@ class _Query(Struct):
 
 class _Stopped(Struct):
     chat: _Chat
-    # Telegram writes this number as a text.
+    # Telegram sends this number as a string.
     draft_id: str | int
     message_thread_id: int | None = None
 
@@ -130,18 +136,18 @@ class _Update(Struct):
     stopped_message_generation: _Stopped | None = None
 
 
-def read_update(plain: dict[str, Any], bot: Bot) -> Update:
-    """Whatever is not understood is `Other`; Telegram adds new kinds all the time."""
+def read_update(body: dict[str, Any], bot: Bot) -> Update:
+    """Return the update, or `IgnoredUpdate` for one of the kinds that Telegram adds all the time."""
     try:
-        update = msgspec.convert(plain, _Update)
+        update = msgspec.convert(body, _Update)
     except msgspec.ValidationError:
-        return Other(plain["update_id"])
+        return IgnoredUpdate(body["update_id"])
     if update.message is not None and update.message.sender is not None and not update.message.sender.is_bot:
-        return _asked(update.update_id, update.message, update.message.sender, bot)
+        return _message(update.update_id, update.message, update.message.sender, bot)
     query = update.callback_query
     if query is not None and query.message is not None:
         action, _, target = query.data.partition(":")
-        return Pressed(
+        return ButtonPress(
             update_id=update.update_id,
             query_id=query.id,
             address=query.message.address,
@@ -154,10 +160,10 @@ def read_update(plain: dict[str, Any], bot: Bot) -> Update:
     if stopped is not None:
         address = Address(stopped.chat.id, stopped.message_thread_id)
         return DraftStopped(update_id=update.update_id, address=address, draft_id=str(stopped.draft_id))
-    return Other(update.update_id)
+    return IgnoredUpdate(update.update_id)
 
 
-def _asked(update_id: int, message: _Message, sender: _User, bot: Bot) -> IncomingMessage:
+def _message(update_id: int, message: _Message, sender: _User, bot: Bot) -> IncomingMessage:
     text = message.text or message.caption
     text, called = _without_name(text, message.entities or message.caption_entities, bot)
     command, text, for_other = _command(text, bot)
@@ -174,7 +180,7 @@ def _asked(update_id: int, message: _Message, sender: _User, bot: Bot) -> Incomi
 
 
 def _without_name(text: str, entities: list[_Entity], bot: Bot) -> tuple[str, bool]:
-    """The text without mentions of the bot, and whether there was one."""
+    """Return the text without mentions of the bot, and True if there was one."""
     called = False
     for entity in sorted(entities, key=lambda entity: -entity.offset):
         before, named, after = _cut_out(text, entity)
@@ -186,7 +192,7 @@ def _without_name(text: str, entities: list[_Entity], bot: Bot) -> tuple[str, bo
 
 
 def _cut_out(text: str, entity: _Entity) -> tuple[str, str, str]:
-    """What stands before an entity, in it and after it: it is counted in UTF-16."""
+    """Return the text before an entity, in it and after it. Entities are counted in UTF-16 units."""
     units = text.encode("utf-16-le", "surrogatepass")
     start, end = entity.offset * 2, (entity.offset + entity.length) * 2
     before, named, after = (
@@ -196,7 +202,7 @@ def _cut_out(text: str, entity: _Entity) -> tuple[str, str, str]:
 
 
 def _command(text: str, bot: Bot) -> tuple[str, str, bool]:
-    """The command, what follows it, and whether it is another bot's. An unknown command is text like any other."""
+    """Return the command, the text after it, and True if it is for another bot. An unknown command is plain text."""
     if not text.startswith("/"):
         return "", text, False
     word, _, rest = text.partition(" ")
@@ -216,106 +222,101 @@ def _is_reply(message: _Message, bot: Bot) -> bool:
     return not (message.is_topic_message and replied.message_id == message.message_thread_id)
 
 
-# How updates come in: asked for in long polls, or brought by Telegram to a webhook.
+# Receiving
 
 
-TakeUpdates = Callable[[Sequence[dict[str, Any]]], Awaitable[None]]
-
-_SILENT_SECONDS = 120.0
-_MOST_BYTES = 1024 * 1024
-_FIRST_PAUSE, _MOST_PAUSE = 1.0, 60.0
-
-
-class UpdateReceiver:
-    """Whether updates come in."""
+class ReceiverHealth:
+    """The health of the connection that updates come in by."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._began = clock.now()
-        self._heard_at: float | None = None
+        self._last_success = clock.now()
         self._error: TelegramError | None = None
 
-    def heard(self) -> None:
-        self._heard_at, self._error = self._clock.now(), None
+    def succeed(self) -> None:
+        self._last_success, self._error = self._clock.now(), None
 
-    def failed(self, error: TelegramError) -> None:
+    def fail(self, error: TelegramError) -> None:
         self._error = error
 
-    def health(self, patience: float | None) -> Health:
-        """`patience` is how long a silence may last, and some more; None where silence means nothing."""
+    def check(self, poll_seconds: float | None) -> Health:
+        """Return the health. `poll_seconds` is the length of a poll, and None for a webhook, which may be silent."""
         match self._error:
             case TokenError():
                 return Health("failed", "Telegram knows no bot with this token", "get one from @BotFather")
             case ConflictError():
-                hint = "stop the other one, or give each a bot of its own"
-                return Health("degraded", "somebody else takes this bot's updates with the same token", hint)
+                hint = "stop the other process, or give each a bot of its own"
+                return Health("degraded", "another process receives this bot's updates with the same token", hint)
             case None:
                 pass
             case _:
                 return Health("degraded", f"Telegram cannot be reached: {self._error}")
-        silence = self._clock.now() - (self._heard_at if self._heard_at is not None else self._began)
-        if patience is not None and silence > patience + _SILENT_SECONDS:
-            return Health("degraded", "nothing has been heard of Telegram for some minutes")
+        silence = self._clock.now() - self._last_success
+        if poll_seconds is not None and silence > poll_seconds + _SILENT_SECONDS:
+            return Health("degraded", "Telegram has not answered for some minutes")
         return Health("running")
 
 
-class Polling:
-    def __init__(self, api: BotApi, reception: UpdateReceiver, clock: Clock, timeout: int) -> None:
+class UpdatePoller:
+    """Receives updates by long polling."""
+
+    def __init__(self, api: BotApi, health: ReceiverHealth, clock: Clock, timeout: int) -> None:
         self._api = api
-        self._reception = reception
+        self._health = health
         self._clock = clock
         self._timeout = timeout
         self._offset: int | None = None
 
-    async def run(self, take: TakeUpdates) -> None:
-        """Until it is cancelled."""
-        pause = _FIRST_PAUSE
-        is_ours = False
+    async def run(self, handle: HandleUpdates) -> None:
+        """Poll until it is cancelled. Raises what `handle` raises."""
+        failures = 0
+        is_webhook_deleted = False
         while True:
             try:
-                if not is_ours:
-                    # While there is a webhook, nothing can be asked for.
+                if not is_webhook_deleted:
+                    # Telegram refuses polls while a webhook is set.
                     await self._api.call("deleteWebhook")
-                    is_ours = True
-                await self._poll(take)
-                self._reception.heard()
-                pause = _FIRST_PAUSE
+                    is_webhook_deleted = True
+                await self._poll(handle)
+                self._health.succeed()
+                failures = 0
             except TelegramError as error:
-                self._reception.failed(error)
-                is_ours = is_ours and not isinstance(error, ConflictError)
+                self._health.fail(error)
+                failures += 1
+                is_webhook_deleted = is_webhook_deleted and not isinstance(error, ConflictError)
                 flood = error.retry_after if isinstance(error, FloodError) else 0.0
-                await self._clock.sleep(max(pause, flood))
-                pause = min(pause * 2, _MOST_PAUSE)
+                await self._clock.sleep(max(_POLL_BACKOFF.delay(failures), flood))
 
-    async def _poll(self, take: TakeUpdates) -> None:
+    async def _poll(self, handle: HandleUpdates) -> None:
         params = {"offset": self._offset, "timeout": self._timeout, "allowed_updates": ALLOWED_UPDATES}
         updates = await self._api.call("getUpdates", params, wait=float(self._timeout))
-        await take(updates)
-        # Naming the next one makes Telegram forget those before it. Nothing came means that it has: from then on the
-        # next is whatever comes, because after a quiet week Telegram counts anew, and maybe lower.
+        await handle(updates)
+        # The offset makes Telegram forget the updates before it. An empty poll confirms that it has; from then on no
+        # offset is sent, because after a quiet week Telegram starts counting again, perhaps lower.
         self._offset = max(update["update_id"] for update in updates) + 1 if updates else None
 
 
-class Webhook:
-    """An ASGI app for one path. Behind it nothing is done before the update is written down."""
+class UpdateWebhook:
+    """Receives updates as an ASGI app. It answers 200 when the update cannot be lost any more."""
 
-    def __init__(self, secret: str, take: TakeUpdates, reception: UpdateReceiver) -> None:
+    def __init__(self, secret: str, handle: HandleUpdates, health: ReceiverHealth) -> None:
         self._secret = secret.encode()
-        self._take = take
-        self._reception = reception
+        self._handle = handle
+        self._health = health
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
         if scope["type"] == "http":
-            status = await self._answer(scope, receive)
+            status = await self._receive(scope, receive)
             await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
             await send({"type": "http.response.body", "body": b""})
 
-    async def _answer(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> int:
+    async def _receive(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> int:
+        """Handle a request and return the HTTP status."""
         headers = dict(scope["headers"])
-        given = headers.get(b"x-telegram-bot-api-secret-token", b"")
+        secret = headers.get(b"x-telegram-bot-api-secret-token", b"")
         if scope["method"] != "POST":
             return 405
-        if not hmac.compare_digest(given, self._secret):
+        if not hmac.compare_digest(secret, self._secret):
             return 401
         body = b""
         more = True
@@ -324,7 +325,7 @@ class Webhook:
             if message["type"] != "http.request":
                 return 400
             body += message.get("body", b"")
-            if len(body) > _MOST_BYTES:
+            if len(body) > _MAX_BODY_BYTES:
                 return 413
             more = message.get("more_body", False)
         try:
@@ -333,23 +334,23 @@ class Webhook:
                 return 400
         except msgspec.MsgspecError:
             return 400
-        await self._take([update])
-        self._reception.heard()
+        await self._handle([update])
+        self._health.succeed()
         return 200
 
 
-class _WebhookListener(uvicorn.Server):
+class _WebhookServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        # Signals are for the server that this one is a guest of.
+        # The main server of this process handles signals.
         yield
 
 
-async def listen(app: Webhook, host: str, port: int) -> None:
-    """Serves the webhook until it is cancelled. Raises OSError if the port is taken."""
+async def serve_webhook(app: UpdateWebhook, host: str, port: int) -> None:
+    """Serve the webhook until it is cancelled. Raises OSError if the port is taken."""
     with socket.create_server((host, port)) as bound:
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
-        server = _WebhookListener(config)
+        server = _WebhookServer(config)
         serving = asyncio.create_task(server.serve([bound]))
         try:
             await asyncio.shield(serving)

@@ -1,4 +1,4 @@
-"""Extensions from packages: installed or editable, found without being run, with the same manifest."""
+"""Extensions of installed and editable packages, which are discovered without being imported."""
 
 import site
 import sys
@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.extensions.building import BASE, running, write_extension
+from tests.extensions.harness import BASE, running, write_extension
 from tests.serving import saying
 
 
 def make_package(folder: Path, id: str = "weather", package: str = "turnwire_weather", **manifest: str) -> Path:
-    """The source of a distribution: a package with a manifest in it."""
+    """Write the source of a distribution: a package with a manifest."""
     code = "from .deep import Main\nRUN = True"
-    place = write_extension(folder, id, code, **manifest)
-    (place / "deep.py").write_text(BASE + "class Main(Base): ...")
-    (place / "__init__.py").write_text("raise AssertionError('it was run')" if manifest.get("api") == "9" else "")
-    return place.rename(folder / package)
+    source = write_extension(folder, id, code, **manifest)
+    (source / "deep.py").write_text(BASE + "class Main(Base): ...")
+    (source / "__init__.py").write_text("raise AssertionError('it was run')" if manifest.get("api") == "9" else "")
+    return source.rename(folder / package)
 
 
 def note_installation(where: Path, id: str, package: str) -> None:
-    """What pip writes beside a package."""
+    """Write the metadata that pip writes beside a package."""
     noted = where / f"{package}-1.0.dist-info"
     noted.mkdir(parents=True)
     (noted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
@@ -31,7 +31,7 @@ def note_installation(where: Path, id: str, package: str) -> None:
 
 @pytest.fixture
 def site_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where packages are installed for this test."""
+    """The folder that packages are installed in for this test."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
     (tmp_path / "site").mkdir()
     (tmp_path / "x").mkdir()
@@ -40,7 +40,7 @@ def site_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
         del sys.modules[name]
 
 
-async def test_an_installed_extension_is_found_and_run(site_folder: Path, tmp_path: Path) -> None:
+async def test_installed_extension_runs(site_folder: Path, tmp_path: Path) -> None:
     make_package(site_folder)
     note_installation(site_folder, "weather", "turnwire_weather")
     async with running(tmp_path / "x", saying()) as kernel:
@@ -49,7 +49,7 @@ async def test_an_installed_extension_is_found_and_run(site_folder: Path, tmp_pa
         assert type(kernel.extension("weather")).__module__ == "turnwire_weather.deep"
 
 
-async def test_an_editable_extension_is_found_and_run(site_folder: Path, tmp_path: Path) -> None:
+async def test_editable_extension_runs(site_folder: Path, tmp_path: Path) -> None:
     make_package(tmp_path / "src")
     note_installation(site_folder, "weather", "turnwire_weather")
     (site_folder / "weather.pth").write_text(str(tmp_path / "src"))
@@ -59,7 +59,7 @@ async def test_an_editable_extension_is_found_and_run(site_folder: Path, tmp_pat
         assert kernel["weather"].found.folder == tmp_path / "src" / "turnwire_weather"
 
 
-async def test_a_package_is_not_run_to_be_found(site_folder: Path, tmp_path: Path) -> None:
+async def test_discovery_of_a_package_does_not_import_it(site_folder: Path, tmp_path: Path) -> None:
     make_package(site_folder, api="9")
     note_installation(site_folder, "weather", "turnwire_weather")
     async with running(tmp_path / "x", saying()) as kernel:
@@ -68,7 +68,7 @@ async def test_a_package_is_not_run_to_be_found(site_folder: Path, tmp_path: Pat
     assert "turnwire_weather" not in sys.modules
 
 
-async def test_a_folder_goes_before_a_package(
+async def test_folder_wins_over_a_package_with_the_same_id(
     site_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_package(site_folder)
@@ -80,13 +80,13 @@ async def test_a_folder_goes_before_a_package(
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [("nowhere_at_all", "there is no package"), ("os.path", "must be the name of a top-level package")],
 )
-async def test_an_entry_point_that_leads_nowhere_is_told(
-    value: str, told: str, site_folder: Path, tmp_path: Path
+async def test_entry_point_without_a_package_is_reported(
+    value: str, message: str, site_folder: Path, tmp_path: Path
 ) -> None:
     note_installation(site_folder, "weather", value)
     async with running(tmp_path / "x", saying()) as kernel:
         assert kernel["weather"].state == "failed"
-        assert told in kernel["weather"].message
+        assert message in kernel["weather"].message

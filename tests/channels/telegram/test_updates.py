@@ -1,4 +1,4 @@
-"""How updates come in: none lost, none taken twice, one poller, a webhook that proves itself."""
+"""Receiving updates by polling and by webhook: none lost, none handled twice."""
 
 import asyncio
 import socket
@@ -11,7 +11,8 @@ from tests.channels.telegram.agents import Gated
 from tests.channels.telegram.bot_api import TOKEN
 from tests.channels.telegram.world import ADA, World
 from turnwire.channels.telegram.rate_limits import Clock
-from turnwire.channels.telegram.updates import UpdateReceiver
+from turnwire.channels.telegram.updates import ReceiverHealth
+from turnwire.core.errors import StoreError
 
 SECRET = "a-Secret_42"
 
@@ -29,7 +30,7 @@ async def healthy(world: World, state: str) -> None:
             await world.api.until(lambda count=count: len(world.api.calls) > count)
 
 
-async def test_an_update_that_comes_twice_is_taken_once(world: World) -> None:
+async def test_update_that_comes_twice_is_handled_once(world: World) -> None:
     await world.start()
     world.api.says(ADA, "hello")
     update = world.api._updates[0]
@@ -41,7 +42,7 @@ async def test_an_update_that_comes_twice_is_taken_once(world: World) -> None:
     assert [text for text, *_ in world.kernel.asked] == ["hello", "more"]
 
 
-async def test_what_was_said_while_nobody_listened_is_answered(world: World) -> None:
+async def test_message_sent_while_the_server_was_down_is_answered(world: World) -> None:
     await world.start()
     await world.api.until(lambda: world.api.made("getMe"))
     await world.crash()
@@ -51,7 +52,7 @@ async def test_what_was_said_while_nobody_listened_is_answered(world: World) -> 
     await world.delivered()
 
 
-async def test_telegram_may_forget_an_update_because_it_is_written_down(world: World) -> None:
+async def test_confirmed_update_is_answered_after_a_crash(world: World) -> None:
     world.agent = Gated()
     await world.start()
     world.api.says(ADA, "hello")
@@ -62,7 +63,42 @@ async def test_telegram_may_forget_an_update_because_it_is_written_down(world: W
     assert [text for text, *_ in world.kernel.asked] == ["hello"]
 
 
-async def test_a_second_poller_is_told_of_and_waited_out(world: World) -> None:
+async def test_update_that_the_kernel_has_not_accepted_is_sent_again(world: World) -> None:
+    await world.start()
+    accept, failures = world.kernel.accept, [StoreError("the journal is full")]
+
+    async def fail_once(*args: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await accept(*args, **options)
+
+    world.kernel.accept = fail_once  # type: ignore[method-assign]
+    world.api.says(ADA, "hello")
+    assert world._service is not None
+    with pytest.raises(StoreError):
+        await world._service
+    # The kernel starts the service again, and Telegram sends the update again.
+    world._service = asyncio.create_task(world.channel.run_background())
+    await world.api.until(lambda: world.api.texts(ADA) == ["You said: hello"])
+    await world.delivered()
+    assert len(world.kernel.asked) == 1
+
+
+async def test_failing_command_does_not_block_the_next_update(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.start()
+
+    async def fail(user_id: str) -> None:
+        raise RuntimeError("a bug")
+
+    world.kernel.new_session = fail  # type: ignore[method-assign]
+    world.api.says(ADA, "/new")
+    world.api.says(ADA, "hello")
+    await world.api.until(lambda: world.api.texts(ADA) == ["You said: hello"])
+    await world.delivered()
+    assert "could not be handled" in caplog.text
+
+
+async def test_second_poller_degrades_the_channel_until_it_is_gone(world: World) -> None:
     await world.start()
     await world.api.until(lambda: world.api._poll)
     await healthy(world, "running")
@@ -72,14 +108,14 @@ async def test_a_second_poller_is_told_of_and_waited_out(world: World) -> None:
         health = await world.channel.health_check()
         assert "same token" in health.message
         assert (await other_poll).status_code == 409
-        # The other one gives up, and all is well again.
+        # The other poller gives up.
         await healthy(world, "running")
     world.api.says(ADA, "hello")
     await world.api.until(lambda: world.api.texts(ADA))
     await world.delivered()
 
 
-async def test_a_wrong_token_is_a_failure_with_a_hint(world: World) -> None:
+async def test_wrong_token_fails_with_a_hint(world: World) -> None:
     world.secrets["TELEGRAM_BOT_TOKEN"] = "1:wrong"
     await world.start()
     await healthy(world, "failed")
@@ -87,7 +123,7 @@ async def test_a_wrong_token_is_a_failure_with_a_hint(world: World) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "not a token", "42:with space"])
-async def test_without_a_token_it_waits_to_be_set_up(world: World, token: str) -> None:
+async def test_channel_without_a_valid_token_is_unconfigured(world: World, token: str) -> None:
     world.secrets["TELEGRAM_BOT_TOKEN"] = token
     await world.start()
     state, hint = await world.health()
@@ -96,7 +132,7 @@ async def test_without_a_token_it_waits_to_be_set_up(world: World, token: str) -
     assert token not in hint or not token
 
 
-async def test_a_telegram_that_is_away_is_told_of_and_asked_again(world: World) -> None:
+async def test_unavailable_telegram_degrades_the_channel_and_is_retried(world: World) -> None:
     world.api.plan("getUpdates", "bad gateway", "lost")
     await world.start()
     await healthy(world, "degraded")
@@ -106,7 +142,7 @@ async def test_a_telegram_that_is_away_is_told_of_and_asked_again(world: World) 
     await healthy(world, "running")
 
 
-async def test_it_can_be_stopped_and_started_again(world: World) -> None:
+async def test_channel_is_stopped_and_started_again(world: World) -> None:
     await world.start()
     await world.crash()
     assert (await world.health())[0] == "degraded"
@@ -115,8 +151,8 @@ async def test_it_can_be_stopped_and_started_again(world: World) -> None:
     await world.channel.destroy()
 
 
-class Standing(Clock):
-    """Time stands still but for the test."""
+class ManualClock(Clock):
+    """A clock that only the test moves."""
 
     time = 0.0
 
@@ -124,17 +160,17 @@ class Standing(Clock):
         return self.time
 
 
-def test_a_silence_of_minutes_is_told_of_where_it_means_something() -> None:
-    clock = Standing()
-    reception = UpdateReceiver(clock)
+def test_silence_degrades_polling_but_not_a_webhook() -> None:
+    clock = ManualClock()
+    health = ReceiverHealth(clock)
     clock.time = 100
-    reception.heard()
+    health.succeed()
     clock.time = 240
-    assert reception.health(30).state == "running"
+    assert health.check(30).state == "running"
     clock.time = 260
-    assert reception.health(30).state == "degraded"
-    # At a webhook nothing is heard until somebody writes.
-    assert reception.health(None).state == "running"
+    assert health.check(30).state == "degraded"
+    # A webhook is silent until a person writes.
+    assert health.check(None).state == "running"
 
 
 # Webhook
@@ -149,7 +185,7 @@ async def hooked(world: World) -> str:
     return url
 
 
-async def test_a_webhook_brings_updates(world: World) -> None:
+async def test_webhook_receives_updates(world: World) -> None:
     await hooked(world)
     assert world.api.webhook is not None
     assert world.api.webhook[1] == SECRET
@@ -160,7 +196,7 @@ async def test_a_webhook_brings_updates(world: World) -> None:
 
 
 @pytest.mark.parametrize("secret", [None, "", "wrong", SECRET + "x"])
-async def test_a_webhook_believes_only_who_knows_the_secret(world: World, secret: str | None) -> None:
+async def test_webhook_without_the_right_secret_is_refused(world: World, secret: str | None) -> None:
     url = await hooked(world)
     world.api.says(ADA, "hello")
     forged = {"update_id": 1, "message": {"message_id": 1, "chat": {"id": ADA}, "from": {"id": ADA}, "text": "forged"}}
@@ -176,7 +212,7 @@ async def test_a_webhook_believes_only_who_knows_the_secret(world: World, secret
     ("body", "status"),
     [(b"", 400), (b"[]", 400), (b"{}", 400), (b'{"update_id": "x"}', 400), (b" " * 1024 * 1025, 413)],
 )
-async def test_a_webhook_refuses_what_is_no_update(world: World, body: bytes, status: int) -> None:
+async def test_webhook_refuses_invalid_bodies(world: World, body: bytes, status: int) -> None:
     url = await hooked(world)
     async with httpx.AsyncClient(trust_env=False) as http:
         answer = await http.post(url, content=body, headers={"X-Telegram-Bot-Api-Secret-Token": SECRET})
@@ -185,7 +221,7 @@ async def test_a_webhook_refuses_what_is_no_update(world: World, body: bytes, st
 
 
 @pytest.mark.parametrize("secret", [None, "", "not allowed!", "x" * 257])
-async def test_a_webhook_without_a_secret_is_not_opened(world: World, secret: Any) -> None:
+async def test_webhook_without_a_valid_secret_is_not_opened(world: World, secret: Any) -> None:
     if secret is not None:
         world.secrets["TELEGRAM_WEBHOOK_SECRET"] = secret
     await world.start(webhook_url="https://example.org/telegram")

@@ -1,4 +1,4 @@
-"""Listeners are told of everything at least once, in order, and hold up nobody but themselves."""
+"""The event bus: every event at least once and in order, and no subscriber delays another."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.extensions.building import QUICK
+from tests.extensions.harness import QUICK
 from tests.serving import PATIENCE, until, within
 from turnwire.core.errors import ShuttingDownError, StoreError, StoreUnusableError
 from turnwire.extensions.events import EventBus
@@ -31,9 +31,9 @@ async def open_bus(folder: Path | None = None) -> AsyncIterator[EventBus]:
         await journal.close()
 
 
-class Listener:
+class RecordingSubscriber:
     def __init__(self, fails: int = 0) -> None:
-        self.heard: list[Any] = []
+        self.texts: list[Any] = []
         self.fails = fails
         self.gate = asyncio.Event()
         self.gate.set()
@@ -43,7 +43,7 @@ class Listener:
             self.fails -= 1
             raise OSError("not now")
         await self.gate.wait()
-        self.heard.append(payload["text"])
+        self.texts.append(payload["text"])
 
 
 async def emit(bus: EventBus, *texts: str) -> None:
@@ -51,18 +51,18 @@ async def emit(bus: EventBus, *texts: str) -> None:
         await bus.emit("user_message", {"text": text})
 
 
-async def test_all_are_told_in_order() -> None:
-    one, two, deaf = Listener(), Listener(), Listener()
+async def test_events_reach_all_subscribers_in_order() -> None:
+    first, second, other = RecordingSubscriber(), RecordingSubscriber(), RecordingSubscriber()
     async with open_bus() as bus:
-        bus.subscribe("a", "user_message", one)
-        bus.subscribe("b", "user_message", two)
-        bus.subscribe("b", "agent_response", deaf)
+        bus.subscribe("a", "user_message", first)
+        bus.subscribe("b", "user_message", second)
+        bus.subscribe("b", "agent_response", other)
         await emit(bus, "1", "2", "3")
-        await until(lambda: one.heard == two.heard == ["1", "2", "3"])
-        assert deaf.heard == []
+        await until(lambda: first.texts == second.texts == ["1", "2", "3"])
+        assert other.texts == []
 
 
-async def test_each_gets_a_payload_of_its_own() -> None:
+async def test_each_subscriber_gets_its_own_copy_of_the_payload() -> None:
     seen: list[dict[str, Any]] = []
 
     async def spoil(payload: dict[str, Any]) -> None:
@@ -76,78 +76,76 @@ async def test_each_gets_a_payload_of_its_own() -> None:
         await until(lambda: seen == [{"text": "1"}] * 2)
 
 
-async def test_a_slow_listener_holds_up_nobody() -> None:
-    slow, quick = Listener(), Listener()
+async def test_slow_subscriber_does_not_delay_others() -> None:
+    slow, quick = RecordingSubscriber(), RecordingSubscriber()
     slow.gate.clear()
     async with open_bus() as bus:
         bus.subscribe("slow", "user_message", slow)
         bus.subscribe("quick", "user_message", quick)
         await within(emit(bus, *map(str, range(50))))
-        await until(lambda: len(quick.heard) == 50)
-        assert slow.heard == []
+        await until(lambda: len(quick.texts) == 50)
+        assert slow.texts == []
         slow.gate.set()
-        await until(lambda: len(slow.heard) == 50)
+        await until(lambda: len(slow.texts) == 50)
 
 
-async def test_a_listener_that_fails_is_told_again() -> None:
-    listener = Listener(fails=2)
+async def test_failing_subscriber_is_retried() -> None:
+    listener = RecordingSubscriber(fails=2)
     async with open_bus() as bus:
         bus.subscribe("a", "user_message", listener)
         await emit(bus, "1", "2")
-        await until(lambda: listener.heard == ["1", "2"])
+        await until(lambda: listener.texts == ["1", "2"])
 
 
-async def test_a_listener_that_always_fails_at_one_event_goes_on_without_it(
+async def test_subscriber_that_keeps_failing_skips_the_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    listener = Listener(fails=3)
+    listener = RecordingSubscriber(fails=3)
     async with open_bus() as bus:
         bus.subscribe("a", "user_message", listener)
         await emit(bus, "1", "2")
-        await until(lambda: listener.heard == ["2"])
-    assert "goes on without an event" in caplog.text
+        await until(lambda: listener.texts == ["2"])
+    assert "skips an event" in caplog.text
 
 
-async def test_a_listener_hears_after_a_restart_what_it_missed(tmp_path: Path) -> None:
-    held, other = Listener(), Listener()
+async def test_subscriber_gets_missed_events_after_a_restart(tmp_path: Path) -> None:
+    held, other = RecordingSubscriber(), RecordingSubscriber()
     held.gate.clear()
     async with open_bus(tmp_path) as bus:
         bus.subscribe("a", "user_message", held)
         bus.subscribe("b", "user_message", other)
         await emit(bus, "1", "2")
-        await until(lambda: len(other.heard) == 2)
-    held, other, newcomer = Listener(), Listener(), Listener()
+        await until(lambda: len(other.texts) == 2)
+    held, other, newcomer = RecordingSubscriber(), RecordingSubscriber(), RecordingSubscriber()
     async with open_bus(tmp_path) as bus:
         bus.subscribe("a", "user_message", held)
         bus.subscribe("b", "user_message", other)
         bus.subscribe("c", "user_message", newcomer)
         await emit(bus, "3")
-        await until(lambda: held.heard == ["1", "2", "3"])
-        await until(lambda: other.heard == newcomer.heard == ["3"])
+        await until(lambda: held.texts == ["1", "2", "3"])
+        await until(lambda: other.texts == newcomer.texts == ["3"])
 
 
-async def test_what_everybody_has_heard_is_not_kept(tmp_path: Path) -> None:
-    listener = Listener()
+async def test_events_that_all_subscribers_have_got_are_deleted(tmp_path: Path) -> None:
+    listener = RecordingSubscriber()
     async with open_bus(tmp_path) as bus:
         await emit(bus, "before anybody listened")
         bus.subscribe("a", "user_message", listener)
         await emit(bus, "1", "2")
-        await until(lambda: len(listener.heard) == 2)
-        journal = bus._journal
-
-        def kept() -> int:
-            return journal._connection.execute("SELECT count(*) FROM told").fetchone()[0]  # type: ignore[union-attr]
-
-        await until(lambda: kept() == 0)
+        await until(lambda: len(listener.texts) == 2)
+        count = "SELECT count(*) FROM told"
+        async with asyncio.timeout(PATIENCE):
+            while await bus._journal.run(lambda connection: connection.execute(count).fetchone()[0]):
+                pass
 
 
-async def test_there_are_two_topics_and_no_more() -> None:
+async def test_subscribe_to_an_unknown_topic_is_refused() -> None:
     async with open_bus() as bus:
         with pytest.raises(ValueError, match="user_message and agent_response"):
-            bus.subscribe("a", "agent_response_chunk", Listener())  # type: ignore[arg-type]
+            bus.subscribe("a", "agent_response_chunk", RecordingSubscriber())  # type: ignore[arg-type]
 
 
-async def test_what_is_written_in_one_go_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+async def test_journal_transaction_that_fails_is_rolled_back(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     await journal.open()
 
@@ -164,7 +162,7 @@ async def test_what_is_written_in_one_go_is_there_as_a_whole_or_not_at_all(tmp_p
         await journal.run(half)
 
 
-async def test_a_journal_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
+async def test_unreadable_journal_is_refused_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "extensions.db").write_text("this is no database" * 100)
     with pytest.raises(StoreUnusableError, match="move the file away"):
         await Journal(tmp_path).open()
@@ -179,15 +177,15 @@ from turnwire.extensions.calls import KernelLimits
 
 folder, first, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 
-async def hear(payload):
-    with open(folder / "heard", "a") as file:
+async def receive(payload):
+    with open(folder / "received", "a") as file:
         file.write(payload["text"] + "\\n")
 
 async def main():
     journal = Journal(folder)
     await journal.open()
     bus = EventBus(journal, KernelLimits())
-    bus.subscribe("a", "user_message", hear)
+    bus.subscribe("a", "user_message", receive)
     for number in range(first, first + count):
         await bus.emit("user_message", {"text": str(number)})
         print(number, flush=True)
@@ -198,7 +196,7 @@ asyncio.run(main())
 
 
 @pytest.mark.process
-async def test_a_kill_between_telling_and_hearing_loses_nothing(tmp_path: Path) -> None:
+async def test_kill_between_emit_and_delivery_loses_no_event(tmp_path: Path) -> None:
     chance = random.Random(5)
     promised: set[int] = set()
     for number in range(5):
@@ -210,17 +208,17 @@ async def test_a_kill_between_telling_and_hearing_loses_nothing(tmp_path: Path) 
                 promised.add(int(await child.stdout.readline()))
             child.send_signal(signal.SIGKILL)
             promised.update(map(int, (await child.communicate())[0].split()))
-    heard: list[str] = []
+    received: list[str] = []
 
-    async def hear(payload: dict[str, Any]) -> None:
-        heard.append(payload["text"])
+    async def receive(payload: dict[str, Any]) -> None:
+        received.append(payload["text"])
 
     async with open_bus(tmp_path) as bus:
-        bus.subscribe("a", "user_message", hear)
+        bus.subscribe("a", "user_message", receive)
         await emit(bus, "last")
-        await until(lambda: heard[-1:] == ["last"])
-    told = [*(tmp_path / "heard").read_text().split(), *heard[:-1]]
-    assert promised <= set(map(int, told))
-    # In order, and an event is heard again only where a kill came in between.
-    assert list(map(int, told)) == sorted(map(int, told))
-    assert len(told) - len(set(told)) <= 5
+        await until(lambda: received[-1:] == ["last"])
+    numbers = [*(tmp_path / "received").read_text().split(), *received[:-1]]
+    assert promised <= set(map(int, numbers))
+    # In order, and an event is received again only where a kill came in between.
+    assert list(map(int, numbers)) == sorted(map(int, numbers))
+    assert len(numbers) - len(set(numbers)) <= 5

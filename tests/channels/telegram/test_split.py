@@ -1,4 +1,4 @@
-"""Long answers in several messages: whole, within the limit, cut where it hurts least."""
+"""Splitting of long answers into messages."""
 
 from typing import Any
 
@@ -14,44 +14,45 @@ TEXTS = st.text(st.sampled_from("ab .!?\n\n\n🎉é漢\u200d\u0301👩‍💻"),
 @st.composite
 def formatted_texts(draw: st.DrawFn) -> Formatted:
     text = draw(TEXTS)
-    places = sorted({units(text[:index]) for index in range(len(text) + 1)})
+    offsets = sorted({units(text[:index]) for index in range(len(text) + 1)})
     entities: list[Entity] = []
     start = 0
-    while start < len(places) - 1 and draw(st.booleans()):
-        first = draw(st.integers(start, len(places) - 2))
-        last = draw(st.integers(first + 1, len(places) - 1))
+    while start < len(offsets) - 1 and draw(st.booleans()):
+        first = draw(st.integers(start, len(offsets) - 2))
+        last = draw(st.integers(first + 1, len(offsets) - 1))
         kind: Any = draw(st.sampled_from(["bold", "pre", "code"]))
-        entities.append(Entity(kind, places[first], places[last] - places[first]))
+        entities.append(Entity(kind, offsets[first], offsets[last] - offsets[first]))
         start = last
     return Formatted(text, tuple(entities))
 
 
 @given(formatted_texts(), st.integers(10, 80))
-def test_the_pieces_are_the_text_within_the_limit_and_their_entities_fit(formatted: Formatted, limit: int) -> None:
+def test_split_keeps_the_text_and_its_entities_within_the_limit(formatted: Formatted, limit: int) -> None:
     pieces = split(formatted, limit)
     assert "".join(piece.text for piece in pieces) == formatted.text
     assert all(units(piece.text) <= limit for piece in pieces)
     for piece in pieces:
         check_entities(piece.text, piece.plain_entities())
-    # All that was bold is bold, and nothing else.
+    # Every entity keeps its length, in one piece or several.
     length = {
-        kind: sum(one.length for one in formatted.entities if one.type == kind) for kind in ("bold", "pre", "code")
+        kind: sum(entity.length for entity in formatted.entities if entity.type == kind)
+        for kind in ("bold", "pre", "code")
     }
     for kind, expected in length.items():
-        assert sum(one.length for piece in pieces for one in piece.entities if one.type == kind) == expected
+        assert sum(entity.length for piece in pieces for entity in piece.entities if entity.type == kind) == expected
 
 
 @given(formatted_texts(), st.integers(10, 80))
-def test_a_text_that_grows_is_never_cut_anew(formatted: Formatted, limit: int) -> None:
+def test_split_of_a_growing_text_keeps_its_full_pieces(formatted: Formatted, limit: int) -> None:
     plain = Formatted(formatted.text)
     whole = split(plain, limit)
     for size in range(0, len(formatted.text), 7):
         part = split(Formatted(formatted.text[:size]), limit)
-        # All but the last piece are as they will be in the end.
+        # All pieces but the last are final.
         assert part[:-1] == whole[: len(part) - 1]
 
 
-def test_it_is_cut_between_paragraphs_then_lines_then_sentences_then_words() -> None:
+def test_split_prefers_paragraphs_then_lines_then_sentences_then_words() -> None:
     def texts(text: str) -> list[str]:
         return [piece.text for piece in split(Formatted(text), 30)]
 
@@ -68,7 +69,7 @@ def test_it_is_cut_between_paragraphs_then_lines_then_sentences_then_words() -> 
     assert texts("x" * 65) == ["x" * 30, "x" * 30, "x" * 5]
 
 
-def test_code_that_fits_in_a_message_is_not_cut() -> None:
+def test_code_block_that_fits_in_a_message_is_not_split() -> None:
     text = "Some words before the code.\n\n"
     code = "\n".join(f"line {number}" for number in range(6))
     formatted = Formatted(text + code, (Entity("pre", units(text), units(code)),))
@@ -77,7 +78,7 @@ def test_code_that_fits_in_a_message_is_not_cut() -> None:
     assert (second.text, second.entities) == (code, (Entity("pre", 0, units(code)),))
 
 
-def test_code_that_fits_in_no_message_is_cut_between_lines_and_each_piece_is_code() -> None:
+def test_long_code_block_is_split_between_lines_into_code_blocks() -> None:
     source = "```python\n" + "\n".join(f"line_number_{number} = {number}" for number in range(400)) + "\n```"
     pieces = messages(render(source))
     assert len(pieces) > 1
@@ -88,18 +89,18 @@ def test_code_that_fits_in_no_message_is_cut_between_lines_and_each_piece_is_cod
         assert piece.text.startswith("line_number_")
 
 
-def test_an_emoji_is_not_torn_apart() -> None:
+def test_combined_emoji_is_not_split() -> None:
     family = "👨‍👩‍👧‍👦"
     pieces = split(Formatted(family * 10), 30)
     assert all(units(piece.text) % units(family) == 0 for piece in pieces)
 
 
-def test_a_message_is_trimmed_as_telegram_would() -> None:
+def test_messages_are_trimmed_as_telegram_does() -> None:
     text = "\n\n  some words  \n\n"
     assert messages(Formatted(text, (Entity("bold", 4, 12),))) == [Formatted("some words", (Entity("bold", 0, 10),))]
     assert messages(Formatted("  code\n", (Entity("pre", 0, 7),))) == [Formatted("  code", (Entity("pre", 0, 6),))]
 
 
-def test_a_message_that_would_be_blank_is_left_out() -> None:
+def test_blank_message_is_left_out() -> None:
     pieces = messages(render("```\na" + "\n" * 9000 + "b\n```"))
     assert [piece.text.strip() for piece in pieces] == ["a", "b"]

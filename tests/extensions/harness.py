@@ -1,4 +1,4 @@
-"""Extensions for tests: written to a folder as their authors would, and run in a real Turnwire."""
+"""The harness of the extension tests: extensions in a folder, run in a real Turnwire."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -59,11 +59,11 @@ LISTENER = (
 class Main(Base):
     async def initialize(self, context):
         await super().initialize(context)
-        context.subscribe("user_message", self.on_asked)
-        context.subscribe("agent_response", self.on_answered)
-    async def on_asked(self, payload):
+        context.subscribe("user_message", self.receive_message)
+        context.subscribe("agent_response", self.receive_answer)
+    async def receive_message(self, payload):
         self.calls.append(("user_message", payload))
-    async def on_answered(self, payload):
+    async def receive_answer(self, payload):
         self.calls.append(("agent_response", payload))
 """
 )
@@ -79,18 +79,18 @@ QUICK = KernelLimits(
 
 
 def write_extension(folder: Path, id: str, code: str = BASE + "class Main(Base): ...", **manifest: Any) -> Path:
-    """One of this id in the folder; `manifest` adds fields to the smallest there is, or takes one out with None."""
-    place = folder / id
-    place.mkdir(parents=True)
+    """Write an extension. `manifest` adds fields to a minimal manifest, or removes one with None."""
+    extension = folder / id
+    extension.mkdir(parents=True)
     fields = {"id": id, "name": id, "version": "1", "api": "1", "entrypoint": "main:Main", **manifest}
-    told = {name: value for name, value in fields.items() if value is not None}
-    (place / "manifest.yaml").write_text(yaml.safe_dump(told))
-    (place / "main.py").write_text(code)
-    return place
+    present = {name: value for name, value in fields.items() if value is not None}
+    (extension / "manifest.yaml").write_text(yaml.safe_dump(present))
+    (extension / "main.py").write_text(code)
+    return extension
 
 
 class Running:
-    """A Turnwire with extensions."""
+    """A running Turnwire with extensions."""
 
     def __init__(self, turnwire: Turnwire, kernel: Kernel) -> None:
         self.turnwire = turnwire
@@ -127,12 +127,12 @@ async def running(
     attach: dict[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Running]:
-    """Opens a Turnwire with the extensions of this folder; the data are beside it unless a place is given."""
+    """Open a Turnwire with the extensions of this folder. The data are beside it by default."""
     agents = {"agents": agent} if isinstance(agent, dict) else {"agent": agent}
     chosen = quick_settings(data or folder.parent / "data", **settings)
     turnwire = Turnwire(**agents, store=store, settings=chosen, extensions=[folder])
-    kept = store == "sqlite"
-    kernel = Kernel(turnwire.store, turnwire.runner, [folder], chosen.data, keeps=kept, limits=limits)
+    keeps = store == "sqlite"
+    kernel = Kernel(turnwire.store, turnwire.runner, [folder], chosen.data, keeps=keeps, limits=limits)
     turnwire.kernel = kernel
     for id, extension in (attach or {}).items():
         kernel.attach(id, extension)
