@@ -74,6 +74,32 @@ def paragraphs(text: str, start: int = 0, page: int | None = None) -> list[Block
     return [Block(start + found.start(), page=page) for found in _PARAGRAPH.finditer(text)]
 
 
+# HTML: the content of the page, without its menus and forms.
+
+
+_PERMALINK = "¶"
+_SPACE = re.compile(r"\s+")
+
+
+def parse_html(source: str) -> Parsed:
+    # Imported here, because the tools take a tenth of a second to import, which the sandbox need not pay for a PDF.
+    from turnwire.tools.html import CHROME, HIDDEN, read_blocks
+
+    title, found = read_blocks(source, skip=HIDDEN | CHROME, cell_separator=" | ")
+    in_main = any(block.in_main and block.text.strip() for block in found)
+    texts: list[str] = []
+    blocks: list[Block] = []
+    offset = 0
+    for block in found:
+        text = block.text.replace(_PERMALINK, "")
+        text = text.strip("\n") if block.preformatted else _SPACE.sub(" ", text).strip()
+        if text.strip() and (block.in_main or not in_main):
+            blocks.append(Block(offset, block.level, text if block.level else "", block.preformatted))
+            texts.append(text)
+            offset += len(text) + 2
+    return Parsed("\n\n".join(texts), blocks, title or next((b.heading for b in blocks if b.level == 1), None))
+
+
 # Word documents (extra `[office]`): paragraphs, headings and table rows.
 
 
