@@ -7,8 +7,7 @@ from pathlib import PurePath
 from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents.document import Parsed
-from turnwire.retrieval.documents.formats import parse_docx, parse_markdown, parse_pdf, parse_plain
-from turnwire.retrieval.documents.html import parse_html
+from turnwire.retrieval.documents.formats import parse_docx, parse_html, parse_markdown, parse_pdf, parse_plain
 
 MOST_PAGES = 5_000
 
