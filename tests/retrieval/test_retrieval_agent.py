@@ -65,7 +65,7 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
             # Tests open and close the library themselves, and write to it.
             function.can_block_in("turnwire/retrieval/index/database.py", {"__init__", "close", "writing"})
             # Before the first request there is nobody to keep waiting.
-            function.can_block_in("turnwire/server/turnwire.py", {"__init__"})
+            function.can_block_in("turnwire/app.py", {"__init__"})
             function.can_block_in("turnwire/server/pages.py", {"read_pages"})
         yield
 

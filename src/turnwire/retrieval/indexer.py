@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
-from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
 from turnwire.core.errors import TooManyDocumentsError, UnreadableDocumentError
 from turnwire.retrieval.documents.parser import format_of
@@ -238,6 +237,9 @@ async def changed_roots(roots: Sequence[Path]) -> AsyncIterator[list[Path]]:
     All of them are told once at the beginning: what changed before the watch had begun, nobody has seen.
     """
     has_begun = False
+    # Loaded when folders are watched, and not with every server.
+    from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
+
     async for changes in awatch(
         *await asyncio.to_thread(_folders, roots),
         ignore_permission_denied=True,
