@@ -81,7 +81,7 @@ def opened_library() -> Iterator[Library]:
 
 def read_folder(library: Library, folder: Path) -> int:
     """How many passages are new."""
-    return sync_root(library, folder, most_bytes=MOST_BYTES).passages
+    return sync_root(library, folder, max_bytes=MOST_BYTES).passages
 
 
 def cut_documents(folder: Path) -> list[NewDocument]:

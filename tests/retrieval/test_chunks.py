@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import pdf
-from turnwire.retrieval.documents.document import LONGEST, Block, Chunk, Parsed, cut
+from turnwire.retrieval.documents.document import MAX_CHUNK, Block, Chunk, Parsed, split_document
 from turnwire.retrieval.documents.formats import parse_markdown, parse_plain
 from turnwire.retrieval.documents.parser import parse
 
@@ -17,7 +17,7 @@ WHOLE = 6_000
 
 def check(parsed: Parsed) -> list[Chunk]:
     """What holds for every document. Returns its passages."""
-    text, chunks = parsed.text, cut(parsed)
+    text, chunks = parsed.text, split_document(parsed)
     assert "".join(chunk.text for chunk in chunks) == text
     for before, after in pairwise(chunks):
         assert before.start + len(before.text) == after.start
@@ -63,8 +63,8 @@ def test_a_markdown_document_is_cut_where_it_may_be(blocks: list[str]) -> None:
         assert not any(whole.start() < border < whole.end() for border in borders)
     for chunk in chunks:
         said = chunk.text.strip()
-        assert len(said) <= LONGEST or "```" in said
-        assert len(said) <= WHOLE + LONGEST
+        assert len(said) <= MAX_CHUNK or "```" in said
+        assert len(said) <= WHOLE + MAX_CHUNK
         # A passage never crosses a heading: one stands at its beginning or not at all.
         lines = [line for line in re.sub(r"```.*?```", "", said, flags=re.DOTALL).split("\n") if line]
         body = [number for number, line in enumerate(lines) if not re.match("#+ ", line)]
@@ -83,7 +83,7 @@ def test_a_passage_knows_the_headings_above_it(blocks: list[str]) -> None:
             path = [entry for entry in path if entry[0] < len(marks)] + [(len(marks), name[:200])]
         expected[offset] = tuple(name for _, name in path)
         offset += len(block) + 2
-    for chunk in cut(parse_markdown(text)):
+    for chunk in split_document(parse_markdown(text)):
         (last,) = [headings for start, headings in expected.items() if start < chunk.end][-1:]
         assert chunk.headings == last
 
@@ -101,7 +101,7 @@ def test_a_passage_knows_the_headings_above_it(blocks: list[str]) -> None:
 @example([" " * 3_000, "a", " " * 3_000])
 def test_any_text_is_cut_and_no_passage_is_too_long(parts: list[str]) -> None:
     for chunk in check(parse_plain("".join(parts))):
-        assert chunk.end - chunk.start <= LONGEST
+        assert chunk.end - chunk.start <= MAX_CHUNK
 
 
 @given(st.text(alphabet=st.sampled_from("# \n`~-*>|ab[]<1.\t="), max_size=120))
@@ -110,7 +110,7 @@ def test_any_markdown_is_cut(text: str) -> None:
 
 
 def test_short_paragraphs_go_together_and_a_heading_begins_anew() -> None:
-    chunks = cut(parse_markdown("Intro.\n\nMore.\n\n# Tea\n\nHot.\n\n## Green\n\nLeaves.\n"))
+    chunks = split_document(parse_markdown("Intro.\n\nMore.\n\n# Tea\n\nHot.\n\n## Green\n\nLeaves.\n"))
     assert [(chunk.text.strip(), chunk.headings) for chunk in chunks] == [
         ("Intro.\n\nMore.", ()),
         ("# Tea\n\nHot.", ("Tea",)),
@@ -124,7 +124,7 @@ def test_a_long_paragraph_is_cut_between_sentences() -> None:
     chunks = check(parse_markdown(f"# Tea\n\n{text}"))
     assert len(chunks) > 2
     assert all(chunk.text.rstrip().endswith("tea.") for chunk in chunks)
-    assert all(chunk.end - chunk.start > LONGEST - 100 for chunk in chunks[:-1])
+    assert all(chunk.end - chunk.start > MAX_CHUNK - 100 for chunk in chunks[:-1])
 
 
 def test_a_sentence_that_never_ends_is_cut_hard() -> None:
@@ -148,9 +148,9 @@ def test_a_table_is_cut_between_rows() -> None:
 
 def test_headings_without_anything_between_them_are_bounded_too() -> None:
     chunks = check(parse_markdown("\n".join(f"# Heading {number}" for number in range(2_000))))
-    assert max(len(chunk.text) for chunk in chunks) <= LONGEST
+    assert max(len(chunk.text) for chunk in chunks) <= MAX_CHUNK
     endless = check(parse_markdown(f"# {'tea ' * 5_000}\n\nHot."))
-    assert max(len(chunk.text) for chunk in endless) <= LONGEST
+    assert max(len(chunk.text) for chunk in endless) <= MAX_CHUNK
     assert max(len(heading) for chunk in endless for heading in chunk.headings) == 200
 
 
@@ -161,11 +161,11 @@ def test_a_passage_stays_on_its_page() -> None:
 
 @pytest.mark.parametrize("text", ["", "\n\n"])
 def test_no_blocks_are_no_trouble(text: str) -> None:
-    assert "".join(chunk.text for chunk in cut(Parsed(text, []))) == text
+    assert "".join(chunk.text for chunk in split_document(Parsed(text, []))) == text
 
 
 def test_what_stands_before_the_first_block_is_kept() -> None:
     chunks = check(Parsed("before\n\nfirst", [Block(8)]))
     assert [chunk.text for chunk in chunks] == ["before\n\nfirst"]
     matter = check(parse_markdown("---\ntitle: " + "x" * 3_000 + "\n---\n\n| a |\n| - |\n| 1 |\n"))
-    assert max(len(chunk.text) for chunk in matter) <= LONGEST
+    assert max(len(chunk.text) for chunk in matter) <= MAX_CHUNK

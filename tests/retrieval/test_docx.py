@@ -63,7 +63,7 @@ def test_a_document_of_which_bytes_are_lost_is_read_or_refused_but_nothing_else(
 def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = with_part(TEA, "word/document.xml", bytes(3_000_000))
     assert len(bomb) < 100_000
-    monkeypatch.setattr(formats, "_MOST_UNPACKED", 2_000_000)
+    monkeypatch.setattr(formats, "_MAX_UNPACKED_BYTES", 2_000_000)
     with pytest.raises(UnreadableDocumentError, match="unpacks to more than 200 MB"):
         parse_docx(bomb)
     assert parse_docx(TEA).blocks

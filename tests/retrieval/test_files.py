@@ -9,7 +9,7 @@ import pytest
 
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents import files
-from turnwire.retrieval.documents.files import find_files, read_file, shown
+from turnwire.retrieval.documents.files import find_files, printable_name, read_file
 
 MOST = 1_000
 OUTSIDE = "it is a link to outside of the folder"
@@ -76,7 +76,7 @@ def test_a_name_that_is_no_text_can_be_shown_and_told_apart(root: Path) -> None:
     for one in find_files(root):
         one.name.encode()
         assert read_file(one.path, root, MOST) == os.fsencode(one.path.name)
-    assert shown(os.fsdecode(b"\xff")) == "\\xff"
+    assert printable_name(os.fsdecode(b"\xff")) == "\\xff"
 
 
 def test_a_folder_that_cannot_be_looked_into_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,7 +264,7 @@ async def test_an_upload_is_its_owners_alone(path: Path) -> None:
 async def test_an_upload_that_cannot_be_read_is_refused_in_words(
     path: Path, name: str, content: bytes, why: str
 ) -> None:
-    async with keeping(path, most_documents=1) as librarian:
+    async with keeping(path, max_documents=1) as librarian:
         with pytest.raises(UnreadableDocumentError, match=why):
             await within(librarian.add(name, content, "anna"))
         # And it does not count.
@@ -281,8 +281,8 @@ async def test_nobody_uploads_more_than_the_limit_also_not_at_once(path: Path, m
     async def parse_here(name: str, content: bytes, timeout: float) -> Parsed:
         return await asyncio.to_thread(parse, name, content)
 
-    monkeypatch.setattr(librarian_module, "parse_apart", parse_here)
-    async with keeping(path, most_documents=3) as librarian:
+    monkeypatch.setattr(librarian_module, "parse_in_sandbox", parse_here)
+    async with keeping(path, max_documents=3) as librarian:
         adding = [librarian.add(f"{number}.md", b"Tea", "anna") for number in range(10)]
         answers = await within(asyncio.gather(*adding, return_exceptions=True))
         refused = [answer for answer in answers if isinstance(answer, TooManyDocumentsError)]

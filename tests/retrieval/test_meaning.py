@@ -289,7 +289,7 @@ async def test_an_embedder_that_fails_leaves_the_words(
         found = await search(library, meaning, "tea")
     assert found == await search(library, None, "tea")
     assert [passage.text for passage in found] == ["Tea.", "A ship with tea."]
-    assert "searching by words only" in caplog.text
+    assert "the search is by words only" in caplog.text
 
 
 async def test_without_enough_vectors_it_is_a_search_by_words(library: Library, meaning: VectorIndex) -> None:

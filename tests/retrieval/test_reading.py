@@ -10,7 +10,7 @@ from tests.retrieval.paper import block_texts, pdf, word
 from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents import parser
-from turnwire.retrieval.documents.document import cut
+from turnwire.retrieval.documents.document import split_document
 from turnwire.retrieval.documents.parser import SUFFIXES, format_of, parse
 
 
@@ -89,7 +89,7 @@ def test_whatever_the_bytes_are_they_are_read_or_refused(suffix: str, content: b
         return
     # What the log would take out is out already, so that an offset means the same in both.
     assert parsed.text == clean_text(parsed.text)
-    assert "".join(chunk.text for chunk in cut(parsed)) == parsed.text
+    assert "".join(chunk.text for chunk in split_document(parsed)) == parsed.text
 
 
 def test_a_reader_that_stumbles_is_the_files_fault(monkeypatch: pytest.MonkeyPatch) -> None:

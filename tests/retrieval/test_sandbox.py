@@ -12,7 +12,7 @@ from tests.serving import until, within
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents import sandbox
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.documents.sandbox import parse_apart
+from turnwire.retrieval.documents.sandbox import parse_in_sandbox
 
 # The same reader with other bounds: what is allowed in earnest would take long to use up.
 BOUND = """
@@ -30,13 +30,13 @@ def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 async def why(name: str, content: bytes, timeout: float = 20) -> str:
     with pytest.raises(UnreadableDocumentError) as refused:
-        await within(parse_apart(name, content, timeout))
+        await within(parse_in_sandbox(name, content, timeout))
     return str(refused.value)
 
 
 async def test_it_reads_what_would_be_read_here() -> None:
     documents = {"a.md": b"# Tea\n\nHot.", "b.pdf": pdf("Tea", "Hot", title="T"), "c.docx": word("# Tea", "Hot")}
-    read = await within(asyncio.gather(*(parse_apart(name, content, 20) for name, content in documents.items())))
+    read = await within(asyncio.gather(*(parse_in_sandbox(name, content, 20) for name, content in documents.items())))
     assert read == [parse(name, content) for name, content in documents.items()]
 
 
@@ -50,21 +50,21 @@ async def test_a_reader_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_reader_that_takes_too_much_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead(monkeypatch, BOUND.format(name="_MOST_MEMORY", value=80 * 1024 * 1024))
-    assert (await within(parse_apart("tea.md", b"# Tea", 20))).title == "Tea"
+    instead(monkeypatch, BOUND.format(name="_MAX_MEMORY", value=80 * 1024 * 1024))
+    assert (await within(parse_in_sandbox("tea.md", b"# Tea", 20))).title == "Tea"
     assert await why("tea.txt", b"tea\n\n" * 1_000_000) == "it cannot be read: the reader ran out of memory or time"
 
 
 async def test_a_bomb_is_refused_or_runs_out_of_memory_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead(monkeypatch, BOUND.format(name="_MOST_MEMORY", value=80 * 1024 * 1024))
+    instead(monkeypatch, BOUND.format(name="_MAX_MEMORY", value=80 * 1024 * 1024))
     bomb = with_part(word("Tea"), "word/document.xml", b"<a>" * 5_000_000)
     assert len(bomb) < 200_000
     assert await why("bomb.docx", bomb)
 
 
 async def test_more_text_than_anybody_could_keep_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead(monkeypatch, BOUND.format(name="_MOST_CHARACTERS", value=1_000))
-    assert (await within(parse_apart("tea.txt", b"x" * 1_000, 20))).text == "x" * 1_000
+    instead(monkeypatch, BOUND.format(name="_MAX_CHARACTERS", value=1_000))
+    assert (await within(parse_in_sandbox("tea.txt", b"x" * 1_000, 20))).text == "x" * 1_000
     assert await why("tea.txt", b"x" * 1_001) == "it holds more than 1,000 characters of text"
 
 
@@ -78,7 +78,7 @@ async def test_a_crash_of_the_reader_is_said_in_words(crash: str, monkeypatch: p
 async def test_nobody_goes_on_reading_for_who_has_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = tmp_path / "pid"
     instead(monkeypatch, f"import os; open({str(told)!r}, 'w').write(f'{{os.getpid()}}\\n')\nwhile True: pass")
-    reading = asyncio.ensure_future(parse_apart("tea.md", b"# Tea", 20))
+    reading = asyncio.ensure_future(parse_in_sandbox("tea.md", b"# Tea", 20))
     await until(lambda: told.exists() and told.read_text().endswith("\n"))
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -93,4 +93,4 @@ async def test_the_folder_one_stands_in_is_no_place_to_import_from(
     for module in ("msgspec", "resource", "markdown_it", "turnwire"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('taken over')")
     monkeypatch.chdir(tmp_path)
-    assert (await within(parse_apart("tea.md", b"# Tea", 20))).title == "Tea"
+    assert (await within(parse_in_sandbox("tea.md", b"# Tea", 20))).title == "Tea"

@@ -12,7 +12,7 @@ from turnwire.retrieval.index import sync as sync_module
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.sync import SyncProgress, sync_root
 
-MOST = 100_000
+MAX_BYTES = 100_000
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def sync(library: Library, root: Path) -> SyncProgress:
-    return sync_root(library, root, most_bytes=MOST)
+    return sync_root(library, root, max_bytes=MAX_BYTES)
 
 
 def counts(progress: SyncProgress) -> tuple[int, int, int, int]:
@@ -114,7 +114,7 @@ def test_one_that_cannot_be_read_is_reported_and_the_rest_goes_on(library: Libra
     (root / "binary.md").write_bytes(b"\0\1\2")
     (root / "broken.docx").write_bytes(b"PK no archive")
     (root / "empty.md").write_text("\n")
-    (root / "large.txt").write_text("x" * (MOST + 1))
+    (root / "large.txt").write_text("x" * (MAX_BYTES + 1))
     (root / "link.md").symlink_to("/etc/hostname")
     os.mkfifo(root / "pipe.md")
     progress = sync(library, root)
@@ -189,7 +189,7 @@ def test_a_root_is_known_by_where_it_really_is(library: Library, root: Path, mon
 def test_progress_is_told_after_every_file(library: Library, root: Path) -> None:
     (root / "b-broken.pdf").write_bytes(b"no PDF")
     told: list[SyncProgress] = []
-    sync_root(library, root, most_bytes=MOST, report=lambda progress: told.append(structs.replace(progress)))
+    sync_root(library, root, max_bytes=MAX_BYTES, report=lambda progress: told.append(structs.replace(progress)))
     assert [(progress.done, progress.total) for progress in told] == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5), (5, 5)]
     assert [progress.added for progress in told] == [1, 1, 2, 3, 4, 4]
 
@@ -204,7 +204,7 @@ def test_who_stops_in_the_middle_keeps_what_was_written(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sync_root(library, root, most_bytes=MOST, report=stop)
+        sync_root(library, root, max_bytes=MAX_BYTES, report=stop)
     assert listed(library) == EVERY[:2]
     parsed.clear()
     assert counts(sync(library, root)) == (2, 0, 2, 0)
@@ -220,7 +220,7 @@ def test_who_stops_in_the_middle_loses_nothing_that_was_there(library: Library, 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sync_root(library, root, most_bytes=MOST, report=stop)
+        sync_root(library, root, max_bytes=MAX_BYTES, report=stop)
     assert listed(library) == EVERY
 
 

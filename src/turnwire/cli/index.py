@@ -84,7 +84,7 @@ def _sync(library: "Library", root: Path, most_bytes: int, *, is_watching: bool 
         def report(progress: "SyncProgress") -> None:
             bar.update(task, total=progress.total, completed=progress.done)
 
-        progress = sync_root(library, root, most_bytes=most_bytes, report=report)
+        progress = sync_root(library, root, max_bytes=most_bytes, report=report)
     for name, why in progress.problems:
         typer.secho(f"  {name}: {why}", fg="yellow", err=True)
     if is_watching and not (progress.has_changed or progress.problems):

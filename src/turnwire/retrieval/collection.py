@@ -15,7 +15,7 @@ from turnwire.core.turns import Message, ToolRequest
 from turnwire.models.contract import Model, ToolSpec, ToolWish
 from turnwire.retrieval.evidence import RetrievalResult, cite_whole
 from turnwire.retrieval.index.searcher import Searcher
-from turnwire.retrieval.index.terms import telling_terms
+from turnwire.retrieval.index.terms import key_terms
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, GATHER_ONLY, passages_json, spoken
 from turnwire.retrieval.review import Judgement, judge_by_coverage, judge_by_model, other_queries
 from turnwire.retrieval.search import LONGEST_QUERY, SEARCH, EventSink, Gathering, reading_index
@@ -230,7 +230,7 @@ async def collect_evidence(
 
 async def match_question(question: str, searcher: Searcher) -> Matcher:
     with reading_index():
-        weights = await asyncio.to_thread(searcher.library.weights, telling_terms(question))
+        weights = await asyncio.to_thread(searcher.library.weights, key_terms(question))
     return Matcher(question, weights)
 
 

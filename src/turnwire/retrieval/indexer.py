@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from turnwire.core.errors import TooManyDocumentsError, UnreadableDocumentError
 from turnwire.retrieval.documents.parser import format_of
-from turnwire.retrieval.documents.sandbox import parse_apart
+from turnwire.retrieval.documents.sandbox import parse_in_sandbox
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.records import Document
 from turnwire.retrieval.index.searcher import Searcher
@@ -38,8 +38,8 @@ class Root(Struct, frozen=True):
 
 
 class UploadLimits(Struct, frozen=True):
-    most_bytes: int = 20 * 1024 * 1024
-    most_documents: int = 1_000
+    max_bytes: int = 20 * 1024 * 1024
+    max_documents: int = 1_000
     seconds: float = 30.0
 
 
@@ -144,10 +144,10 @@ class DocumentIndexer:
         self._adding[owner] += 1
         try:
             there = await asyncio.to_thread(self.library.uploads, owner)
-            if there + self._adding[owner] > self._limits.most_documents:
-                raise TooManyDocumentsError(self._limits.most_documents)
+            if there + self._adding[owner] > self._limits.max_documents:
+                raise TooManyDocumentsError(self._limits.max_documents)
             async with self._reading:
-                parsed = await parse_apart(name, content, self._limits.seconds)
+                parsed = await parse_in_sandbox(name, content, self._limits.seconds)
             document = await asyncio.to_thread(NewDocument, name, kind, content, parsed, owner=owner)
             await asyncio.to_thread(self.library.put, [document])
         finally:
@@ -186,7 +186,7 @@ class DocumentIndexer:
                 sync_root,
                 self.library,
                 root.path,
-                most_bytes=self._limits.most_bytes,
+                max_bytes=self._limits.max_bytes,
                 is_own=root.is_own,
                 report=self._report,
             )

@@ -7,7 +7,7 @@ from itertools import pairwise
 from msgspec import structs
 
 from turnwire.retrieval.index.records import Passage
-from turnwire.retrieval.index.terms import content_terms, looks_english, stem, stems, telling_terms
+from turnwire.retrieval.index.terms import content_terms, key_terms, looks_english, stem, stems
 
 _ABBREVIATIONS = frozenset(
     {"al", "approx", "art", "cf", "ch", "co", "corp", "dr", "e.g", "ed", "eds", "eq", "etc", "fig", "i.e", "inc", "jr"}
@@ -91,7 +91,7 @@ class Matcher:
     """`weights` says how telling each term of the question is."""
 
     def __init__(self, question: str, weights: Mapping[str, float]) -> None:
-        self.terms = telling_terms(question)
+        self.terms = key_terms(question)
         self._stems = {term: stem(term) for term in self.terms}
         self.weights = {term: weights.get(term, 1.0) for term in self.terms}
         self.is_english = looks_english(question)

@@ -22,7 +22,7 @@ from turnwire.core.events import CitationEvent, Event, StatusEvent
 from turnwire.core.turns import Turn
 from turnwire.retrieval.agent import Notices
 from turnwire.retrieval.citations import MarkerStream
-from turnwire.retrieval.documents.document import cut
+from turnwire.retrieval.documents.document import split_document
 from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.evidence import Evidence, EvidenceBook
 from turnwire.retrieval.index.records import Document, Passage
@@ -139,7 +139,7 @@ class NoteShelf:
                 line_end=chunk.line_end,
                 headings=chunk.headings,
             )
-            for number, chunk in enumerate(cut(parsed))
+            for number, chunk in enumerate(split_document(parsed))
         ]
 
 
