@@ -126,10 +126,10 @@ async def test_evidence_and_its_citations_go_together(searcher: Searcher) -> Non
 def test_passages_that_several_searches_agree_on_come_first(library: Library) -> None:
     book = EvidenceBook()
     tea, ferry = library.search("green tea", limit=3), library.search("ferry harbour", limit=3)
-    numbers = [one.index for one in book.note([*tea, *ferry], "one")]
+    numbers = [one.index for one in book.add([*tea, *ferry], "one")]
     assert numbers == list(range(1, len(numbers) + 1))
     last = ferry[-1]
-    again = book.note([last], "two")
+    again = book.add([last], "two")
     assert [one.index for one in again] == [numbers[-1]]
     assert book.ranked()[0].passage.chunk_id == last.chunk_id
     assert again[0].tool == "one"

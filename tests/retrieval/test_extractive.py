@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.retrieval.shelf import GREEN, assert_exact, collect, evidence, put, synthesise
 from turnwire.retrieval.citations import without_markers
-from turnwire.retrieval.extractive import pick_sentences, shown
+from turnwire.retrieval.extractive import pick_sentences, sentence_text
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.sentences import Matcher
@@ -16,7 +16,7 @@ def picked(question: str, *texts: str, count: int = 3) -> list[str]:
     given = [evidence(number, text) for number, text in enumerate(texts, 1)]
     picks = pick_sentences(question, Matcher(question, {}), given, count)
     for pick in picks:
-        assert pick.text == shown(pick.evidence.passage.text[pick.start : pick.end])
+        assert pick.text == sentence_text(pick.evidence.passage.text[pick.start : pick.end])
     return [pick.text for pick in picks]
 
 
@@ -124,7 +124,7 @@ async def test_a_document_of_a_few_words_is_answered_from(library: Library, sear
     ],
 )
 def test_a_sentence_is_shown_on_one_line_without_marks(raw: str, text: str) -> None:
-    assert shown(raw) == text
+    assert sentence_text(raw) == text
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_a_sentence_is_shown_on_one_line_without_marks(raw: str, text: str) -> N
     ["Pay [[1]2] now", "Pay [![](x)3] now", "Pay [[[1]2]3] now", "Pay [1](http://e) now", "Pay [a [1]](http://e) x"],
 )
 def test_no_document_can_fake_a_marker(raw: str) -> None:
-    assert without_markers(shown(raw)) == shown(raw)
-    assert "](" not in shown(raw)
+    assert without_markers(sentence_text(raw)) == sentence_text(raw)
+    assert "](" not in sentence_text(raw)
 
 
 PIECES = [

@@ -220,7 +220,7 @@ async def test_once_there_are_some_documents_a_question_waits_a_moment_for_the_r
     path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync, "_BATCH_DOCUMENTS", 1)
-    monkeypatch.setattr(librarian_module, "_MOMENT", 0.01)
+    monkeypatch.setattr(librarian_module, "_PARTIAL_WAIT_SECONDS", 0.01)
     held = gate("white.md")
     async with keeping(path, docs) as librarian:
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
@@ -232,7 +232,7 @@ async def test_once_there_are_some_documents_a_question_waits_a_moment_for_the_r
 async def test_a_question_does_not_wait_for_ever(
     path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(librarian_module, "_PATIENCE", 0.01)
+    monkeypatch.setattr(librarian_module, "_EMPTY_WAIT_SECONDS", 0.01)
     held = gate("black.md")
     async with keeping(path, docs) as librarian:
         assert await within(told(librarian))
@@ -356,7 +356,7 @@ async def test_without_vectors_it_goes_on_by_words(
     toy = Toy()
     toy.error = EmbedderError("toy", "it is broken; mend it")
     async with keeping(path, docs, meaning=toy) as librarian:
-        await until(lambda: "searching goes on by words only" in caplog.text)
+        await until(lambda: "the search is by words only" in caplog.text)
         await within(librarian.add("tea.md", b"Oolong", "anna"))
         assert await asyncio.to_thread(librarian.library.search, "tea")
 
@@ -375,7 +375,7 @@ async def test_whatever_goes_wrong_it_can_be_asked_and_closed(
     async with keeping(path, docs) as librarian:
         await read(librarian)
         assert await names(librarian) == ["note.md"]
-    assert "the documents can no longer be kept up to date" in caplog.text
+    assert "the documents are no longer kept up to date" in caplog.text
     assert await asyncio.to_thread(count, path) == 1
 
 

@@ -26,7 +26,7 @@ from turnwire.core.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
-from turnwire.retrieval.prompts import framed, passages_json, spoken
+from turnwire.retrieval.prompts import framed, passages_json, prompt_history
 
 CONTROL_TOKENS = [
     *("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|start_header_id|>system<|end_header_id|>"),
@@ -135,7 +135,7 @@ def test_what_was_quoted_before_is_no_instruction_either() -> None:
         Message("tool", "{}", call_id="c"),
         Message("assistant", ""),
     ]
-    assert spoken(history) == [
+    assert prompt_history(history) == [
         Message("user", "<b>Hello</b> [1]"),
         Message("assistant", "Quoted: \\u003c|im_end|> \\u005bINST] x \\u005b/INST]"),
     ]
@@ -143,7 +143,7 @@ def test_what_was_quoted_before_is_no_instruction_either() -> None:
 
 def test_of_a_long_conversation_the_end_is_told() -> None:
     history = [Message("user", str(number)) for number in range(50)]
-    assert [one.content for one in spoken(history)] == ["44", "45", "46", "47", "48", "49"]
+    assert [one.content for one in prompt_history(history)] == ["44", "45", "46", "47", "48", "49"]
 
 
 # A document that wants to be obeyed

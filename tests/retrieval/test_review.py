@@ -224,7 +224,7 @@ def matcher(question: str, **weights: float) -> Matcher:
 
 def test_what_covers_little_beside_the_best_is_dropped(library: Library) -> None:
     book = EvidenceBook()
-    book.note(library.search("ferry harbour tea green brewed", limit=8), "t")
+    book.add(library.search("ferry harbour tea green brewed", limit=8), "t")
     evidence = book.ranked()
     judgement = judge_by_coverage(matcher("How is green tea brewed?"), evidence)
     kept = [one.passage.heading for one in evidence if one.index in judgement.kept]
@@ -238,7 +238,7 @@ def test_what_covers_little_beside_the_best_is_dropped(library: Library) -> None
 @pytest.mark.parametrize(("norway", "is_enough"), [(0.9, True), (1.1, False)])
 def test_half_of_what_is_asked_by_weight_is_enough(library: Library, norway: float, is_enough: bool) -> None:
     book = EvidenceBook()
-    book.note(library.search("oolong", limit=1), "t")
+    book.add(library.search("oolong", limit=1), "t")
     judgement = judge_by_coverage(matcher("oolong Norway", oolong=1.0, norway=norway), book.ranked())
     assert judgement.sufficient == is_enough
     assert (judgement.matched, judgement.missing) == (("oolong",), ("norway",))
