@@ -110,8 +110,8 @@ async def test_a_long_result_is_cut(mcp_server: McpServer, model_server: Scripte
 async def test_a_message_that_is_far_too_long_is_not_even_read(
     mcp_server: McpServer, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnwire.tools.mcp.transports.MESSAGE_BYTES", 50_000)
-    monkeypatch.setattr("turnwire.tools.mcp.transports.MESSAGE_BYTES", 50_000)
+    monkeypatch.setattr("turnwire.tools.mcp.transports.MAX_MESSAGE_BYTES", 50_000)
+    monkeypatch.setattr("turnwire.tools.mcp.transports.MAX_MESSAGE_BYTES", 50_000)
     model_server.plan(calls(("shout", {"times": 500_000})), calls(("shout", {"times": 3})), says("Loud."))
     async with open_agent(model_server, mcp_server) as desk:
         too_long, short = results(await desk.events(await desk.start()))
@@ -214,7 +214,7 @@ async def test_a_server_that_was_restarted_is_introduced_to_us_again(model_serve
         await stack.enter_async_context(web(year=2025, port=first.port))
         model_server.plan(calls(ask), calls(ask), says("Sunny still."))
         forgotten, answered = results(await desk.events(await desk.start()))
-    assert forgotten.result == "Error: the MCP server 'test' was started anew; call again"
+    assert forgotten.result == "Error: the MCP server 'test' was restarted; call again"
     assert answered.result == "Sunny in Oslo"
 
 
@@ -244,7 +244,7 @@ async def test_close_ends_the_program_and_what_it_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     # Asked politely first, which these do not hear.
-    monkeypatch.setattr("turnwire.tools.mcp.transports.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("turnwire.tools.mcp.transports.GRACE_SECONDS", 0.1)
     pids = tmp_path / "pids"
     run = f"{sys.executable} {SCRIPT}" if when == "connected" else "true"
     script = f"trap '' TERM; sleep 1000 & echo $$ $! > {pids}; {run}; wait"
@@ -307,7 +307,7 @@ async def test_two_servers_and_own_tools_work_together(model_server: ScriptedMod
     [
         (lambda: McpServer("lost", command="no-such-program-here"), "it cannot be started"),
         (lambda: program("lost", "silent", connect_timeout=0.5), "it did not answer within 0.5 seconds"),
-        (lambda: program("lost", "rude"), "it ended before it had told its tools"),
+        (lambda: program("lost", "rude"), "it ended before it had listed its tools"),
         (lambda: McpServer("lost", url="http://127.0.0.1:9/mcp"), "it cannot be reached"),
     ],
     ids=["missing", "silent", "rude", "away"],
@@ -355,7 +355,7 @@ async def test_a_server_cannot_offer_too_much_or_what_models_cannot_call(
     async with web("odd") as odd:
         names = await _offered(McpServer("odd", url=odd.url, prefix="p-"))
     assert [name for name in names if "files" in name or "x" in name] == ["p-files_read_all", f"p-{'x' * 62}"]
-    assert "'files_read_all' of the MCP server 'odd' is left out: another one is called" in caplog.text
+    assert "'files_read_all' of the MCP server 'odd' is skipped: another one is called" in caplog.text
     assert "'weather'" not in caplog.text
 
 

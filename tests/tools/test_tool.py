@@ -142,7 +142,7 @@ def test_parameters_that_json_cannot_hold_are_refused() -> None:
     def query(connection: Connection) -> str:
         return ""
 
-    with pytest.raises(TypeError, match="'query' takes something that JSON cannot hold"):
+    with pytest.raises(TypeError, match="'query' has a parameter that JSON cannot hold"):
         tool(query)
 
 

@@ -32,7 +32,7 @@ class _LangChainTool(BaseTool):
 
     async def _arun(self, given: dict[str, Any], call_id: str | None) -> str:
         tool: Tool = self.ours
-        if tool.asks(given):
+        if tool.requires_approval(given):
             # The words of LangChain's own middleware, so that whoever can answer it can answer this.
             asked = {"type": "tool_approval", "tool_call_id": call_id, "name": tool.name, "args": given}
             decision: Any = interrupt({**asked, "description": tool.description})
