@@ -38,11 +38,11 @@ def pdf(*pages: str, title: str | None = None) -> bytes:
     for number, body in enumerate(bodies, start=1):
         places.append(len(written))
         written += f"{number} 0 obj\n{body}\nendobj\n".encode("latin-1")
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
-    told = f" /Info {len(bodies)} 0 R" if title else ""
+    table = "".join(f"{location:010} 00000 n \n" for location in places)
+    result = f" /Info {len(bodies)} 0 R" if title else ""
     return written + (
         f"xref\n0 {len(bodies) + 1}\n0000000000 65535 f \n{table}"
-        f"trailer\n<< /Size {len(bodies) + 1} /Root 1 0 R{told} >>\nstartxref\n{len(written)}\n%%EOF\n"
+        f"trailer\n<< /Size {len(bodies) + 1} /Root 1 0 R{result} >>\nstartxref\n{len(written)}\n%%EOF\n"
     ).encode("latin-1")
 
 

@@ -132,8 +132,8 @@ async def make_model(model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(httpcore2, "default_ssl_context", _prepared)
 
     def make(**options: Any) -> OpenAIModel:
-        given = {"base_url": model_server.url, "api_key": KEY, "retries": 0, **options}
-        made.append(OpenAIModel("small", **given))
+        arguments = {"base_url": model_server.url, "api_key": KEY, "retries": 0, **options}
+        made.append(OpenAIModel("small", **arguments))
         return made[-1]
 
     yield make
@@ -159,8 +159,15 @@ def searches(*queries: str, **how: Any) -> Answer:
 
 def judges(sufficient: bool = True, keep: Sequence[int] = (1,), **rest: Any) -> Answer:
     """The model's review."""
-    told = {"keep": list(keep), "sufficient": sufficient, "missing": [], "next_query": None, "reason": "So.", **rest}
-    return says(ascii_json(told).decode(), "")
+    reported = {
+        "keep": list(keep),
+        "sufficient": sufficient,
+        "missing": [],
+        "next_query": None,
+        "reason": "So.",
+        **rest,
+    }
+    return says(ascii_json(reported).decode(), "")
 
 
 READY = says("READY")
@@ -241,7 +248,7 @@ class Written(Struct):
     @property
     def claims(self) -> list[tuple[int, str]]:
         """What each citation stands for: its number, and the part of the answer."""
-        return [(one.index, self.text[one.answer_start : one.answer_end]) for one in self.citations]
+        return [(item.index, self.text[item.answer_start : item.answer_end]) for item in self.citations]
 
 
 async def write(pieces: AsyncIterator[Event | str], written: Written | None = None) -> Written:
@@ -262,10 +269,10 @@ async def synthesise(result: RetrievalResult, **how: Any) -> Written:
 
 def assert_exact(library: Library, citations: Sequence[CitationEvent]) -> None:
     """Every quote stands in its document, to the character."""
-    for one in citations:
-        text = text_of(library, one.document_id)
-        assert one.supporting_quote
-        assert text[one.source_start : one.source_end] == one.supporting_quote
+    for item in citations:
+        text = text_of(library, item.document_id)
+        assert item.supporting_quote
+        assert text[item.source_start : item.source_end] == item.supporting_quote
 
 
 def evidence(index: int, text: str, start: int = 0) -> Evidence:

@@ -43,8 +43,8 @@ class Web:
     async def stop(self) -> None:
         """As if it had been killed, as far as its clients can tell."""
         server, state = self._server, self._server.server_state
-        for one in server.servers:
-            one.close()
+        for item in server.servers:
+            item.close()
         for connection in tuple(state.connections):
             connection.transport.abort()
         if not server.lifespan.should_exit:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
+from tests.retrieval.test_vectors import Toy
 
 from tests.retrieval.paper import note, opened, pdf
-from tests.retrieval.test_meaning import Toy
 from tests.serving import PATIENCE, until, within
 from turnwire.core.errors import EmbedderError, StoreUnusableError, TooManyDocumentsError, UnreadableDocumentError
 from turnwire.retrieval import indexer as librarian_module
@@ -124,14 +124,14 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Gate]:
 # What it reads
 
 
-async def test_the_folders_it_is_given_are_read_in_the_background(path: Path, docs: Path, own: Path) -> None:
+async def test_configured_roots_are_read_in_the_background(path: Path, docs: Path, own: Path) -> None:
     async with keeping(path, docs, own=(own,)) as librarian:
         await read(librarian)
         assert await names(librarian) == ["black.md", "green.md", "white.md"]
         assert (librarian.progress.done, librarian.progress.total) == (3, 3)
 
 
-async def test_folders_that_were_indexed_before_are_read_again(path: Path, docs: Path, own: Path) -> None:
+async def test_stored_roots_are_read_again(path: Path, docs: Path, own: Path) -> None:
     async with keeping(path, docs) as librarian:
         await read(librarian)
     (docs / "red.md").write_text("Rooibos.")
@@ -141,7 +141,7 @@ async def test_folders_that_were_indexed_before_are_read_again(path: Path, docs:
         assert await names(librarian) == ["black.md", "green.md", "red.md"]
 
 
-async def test_without_any_documents_it_knows_turnwires_own(path: Path, docs: Path, own: Path) -> None:
+async def test_own_documentation_is_read_without_other_roots(path: Path, docs: Path, own: Path) -> None:
     async with keeping(path, own=(own / "turnwire.md",)) as librarian:
         await read(librarian)
         assert await names(librarian) == ["turnwire.md"]
@@ -150,9 +150,7 @@ async def test_without_any_documents_it_knows_turnwires_own(path: Path, docs: Pa
         assert "turnwire.md" not in await names(librarian)
 
 
-async def test_files_that_cannot_be_read_are_named_in_the_log(
-    path: Path, docs: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unreadable_file_is_logged(path: Path, docs: Path, caplog: pytest.LogCaptureFixture) -> None:
     (docs / "broken.pdf").write_bytes(b"no PDF")
     async with keeping(path, docs) as librarian:
         await read(librarian)
@@ -160,7 +158,7 @@ async def test_files_that_cannot_be_read_are_named_in_the_log(
     assert "broken.pdf was not indexed: it is not a sound PDF" in caplog.text
 
 
-async def test_a_folder_that_is_gone_does_not_keep_the_others_from_being_read(path: Path, docs: Path) -> None:
+async def test_missing_folder_does_not_stop_the_others(path: Path, docs: Path) -> None:
     async with keeping(path, docs.parent / "a" / "gone", docs, watch=True) as librarian:
         await read(librarian)
         assert len(await names(librarian)) == 3
@@ -168,7 +166,7 @@ async def test_a_folder_that_is_gone_does_not_keep_the_others_from_being_read(pa
         await until(lambda: librarian.progress.total == 4)
 
 
-async def test_a_file_that_cannot_be_opened_as_a_library_is_refused(path: Path) -> None:
+async def test_unusable_library_file_is_refused(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"no database " * 100)
     with pytest.raises(StoreUnusableError):
@@ -179,19 +177,17 @@ async def test_a_file_that_cannot_be_opened_as_a_library_is_refused(path: Path) 
 # What a question is told
 
 
-async def told(librarian: DocumentIndexer) -> list[str]:
+async def result(librarian: DocumentIndexer) -> list[str]:
     return [notice async for notice in librarian.notices()]
 
 
-async def test_once_everything_is_read_there_is_nothing_to_tell(path: Path, docs: Path) -> None:
+async def test_no_notice_after_everything_is_read(path: Path, docs: Path) -> None:
     async with keeping(path, docs) as librarian:
         await read(librarian)
-        assert await told(librarian) == []
+        assert await result(librarian) == []
 
 
-async def test_a_question_to_an_empty_library_waits_for_its_documents(
-    path: Path, docs: Path, gate: Callable[[str], Gate]
-) -> None:
+async def test_question_to_an_empty_library_waits(path: Path, docs: Path, gate: Callable[[str], Gate]) -> None:
     held = gate("green.md")
     async with keeping(path, docs) as librarian:
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
@@ -205,18 +201,16 @@ async def test_a_question_to_an_empty_library_waits_for_its_documents(
         assert len(await names(librarian)) == 3
 
 
-async def test_a_question_to_a_library_with_documents_waits_for_nothing(
-    path: Path, docs: Path, gate: Callable[[str], Gate]
-) -> None:
+async def test_question_to_a_filled_library_does_not_wait(path: Path, docs: Path, gate: Callable[[str], Gate]) -> None:
     await asyncio.to_thread(fill, path)
     held = gate("black.md")
     async with keeping(path, docs) as librarian:
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
-        assert await within(told(librarian)) == ["The documents are still being read."]
+        assert await within(result(librarian)) == ["The documents are still being read."]
         held.open.set()
 
 
-async def test_once_there_are_some_documents_a_question_waits_a_moment_for_the_rest(
+async def test_question_waits_briefly_once_some_documents_are_read(
     path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync, "_BATCH_DOCUMENTS", 1)
@@ -224,18 +218,18 @@ async def test_once_there_are_some_documents_a_question_waits_a_moment_for_the_r
     held = gate("white.md")
     async with keeping(path, docs) as librarian:
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
-        assert await within(told(librarian)) == ["The documents are still being read: 2 of 3 files."]
+        assert await within(result(librarian)) == ["The documents are still being read: 2 of 3 files."]
         assert librarian.is_reading
         held.open.set()
 
 
-async def test_a_question_does_not_wait_for_ever(
+async def test_question_wait_is_bounded(
     path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(librarian_module, "_EMPTY_WAIT_SECONDS", 0.01)
     held = gate("black.md")
     async with keeping(path, docs) as librarian:
-        assert await within(told(librarian))
+        assert await within(result(librarian))
         assert librarian.is_reading
         held.open.set()
 
@@ -243,7 +237,7 @@ async def test_a_question_does_not_wait_for_ever(
 # Uploads
 
 
-async def test_an_upload_is_its_owners_alone(path: Path) -> None:
+async def test_upload_is_visible_to_its_owner_only(path: Path) -> None:
     async with keeping(path) as librarian:
         document = await within(librarian.add("tea.pdf", pdf("Anna drinks oolong."), "anna"))
         assert (document.owner, document.format, document.pages, document.root) == ("anna", "pdf", 1, None)
@@ -261,9 +255,7 @@ async def test_an_upload_is_its_owners_alone(path: Path) -> None:
         ("tea.pdf", b"no PDF", "it is not a sound PDF"),
     ],
 )
-async def test_an_upload_that_cannot_be_read_is_refused_in_words(
-    path: Path, name: str, content: bytes, why: str
-) -> None:
+async def test_unreadable_upload_is_refused_with_a_reason(path: Path, name: str, content: bytes, why: str) -> None:
     async with keeping(path, max_documents=1) as librarian:
         with pytest.raises(UnreadableDocumentError, match=why):
             await within(librarian.add(name, content, "anna"))
@@ -271,13 +263,13 @@ async def test_an_upload_that_cannot_be_read_is_refused_in_words(
         await within(librarian.add("tea.md", b"Tea", "anna"))
 
 
-async def test_an_upload_that_takes_too_long_is_refused(path: Path) -> None:
+async def test_slow_upload_is_refused(path: Path) -> None:
     async with keeping(path, seconds=0.001) as librarian:
         with pytest.raises(UnreadableDocumentError, match=r"it took longer than 0\.001 seconds to read"):
             await within(librarian.add("tea.md", b"Tea", "anna"))
 
 
-async def test_nobody_uploads_more_than_the_limit_also_not_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parallel_uploads_keep_the_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def parse_here(name: str, content: bytes, timeout: float) -> Parsed:
         return await asyncio.to_thread(parse, name, content)
 
@@ -300,7 +292,7 @@ async def test_nobody_uploads_more_than_the_limit_also_not_at_once(path: Path, m
 # Watching
 
 
-async def test_what_changes_is_read_again(path: Path, docs: Path) -> None:
+async def test_changed_file_is_indexed_by_the_watch(path: Path, docs: Path) -> None:
     async with keeping(path, docs, watch=True) as librarian:
         await read(librarian)
         (docs / "green.md").write_text("# Sencha\n\nFrom Japan.")
@@ -310,9 +302,7 @@ async def test_what_changes_is_read_again(path: Path, docs: Path) -> None:
         assert await names(librarian) == ["green.md", "white.md"]
 
 
-async def test_what_changed_before_the_watch_had_begun_is_seen_as_well(
-    path: Path, docs: Path, gate: Callable[[str], Gate]
-) -> None:
+async def test_change_before_the_watch_began_is_indexed(path: Path, docs: Path, gate: Callable[[str], Gate]) -> None:
     held = gate("white.md")
     async with keeping(path, docs, watch=True) as librarian:
         # The other two are read; it does not look at them again unless it is told to.
@@ -322,7 +312,7 @@ async def test_what_changed_before_the_watch_had_begun_is_seen_as_well(
         await within(_until_found(librarian, "assam"))
 
 
-async def test_a_file_may_be_watched_too(path: Path, docs: Path) -> None:
+async def test_single_file_is_watched(path: Path, docs: Path) -> None:
     async with keeping(path, docs / "green.md", watch=True) as librarian:
         await read(librarian)
         (docs / "black.md").write_text("Nobody asked for it.")
@@ -341,7 +331,7 @@ async def _until_found(librarian: DocumentIndexer, query: str) -> None:
 # Vectors
 
 
-async def test_vectors_are_made_when_everything_is_read_and_when_more_comes(path: Path, docs: Path) -> None:
+async def test_vectors_are_made_after_reading_and_after_uploads(path: Path, docs: Path) -> None:
     toy = Toy()
     async with keeping(path, docs, meaning=toy) as librarian:
         await until(lambda: librarian.embedded == (3, 3))
@@ -350,7 +340,7 @@ async def test_vectors_are_made_when_everything_is_read_and_when_more_comes(path
     assert toy.is_closed
 
 
-async def test_without_vectors_it_goes_on_by_words(
+async def test_failed_embedding_leaves_the_search_by_words(
     path: Path, docs: Path, caplog: pytest.LogCaptureFixture, expects_errors: None
 ) -> None:
     toy = Toy()
@@ -364,7 +354,7 @@ async def test_without_vectors_it_goes_on_by_words(
 # Closing
 
 
-async def test_whatever_goes_wrong_it_can_be_asked_and_closed(
+async def test_failed_indexer_can_be_searched_and_closed(
     path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expects_errors: None
 ) -> None:
     def stumble(*_: Any, **__: Any) -> None:
@@ -379,9 +369,7 @@ async def test_whatever_goes_wrong_it_can_be_asked_and_closed(
     assert await asyncio.to_thread(count, path) == 1
 
 
-async def test_closing_while_files_are_read_ends_between_two_of_them(
-    path: Path, docs: Path, gate: Callable[[str], Gate]
-) -> None:
+async def test_close_ends_a_sync_between_two_files(path: Path, docs: Path, gate: Callable[[str], Gate]) -> None:
     held = gate("green.md")
     async with keeping(path, docs) as librarian:
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
@@ -399,20 +387,20 @@ async def test_closing_while_files_are_read_ends_between_two_of_them(
 
 
 @pytest.mark.parametrize("turns", range(0, 12, 3))
-async def test_it_can_be_closed_at_any_time(path: Path, docs: Path, turns: int) -> None:
+async def test_indexer_can_be_closed_at_any_time(path: Path, docs: Path, turns: int) -> None:
     async with keeping(path, docs, meaning=Toy(), watch=True):
         for _ in range(turns):
             await asyncio.sleep(0)
     assert await asyncio.to_thread(count, path) in (0, 3)
 
 
-async def test_closing_while_watching_does_not_hang(path: Path, docs: Path) -> None:
+async def test_close_while_watching_does_not_hang(path: Path, docs: Path) -> None:
     async with keeping(path, docs, watch=True) as librarian:
         await read(librarian)
         (docs / "green.md").write_text("Sencha")
 
 
-async def test_closing_while_an_upload_is_read_leaves_no_process(path: Path) -> None:
+async def test_close_during_an_upload_leaves_no_process(path: Path) -> None:
     async with keeping(path) as librarian:
         adding = asyncio.ensure_future(librarian.add("tea.md", b"Tea", "anna"))
         await asyncio.sleep(0)
