@@ -1,4 +1,4 @@
-"""Building a model: what must be there, what is said when it is not, and what is never said."""
+"""Building a model: required packages, addresses, keys and settings."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What goes wrong between a model's server and us has a stable code, and words that give nothing away."""
+"""Errors of model servers: stable codes, and messages without secrets."""
 
 import asyncio
 import logging
@@ -172,12 +172,12 @@ async def test_error_shows_neither_key_nor_server_message(
     assert KEY not in caplog.text
 
 
-# Trying again
+# Retries
 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that the client makes between its tries, which take no time here."""
+    """Record the client's backoff pauses, and skip them."""
     made: list[float] = []
 
     async def pause(seconds: float) -> None:
@@ -218,7 +218,7 @@ async def test_begun_answer_is_not_retried(make_model: MakeModel, model_server: 
     assert len(model_server.requests) == 1
 
 
-# Leaving early
+# Cancellation
 
 
 async def test_closed_stream_closes_the_connection(model: OpenAIModel, model_server: ScriptedModel) -> None:
@@ -250,7 +250,7 @@ async def test_model_works_after_a_closed_stream(model: OpenAIModel, model_serve
     assert text(await read_answer(model)) == "Whole."
 
 
-# What is written down
+# Documentation
 
 
 def test_every_model_error_code_is_documented() -> None:

@@ -1,4 +1,4 @@
-"""What a model says, over both APIs, with the real client and a real socket."""
+"""Answers of a model over both APIs, with the real client and a real socket."""
 
 import asyncio
 from dataclasses import replace

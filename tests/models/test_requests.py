@@ -1,4 +1,4 @@
-"""What is asked of a model's server: each API's own form of one and the same conversation."""
+"""Requests to a model's server: one conversation in the form of each API."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ CLOSED = {
 
 
 async def request_body(model: OpenAIModel, server: ScriptedModel, *arguments: Any, **options: Any) -> dict[str, Any]:
-    """The body of the request that a call makes."""
+    """Return the body of the request that a call sends."""
     server.plan(says("Yes."))
 
     async def read() -> None:

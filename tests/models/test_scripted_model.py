@@ -1,4 +1,4 @@
-"""The scripted server keeps its own promises, and speaks as the real client expects."""
+"""The scripted server itself, read with the real client."""
 
 import asyncio
 

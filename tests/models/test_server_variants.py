@@ -1,4 +1,4 @@
-"""Servers that call themselves compatible, and nearly are. Each case is one that exists."""
+"""Variants of OpenAI-compatible servers. Each case is a real one."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ def call(arguments: str, name: str | None = None, **rest: Any) -> bytes:
 
 
 def exactly(*chunks: bytes) -> Answer:
-    """These chunks, and after them no other finish reason."""
+    """Return an answer of these chunks without a further finish reason."""
     return Answer(chunks, "unfinished")
 
 

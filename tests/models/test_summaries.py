@@ -1,4 +1,4 @@
-"""Long conversations that a model sums up: once, in pieces that fit, and without it when it fails."""
+"""Summaries of long conversations."""
 
 import asyncio
 import json
@@ -23,8 +23,8 @@ from turnwire.models.summaries import SUMMARISING, SummarisedHistory
 LIMIT = 2_000
 
 
-class Listener:
-    """An agent that says much, and remembers what it was given."""
+class RecordingAgent:
+    """An agent that writes long answers and records its history."""
 
     def __init__(self, words: int = 320, result: str | None = None) -> None:
         self.histories: list[tuple[Message, ...]] = []
@@ -44,8 +44,8 @@ class Listener:
 
 
 @pytest.fixture
-def listener() -> Listener:
-    return Listener()
+def listener() -> RecordingAgent:
+    return RecordingAgent()
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
@@ -66,7 +66,7 @@ def summarising(model: ScriptedModel, **settings: Any) -> dict[str, Any]:
 
 
 async def read_answer(server: Served, message: str, session_id: str = "s") -> list[dict[str, Any]]:
-    """One turn; its events."""
+    """Run one turn and return its events."""
     async with server.ask(message, session_id=session_id) as stream:
         return [frame.event for frame in await stream.rest()]
 
@@ -75,8 +75,8 @@ def statuses(events: list[dict[str, Any]]) -> list[str]:
     return [event["text"] for event in events if event["type"] == "status"]
 
 
-def reported(request: Request) -> list[dict[str, str]]:
-    """What the model is given to sum up."""
+def summarised_messages(request: Request) -> list[dict[str, str]]:
+    """Return the messages that the model is to summarise."""
     _, question = request.body["messages"]
     return [json.loads(line) for line in question["content"].split("\n")]
 
@@ -87,7 +87,7 @@ def whole(request: Request) -> int:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_older_turns_are_summarised_and_newer_ones_kept(
-    serve: Serve, kind: str, listener: Listener, model_server: ScriptedModel
+    serve: Serve, kind: str, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("Ann likes tea.", usage={"input": 900, "output": 5}))
     async with serve(listener, store=kind, **summarising(model_server)) as server:
@@ -105,12 +105,12 @@ async def test_older_turns_are_summarised_and_newer_ones_kept(
     assert size(listener.histories[-1]) <= LIMIT / 2 + LIMIT / 8
     instructions = model_server.bodies[0]["messages"][0]
     assert (instructions["role"], "do not do it" in instructions["content"]) == ("system", True)
-    queries = [line["content"] for line in reported(model_server.requests[0]) if line["role"] == "user"]
+    queries = [line["content"] for line in summarised_messages(model_server.requests[0]) if line["role"] == "user"]
     kept = [message.content for message in rest if message.role == "user"]
     assert queries + kept == [f"Question {number}" for number in range(1, 6)]
 
 
-async def test_cached_summary_is_extended(serve: Serve, listener: Listener, model_server: ScriptedModel) -> None:
+async def test_cached_summary_is_extended(serve: Serve, listener: RecordingAgent, model_server: ScriptedModel) -> None:
     model_server.plan(says("The first summary."), says("The second summary."))
     made: list[int] = []
     async with serve(listener, **summarising(model_server)) as server:
@@ -122,13 +122,13 @@ async def test_cached_summary_is_extended(serve: Serve, listener: Listener, mode
     assert len(made) == 2
     assert made[1] - made[0] > 1
     assert "The second summary." in listener.last[0]
-    first, second = map(reported, model_server.requests)
+    first, second = map(summarised_messages, model_server.requests)
     assert second[0] == {"role": "summary", "content": "The first summary."}
     questions = [line["content"] for line in [*first, *second] if line["role"] == "user"]
     assert questions == [f"Question {number}" for number in range(1, len(questions) + 1)]
 
 
-async def test_logs_are_unchanged(serve: Serve, listener: Listener, model_server: ScriptedModel) -> None:
+async def test_logs_are_unchanged(serve: Serve, listener: RecordingAgent, model_server: ScriptedModel) -> None:
     model_server.plan(says("A summary."))
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 7):
@@ -140,7 +140,7 @@ async def test_logs_are_unchanged(serve: Serve, listener: Listener, model_server
 
 
 async def test_summary_is_made_again_after_a_restart(tmp_path: Path, model_server: ScriptedModel) -> None:
-    first, second = Listener(), Listener()
+    first, second = RecordingAgent(), RecordingAgent()
     async with serving(Turnwire(first, settings=quick_settings(tmp_path, history_tokens=0))) as server:
         for number in range(1, 25):
             await read_answer(server, f"Question {number}")
@@ -150,7 +150,7 @@ async def test_summary_is_made_again_after_a_restart(tmp_path: Path, model_serve
         nonlocal count
         count += 1
         assert whole(request) <= LIMIT
-        lines = reported(request)
+        lines = summarised_messages(request)
         assert (lines[0]["role"] == "summary") == (count > 1)
         if count > 1:
             assert lines[0]["content"] == f"Summary {count - 1}"
@@ -163,7 +163,10 @@ async def test_summary_is_made_again_after_a_restart(tmp_path: Path, model_serve
         assert count > 3
         assert f"Summary {count}" in second.last[0]
         queries = [
-            line["content"] for each in model_server.requests for line in reported(each) if line["role"] == "user"
+            line["content"]
+            for each in model_server.requests
+            for line in summarised_messages(each)
+            if line["role"] == "user"
         ]
         kept = [text for text in second.last if text.startswith("Question")]
         assert queries + kept == [f"Question {number}" for number in range(1, 25)]
@@ -173,7 +176,7 @@ async def test_summary_is_made_again_after_a_restart(tmp_path: Path, model_serve
 
 
 async def test_turns_over_the_turn_limit_are_summarised(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     model_server.plan(*[says(f"Summary {number}") for number in range(1, 10)])
     listener.words = 1
@@ -181,7 +184,12 @@ async def test_turns_over_the_turn_limit_are_summarised(
         for number in range(1, 9):
             await read_answer(server, f"Question {number}")
             assert len([text for text in listener.last if text.startswith("Question")]) <= 4
-    questions = [line["content"] for each in model_server.requests for line in reported(each) if line["role"] == "user"]
+    questions = [
+        line["content"]
+        for each in model_server.requests
+        for line in summarised_messages(each)
+        if line["role"] == "user"
+    ]
     kept = [text for text in listener.last if text.startswith("Question")]
     assert questions + kept == [f"Question {number}" for number in range(1, 8)]
 
@@ -189,7 +197,7 @@ async def test_turns_over_the_turn_limit_are_summarised(
 async def test_turns_over_the_turn_limit_are_summarised_after_a_restart(
     tmp_path: Path, model_server: ScriptedModel
 ) -> None:
-    first, second = Listener(1), Listener(1)
+    first, second = RecordingAgent(1), RecordingAgent(1)
     async with serving(Turnwire(first, settings=quick_settings(tmp_path))) as server:
         for number in range(1, 11):
             await read_answer(server, f"Question {number}")
@@ -197,13 +205,13 @@ async def test_turns_over_the_turn_limit_are_summarised_after_a_restart(
     settings = quick_settings(tmp_path, **summarising(model_server, history_turns=4))
     async with serving(Turnwire(second, settings=settings)) as server:
         await read_answer(server, "Question 11")
-    queries = [line["content"] for line in reported(model_server.requests[0]) if line["role"] == "user"]
+    queries = [line["content"] for line in summarised_messages(model_server.requests[0]) if line["role"] == "user"]
     assert queries == [f"Question {number}" for number in range(1, 9)]
     assert [text for text in second.last if text.startswith("Question")] == ["Question 9", "Question 10"]
 
 
 async def test_newest_turn_over_half_of_the_limit_is_kept(serve: Serve, model_server: ScriptedModel) -> None:
-    listener = Listener(10, "found " * 800)
+    listener = RecordingAgent(10, "found " * 800)
     model_server.plan(*[says("A summary.")] * 2)
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 4):
@@ -215,7 +223,7 @@ async def test_newest_turn_over_half_of_the_limit_is_kept(serve: Serve, model_se
 async def test_tool_results_are_summarised_and_calls_keep_their_results(
     serve: Serve, model_server: ScriptedModel
 ) -> None:
-    listener = Listener(10, "found " * 4_000)
+    listener = RecordingAgent(10, "found " * 4_000)
     model_server.plan(*[lambda request: says("Short.") if whole(request) <= LIMIT else fails(400)] * 10)
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 4):
@@ -223,12 +231,12 @@ async def test_tool_results_are_summarised_and_calls_keep_their_results(
             assert events[-1]["outcome"] == "completed"
             assert size(listener.histories[-1]) <= LIMIT
     assert [message.role for message in listener.histories[1]] == ["user", "assistant", "tool", "assistant"]
-    calls = [line for line in reported(model_server.requests[0]) if "[calls read with" in line["content"]]
+    calls = [line for line in summarised_messages(model_server.requests[0]) if "[calls read with" in line["content"]]
     assert '{"page":"Question 1"}' in calls[0]["content"]
 
 
 async def test_long_message_is_summarised_in_pieces(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     listener.words = 1
     text = "".join(f'"{number}" ' for number in range(2_000))
@@ -237,11 +245,16 @@ async def test_long_message_is_summarised_in_pieces(
         await read_answer(server, text)
         await read_answer(server, "And now?")
         assert statuses(await read_answer(server, "And then?")) == [SUMMARISING]
-    pieces = [line["content"] for each in model_server.requests for line in reported(each) if line["role"] == "user"]
+    pieces = [
+        line["content"]
+        for each in model_server.requests
+        for line in summarised_messages(each)
+        if line["role"] == "user"
+    ]
     assert "".join(pieces).strip() == text.strip()
 
 
-async def test_overlong_summary_is_clipped(serve: Serve, listener: Listener, model_server: ScriptedModel) -> None:
+async def test_overlong_summary_is_clipped(serve: Serve, listener: RecordingAgent, model_server: ScriptedModel) -> None:
     model_server.plan(says("endless " * 5_000))
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 7):
@@ -252,7 +265,7 @@ async def test_overlong_summary_is_clipped(serve: Serve, listener: Listener, mod
 
 @pytest.mark.parametrize("failure", [fails(500), says(""), says("   ")], ids=["broken", "empty", "blank"])
 async def test_failed_model_leaves_out_the_oldest_turns(
-    serve: Serve, listener: Listener, model_server: ScriptedModel, caplog: pytest.LogCaptureFixture, failure: Any
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel, caplog: pytest.LogCaptureFixture, failure: Any
 ) -> None:
     model_server.plan(failure, says("A beginning."), says("A summary."))
     async with serve(listener, **summarising(model_server)) as server:
@@ -271,7 +284,7 @@ async def test_failed_model_leaves_out_the_oldest_turns(
 
 @pytest.mark.parametrize("slow", [hangs(), silent("It was")], ids=["unanswered", "halfway"])
 async def test_turn_can_be_stopped_during_its_summary(
-    serve: Serve, listener: Listener, model_server: ScriptedModel, slow: Any
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel, slow: Any
 ) -> None:
     model_server.plan(slow, says("A summary."))
     async with serve(listener, **summarising(model_server)) as server:
@@ -289,7 +302,7 @@ async def test_turn_can_be_stopped_during_its_summary(
 
 
 async def test_summary_is_bounded_by_the_turn_timeout(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     model_server.plan(hangs())
     async with serve(listener, **summarising(model_server, turn_timeout=0.5)) as server:
@@ -298,7 +311,9 @@ async def test_summary_is_bounded_by_the_turn_timeout(
         assert (await read_answer(server, "Question 6"))[-2]["code"] == "turn_timeout"
 
 
-async def test_parallel_turns_share_one_summary(serve: Serve, listener: Listener, model_server: ScriptedModel) -> None:
+async def test_parallel_turns_share_one_summary(
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
+) -> None:
     gate = asyncio.Event()
     model_server.plan(says("A ", gate, "beginning."), says("A summary."))
     async with serve(listener) as server:
@@ -318,7 +333,7 @@ async def test_parallel_turns_share_one_summary(serve: Serve, listener: Listener
 
 
 async def test_summary_usage_counts_for_the_principal(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("A summary.", usage={"input": 900, "output": 101}))
     async with serve(listener, **summarising(model_server, max_tokens_per_day=1_000)) as server:
@@ -329,8 +344,12 @@ async def test_summary_usage_counts_for_the_principal(
         assert error_of(await server.http.post("/chat", json={"message": "Hello"}), 429)["used"] == 1_001
 
 
-async def test_sessions_have_separate_summaries(serve: Serve, listener: Listener, model_server: ScriptedModel) -> None:
-    model_server.plan(lambda request: says(f"About {reported(request)[0]['content']}."), lambda request: says("Other."))
+async def test_sessions_have_separate_summaries(
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
+) -> None:
+    model_server.plan(
+        lambda request: says(f"About {summarised_messages(request)[0]['content']}."), lambda request: says("Other.")
+    )
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 7):
             await read_answer(server, f"Question {number}", "one")
@@ -342,4 +361,4 @@ async def test_sessions_have_separate_summaries(serve: Serve, listener: Listener
 
 def test_summaries_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelUnusableError, match="`compaction` is `summarise`, which needs one; set `model`"):
-        Turnwire(Listener(), store="memory", settings=quick_settings(tmp_path, compaction="summarise"))
+        Turnwire(RecordingAgent(), store="memory", settings=quick_settings(tmp_path, compaction="summarise"))

@@ -1,4 +1,4 @@
-"""Documents made for tests: PDF and Word files in memory, and notes ready for a library."""
+"""Sample documents for tests: PDF and Word files in memory, and notes ready for a library."""
 
 import io
 import zipfile
@@ -47,7 +47,7 @@ def pdf(*pages: str, title: str | None = None) -> bytes:
 
 
 def encrypted(content: bytes, password: str) -> bytes:
-    """The same PDF, that cannot be opened without the password; with an empty one, anybody can."""
+    """Return the PDF encrypted with a password; an empty password opens without being entered."""
     writer = pypdf.PdfWriter(clone_from=io.BytesIO(content))
     writer.encrypt(user_password=password, owner_password="owner", algorithm="RC4-128")
     return saved(writer.write)
@@ -78,7 +78,7 @@ def saved(save: object) -> bytes:
 
 
 def with_part(content: bytes, name: str, part: bytes) -> bytes:
-    """A Word document in which one file of its archive is another."""
+    """Return a Word document with one file of its archive replaced."""
     into = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for entry in source.namelist():
@@ -87,7 +87,7 @@ def with_part(content: bytes, name: str, part: bytes) -> bytes:
 
 
 def block_texts(parsed: Parsed) -> list[str]:
-    """What each block says."""
+    """Return the text of each block."""
     starts = [*(block.start for block in parsed.blocks), len(parsed.text)]
     return [parsed.text[start:stop].strip() for start, stop in pairwise(starts)]
 
@@ -110,6 +110,6 @@ def opened(path: Path) -> Iterator[Library]:
 
 
 def rows(library: Library, query: str, *values: object) -> list[tuple[object, ...]]:
-    """What really stands in the file."""
+    """Return the rows of a query on the database file."""
     with library.file.reading() as database:
         return database.execute(query, values).fetchall()

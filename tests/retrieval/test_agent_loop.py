@@ -1,4 +1,4 @@
-"""A model that searches: however it calls the tools, and however it fails, the search for evidence goes on."""
+"""The agent loop: search tools, bad calls and failures of the model."""
 
 import asyncio
 import json
@@ -50,8 +50,8 @@ from turnwire.retrieval.index.searcher import Searcher
 TOOLS = ["search_documents", "read_passage", "list_documents"]
 
 
-def reported(body: dict[str, Any]) -> list[Any]:
-    """What the tools told the model, in a request to Chat Completions."""
+def tool_results(body: dict[str, Any]) -> list[Any]:
+    """Return the tool results in a Chat Completions request."""
     return [json.loads(message["content"]) for message in body["messages"] if message["role"] == "tool"]
 
 
@@ -72,7 +72,7 @@ async def test_model_searches_and_gets_the_passages(
     first, second, review = model_server.bodies
     assert offered(first) == offered(second) == TOOLS
     assert offered(review) == []
-    (passages,) = reported(second)
+    (passages,) = tool_results(second)
     assert [passage["number"] for passage in passages] == [hit.index for hit in found.hits[0]]
     assert passages[0]["section"] == "Tea › Green tea"
     assert [item.index for item in found.result.evidence] == [1]
@@ -99,10 +99,10 @@ async def test_parallel_searches_share_numbers(
     assert len(found.hits) == 3
     every = [(hit.chunk_id, hit.index) for hits in found.hits for hit in hits]
     assert len(set(every)) == len({chunk for chunk, _ in every}) == max(index for _, index in every)
-    # The model is told the same numbers as the reader, each answer with the call it belongs to.
+    # The model gets the same numbers as the reader, each result with its call.
     results = [message for message in model_server.bodies[1]["messages"] if message["role"] == "tool"]
     assert len({message["tool_call_id"] for message in results}) == 3
-    for passages in reported(model_server.bodies[1]):
+    for passages in tool_results(model_server.bodies[1]):
         assert {passage["number"] for passage in passages} <= {index for _, index in every}
 
 
@@ -128,8 +128,8 @@ async def test_numbers_are_stable_between_calls(
         judges(keep=[1, 2]),
     )
     found = await collect("How are the leaves of oolong rolled?", searcher, model=model)
-    first = reported(model_server.bodies[1])[0]
-    last = [passage for passages in reported(model_server.bodies[3]) for passage in passages]
+    first = tool_results(model_server.bodies[1])[0]
+    last = [passage for passages in tool_results(model_server.bodies[3]) for passage in passages]
     by_text = {passage["text"]: passage["number"] for passage in first}
     for passage in last:
         assert by_text.setdefault(passage["text"], passage["number"]) == passage["number"]
@@ -146,7 +146,7 @@ async def test_limit_of_the_model_is_clamped(
     wanted = [("search_documents", {"query": "cup of tea", "limit": limit}) for limit in limits]
     model_server.plan(calls(*wanted), READY, judges())
     await collect("A cup of tea?", searcher, model=model)
-    assert [len(passages) for passages in reported(model_server.bodies[1])] == [1, 20, 1, 8, 8, 8]
+    assert [len(passages) for passages in tool_results(model_server.bodies[1])] == [1, 20, 1, 8, 8, 8]
 
 
 async def test_history_is_sent_to_the_model(
@@ -162,7 +162,7 @@ async def test_history_is_sent_to_the_model(
 async def test_markers_of_earlier_answers_are_removed(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
-    """They named other evidence."""
+    """The same numbers named other evidence in earlier answers."""
     history = [Message("user", "What is `list[1]`?"), Message("assistant", "An item [1], as `list[1]` says [2][3].")]
     model_server.plan(searches("green tea"), READY, judges())
     await collect(GREEN, searcher, model=model, history=history)
@@ -192,7 +192,7 @@ async def test_read_passage_returns_the_neighbours(
     assert (call.tool, call.args, call.call_id) == ("read_passage", {"number": 1}, result.call_id)
     assert result.success
     assert result.ms is not None
-    passages = reported(model_server.bodies[2])[1]
+    passages = tool_results(model_server.bodies[2])[1]
     assert [passage["section"] for passage in passages] == ["Tea › Green tea", "Tea › Black tea", "Tea › Oolong"]
     assert passages[1]["number"] == 1
     new = [passage["number"] for passage in passages if passage["number"] not in before.values()]
@@ -208,7 +208,7 @@ async def test_list_documents_returns_visible_documents_only(
     wanted = [("list_documents", {}), ("list_documents", {"search": "NOTE"}), ("list_documents", {"search": 5})]
     model_server.plan(calls(*wanted), searches("green tea"), READY, judges())
     found = await collect(GREEN, searcher, model=model, owner="ann")
-    every, some, wrong, _ = reported(model_server.bodies[2])
+    every, some, wrong, _ = tool_results(model_server.bodies[2])
     assert [item["title"] for item in every] == ["The ferry", "The lighthouse", "Notes of Ann", "Tea"]
     assert [item["name"] for item in some] == ["notes.md"]
     assert wrong == every
@@ -243,7 +243,7 @@ async def test_tool_with_unreadable_library_ends_the_search(
     assert caught.value.code == "chat_failed"
 
 
-# Wishes that make no sense
+# Bad tool calls
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ async def test_bad_tool_call_gets_an_error_result(
 ) -> None:
     model_server.plan(calls((tool, arguments)), searches("green tea"), READY, judges())
     found = await collect(GREEN, searcher, model=model)
-    assert answer in reported(model_server.bodies[1])[0]["error"]
+    assert answer in tool_results(model_server.bodies[1])[0]["error"]
     assert found.queries == ["green tea"]
     assert found.result.sufficient
     assert not any(result.success for result in found.of(ToolResultEvent))
@@ -292,14 +292,14 @@ async def test_bad_call_does_not_affect_parallel_calls(
     wanted = [("search_documents", {"query": "green tea"}), ("search_documents", "{"), ("fly", {})]
     model_server.plan(calls(*wanted), READY, judges())
     found = await collect(GREEN, searcher, model=model)
-    passages, bad, unknown = reported(model_server.bodies[1])
+    passages, bad, unknown = tool_results(model_server.bodies[1])
     assert passages[0]["number"] == 1
     assert "error" in bad
     assert "error" in unknown
     assert found.result.sufficient
 
 
-# Where it ends
+# The end of the loop
 
 
 async def test_endless_tool_calls_are_stopped(
@@ -319,7 +319,7 @@ async def test_number_of_parallel_tool_calls_is_limited(
     found = await collect(GREEN, searcher, model=model)
     assert len(found.queries) == 8
     requests = [message for message in model_server.bodies[1]["messages"] if message.get("tool_calls")]
-    assert len(requests[0]["tool_calls"]) == len(reported(model_server.bodies[1])) == 8
+    assert len(requests[0]["tool_calls"]) == len(tool_results(model_server.bodies[1])) == 8
 
 
 async def test_model_without_tool_calls_is_replaced_by_a_manual_search(
@@ -413,7 +413,7 @@ async def test_tool_call_of_a_truncated_answer_is_not_made(
     assert found.queries == [GREEN]
 
 
-# Leaving
+# Cancellation
 
 
 @pytest.mark.parametrize("answer", [silent("Let"), hangs()], ids=["midway", "no answer"])

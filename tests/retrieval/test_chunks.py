@@ -1,4 +1,4 @@
-"""How documents are cut: nothing lost, nothing twice, and only where it may be cut."""
+"""Splitting documents: nothing lost, nothing repeated, and only at allowed borders."""
 
 import re
 from itertools import pairwise
@@ -16,7 +16,7 @@ WHOLE = 6_000
 
 
 def check(parsed: Parsed) -> list[Chunk]:
-    """What holds for every document. Returns its passages."""
+    """Check the invariants of every document and return its chunks."""
     text, chunks = parsed.text, split_document(parsed)
     assert "".join(chunk.text for chunk in chunks) == text
     for before, after in pairwise(chunks):
@@ -54,7 +54,7 @@ def test_markdown_document_is_split_at_its_blocks(blocks: list[str]) -> None:
     text = "\n\n".join(blocks)
     chunks = check(parse_markdown(text))
     borders = [chunk.start for chunk in chunks]
-    # Neither code nor a row has a border inside of it.
+    # No border is inside of code or a table row.
     for whole in [
         *re.finditer(r"^```.*?^```$", text, re.DOTALL | re.MULTILINE),
         *re.finditer(r"^\|.*$", text, re.MULTILINE),
@@ -65,7 +65,7 @@ def test_markdown_document_is_split_at_its_blocks(blocks: list[str]) -> None:
         texts = chunk.text.strip()
         assert len(texts) <= MAX_CHUNK or "```" in texts
         assert len(texts) <= WHOLE + MAX_CHUNK
-        # A passage never crosses a heading: one stands at its beginning or not at all.
+        # A heading in a chunk is at its beginning.
         lines = [line for line in re.sub(r"```.*?```", "", texts, flags=re.DOTALL).split("\n") if line]
         body = [number for number, line in enumerate(lines) if not re.match("#+ ", line)]
         assert all(number >= len(lines) - len(body) for number in body)

@@ -1,4 +1,4 @@
-"""`[n]` in an answer: checked in any split, cited with exact offsets, taken out when it names nothing."""
+"""Citation markers: parsed in any split, cited with exact offsets, removed if unknown."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ KNOWN = {1: evidence(1, GREEN, 100), 2: evidence(2, BLACK), 3: evidence(3, FERRY
 
 
 def read(pieces: Sequence[str], offset: int = 0) -> tuple[str, list[CitationEvent], MarkerStream]:
-    """What is shown of a text that comes in these pieces, its citations, and the stream at its end."""
+    """Feed the pieces; return the shown text, the citations and the stream."""
     stream = MarkerStream(KNOWN.get, offset)
     out = [item for piece in pieces for item in stream.feed(piece)] + stream.finish()
     shown = "".join(item for item in out if isinstance(item, str))
@@ -33,7 +33,7 @@ def claims(text: str) -> list[tuple[int, str]]:
     return [(item.index, shown[item.answer_start : item.answer_end]) for item in citations]
 
 
-# What is shown
+# Shown text
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_offsets_count_the_text_that_the_log_keeps(text: str) -> None:
         assert shown == clean_text(text)
 
 
-# What a marker stands for
+# Citations
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Finding evidence: every step is told while it happens, numbers never change, three rounds are the most."""
+"""Collecting evidence: events while it happens, stable numbers, at most three rounds."""
 
 import asyncio
 import sqlite3
@@ -17,7 +17,7 @@ from turnwire.retrieval.evidence import EvidenceBook
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
 
-# Told the moment it happens
+# Events
 
 
 async def test_search_event_is_emitted_before_the_results(library: Library) -> None:
@@ -100,7 +100,7 @@ async def test_unreadable_library_raises_chat_failed(library: Library, searcher:
 
 
 def assert_numbers_are_stable(found: Found) -> None:
-    """Each passage has one number for the whole turn, given in the order in which they were first told."""
+    """Each passage has one number for the whole turn, in the order of first appearance."""
     numbers: dict[str | None, int] = {}
     for hit in (hit for hits in found.hits for hit in hits):
         assert numbers.setdefault(hit.chunk_id, hit.index) == hit.index
@@ -137,7 +137,7 @@ def test_passage_found_by_several_searches_comes_first(library: Library) -> None
     assert book.get(len(book) + 1) is None
 
 
-# Whose documents
+# Ownership
 
 
 @pytest.mark.parametrize("owner", ["ann", None])
@@ -196,7 +196,7 @@ async def test_further_rounds_search_missing_terms_up_to_three(searcher: Searche
 
 
 async def test_second_round_finds_further_evidence(library: Library, searcher: Searcher) -> None:
-    """Eight passages about one word of the question hide the one about the other, rarer ones."""
+    """Eight passages about one word of the question hide the one about its rarer words."""
     for number in range(12):
         put(library, f"song{number}.md", f"# Song {number}\n\nThe whale sings and the whale swims and sings.")
     put(library, "report.md", "# Report\n\nOf barnacles on hulls, much is known: barnacles and hulls, hulls.")
@@ -243,7 +243,7 @@ async def test_disabled_review_makes_one_search(searcher: Searcher, question: st
     assert len(found.result.evidence) == len(found.hits[0])
 
 
-# What was said before
+# History
 
 
 async def test_follow_up_is_searched_with_the_earlier_question(searcher: Searcher) -> None:

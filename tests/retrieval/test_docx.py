@@ -1,4 +1,4 @@
-"""What is made of a Word document."""
+"""The reader of Word documents."""
 
 import io
 import sys

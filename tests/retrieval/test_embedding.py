@@ -1,4 +1,4 @@
-"""What every embedder promises."""
+"""The contract of every embedder."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The embedder behind HTTP, and what it makes of servers that do not do their part."""
+"""The remote embedder, and its handling of faulty servers."""
 
 import asyncio
 import json
@@ -94,12 +94,12 @@ def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         EndpointEmbedder("http://127.0.0.1:9/v1", "toy")
 
 
-# Servers that answer something odd
+# Malformed responses
 
 
 @asynccontextmanager
 async def answering(body: bytes) -> AsyncIterator[str]:
-    """A server with one answer to everything."""
+    """A server with one response to every request."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""MiniLM: what it says is alike, what it refuses to load, and whom it lets wait."""
+"""The MiniLM embedder: similarity, checked weights, and its worker thread."""
 
 import asyncio
 import threading
@@ -59,7 +59,7 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SlowModel(MiniLM):
-    """Its model notes what it reads, and goes on only when it is let."""
+    """Embedder that records its texts and blocks until `go_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An answer without a model: sentences as they stand in their source, the ones that say most of what is asked."""
+"""Extractive answers: the choice of sentences and their text."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ def picked(question: str, *texts: str, count: int = 3) -> list[str]:
     return [pick.text for pick in picks]
 
 
-# Which sentences
+# Choice of sentences
 
 
 def test_best_sentence_comes_first_and_irrelevant_ones_are_dropped() -> None:
@@ -101,7 +101,7 @@ async def test_tiny_document_is_quoted(library: Library, searcher: Searcher) -> 
     assert "Ninety crowns." in written.text
 
 
-# How they are shown
+# Text of a sentence
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which files are found, and that nothing outside of the root is ever opened."""
+"""Finding and reading files, without ever opening anything outside the root."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ OUTSIDE = "it is a link to outside of the folder"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder, beside one that holds a secret."""
+    """Return a folder beside another one with a secret."""
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key.md").write_text("secret")
     folder = tmp_path / "documents"
@@ -36,13 +36,13 @@ def found(root: Path) -> dict[str, str | None]:
     return {item.name: item.problem for item in find_files(root)}
 
 
-def why(path: Path, root: Path, most: int = MOST) -> str:
+def failure_reason(path: Path, root: Path, most: int = MOST) -> str:
     with pytest.raises(UnreadableDocumentError) as refused:
         read_file(path, root, most)
     return str(refused.value)
 
 
-# Which there are
+# Finding
 
 
 def test_supported_files_are_found_in_a_stable_order(root: Path) -> None:
@@ -66,7 +66,7 @@ def test_root_can_be_a_single_file(root: Path) -> None:
 
 def test_missing_root_is_listed_but_unreadable(root: Path) -> None:
     (item,) = find_files(root / "gone.md")
-    assert why(item.path, root / "gone.md") == "No such file or directory"
+    assert failure_reason(item.path, root / "gone.md") == "No such file or directory"
 
 
 def test_name_that_is_not_utf8_is_printable_and_unique(root: Path) -> None:
@@ -84,7 +84,7 @@ def test_unreadable_folder_is_reported(root: Path, monkeypatch: pytest.MonkeyPat
     scandir = os.scandir
 
     def refusing(path: str) -> Iterator[os.DirEntry[str]]:
-        # The tests may run as root, from whom nothing is closed.
+        # Simulated, because the tests may run as root, who may read everything.
         if os.fspath(path).endswith("closed"):
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
@@ -135,7 +135,7 @@ def test_link_that_replaced_a_file_is_not_opened(root: Path) -> None:
     (item,) = find_files(root)
     item.path.unlink()
     item.path.symlink_to(root.parent / "secret" / "key.md")
-    assert "symbolic links" in why(item.path, root)
+    assert "symbolic links" in failure_reason(item.path, root)
 
 
 def test_link_that_replaced_a_folder_is_not_followed(root: Path) -> None:
@@ -144,13 +144,13 @@ def test_link_that_replaced_a_folder_is_not_followed(root: Path) -> None:
     (root / "folder" / "deep").rename(root / "folder" / "kept")
     (root / "folder" / "deep").symlink_to(root.parent / "secret")
     assert item.path.read_text() == "secret"
-    assert why(item.path, root)
+    assert failure_reason(item.path, root)
     (root / "folder").rename(root / "moved")
     (root / "folder").symlink_to(root / "moved")
-    assert why(item.path, root)
+    assert failure_reason(item.path, root)
 
 
-# What cannot be read
+# Unreadable files
 
 
 def make_fifo(path: Path) -> None:
@@ -169,18 +169,18 @@ def test_special_file_is_refused_without_blocking(
     root = tmp_path_factory.mktemp("d")  # A socket's path must be short.
     make(root / "a.md")
     assert list(found(root)) == ["a.md"]
-    assert why(root / "a.md", root) in ("it is not a regular file", "No such device or address")
+    assert failure_reason(root / "a.md", root) in ("it is not a regular file", "No such device or address")
 
 
 def test_folder_named_like_a_document_is_a_folder(root: Path) -> None:
     write(root, "a.md/b.md")
     assert list(found(root)) == ["a.md/b.md"]
-    assert why(root / "a.md", root)
+    assert failure_reason(root / "a.md", root)
 
 
 def test_file_over_the_limit_is_refused_unread(root: Path) -> None:
     (root / "a.md").write_bytes(b"x" * 1_001)
-    assert why(root / "a.md", root, 1_000) == "it is over the limit of 1,000 bytes"
+    assert failure_reason(root / "a.md", root, 1_000) == "it is over the limit of 1,000 bytes"
     assert len(read_file(root / "a.md", root, 1_001)) == 1_001
 
 
@@ -195,7 +195,7 @@ def test_file_without_permission_is_refused_with_a_reason(root: Path, monkeypatc
 
     monkeypatch.setattr(os, "open", refusing)
     monkeypatch.setattr(os, "supports_dir_fd", {refusing})
-    assert why(root / "a.md", root) == "Permission denied"
+    assert failure_reason(root / "a.md", root) == "Permission denied"
 
 
 def test_no_descriptor_leaks(root: Path) -> None:
@@ -204,10 +204,10 @@ def test_no_descriptor_leaks(root: Path) -> None:
     before = os.listdir("/proc/self/fd")
     for _ in range(5):
         read_file(root / "folder" / "a.md", root, MOST)
-        why(root / "folder" / "link.md", root)
-        why(root / "folder" / "a.md", root, 2)
-        why(root / "folder", root)
-        why(root / "nothing" / "a.md", root)
+        failure_reason(root / "folder" / "link.md", root)
+        failure_reason(root / "folder" / "a.md", root, 2)
+        failure_reason(root / "folder", root)
+        failure_reason(root / "nothing" / "a.md", root)
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 

@@ -1,4 +1,4 @@
-"""What is made of a page: what a reader would read of it."""
+"""The reader of HTML documents."""
 
 import pytest
 from hypothesis import example, given

@@ -1,4 +1,4 @@
-"""The keeper of a library while a server runs: reads, watches, takes uploads, and can be closed at any time."""
+"""The indexer: reading, watching, uploads, embedding and closing."""
 
 import asyncio
 import logging
@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
-from tests.retrieval.test_vectors import Toy
 
 from tests.retrieval.paper import note, opened, pdf
+from tests.retrieval.test_vectors import Toy
 from tests.serving import PATIENCE, until, within
 from turnwire.core.errors import EmbedderError, StoreUnusableError, TooManyDocumentsError, UnreadableDocumentError
-from turnwire.retrieval import indexer as librarian_module
+from turnwire.retrieval import indexer as indexer_module
 from turnwire.retrieval.documents import files
 from turnwire.retrieval.documents.document import Parsed
 from turnwire.retrieval.documents.parser import parse
@@ -40,7 +40,7 @@ def no_error_is_logged(caplog: pytest.LogCaptureFixture, request: pytest.Fixture
 
 @pytest.fixture
 def expects_errors() -> None:
-    """For a test that makes something fail on purpose."""
+    """Marker of tests with an expected failure in the log."""
 
 
 @pytest.fixture
@@ -66,25 +66,25 @@ def own(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def keeping(
+async def open_indexer(
     path: Path, *roots: Path, own: tuple[Path, ...] = (), meaning: Toy | None = None, watch: bool = False, **limits: Any
 ) -> AsyncIterator[DocumentIndexer]:
     library = Library(path)
     vectors = None if meaning is None else VectorIndex(library, meaning)
-    librarian = DocumentIndexer(library, roots, own, limits=UploadLimits(**limits), meaning=vectors, watch=watch)
-    await librarian.open()
+    indexer = DocumentIndexer(library, roots, own, limits=UploadLimits(**limits), meaning=vectors, watch=watch)
+    await indexer.open()
     try:
-        yield librarian
+        yield indexer
     finally:
-        await within(librarian.close())
+        await within(indexer.close())
 
 
-async def read(librarian: DocumentIndexer) -> None:
-    await until(lambda: not librarian.is_reading)
+async def read(indexer: DocumentIndexer) -> None:
+    await until(lambda: not indexer.is_reading)
 
 
-async def names(librarian: DocumentIndexer, owner: str | None = None) -> list[str]:
-    documents = await asyncio.to_thread(librarian.library.documents, owner=owner)
+async def names(indexer: DocumentIndexer, owner: str | None = None) -> list[str]:
+    documents = await asyncio.to_thread(indexer.library.documents, owner=owner)
     return [document.name for document in documents]
 
 
@@ -99,7 +99,7 @@ def count(path: Path) -> int:
 
 
 class Gate:
-    """Holds the reading of files until it is told to go on. A bound on its wait keeps a failing test short."""
+    """A gate that holds the reading of files, with a bounded wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         self.reached = threading.Event()
@@ -117,96 +117,96 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Gate]:
-    """Makes a gate before the file of a name."""
+    """Return a factory of gates before the file of a name."""
     return lambda name: Gate(monkeypatch, name)
 
 
-# What it reads
+# Reading
 
 
 async def test_configured_roots_are_read_in_the_background(path: Path, docs: Path, own: Path) -> None:
-    async with keeping(path, docs, own=(own,)) as librarian:
-        await read(librarian)
-        assert await names(librarian) == ["black.md", "green.md", "white.md"]
-        assert (librarian.progress.done, librarian.progress.total) == (3, 3)
+    async with open_indexer(path, docs, own=(own,)) as indexer:
+        await read(indexer)
+        assert await names(indexer) == ["black.md", "green.md", "white.md"]
+        assert (indexer.progress.done, indexer.progress.total) == (3, 3)
 
 
 async def test_stored_roots_are_read_again(path: Path, docs: Path, own: Path) -> None:
-    async with keeping(path, docs) as librarian:
-        await read(librarian)
+    async with open_indexer(path, docs) as indexer:
+        await read(indexer)
     (docs / "red.md").write_text("Rooibos.")
     (docs / "white.md").unlink()
-    async with keeping(path, own=(own,)) as librarian:
-        await read(librarian)
-        assert await names(librarian) == ["black.md", "green.md", "red.md"]
+    async with open_indexer(path, own=(own,)) as indexer:
+        await read(indexer)
+        assert await names(indexer) == ["black.md", "green.md", "red.md"]
 
 
 async def test_own_documentation_is_read_without_other_roots(path: Path, docs: Path, own: Path) -> None:
-    async with keeping(path, own=(own / "turnwire.md",)) as librarian:
-        await read(librarian)
-        assert await names(librarian) == ["turnwire.md"]
-    async with keeping(path, docs, own=(own,)) as librarian:
-        await read(librarian)
-        assert "turnwire.md" not in await names(librarian)
+    async with open_indexer(path, own=(own / "turnwire.md",)) as indexer:
+        await read(indexer)
+        assert await names(indexer) == ["turnwire.md"]
+    async with open_indexer(path, docs, own=(own,)) as indexer:
+        await read(indexer)
+        assert "turnwire.md" not in await names(indexer)
 
 
 async def test_unreadable_file_is_logged(path: Path, docs: Path, caplog: pytest.LogCaptureFixture) -> None:
     (docs / "broken.pdf").write_bytes(b"no PDF")
-    async with keeping(path, docs) as librarian:
-        await read(librarian)
-        assert len(await names(librarian)) == 3
+    async with open_indexer(path, docs) as indexer:
+        await read(indexer)
+        assert len(await names(indexer)) == 3
     assert "broken.pdf was not indexed: it is not a sound PDF" in caplog.text
 
 
 async def test_missing_folder_does_not_stop_the_others(path: Path, docs: Path) -> None:
-    async with keeping(path, docs.parent / "a" / "gone", docs, watch=True) as librarian:
-        await read(librarian)
-        assert len(await names(librarian)) == 3
+    async with open_indexer(path, docs.parent / "a" / "gone", docs, watch=True) as indexer:
+        await read(indexer)
+        assert len(await names(indexer)) == 3
         (docs / "red.md").write_text("Rooibos.")
-        await until(lambda: librarian.progress.total == 4)
+        await until(lambda: indexer.progress.total == 4)
 
 
 async def test_unusable_library_file_is_refused(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"no database " * 100)
     with pytest.raises(StoreUnusableError):
-        async with keeping(path):
+        async with open_indexer(path):
             pass
 
 
-# What a question is told
+# Notices
 
 
-async def result(librarian: DocumentIndexer) -> list[str]:
-    return [notice async for notice in librarian.notices()]
+async def notices_of(indexer: DocumentIndexer) -> list[str]:
+    return [notice async for notice in indexer.notices()]
 
 
 async def test_no_notice_after_everything_is_read(path: Path, docs: Path) -> None:
-    async with keeping(path, docs) as librarian:
-        await read(librarian)
-        assert await result(librarian) == []
+    async with open_indexer(path, docs) as indexer:
+        await read(indexer)
+        assert await notices_of(indexer) == []
 
 
 async def test_question_to_an_empty_library_waits(path: Path, docs: Path, gate: Callable[[str], Gate]) -> None:
     held = gate("green.md")
-    async with keeping(path, docs) as librarian:
+    async with open_indexer(path, docs) as indexer:
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
-        notices = librarian.notices()
+        notices = indexer.notices()
         assert await within(anext(notices)) == "The documents are still being read: 1 of 3 files."
         rest = asyncio.ensure_future(anext(notices, None))
         done, _ = await asyncio.wait([rest], timeout=0.05)
         assert not done
         held.open.set()
         assert await within(rest) is None
-        assert len(await names(librarian)) == 3
+        assert len(await names(indexer)) == 3
 
 
 async def test_question_to_a_filled_library_does_not_wait(path: Path, docs: Path, gate: Callable[[str], Gate]) -> None:
     await asyncio.to_thread(fill, path)
     held = gate("black.md")
-    async with keeping(path, docs) as librarian:
+    async with open_indexer(path, docs) as indexer:
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
-        assert await within(result(librarian)) == ["The documents are still being read."]
+        assert await within(notices_of(indexer)) == ["The documents are still being read."]
         held.open.set()
 
 
@@ -214,23 +214,23 @@ async def test_question_waits_briefly_once_some_documents_are_read(
     path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync, "_BATCH_DOCUMENTS", 1)
-    monkeypatch.setattr(librarian_module, "_PARTIAL_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(indexer_module, "_PARTIAL_WAIT_SECONDS", 0.01)
     held = gate("white.md")
-    async with keeping(path, docs) as librarian:
+    async with open_indexer(path, docs) as indexer:
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
-        assert await within(result(librarian)) == ["The documents are still being read: 2 of 3 files."]
-        assert librarian.is_reading
+        assert await within(notices_of(indexer)) == ["The documents are still being read: 2 of 3 files."]
+        assert indexer.is_reading
         held.open.set()
 
 
 async def test_question_wait_is_bounded(
     path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(librarian_module, "_EMPTY_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(indexer_module, "_EMPTY_WAIT_SECONDS", 0.01)
     held = gate("black.md")
-    async with keeping(path, docs) as librarian:
-        assert await within(result(librarian))
-        assert librarian.is_reading
+    async with open_indexer(path, docs) as indexer:
+        assert await within(notices_of(indexer))
+        assert indexer.is_reading
         held.open.set()
 
 
@@ -238,14 +238,14 @@ async def test_question_wait_is_bounded(
 
 
 async def test_upload_is_visible_to_its_owner_only(path: Path) -> None:
-    async with keeping(path) as librarian:
-        document = await within(librarian.add("tea.pdf", pdf("Anna drinks oolong."), "anna"))
+    async with open_indexer(path) as indexer:
+        document = await within(indexer.add("tea.pdf", pdf("Anna drinks oolong."), "anna"))
         assert (document.owner, document.format, document.pages, document.root) == ("anna", "pdf", 1, None)
-        assert await names(librarian, "anna") == ["tea.pdf"]
-        assert await names(librarian, "bert") == []
-        assert await asyncio.to_thread(librarian.library.search, "oolong", owner="anna")
-        await librarian.remove(document.id)
-        assert await names(librarian, "anna") == []
+        assert await names(indexer, "anna") == ["tea.pdf"]
+        assert await names(indexer, "bert") == []
+        assert await asyncio.to_thread(indexer.library.search, "oolong", owner="anna")
+        await indexer.remove(document.id)
+        assert await names(indexer, "anna") == []
 
 
 @pytest.mark.parametrize(
@@ -256,75 +256,75 @@ async def test_upload_is_visible_to_its_owner_only(path: Path) -> None:
     ],
 )
 async def test_unreadable_upload_is_refused_with_a_reason(path: Path, name: str, content: bytes, why: str) -> None:
-    async with keeping(path, max_documents=1) as librarian:
+    async with open_indexer(path, max_documents=1) as indexer:
         with pytest.raises(UnreadableDocumentError, match=why):
-            await within(librarian.add(name, content, "anna"))
-        # And it does not count.
-        await within(librarian.add("tea.md", b"Tea", "anna"))
+            await within(indexer.add(name, content, "anna"))
+        # A refused upload does not count.
+        await within(indexer.add("tea.md", b"Tea", "anna"))
 
 
 async def test_slow_upload_is_refused(path: Path) -> None:
-    async with keeping(path, seconds=0.001) as librarian:
+    async with open_indexer(path, seconds=0.001) as indexer:
         with pytest.raises(UnreadableDocumentError, match=r"it took longer than 0\.001 seconds to read"):
-            await within(librarian.add("tea.md", b"Tea", "anna"))
+            await within(indexer.add("tea.md", b"Tea", "anna"))
 
 
 async def test_parallel_uploads_keep_the_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def parse_here(name: str, content: bytes, timeout: float) -> Parsed:
         return await asyncio.to_thread(parse, name, content)
 
-    monkeypatch.setattr(librarian_module, "parse_in_sandbox", parse_here)
-    async with keeping(path, max_documents=3) as librarian:
-        adding = [librarian.add(f"{number}.md", b"Tea", "anna") for number in range(10)]
+    monkeypatch.setattr(indexer_module, "parse_in_sandbox", parse_here)
+    async with open_indexer(path, max_documents=3) as indexer:
+        adding = [indexer.add(f"{number}.md", b"Tea", "anna") for number in range(10)]
         answers = await within(asyncio.gather(*adding, return_exceptions=True))
         refused = [answer for answer in answers if isinstance(answer, TooManyDocumentsError)]
         assert len(refused) == 7
-        assert len(await names(librarian, "anna")) == 3
+        assert len(await names(indexer, "anna")) == 3
         assert "3 documents are uploaded already" in str(refused[0])
-        # Others have a limit of their own, and who deletes one may upload another.
-        document = await within(librarian.add("tea.md", b"Tea", "bert"))
+        # The limit is per owner, and deleting a document frees its slot.
+        document = await within(indexer.add("tea.md", b"Tea", "bert"))
         assert document.owner == "bert"
-        (first, *_) = await asyncio.to_thread(librarian.library.documents, owner="anna")
-        await librarian.remove(first.id)
-        await within(librarian.add("again.md", b"Tea", "anna"))
+        (first, *_) = await asyncio.to_thread(indexer.library.documents, owner="anna")
+        await indexer.remove(first.id)
+        await within(indexer.add("again.md", b"Tea", "anna"))
 
 
 # Watching
 
 
 async def test_changed_file_is_indexed_by_the_watch(path: Path, docs: Path) -> None:
-    async with keeping(path, docs, watch=True) as librarian:
-        await read(librarian)
+    async with open_indexer(path, docs, watch=True) as indexer:
+        await read(indexer)
         (docs / "green.md").write_text("# Sencha\n\nFrom Japan.")
         (docs / "black.md").unlink()
-        await until(lambda: librarian.progress.removed == 1)
-        await within(_until_found(librarian, "sencha"))
-        assert await names(librarian) == ["green.md", "white.md"]
+        await until(lambda: indexer.progress.removed == 1)
+        await within(_until_found(indexer, "sencha"))
+        assert await names(indexer) == ["green.md", "white.md"]
 
 
 async def test_change_before_the_watch_began_is_indexed(path: Path, docs: Path, gate: Callable[[str], Gate]) -> None:
     held = gate("white.md")
-    async with keeping(path, docs, watch=True) as librarian:
-        # The other two are read; it does not look at them again unless it is told to.
+    async with open_indexer(path, docs, watch=True) as indexer:
+        # Without a change, the other two are not read again.
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
         (docs / "black.md").write_text("# Assam\n\nFrom India.")
         held.open.set()
-        await within(_until_found(librarian, "assam"))
+        await within(_until_found(indexer, "assam"))
 
 
 async def test_single_file_is_watched(path: Path, docs: Path) -> None:
-    async with keeping(path, docs / "green.md", watch=True) as librarian:
-        await read(librarian)
+    async with open_indexer(path, docs / "green.md", watch=True) as indexer:
+        await read(indexer)
         (docs / "black.md").write_text("Nobody asked for it.")
-        # As an editor saves: another file takes its place.
+        # Editors save by replacing the file.
         (docs / "new").write_text("# Sencha\n\nFrom Japan.")
         (docs / "new").rename(docs / "green.md")
-        await within(_until_found(librarian, "sencha"))
-        assert await names(librarian) == ["green.md"]
+        await within(_until_found(indexer, "sencha"))
+        assert await names(indexer) == ["green.md"]
 
 
-async def _until_found(librarian: DocumentIndexer, query: str) -> None:
-    while not await asyncio.to_thread(librarian.library.search, query):  # noqa: ASYNC110
+async def _until_found(indexer: DocumentIndexer, query: str) -> None:
+    while not await asyncio.to_thread(indexer.library.search, query):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
@@ -333,10 +333,10 @@ async def _until_found(librarian: DocumentIndexer, query: str) -> None:
 
 async def test_vectors_are_made_after_reading_and_after_uploads(path: Path, docs: Path) -> None:
     toy = Toy()
-    async with keeping(path, docs, meaning=toy) as librarian:
-        await until(lambda: librarian.embedded == (3, 3))
-        await within(librarian.add("tea.md", b"Oolong", "anna"))
-        await until(lambda: librarian.embedded == (4, 4))
+    async with open_indexer(path, docs, meaning=toy) as indexer:
+        await until(lambda: indexer.embedded == (3, 3))
+        await within(indexer.add("tea.md", b"Oolong", "anna"))
+        await until(lambda: indexer.embedded == (4, 4))
     assert toy.is_closed
 
 
@@ -345,10 +345,10 @@ async def test_failed_embedding_leaves_the_search_by_words(
 ) -> None:
     toy = Toy()
     toy.error = EmbedderError("toy", "it is broken; mend it")
-    async with keeping(path, docs, meaning=toy) as librarian:
+    async with open_indexer(path, docs, meaning=toy) as indexer:
         await until(lambda: "the search is by words only" in caplog.text)
-        await within(librarian.add("tea.md", b"Oolong", "anna"))
-        assert await asyncio.to_thread(librarian.library.search, "tea")
+        await within(indexer.add("tea.md", b"Oolong", "anna"))
+        assert await asyncio.to_thread(indexer.library.search, "tea")
 
 
 # Closing
@@ -357,54 +357,54 @@ async def test_failed_embedding_leaves_the_search_by_words(
 async def test_failed_indexer_can_be_searched_and_closed(
     path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expects_errors: None
 ) -> None:
-    def stumble(*_: Any, **__: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("nobody thought of this")
 
     await asyncio.to_thread(fill, path)
-    monkeypatch.setattr(librarian_module, "sync_root", stumble)
-    async with keeping(path, docs) as librarian:
-        await read(librarian)
-        assert await names(librarian) == ["note.md"]
+    monkeypatch.setattr(indexer_module, "sync_root", fail)
+    async with open_indexer(path, docs) as indexer:
+        await read(indexer)
+        assert await names(indexer) == ["note.md"]
     assert "the documents are no longer kept up to date" in caplog.text
     assert await asyncio.to_thread(count, path) == 1
 
 
 async def test_close_ends_a_sync_between_two_files(path: Path, docs: Path, gate: Callable[[str], Gate]) -> None:
     held = gate("green.md")
-    async with keeping(path, docs) as librarian:
+    async with open_indexer(path, docs) as indexer:
         assert await asyncio.to_thread(held.reached.wait, PATIENCE)
-        closing = asyncio.ensure_future(librarian.close())
-        # It waits for the file that is being read, and not for the rest.
+        closing = asyncio.ensure_future(indexer.close())
+        # Closing waits for the current file only.
         done, _ = await asyncio.wait([closing], timeout=0.05)
         assert not done
         held.open.set()
         await within(closing)
-        assert librarian.progress.done == 2
+        assert indexer.progress.done == 2
     assert await asyncio.to_thread(count, path) == 0
-    async with keeping(path, docs) as librarian:
-        await read(librarian)
-        assert len(await names(librarian)) == 3
+    async with open_indexer(path, docs) as indexer:
+        await read(indexer)
+        assert len(await names(indexer)) == 3
 
 
 @pytest.mark.parametrize("turns", range(0, 12, 3))
 async def test_indexer_can_be_closed_at_any_time(path: Path, docs: Path, turns: int) -> None:
-    async with keeping(path, docs, meaning=Toy(), watch=True):
+    async with open_indexer(path, docs, meaning=Toy(), watch=True):
         for _ in range(turns):
             await asyncio.sleep(0)
     assert await asyncio.to_thread(count, path) in (0, 3)
 
 
 async def test_close_while_watching_does_not_hang(path: Path, docs: Path) -> None:
-    async with keeping(path, docs, watch=True) as librarian:
-        await read(librarian)
+    async with open_indexer(path, docs, watch=True) as indexer:
+        await read(indexer)
         (docs / "green.md").write_text("Sencha")
 
 
 async def test_close_during_an_upload_leaves_no_process(path: Path) -> None:
-    async with keeping(path) as librarian:
-        adding = asyncio.ensure_future(librarian.add("tea.md", b"Tea", "anna"))
+    async with open_indexer(path) as indexer:
+        adding = asyncio.ensure_future(indexer.add("tea.md", b"Tea", "anna"))
         await asyncio.sleep(0)
         adding.cancel()
         with pytest.raises(asyncio.CancelledError):
             await within(adding)
-        assert await names(librarian, "anna") == []
+        assert await names(indexer, "anna") == []

@@ -1,4 +1,4 @@
-"""What the library promises: whose documents are seen, that nothing stays behind, and that many may write."""
+"""The library: search, ownership, transactions, lists and roots."""
 
 import sqlite3
 import subprocess
@@ -31,7 +31,7 @@ def names(library: Library, query: str, owner: str | None = None, limit: int = 1
 
 
 def check(library: Library) -> None:
-    """Every table tells of the same passages."""
+    """Assert that every table has the same passages."""
     passages = rows(library, "SELECT id FROM passages ORDER BY id")
     assert rows(library, "SELECT rowid FROM words ORDER BY rowid") == passages
     assert rows(library, "SELECT count(*) FROM vectors WHERE passage_id NOT IN (SELECT id FROM passages)") == [(0,)]
@@ -121,7 +121,7 @@ def test_rare_word_weighs_more_than_a_common_one(library: Library) -> None:
     assert len(weights) == 6
 
 
-# Whose
+# Ownership
 
 
 def test_owner_sees_shared_and_own_documents(library: Library) -> None:
@@ -196,7 +196,7 @@ def test_removed_document_leaves_no_rows(library: Library) -> None:
     library.remove([second.id])
     for table in ("documents", "passages", "words", "vectors"):
         assert rows(library, f"SELECT count(*) FROM {table}") == [(0,)]
-    # Of the words themselves, too.
+    # No row of the full-text index is left either.
     assert rows(library, "SELECT count(*) FROM words WHERE words MATCH 'oolong'") == [(0,)]
 
 
@@ -221,7 +221,7 @@ def test_failed_commit_does_not_block_the_next(library: Library) -> None:
         database.execute("CREATE TABLE parents(id INTEGER PRIMARY KEY)")
         database.execute("CREATE TABLE children(id REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
     library.file._writer.execute("PRAGMA foreign_keys = ON")
-    # As on a full disk: everything goes well until it is to be committed.
+    # As on a full disk, where only the commit fails.
     with pytest.raises(sqlite3.IntegrityError), library.file.writing() as database:
         database.execute("INSERT INTO children VALUES (1)")
     library.put([note("Tea", "a.md")])
@@ -229,7 +229,7 @@ def test_failed_commit_does_not_block_the_next(library: Library) -> None:
 
 
 def test_error_after_an_automatic_rollback_is_raised(library: Library) -> None:
-    # As it does when the disk is full, and then it raises.
+    # As SQLite does on a full disk before it raises.
     with pytest.raises(ZeroDivisionError), library.file.writing() as database:
         database.execute("ROLLBACK").fetchall().append(1 / 0)
     library.put([note("Tea", "a.md")])
@@ -318,7 +318,7 @@ def test_own_documentation_added_as_a_root_is_kept(library: Library) -> None:
     assert library.count() == (1, 1)
 
 
-# At once
+# Concurrency
 
 
 def test_reader_sees_a_whole_document_or_none(library: Library) -> None:
@@ -424,7 +424,7 @@ def test_file_of_another_version_is_refused_unchanged(tmp_path: Path) -> None:
         StoreUnusableError, match="it has version 99, this Turnwire knows 1; move it away and index again"
     ):
         Library(path).open()
-    # Whoever was refused holds no lock.
+    # The refused open holds no lock.
     database.execute("BEGIN IMMEDIATE")
     assert database.execute("SELECT count(*) FROM documents").fetchone() == (1,)
     database.execute("ROLLBACK")

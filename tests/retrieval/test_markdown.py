@@ -1,4 +1,4 @@
-"""What is made of a Markdown file: its own text, and where its blocks begin."""
+"""The reader of Markdown: the text and its blocks."""
 
 import pytest
 from hypothesis import given

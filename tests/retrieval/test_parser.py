@@ -1,4 +1,4 @@
-"""From bytes to text: formats, encodings, and that no bytes are too odd."""
+"""Parsing files: formats, encodings and arbitrary bytes."""
 
 import codecs
 
@@ -87,15 +87,15 @@ def test_any_bytes_are_parsed_or_refused(suffix: str, content: bytes) -> None:
         parsed = parse(f"document{suffix}", content)
     except UnreadableDocumentError:
         return
-    # What the log would take out is out already, so that an offset means the same in both.
+    # The log's characters are removed already, so that an offset means the same in both.
     assert parsed.text == clean_text(parsed.text)
     assert "".join(chunk.text for chunk in split_document(parsed)) == parsed.text
 
 
 def test_unexpected_parser_error_is_an_unreadable_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stumble(_: str) -> None:
+    def fail(_: str) -> None:
         raise IndexError("list index out of range")
 
-    monkeypatch.setitem(parser._TEXT_PARSERS, "markdown", stumble)
+    monkeypatch.setitem(parser._TEXT_PARSERS, "markdown", fail)
     with pytest.raises(UnreadableDocumentError, match=r"its reader stumbled over it \(IndexError\)"):
         parse("tea.md", b"# Tea")

@@ -1,4 +1,4 @@
-"""What is made of a PDF, by both of its readers."""
+"""The readers of PDF, with both libraries."""
 
 import random
 from contextlib import suppress
@@ -25,7 +25,7 @@ def read(content: bytes) -> Parsed:
     return reader.parse_pdf(content, max_pages=100)
 
 
-def why(content: bytes, max_pages: int = 100) -> str:
+def failure_reason(content: bytes, max_pages: int = 100) -> str:
     with pytest.raises(UnreadableDocumentError) as refused:
         reader.parse_pdf(content, max_pages)
     return str(refused.value)
@@ -54,7 +54,7 @@ def test_pdf_without_title_has_none() -> None:
 
 
 def test_pdf_with_password_is_refused_with_a_reason() -> None:
-    assert why(encrypted(TEA, "secret")) == "it is encrypted; take the password off first"
+    assert failure_reason(encrypted(TEA, "secret")) == "it is encrypted; take the password off first"
 
 
 def test_encrypted_pdf_with_empty_password_is_read() -> None:
@@ -62,17 +62,17 @@ def test_encrypted_pdf_with_empty_password_is_read() -> None:
 
 
 def test_pdf_without_text_is_refused_with_a_reason() -> None:
-    assert "OCR" in why(pdf("", ""))
+    assert "OCR" in failure_reason(pdf("", ""))
 
 
 def test_pdf_with_too_many_pages_is_refused_unread() -> None:
-    assert why(pdf(*["Tea"] * 4), max_pages=3) == "it has 4 pages, more than 3"
+    assert failure_reason(pdf(*["Tea"] * 4), max_pages=3) == "it has 4 pages, more than 3"
     assert reader.parse_pdf(pdf(*["Tea"] * 3), 3).pages == 3
 
 
 @pytest.mark.parametrize("content", [b"", b"%PDF-1.4\n", b"Not a PDF at all", TEA[:300], b"\0" * 500])
 def test_broken_pdf_is_refused_with_a_reason(content: bytes) -> None:
-    assert why(content).startswith("it is not a sound PDF") or "no text" in why(content)
+    assert failure_reason(content).startswith("it is not a sound PDF") or "no text" in failure_reason(content)
 
 
 def test_damaged_pdf_is_read_or_refused() -> None:
@@ -91,4 +91,6 @@ def test_pdf_with_unsupported_cipher_names_the_extra(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(pypdf.PdfReader, "decrypt", decrypt)
     monkeypatch.setattr(reader, "find_spec", lambda name: None)
-    assert why(encrypted(TEA, "")) == "it is encrypted; take the password off, or pip install 'turnwire[pdf]'"
+    assert (
+        failure_reason(encrypted(TEA, "")) == "it is encrypted; take the password off, or pip install 'turnwire[pdf]'"
+    )

@@ -1,4 +1,4 @@
-"""What documents say is data: in a prompt it cannot end its frame, pose as anybody, or have anything done."""
+"""Prompts: document text stays framed as data, whatever it says."""
 
 import json
 import re
@@ -65,12 +65,12 @@ ANY_TOKEN = re.compile("|".join(re.escape(token) for token in [*CONTROL_TOKENS, 
 
 @pytest.fixture
 def harbour(library: Library) -> str:
-    """A document that wants to be obeyed; its id."""
+    """Put a hostile document into the library and return its id."""
     return put(library, "harbour.md", HOSTILE)
 
 
 def passages(text: str) -> list[dict[str, Any]]:
-    """The passages in a prompt. They must be JSON, all of them, and nothing else."""
+    """Return the passages of a prompt, which must be JSON."""
     start = text.index("[{")
     reported, end = json.JSONDecoder().raw_decode(text, start)
     assert text[end:].startswith("\n\nQuestion: ") or not text[end:]
@@ -146,7 +146,7 @@ def test_prompt_history_has_the_last_messages() -> None:
     assert [item.content for item in prompt_history(history)] == ["44", "45", "46", "47", "48", "49"]
 
 
-# A document that wants to be obeyed
+# Hostile documents
 
 
 async def test_hostile_document_stays_framed_in_every_request(

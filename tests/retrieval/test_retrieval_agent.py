@@ -1,4 +1,4 @@
-"""Whole turns of the agent that answers from documents: through the runner, and over HTTP on a real socket."""
+"""Turns of the retrieval agent, through the runner and over HTTP."""
 
 import asyncio
 import re
@@ -64,7 +64,7 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
         for function in blockbuster.functions.values():
             # Tests open and close the library themselves, and write to it.
             function.can_block_in("turnwire/retrieval/index/database.py", {"__init__", "close", "writing"})
-            # Before the first request there is nobody to keep waiting.
+            # Blocking is harmless before the first request.
             function.can_block_in("turnwire/app.py", {"__init__"})
             function.can_block_in("turnwire/server/pages.py", {"read_pages"})
         yield
@@ -72,7 +72,7 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
 
 @pytest.fixture
 def serve(searcher: Searcher, tmp_path: Path) -> Serve:
-    """Serves the agent over the shelf."""
+    """Serve the agent with the sample library."""
 
     def start(model: Model | None = None, among: Searcher | None = None, **settings: Any) -> Any:
         agent = RetrievalAgent(among or searcher, model)
@@ -81,15 +81,15 @@ def serve(searcher: Searcher, tmp_path: Path) -> Serve:
     return start
 
 
-class Asked(Desk):
-    """A desk whose only agent answers from the shelf."""
+class AgentRunner(Desk):
+    """A runner whose only agent answers from the sample library."""
 
     async def log(self, message: str = GREEN, session_id: str | None = None, **options: Any) -> list[Event]:
-        """All events of a turn."""
+        """Return all events of a turn."""
         return await self.events(await self.start(message, session_id=session_id, options=options))
 
 
-async def desk(searcher: Searcher, model: Model | None = None) -> AsyncIterator[Asked]:
+async def desk(searcher: Searcher, model: Model | None = None) -> AsyncIterator[AgentRunner]:
     agent = RetrievalAgent(searcher, model)
 
     async def documents(turn: Turn) -> AsyncIterator[Event | str]:
@@ -98,23 +98,23 @@ async def desk(searcher: Searcher, model: Model | None = None) -> AsyncIterator[
                 yield piece
 
     async with open_desk(MemoryStore(), documents) as opened:
-        yield Asked(opened.store, opened.runner)
+        yield AgentRunner(opened.store, opened.runner)
 
 
 @pytest.fixture
-async def modelled(searcher: Searcher, model: OpenAIModel) -> AsyncIterator[Asked]:
+async def with_model(searcher: Searcher, model: OpenAIModel) -> AsyncIterator[AgentRunner]:
     async for opened in desk(searcher, model):
         yield opened
 
 
 @pytest.fixture
-async def unmodelled(searcher: Searcher) -> AsyncIterator[Asked]:
+async def without_model(searcher: Searcher) -> AsyncIterator[AgentRunner]:
     async for opened in desk(searcher):
         yield opened
 
 
 def response(events: list[Event]) -> ResponseEvent:
-    """The response of a completed turn, whose text is that of its tokens and whose citations are exact in it."""
+    """Return the response of a completed turn, after checking its text and citations."""
     response_event, done = events[-2:]
     assert isinstance(done, DoneEvent)
     assert done.outcome == "completed", events[-2:]
@@ -142,7 +142,7 @@ def statuses(events: list[Event]) -> list[str]:
 
 
 def whole_turn() -> list[Any]:
-    """What a model says in a turn in which everything goes well."""
+    """Return the answers of a model in a successful turn."""
     return [searches("green tea"), READY, judges(keep=[1]), says(ANSWER)]
 
 
@@ -153,7 +153,7 @@ def whole_turn() -> list[Any]:
 async def test_turn_over_http_has_search_review_and_citations(
     tmp_path: Path, model_server: ScriptedModel, make_model: MakeModel, api: Any
 ) -> None:
-    """With everything as it is assembled for users: a folder of documents, and settings that name a model."""
+    """Run the assembled server with a folder of documents and a configured model."""
     folder = tmp_path / "docs"
     folder.mkdir()
     for name, text in SHELF.items():
@@ -267,9 +267,9 @@ async def test_answers_use_the_principals_own_documents(serve: Serve, library: L
 # Timings, usage and tools
 
 
-async def test_timings_are_consistent(modelled: Asked, model_server: ScriptedModel) -> None:
+async def test_timings_are_consistent(with_model: AgentRunner, model_server: ScriptedModel) -> None:
     model_server.plan(*whole_turn())
-    timings = response(await modelled.log()).timings
+    timings = response(await with_model.log()).timings
     assert timings is not None
     assert set(timings) == TIMINGS
     first, evidence, token, total = (
@@ -280,7 +280,7 @@ async def test_timings_are_consistent(modelled: Asked, model_server: ScriptedMod
     assert timings["synthesis_ms"] > 0
 
 
-async def test_usage_of_every_call_is_summed(modelled: Asked, model_server: ScriptedModel) -> None:
+async def test_usage_of_every_call_is_summed(with_model: AgentRunner, model_server: ScriptedModel) -> None:
     def cost(tokens: int) -> dict[str, int]:
         return {"input": tokens, "output": 1, "cached": 2}
 
@@ -290,12 +290,12 @@ async def test_usage_of_every_call_is_summed(modelled: Asked, model_server: Scri
         says("not JSON", usage=cost(100)),
         says("[77]", usage=cost(1_000)),
     )
-    response_event = response(await modelled.log())
+    response_event = response(await with_model.log())
     assert response_event.usage == Usage(input_tokens=1_111, output_tokens=4, cached_input_tokens=8)
     assert response_event.mode == "fallback"
 
 
-async def test_used_tools_are_reported(modelled: Asked, model_server: ScriptedModel) -> None:
+async def test_used_tools_are_reported(with_model: AgentRunner, model_server: ScriptedModel) -> None:
     model_server.plan(
         searches("green tea"),
         calls(("read_passage", {"number": 1}), ("list_documents", {}), ("delete_documents", {})),
@@ -303,18 +303,20 @@ async def test_used_tools_are_reported(modelled: Asked, model_server: ScriptedMo
         judges(),
         says(ANSWER),
     )
-    events = await modelled.log()
+    events = await with_model.log()
     assert set(response(events).tools_used) == {"search_documents", "read_passage", "list_documents"}
 
 
 # Conversations
 
 
-async def test_second_question_has_history_and_new_numbers(modelled: Asked, model_server: ScriptedModel) -> None:
-    session = await modelled.session()
+async def test_second_question_has_history_and_new_numbers(
+    with_model: AgentRunner, model_server: ScriptedModel
+) -> None:
+    session = await with_model.session()
     model_server.plan(*whole_turn(), searches("black tea"), READY, judges(keep=[1]), says("With boiling water [1]."))
-    await modelled.log(session_id=session)
-    events = await modelled.log("And black tea?", session_id=session)
+    await with_model.log(session_id=session)
+    events = await with_model.log("And black tea?", session_id=session)
     for body in (model_server.bodies[4], model_server.bodies[7]):
         earlier = [(message["role"], message["content"]) for message in body["messages"][1:3]]
         assert earlier == [("user", GREEN), ("assistant", re.sub(r" \[\d\]", "", ANSWER))]
@@ -323,10 +325,10 @@ async def test_second_question_has_history_and_new_numbers(modelled: Asked, mode
     assert [item.heading for item in response(events).citations] == ["Tea › Black tea"]
 
 
-async def test_follow_up_without_a_model_is_searched_with_the_earlier_question(unmodelled: Asked) -> None:
-    session = await unmodelled.session()
-    await unmodelled.log(session_id=session)
-    events = await unmodelled.log("Zzyzx?", session_id=session)
+async def test_follow_up_without_a_model_is_searched_with_the_earlier_question(without_model: AgentRunner) -> None:
+    session = await without_model.session()
+    await without_model.log(session_id=session)
+    events = await without_model.log("Zzyzx?", session_id=session)
     assert f"{GREEN} Zzyzx?" in [event.query for event in of(SearchEvent, events)]
 
 
@@ -374,11 +376,11 @@ async def test_turn_succeeds_when_the_model_always_fails(
 
 
 async def test_unsearchable_documents_are_chat_failed_on_every_route(serve: Serve, library: Library) -> None:
-    def spoil() -> None:
+    def break_index() -> None:
         with library.file.writing() as database:
             database.execute("DROP TABLE words")
 
-    await asyncio.to_thread(spoil)
+    await asyncio.to_thread(break_index)
     async with serve() as server:
         for path in ("/chat", messages(stream=False), messages("other")):
             error = error_of(await server.http.post(path, json={"message": GREEN}), 500)
@@ -389,12 +391,12 @@ async def test_unsearchable_documents_are_chat_failed_on_every_route(serve: Serv
 async def test_search_failure_after_the_first_line_completes_the_stream(
     serve: Serve, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
-    def spoiling(request: Any) -> Answer:
+    def broken_index(request: Any) -> Answer:
         with library.file.writing() as database:
             database.execute("DROP TABLE words")
         return searches("ferry")
 
-    model_server.plan(searches("green tea"), spoiling)
+    model_server.plan(searches("green tea"), broken_index)
     async with serve(model) as server, ask(server, GREEN) as stream:
         lines, answer, trailer = phases(await stream.rest())
     assert [line.get("phase") for line in lines if line["event"] == "search"] == [
@@ -424,7 +426,7 @@ async def test_stopped_turn_closes_the_model_and_keeps_its_text(
     serve: Serve, model: OpenAIModel, model_server: ScriptedModel, plans: list[Any], kept: str
 ) -> None:
     model_server.plan(*plans)
-    # With such patience, a turn that would not let go could not end while the test waits.
+    # With this timeout, a turn that does not close the model could not end within the test.
     async with serve(model, cancel_patience=60) as server:
         turn_id = await server.start(GREEN)
         for _ in plans:
@@ -455,10 +457,10 @@ async def test_closing_an_answer_between_pieces_closes_the_model(
     await model_server.aborted()
 
 
-# The model's own words
+# Direct answers
 
 
-async def direct(queries: Asked, server: ScriptedModel, *plans: Any, message: str = GREEN) -> list[Event]:
+async def direct(queries: AgentRunner, server: ScriptedModel, *plans: Any, message: str = GREEN) -> list[Event]:
     server.plan(*plans)
     return await queries.log(message, answer="direct")
 
@@ -487,10 +489,10 @@ async def test_direct_answer_is_streamed_with_checked_markers(
 
 
 async def test_direct_answer_shows_text_between_searches_but_not_before(
-    modelled: Asked, model_server: ScriptedModel
+    with_model: AgentRunner, model_server: ScriptedModel
 ) -> None:
     events = await direct(
-        modelled,
+        with_model,
         model_server,
         searches("green tea", text="I know it by heart: goat milk [1]."),
         searches("tea water", text="It is brewed at eighty degrees [1]."),
@@ -504,9 +506,11 @@ async def test_direct_answer_shows_text_between_searches_but_not_before(
     assert kinds.index(TokenEvent) < len(kinds) - 1 - kinds[::-1].index(SearchEvent)
 
 
-async def test_read_passage_can_be_cited(modelled: Asked, library: Library, model_server: ScriptedModel) -> None:
+async def test_read_passage_can_be_cited(
+    with_model: AgentRunner, library: Library, model_server: ScriptedModel
+) -> None:
     events = await direct(
-        modelled,
+        with_model,
         model_server,
         calls(("search_documents", {"query": "boiling", "limit": 1})),
         calls(("read_passage", {"number": 1})),
@@ -525,10 +529,10 @@ async def test_read_passage_can_be_cited(modelled: Asked, library: Library, mode
     ids=["no tool", "only a list", "nothing found", "nothing said"],
 )
 async def test_direct_answer_without_evidence_is_synthesised(
-    modelled: Asked, model_server: ScriptedModel, first: Answer
+    with_model: AgentRunner, model_server: ScriptedModel, first: Answer
 ) -> None:
     more = [says("Goat milk, by heart [1].")] if any(not isinstance(piece, str) for piece in first.pieces) else []
-    events = await direct(modelled, model_server, first, *more, judges(keep=[1]), says(ANSWER))
+    events = await direct(with_model, model_server, first, *more, judges(keep=[1]), says(ANSWER))
     response_event = response(events)
     assert (response_event.content, response_event.mode) == (ANSWER, "synthesis")
     assert offered(model_server.bodies[-1]) == []
@@ -537,10 +541,10 @@ async def test_direct_answer_without_evidence_is_synthesised(
 
 @pytest.mark.parametrize("broken", [cuts, breaks, truncates])
 async def test_truncated_direct_answer_is_followed_by_quotations(
-    modelled: Asked, model_server: ScriptedModel, broken: Any
+    with_model: AgentRunner, model_server: ScriptedModel, broken: Any
 ) -> None:
     more = [judges(keep=[1])] if broken is truncates else []
-    events = await direct(modelled, model_server, searches("green tea"), broken("At eighty [1] deg"), *more)
+    events = await direct(with_model, model_server, searches("green tea"), broken("At eighty [1] deg"), *more)
     response_event = response(events)
     assert response_event.content.startswith(f"At eighty [1] deg{BREAK}Green tea is brewed at eighty degrees")
     assert response_event.mode == "fallback"
@@ -557,36 +561,40 @@ async def test_truncated_direct_answer_is_followed_by_quotations(
     ids=["markers", "space", "nothing after words"],
 )
 async def test_direct_answer_without_prose_is_followed_by_quotations(
-    modelled: Asked, model_server: ScriptedModel, last: list[Answer], kept: str
+    with_model: AgentRunner, model_server: ScriptedModel, last: list[Answer], kept: str
 ) -> None:
-    events = await direct(modelled, model_server, searches("green tea"), *last, judges(keep=[1]))
+    events = await direct(with_model, model_server, searches("green tea"), *last, judges(keep=[1]))
     response_event = response(events)
     assert response_event.content.startswith(f"{kept}{BREAK}Green tea is brewed at eighty degrees")
     assert response_event.mode == "fallback"
     assert claims(response_event)[-1][1] in response_event.content.partition(BREAK)[2]
 
 
-async def test_endless_search_is_no_direct_answer(modelled: Asked, model_server: ScriptedModel) -> None:
+async def test_endless_search_is_no_direct_answer(with_model: AgentRunner, model_server: ScriptedModel) -> None:
     endless = [searches(f"green tea {n}", text="Let me look.") for n in range(6)]
-    events = await direct(modelled, model_server, *endless, judges(keep=[1]))
+    events = await direct(with_model, model_server, *endless, judges(keep=[1]))
     response_event = response(events)
     assert response_event.mode == "fallback"
     assert "Green tea is brewed at eighty degrees" in response_event.content.partition(BREAK)[2]
 
 
-async def test_direct_answer_of_a_failed_model_is_quotations(modelled: Asked, model_server: ScriptedModel) -> None:
-    events = await direct(modelled, model_server, fails(429))
+async def test_direct_answer_of_a_failed_model_is_quotations(
+    with_model: AgentRunner, model_server: ScriptedModel
+) -> None:
+    events = await direct(with_model, model_server, fails(429))
     response_event = response(events)
     assert response_event.content.startswith("Green tea is brewed at eighty degrees")
     assert response_event.mode == "fallback"
     assert [review.method for review in of(ReviewEvent, events)] == ["coverage"]
 
 
-async def test_direct_answer_without_a_model_is_quotations(unmodelled: Asked) -> None:
-    assert response(await unmodelled.log(answer="direct")).mode == "extractive"
+async def test_direct_answer_without_a_model_is_quotations(without_model: AgentRunner) -> None:
+    assert response(await without_model.log(answer="direct")).mode == "extractive"
 
 
-async def test_reasoning_is_streamed_but_not_part_of_the_answer(modelled: Asked, model_server: ScriptedModel) -> None:
-    events = await direct(modelled, model_server, searches("green tea"), says(thinks("Hm. "), "At eighty [1]."))
+async def test_reasoning_is_streamed_but_not_part_of_the_answer(
+    with_model: AgentRunner, model_server: ScriptedModel
+) -> None:
+    events = await direct(with_model, model_server, searches("green tea"), says(thinks("Hm. "), "At eighty [1]."))
     assert response(events).content == "At eighty [1]."
     assert [event for event in events if isinstance(event, ToolCallEvent)] == []

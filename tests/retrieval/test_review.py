@@ -1,4 +1,4 @@
-"""Judging evidence: what a model says is checked, and where it makes no sense coverage judges."""
+"""Review of evidence by a model, with checks, and by coverage."""
 
 import json
 from typing import Any
@@ -174,7 +174,7 @@ async def test_number_of_review_rounds_is_limited(
     found = await judged(searcher, model, model_server, *never)
     reviews = found.of(ReviewEvent)
     assert [review.rounds_left for review in reviews] == [2, 1, 0]
-    # What is named as the next query is searched for; after the last round there is none.
+    # Every announced query is searched; the last round announces none.
     assert [review.next_queries for review in reviews] == [("tea number 0",), ("tea number 1",), ()]
     assert found.queries[2:] == ["tea number 0", "tea number 1"]
     assert not found.result.sufficient

@@ -1,4 +1,4 @@
-"""Where sentences begin and end, and that no text takes long to look through."""
+"""Borders of sentences, and the time to find them."""
 
 import time
 

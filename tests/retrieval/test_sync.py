@@ -1,4 +1,4 @@
-"""Bringing the library up to date with a folder: only what has changed is read, and one bad file stops nothing."""
+"""Synchronising the library with a folder."""
 
 import os
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that were really read into text."""
+    """Record the names of the files that are parsed."""
     names: list[str] = []
     parse = sync_module.parse
 
@@ -76,7 +76,7 @@ def test_unchanged_file_is_not_parsed_again(library: Library, root: Path, parsed
     sync(library, root)
     assert sorted(parsed) == EVERY
     parsed.clear()
-    # A new time is no change, and neither is another place for the same bytes.
+    # A new modification time is no change.
     os.utime(root / "a.md", (1, 1))
     before = library.documents()
     progress = sync(library, root)

@@ -1,4 +1,4 @@
-"""The answer: streamed while it is written, every sentence with its proof, and never silently half."""
+"""Synthesis: streaming, citations, failures and fallbacks."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -55,12 +55,12 @@ QUOTES = "Green tea is brewed at eighty degrees for two minutes. [1]"
 
 @pytest.fixture
 async def green(searcher: Searcher) -> RetrievalResult:
-    """What is found for the question about green tea; its first number is the passage that answers."""
+    """Return the evidence for the question about green tea; number 1 answers it."""
     return (await collect(GREEN, searcher)).result
 
 
-def assert_fell_back(written: Written, library: Library, kept: str, cause: str) -> None:
-    """What was written stays, then a visible break, then the sentences that answer, with exact citations."""
+def assert_fallback(written: Written, library: Library, kept: str, cause: str) -> None:
+    """Assert that the written text is followed by a break and by quotations with exact citations."""
     lead = kept + BREAK if kept else ""
     assert written.text.startswith(lead + "Green tea is brewed at eighty degrees")
     assert written.mode == "fallback"
@@ -221,7 +221,7 @@ async def test_empty_answer_is_replaced_by_quotations(
     model_server.plan(answer)
     written = await synthesise(green, model=make_model(**patience(answer)))
     kept = SPACE if answer is BEFORE["space"] else ""
-    assert_fell_back(written, library, kept, "he model")
+    assert_fallback(written, library, kept, "he model")
     assert len(model_server.requests) == 1
 
 
@@ -236,7 +236,7 @@ async def test_text_of_a_failed_model_stays_before_the_quotations(
 ) -> None:
     model_server.plan(answer)
     written = await synthesise(green, model=make_model(**patience(answer)))
-    assert_fell_back(written, library, HALF, cause)
+    assert_fallback(written, library, HALF, cause)
 
 
 async def test_answer_of_markers_only_is_replaced_by_quotations(
@@ -246,7 +246,7 @@ async def test_answer_of_markers_only_is_replaced_by_quotations(
     written = await synthesise(green, model=model)
     shown = written.text.partition(BREAK)[0]
     assert shown in ("[1] [2].", "[1].")
-    assert_fell_back(written, library, shown, "The model wrote no answer.")
+    assert_fallback(written, library, shown, "The model wrote no answer.")
 
 
 async def test_citations_of_a_partial_answer_stay(
@@ -255,7 +255,7 @@ async def test_citations_of_a_partial_answer_stay(
     model_server.plan(cuts("It takes eighty degrees [1] and [88] "))
     written = await synthesise(green, model=model)
     assert written.claims[0] == (1, "It takes eighty degrees")
-    assert_fell_back(written, library, "It takes eighty degrees [1] and ", "hung up")
+    assert_fallback(written, library, "It takes eighty degrees [1] and ", "hung up")
     assert "[88]" in written.statuses[0]
 
 
@@ -265,13 +265,13 @@ async def test_open_code_fence_of_a_failed_model_is_closed(
     model_server.plan(cuts("So:\n\n```python\nbrew(80"))
     written = await synthesise(green, model=model)
     assert written.text.startswith(f"So:\n\n```python\nbrew(80\n```{BREAK}Green tea")
-    assert_fell_back(written, library, "So:\n\n```python\nbrew(80\n```", "hung up")
+    assert_fallback(written, library, "So:\n\n```python\nbrew(80\n```", "hung up")
 
 
 async def test_unexpected_error_is_reported_without_its_message(
     green: RetrievalResult, library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Odd:
+    class RaisingModel:
         name = "odd"
 
         async def stream(self, instructions: str, messages: Any, **how: Any) -> AsyncGenerator[str]:
@@ -280,8 +280,8 @@ async def test_unexpected_error_is_reported_without_its_message(
 
         async def close(self) -> None: ...
 
-    written = await synthesise(green, model=Odd())
-    assert_fell_back(written, library, "Green tea is", "The model failed (ValueError).")
+    written = await synthesise(green, model=RaisingModel())
+    assert_fallback(written, library, "Green tea is", "The model failed (ValueError).")
     assert "unexpected error" in caplog.text
 
 
@@ -291,7 +291,7 @@ async def test_model_that_failed_in_the_search_does_not_write(
     model_server.plan(fails(500))
     result = (await collect(GREEN, searcher, model=model)).result
     written = await synthesise(result, model=model)
-    assert_fell_back(written, library, "", "The model's server is in trouble")
+    assert_fallback(written, library, "", "The model's server is in trouble")
     assert len(model_server.requests) == 1
 
 

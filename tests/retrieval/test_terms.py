@@ -1,4 +1,4 @@
-"""Words, in the index and in a question alike; and that no question is taken for syntax."""
+"""Terms of texts and questions, and their quoting in queries."""
 
 import sqlite3
 import unicodedata
@@ -173,7 +173,7 @@ LETTERS = [
 
 
 def written(ends: tuple[str, str]) -> st.SearchStrategy[str]:
-    """A word of one script: a letter, and letters and marks after it."""
+    """Return words of one script: a letter, then letters and marks."""
     signs = st.characters(min_codepoint=ord(ends[0]), max_codepoint=ord(ends[1]), exclude_categories=["Cn"])
     return st.tuples(signs.filter(str.isalpha), st.text(signs, max_size=6)).map("".join)
 

@@ -1,4 +1,4 @@
-"""Passages by meaning: whose vectors are compared, when, and what a search makes of both rankings."""
+"""The vector index, and the fusion of both rankings."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from blockbuster import blockbuster_ctx
 from tests.retrieval.paper import note, opened, rows
 from tests.serving import within
 from turnwire.core.errors import EmbedderError
-from turnwire.retrieval.index import vectors as meaning_module
+from turnwire.retrieval.index import vectors as vectors_module
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.records import Passage
 from turnwire.retrieval.index.searcher import Searcher
@@ -26,7 +26,7 @@ AXES = {"tea": 0, "oolong": 0, "beverage": 0, "ship": 1, "vessel": 1, "star": 2,
 
 
 class Toy:
-    """Knows three meanings and nothing else. `embedded` is what it was asked for; `error` is what it raises."""
+    """Embedder of three meanings. `embedded` are its texts; `error` is raised if set."""
 
     def __init__(self, name: str = "toy") -> None:
         self.name = name
@@ -115,12 +115,12 @@ async def test_nearest_is_none_while_too_many_vectors_are_missing(library: Libra
     await meaning.embed_missing()
     for done in range(20, 15, -1):
         assert (await meaning.nearest("tea", 1) is not None) == (done >= 18), done
-        await asyncio.to_thread(forget_a_vector, library)
+        await asyncio.to_thread(delete_vector, library)
     await meaning.embed_missing()
     assert await meaning.nearest("tea", 1) is not None
 
 
-def forget_a_vector(library: Library) -> None:
+def delete_vector(library: Library) -> None:
     with library.file.writing() as database:
         database.execute("DELETE FROM vectors WHERE passage_id = (SELECT max(passage_id) FROM vectors)")
 
@@ -128,7 +128,7 @@ def forget_a_vector(library: Library) -> None:
 async def test_embedding_reports_done_and_total(
     library: Library, meaning: VectorIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meaning_module, "_BATCH", 8)
+    monkeypatch.setattr(vectors_module, "_BATCH", 8)
     await put(library, *(f"Tea {number}." for number in range(20)))
     result: list[tuple[int, int]] = []
     assert await meaning.embed_missing(lambda done, total: result.append((done, total))) == 20
@@ -230,7 +230,7 @@ async def test_queries_run_while_documents_change(library: Library, meaning: Vec
 async def test_embedder_error_keeps_finished_vectors(
     library: Library, meaning: VectorIndex, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meaning_module, "_BATCH", 2)
+    monkeypatch.setattr(vectors_module, "_BATCH", 2)
     await put(library, *(f"Tea {number}." for number in range(4)))
 
     def fail(done: int, total: int) -> None:

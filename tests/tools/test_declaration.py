@@ -1,4 +1,4 @@
-"""A function as a tool: how it is described, and how its arguments are checked."""
+"""Declaring a tool: its description and the check of its arguments."""
 
 from datetime import date
 from typing import Annotated, Any

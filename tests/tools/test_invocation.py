@@ -1,4 +1,4 @@
-"""A tool runs within its limits, and whatever it does is an outcome."""
+"""Running a tool: results, limits, threads and errors."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ async def run(function: Any, args: dict[str, Any] | None = None, **limits: Any) 
     return await within(run_tool(tool(**limits)(function), {} if args is None else args))
 
 
-# What comes out
+# Results
 
 
 class Model(BaseModel):
@@ -61,20 +61,20 @@ class Pair:
     ids=ascii,
 )
 async def test_result_is_json_for_the_log_and_text_for_the_model(value: Any, result: Any, text: str) -> None:
-    def give() -> Any:
+    def return_value() -> Any:
         return value
 
-    outcome = await run(give)
+    outcome = await run(return_value)
     assert (outcome.success, outcome.result, outcome.text) == (True, result, text)
     assert outcome.ms >= 0
 
 
 @pytest.mark.parametrize("value", ["x" * 50, ["x"] * 50], ids=["text", "JSON"])
 async def test_long_result_is_clipped_with_a_note(value: Any) -> None:
-    async def give() -> Any:
+    async def return_value() -> Any:
         return value
 
-    outcome = await run(give, max_output=20)
+    outcome = await run(return_value, max_output=20)
     assert outcome.success
     assert outcome.result == outcome.text
     assert outcome.text[:5] in ("xxxxx", '["x",')
@@ -91,7 +91,7 @@ async def test_clipped_result_fits_into_an_event(store: Store) -> None:
         assert (await desk.end(await desk.start())).outcome == "completed"
 
 
-# Where it runs
+# Threads and turns
 
 
 async def test_blocking_tool_runs_in_a_thread() -> None:
@@ -109,18 +109,18 @@ async def test_blocking_tool_runs_in_a_thread() -> None:
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_emit_and_progress_work_inside_a_tool(store: Store, kind: str) -> None:
-    def tell() -> str:
+    def emit_event() -> str:
         emit(StatusEvent("inside"))
         progress("half way", 0.5)
         emit(ToolProgressEvent("c1", "nearly"))
         return "done"
 
-    async def tell_async() -> str:
+    async def emit_async() -> str:
         await asyncio.sleep(0)
-        return tell()
+        return emit_event()
 
     async def answer(turn: Turn) -> AsyncIterator[Event | str]:
-        outcome = await run_tool(tool(tell if kind == "sync" else tell_async), {}, call_id="c1")
+        outcome = await run_tool(tool(emit_event if kind == "sync" else emit_async), {}, call_id="c1")
         yield outcome.text
 
     async with open_desk(store, answer) as desk:
@@ -162,7 +162,7 @@ async def test_tool_of_an_ended_turn_is_stopped_by_emit(store: Store) -> None:
         assert isinstance(await within(outcome), TurnEndedError)
 
 
-# What goes wrong
+# Errors
 
 
 async def test_unexpected_exception_is_reported_by_name_only(caplog: pytest.LogCaptureFixture) -> None:

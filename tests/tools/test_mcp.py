@@ -1,4 +1,4 @@
-"""The tools of MCP servers in whole turns: real servers, started as programs and over HTTP, and a scripted model."""
+"""MCP tools in whole turns, with real servers on stdio and HTTP and a scripted model."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ async def weather(city: str) -> str:
 
 @asynccontextmanager
 async def served(kind: str, marks: Path, **options: Any) -> AsyncIterator[McpServer]:
-    """A server that has the tools of mcp_server.py, reached in one of three ways."""
+    """Yield the server of mcp_server.py, reached in one of three ways."""
     if kind == "stdio":
         yield program(env={"MARKS": str(marks)}, **options)
         return
@@ -47,7 +47,7 @@ async def mcp_server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
         yield server
 
 
-# What every server's tools do
+# Tool calls
 
 
 async def test_model_gets_mcp_tools_and_results(mcp_server: McpServer, model_server: ScriptedModel) -> None:
@@ -124,7 +124,7 @@ async def test_stopped_turn_cancels_the_call_at_the_server(
         await desk.cancel(turn)
         assert (await desk.end(turn)).outcome == "cancelled"
         await until((tmp_path / "cancelled").exists)
-        # And the connection is as good as before.
+        # The connection still works.
         model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
         (result,) = results(await desk.events(await desk.start()))
         assert result.result == "Sunny in Oslo"
@@ -142,7 +142,7 @@ async def test_slow_call_times_out_and_is_cancelled(
         await until((tmp_path / "cancelled").exists)
 
 
-# Its life
+# Life cycle
 
 
 async def test_first_turn_connects_and_later_ones_reuse_the_connection(
@@ -237,7 +237,7 @@ async def test_missing_server_is_reported_until_it_returns(model_server: Scripte
 async def test_close_ends_the_program_and_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    # Asked politely first, which these do not hear.
+    # These programs ignore the first, polite signal.
     monkeypatch.setattr("turnwire.tools.mcp.transports.GRACE_SECONDS", 0.1)
     pids = tmp_path / "pids"
     run = f"{sys.executable} {SCRIPT}" if when == "connected" else "true"
@@ -266,13 +266,13 @@ async def test_connection_closed_before_it_began_does_not_block() -> None:
 
 def is_running(pid: str) -> bool:
     try:
-        # A zombie has ended, also if nobody has asked how.
+        # A zombie counts as ended.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-# Several
+# Several servers
 
 
 async def test_two_servers_and_own_tools_are_combined(model_server: ScriptedModel) -> None:
@@ -293,7 +293,7 @@ async def test_two_servers_and_own_tools_are_combined(model_server: ScriptedMode
     }
 
 
-# What goes wrong
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_bad_options_are_refused_at_once() -> None:
 NO_EXTRA = """
 import sys
 import turnwire.tools, turnwire.agents.chat_completions
-assert "mcp" not in sys.modules, "it is loaded before anybody needs it"
+assert not {"mcp", "mcp_types", "httpx2"} & set(sys.modules), "the SDK is imported before a server is configured"
 sys.modules["mcp"] = None
 try:
     turnwire.tools.McpServer("test", command="x")

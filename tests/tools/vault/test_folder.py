@@ -1,4 +1,4 @@
-"""A vault's folder: its notes are read and written, and nothing else can be reached through it."""
+"""The folder of a vault: reading and writing notes, and no way out of it."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ SECRET = "what nobody may read"
 
 @pytest.fixture
 def vault(tmp_path: Path) -> Vault:
-    """With a note, a hidden folder, and a secret beside it that has the name of a note."""
+    """Return a vault with a note and a hidden folder, beside a secret with the name of a note."""
     root = tmp_path / "vault"
     (root / "Projects").mkdir(parents=True)
     (root / ".obsidian").mkdir()

@@ -226,7 +226,7 @@ def _parts(path: str) -> tuple[str, ...]:
     if len(path) > _MAX_PATH:
         raise ToolError(f"the path is longer than {_MAX_PATH:,} characters")
     if any(unicodedata.category(character) in _INVISIBLE and character != _JOINER for character in path):
-        raise ToolError("the path has a character in it that nobody could see")
+        raise ToolError("the path has an invisible character in it; leave it out")
     if path.startswith(("/", "~")) or _SEPARATOR.search(path):
         raise ToolError("give the path below the vault, such as 'Projects/Plan.md', with no colon or backslash in it")
     parts = tuple(path.split("/"))
