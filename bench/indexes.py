@@ -83,7 +83,7 @@ def opened_library() -> Iterator[Library]:
 
 def read_folder(library: Library, folder: Path) -> int:
     """Index a folder and return the number of new passages."""
-    return sync_root(library, folder, most_bytes=MAX_BYTES).passages
+    return sync_root(library, folder, max_bytes=MAX_BYTES).passages
 
 
 def cut_documents(folder: Path) -> list[NewDocument]:

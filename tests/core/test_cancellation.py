@@ -351,7 +351,7 @@ async def test_command_that_arrives_with_the_end_of_a_turn_leaves_no_row(place: 
 async def command_rows(place: Place) -> int:
     match place:
         case MemoryBackend():
-            return len(place.world.commands)
+            return len(place.tables.commands)
         case SqlitePlace():
             with closing(sqlite3.connect(place.folder / DATABASE_NAME)) as connection:
                 return connection.execute("SELECT count(*) FROM command").fetchone()[0]

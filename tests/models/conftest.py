@@ -1,4 +1,4 @@
-"""A scripted server, and a model that asks it."""
+"""Fixtures: a scripted server and a model of it."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
@@ -20,7 +20,7 @@ def api(request: pytest.FixtureRequest) -> Literal["chat", "responses"]:
 
 @pytest.fixture
 async def make_model(model_server: ScriptedModel, api: Literal["chat", "responses"]) -> AsyncIterator[MakeModel]:
-    """Makes models that ask the scripted server, and closes them."""
+    """Yield a factory of models of the scripted server, and close them."""
     made: list[OpenAIModel] = []
 
     def make(**options: Any) -> OpenAIModel:

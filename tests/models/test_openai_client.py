@@ -1,4 +1,4 @@
-"""What a model says, over both APIs, with the real client and a real socket."""
+"""Answers of a model over both APIs, with the real client and a real socket."""
 
 import asyncio
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.asking import QUESTION, ask, text
+from tests.models.answers import QUESTION, read_answer, text
 from tests.models.conftest import MakeModel
 from tests.scripted_model import ScriptedModel, calls, says, thinks
 from tests.serving import until, within
@@ -20,12 +20,12 @@ USAGE = UsageEvent(model="small", input_tokens=11, output_tokens=7)
 # Text
 
 
-async def test_text_comes_in_the_pieces_it_is_sent_in(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_text_is_yielded_in_the_pieces_sent(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(says("Because ", "it ", "rains."))
-    assert await ask(model) == ["Because ", "it ", "rains.", USAGE]
+    assert await read_answer(model) == ["Because ", "it ", "rains.", USAGE]
 
 
-async def test_a_piece_comes_while_the_model_still_writes(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_piece_is_yielded_while_the_model_writes(model: OpenAIModel, model_server: ScriptedModel) -> None:
     gate = asyncio.Event()
     model_server.plan(says("One, ", gate, "two."))
     answer = model.stream("", QUESTION)
@@ -34,29 +34,29 @@ async def test_a_piece_comes_while_the_model_still_writes(model: OpenAIModel, mo
     assert [piece async for piece in answer] == ["two.", USAGE]
 
 
-async def test_an_empty_answer_is_an_answer(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_empty_answer_is_valid(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(says(usage=None))
-    assert await ask(model) == []
+    assert await read_answer(model) == []
 
 
-async def test_text_in_any_script_arrives_as_it_was_sent(model: OpenAIModel, model_server: ScriptedModel) -> None:
-    said = 'Grün 茶 \U0001f375 \u2028 \x85 \\ " \n\n end'
-    model_server.plan(says(said, ""))
-    assert text(await ask(model)) == said
+async def test_text_in_any_script_is_unchanged(model: OpenAIModel, model_server: ScriptedModel) -> None:
+    texts = 'Grün 茶 \U0001f375 \u2028 \x85 \\ " \n\n end'
+    model_server.plan(says(texts, ""))
+    assert text(await read_answer(model)) == texts
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-async def test_thoughts_are_told_apart_from_text(model: OpenAIModel, model_server: ScriptedModel, field: str) -> None:
+async def test_reasoning_is_separate_from_text(model: OpenAIModel, model_server: ScriptedModel, field: str) -> None:
     model_server.plan(says(thinks("Hm, ", field), thinks("well.", field), "Yes."))
-    assert await ask(model) == [ReasoningEvent(content="Hm, "), ReasoningEvent(content="well."), "Yes.", USAGE]
+    assert await read_answer(model) == [ReasoningEvent(content="Hm, "), ReasoningEvent(content="well."), "Yes.", USAGE]
 
 
-async def test_answers_given_at_the_same_time_do_not_mix(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_parallel_answers_do_not_mix(model: OpenAIModel, model_server: ScriptedModel) -> None:
     gate = asyncio.Event()
     model_server.plan(says("one ", gate, "one"), says("two ", gate, "two"))
-    first = asyncio.create_task(ask(model))
+    first = asyncio.create_task(read_answer(model))
     await model_server.request()
-    second = asyncio.create_task(ask(model))
+    second = asyncio.create_task(read_answer(model))
     await model_server.request()
     gate.set()
     assert text(await first) == "one one"
@@ -67,29 +67,27 @@ async def test_answers_given_at_the_same_time_do_not_mix(model: OpenAIModel, mod
 
 
 @pytest.mark.parametrize("how", [{}, {"woven": True}, {"whole": True}], ids=str)
-async def test_a_tool_call_is_told_when_it_is_whole(
+async def test_tool_call_is_yielded_complete(
     model: OpenAIModel, model_server: ScriptedModel, how: dict[str, Any]
 ) -> None:
     search, fetch = '{"query": "green tea"}', '{"page": 2, "wörter": []}'
     model_server.plan(calls(("search_documents", search), ("get_document", fetch), **how))
-    assert await ask(model) == [
+    assert await read_answer(model) == [
         ToolWish("call_1", "search_documents", search),
         ToolWish("call_2", "get_document", fetch),
         USAGE,
     ]
 
 
-async def test_text_may_come_before_tool_calls(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_text_comes_before_tool_calls(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("search", "{}"), text="Let me look."))
-    assert await ask(model) == ["Let", " me", " look.", ToolWish("call_1", "search", "{}"), USAGE]
+    assert await read_answer(model) == ["Let", " me", " look.", ToolWish("call_1", "search", "{}"), USAGE]
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_a_call_without_an_id_gets_one_of_its_own(
-    model: OpenAIModel, model_server: ScriptedModel, whole: bool
-) -> None:
+async def test_tool_call_without_id_gets_one(model: OpenAIModel, model_server: ScriptedModel, whole: bool) -> None:
     model_server.plan(calls(("search", '{"q": 1}'), ("search", '{"q": 2}'), ids=None, whole=whole))
-    first, second, _ = await ask(model)
+    first, second, _ = await read_answer(model)
     assert isinstance(first, ToolWish)
     assert isinstance(second, ToolWish)
     assert (first.arguments, second.arguments) == ('{"q": 1}', '{"q": 2}')
@@ -97,22 +95,22 @@ async def test_a_call_without_an_id_gets_one_of_its_own(
     assert second.call_id not in ("", first.call_id)
 
 
-async def test_arguments_that_are_not_json_are_handed_on(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_arguments_that_are_not_json_are_passed_on(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("search", '{"query": ')))
-    assert await ask(model) == [ToolWish("call_1", "search", '{"query": '), USAGE]
+    assert await read_answer(model) == [ToolWish("call_1", "search", '{"query": '), USAGE]
 
 
 # Usage
 
 
-async def test_usage_that_is_not_told_is_not_zero(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_missing_usage_is_not_zero(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(says("Yes.", usage=None))
-    assert await ask(model) == ["Yes."]
+    assert await read_answer(model) == ["Yes."]
 
 
-async def test_usage_tells_all_that_the_server_told(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_usage_has_all_counts_of_the_server(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(says("Yes.", usage={"input": 90, "output": 20, "cached": 64, "reasoning": 8}))
-    assert (await ask(model))[-1] == UsageEvent(
+    assert (await read_answer(model))[-1] == UsageEvent(
         model="small", input_tokens=90, output_tokens=20, cached_input_tokens=64, reasoning_tokens=8
     )
 
@@ -120,30 +118,30 @@ async def test_usage_tells_all_that_the_server_told(model: OpenAIModel, model_se
 # Connections
 
 
-async def test_a_connection_is_used_again(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_connection_is_reused(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(says("One."), calls(("search", "{}")), says("Two."))
     for _ in range(3):
-        await ask(model)
+        await read_answer(model)
     assert model_server.connections == 1
 
 
-async def test_closing_the_model_closes_its_connections(make_model: MakeModel, model_server: ScriptedModel) -> None:
+async def test_closed_model_closes_its_connections(make_model: MakeModel, model_server: ScriptedModel) -> None:
     model = make_model()
     model_server.plan(says("One."))
-    await ask(model)
+    await read_answer(model)
     assert model_server.open_connections == 1
     await within(model.close())
     await until(lambda: model_server.open_connections == 0)
 
 
-async def test_a_cut_after_the_model_has_finished_costs_nothing(
+async def test_disconnect_after_the_finish_reason_is_ignored(
     make_model: MakeModel, model_server: ScriptedModel, api: str
 ) -> None:
     chat, responses = b'{"choices": [{"finish_reason": "stop"}]}', b'{"type": "response.completed", "response": {}}'
     model_server.plan(replace(says("Yes.", chat if api == "chat" else responses), ending="cut"))
-    assert await ask(make_model()) == ["Yes."]
+    assert await read_answer(make_model()) == ["Yes."]
 
 
-def test_the_client_is_a_model(model: OpenAIModel) -> None:
+def test_client_implements_the_model_protocol(model: OpenAIModel) -> None:
     as_declared: Model = model
     assert as_declared.name == "small"

@@ -1,11 +1,11 @@
-"""What is asked of a model's server: each API's own form of one and the same conversation."""
+"""Requests to a model's server: one conversation in the form of each API."""
 
 from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 
-from tests.models.asking import ask
+from tests.models.answers import read_answer
 from tests.models.conftest import MakeModel
 from tests.scripted_model import ScriptedModel, says
 from tests.serving import within
@@ -32,8 +32,8 @@ CLOSED = {
 }
 
 
-async def asked(model: OpenAIModel, server: ScriptedModel, *arguments: Any, **options: Any) -> dict[str, Any]:
-    """The body of the request that a call makes."""
+async def request_body(model: OpenAIModel, server: ScriptedModel, *arguments: Any, **options: Any) -> dict[str, Any]:
+    """Return the body of the request that a call sends."""
     server.plan(says("Yes."))
 
     async def read() -> None:
@@ -45,8 +45,8 @@ async def asked(model: OpenAIModel, server: ScriptedModel, *arguments: Any, **op
 
 
 @pytest.mark.parametrize("api", ["chat"])
-async def test_a_conversation_as_chat_completions_has_it(model: OpenAIModel, model_server: ScriptedModel) -> None:
-    body = await asked(model, model_server, "Be kind.", CONVERSATION)
+async def test_chat_completions_request_has_the_conversation(model: OpenAIModel, model_server: ScriptedModel) -> None:
+    body = await request_body(model, model_server, "Be kind.", CONVERSATION)
     assert model_server.requests[-1].path == "/v1/chat/completions"
     assert body == snapshot(
         {
@@ -86,8 +86,8 @@ async def test_a_conversation_as_chat_completions_has_it(model: OpenAIModel, mod
 
 
 @pytest.mark.parametrize("api", ["responses"])
-async def test_a_conversation_as_responses_has_it(model: OpenAIModel, model_server: ScriptedModel) -> None:
-    body = await asked(model, model_server, "Be kind.", CONVERSATION)
+async def test_responses_request_has_the_conversation(model: OpenAIModel, model_server: ScriptedModel) -> None:
+    body = await request_body(model, model_server, "Be kind.", CONVERSATION)
     assert model_server.requests[-1].path == "/v1/responses"
     assert body == snapshot(
         {
@@ -112,8 +112,8 @@ async def test_a_conversation_as_responses_has_it(model: OpenAIModel, model_serv
 
 
 @pytest.mark.parametrize("api", ["chat"])
-async def test_tools_and_a_schema_as_chat_completions_has_them(model: OpenAIModel, model_server: ScriptedModel) -> None:
-    body = await asked(model, model_server, "", (), tools=[SEARCH], schema=CLOSED)
+async def test_chat_completions_request_has_tools_and_schema(model: OpenAIModel, model_server: ScriptedModel) -> None:
+    body = await request_body(model, model_server, "", (), tools=[SEARCH], schema=CLOSED)
     assert (body["messages"], body["tools"], body["response_format"]) == snapshot(
         (
             [],
@@ -145,8 +145,8 @@ async def test_tools_and_a_schema_as_chat_completions_has_them(model: OpenAIMode
 
 
 @pytest.mark.parametrize("api", ["responses"])
-async def test_tools_and_a_schema_as_responses_has_them(model: OpenAIModel, model_server: ScriptedModel) -> None:
-    body = await asked(model, model_server, "", (), tools=[SEARCH], schema=CLOSED)
+async def test_responses_request_has_tools_and_schema(model: OpenAIModel, model_server: ScriptedModel) -> None:
+    body = await request_body(model, model_server, "", (), tools=[SEARCH], schema=CLOSED)
     assert "instructions" not in body
     assert (body["input"], body["tools"], body["text"]) == snapshot(
         (
@@ -187,33 +187,31 @@ async def test_tools_and_a_schema_as_responses_has_them(model: OpenAIModel, mode
         ({**CLOSED, "properties": {"verdict": {"anyOf": [{"type": "object"}]}}}, False),
     ],
 )
-async def test_a_schema_is_strict_only_when_it_leaves_nothing_open(
+async def test_schema_is_strict_only_if_closed(
     model: OpenAIModel, model_server: ScriptedModel, api: str, schema: dict[str, Any], strict: bool
 ) -> None:
-    body = await asked(model, model_server, "", (), schema=schema)
-    told = body["response_format"]["json_schema"] if api == "chat" else body["text"]["format"]
-    assert (told["schema"], told["strict"]) == (schema, strict)
+    body = await request_body(model, model_server, "", (), schema=schema)
+    result = body["response_format"]["json_schema"] if api == "chat" else body["text"]["format"]
+    assert (result["schema"], result["strict"]) == (schema, strict)
 
 
-async def test_what_is_not_asked_for_is_not_sent(model: OpenAIModel, model_server: ScriptedModel) -> None:
-    body = await asked(model, model_server, "Be kind.", (Message("user", "Why?"),))
+async def test_request_has_no_unused_fields(model: OpenAIModel, model_server: ScriptedModel) -> None:
+    body = await request_body(model, model_server, "Be kind.", (Message("user", "Why?"),))
     assert not {"tools", "response_format", "text"} & set(body)
 
 
-async def test_a_lone_surrogate_does_not_make_a_request_unsendable(
-    model: OpenAIModel, model_server: ScriptedModel
-) -> None:
+async def test_lone_surrogate_is_removed_from_the_request(model: OpenAIModel, model_server: ScriptedModel) -> None:
     messages = (
         Message("user", "a \ud800 b"),
         Message("assistant", "", (ToolRequest("call_1", "search", {"query": "\udfff"}),)),
         Message("tool", "\ud83d", call_id="call_1"),
     )
-    await asked(model, model_server, "\udc00", messages)
+    await request_body(model, model_server, "\udc00", messages)
     assert "a \N{REPLACEMENT CHARACTER} b" in str(model_server.bodies[-1])
 
 
 @pytest.mark.parametrize(
-    ("given", "around", "sent"),
+    ("key", "environment_key", "sent"),
     [
         (None, None, "none"),
         (None, "sk-around", "sk-around"),
@@ -222,16 +220,16 @@ async def test_a_lone_surrogate_does_not_make_a_request_unsendable(
         ("", None, "none"),
     ],
 )
-async def test_the_key_is_the_given_one_or_that_of_the_environment(
+async def test_key_comes_from_the_argument_or_the_environment(
     make_model: MakeModel,
     model_server: ScriptedModel,
     monkeypatch: pytest.MonkeyPatch,
-    given: str | None,
-    around: str | None,
+    key: str | None,
+    environment_key: str | None,
     sent: str,
 ) -> None:
-    if around is not None:
-        monkeypatch.setenv("OPENAI_API_KEY", around)
+    if environment_key is not None:
+        monkeypatch.setenv("OPENAI_API_KEY", environment_key)
     model_server.plan(says("Yes."))
-    await ask(make_model(api_key=given))
+    await read_answer(make_model(api_key=key))
     assert model_server.requests[-1].headers["authorization"] == f"Bearer {sent}"

@@ -1,4 +1,4 @@
-"""The scripted server keeps its own promises, and speaks as the real client expects."""
+"""The scripted server itself, read with the real client."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ async def chat(server: ScriptedModel) -> str:
         return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
 
 
-async def test_answers_are_given_in_order_and_may_depend_on_the_request(model_server: ScriptedModel) -> None:
+async def test_planned_answers_are_sent_in_order(model_server: ScriptedModel) -> None:
     def by_model(request: Request) -> Answer:
         return says(f"I am {request.body['model']}.")
 
@@ -31,7 +31,7 @@ async def test_answers_are_given_in_order_and_may_depend_on_the_request(model_se
     assert model_server.unused == 0
 
 
-async def test_to_be_asked_more_often_than_planned_is_an_error() -> None:
+async def test_request_beyond_the_plan_is_an_error() -> None:
     async def ask_unplanned() -> None:
         async with scripted_model() as server:
             with pytest.raises(openai.BadRequestError):
@@ -41,7 +41,7 @@ async def test_to_be_asked_more_often_than_planned_is_an_error() -> None:
         await ask_unplanned()
 
 
-async def test_requests_and_aborts_can_be_waited_for(model_server: ScriptedModel) -> None:
+async def test_requests_and_aborts_can_be_awaited(model_server: ScriptedModel) -> None:
     model_server.plan(silent("One"), silent("Two"))
     for count in (1, 2):
         asking = asyncio.create_task(chat(model_server))
@@ -52,7 +52,7 @@ async def test_requests_and_aborts_can_be_waited_for(model_server: ScriptedModel
         assert model_server.aborts == count
 
 
-async def test_the_clients_own_helper_finds_the_events_of_responses_in_order(model_server: ScriptedModel) -> None:
+async def test_responses_events_satisfy_the_sdk_helper(model_server: ScriptedModel) -> None:
     model_server.plan(says("Because it rains."))
     async with client(model_server) as asking, asking.responses.stream(model="m", input="Why?") as stream:
         final = await within(stream.get_final_response())
@@ -60,7 +60,7 @@ async def test_the_clients_own_helper_finds_the_events_of_responses_in_order(mod
 
 
 @pytest.mark.parametrize("form", ["float", "base64", None])
-async def test_embeddings_come_in_the_form_that_is_asked_for(model_server: ScriptedModel, form: str | None) -> None:
+async def test_embeddings_have_the_requested_encoding(model_server: ScriptedModel, form: str | None) -> None:
     options = {} if form is None else {"encoding_format": form}
     async with client(model_server) as asking:
         made = await asking.embeddings.create(model="e", input=["green tea", "tea"], **options)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ async def test_embeddings_come_in_the_form_that_is_asked_for(model_server: Scrip
     assert len(vectors) == 2
 
 
-async def test_embeddings_fail_when_they_are_told_to(model_server: ScriptedModel) -> None:
+async def test_planned_embedding_failures_are_sent(model_server: ScriptedModel) -> None:
     model_server.embedding_failures.append(fails(503))
     async with client(model_server) as asking:
         with pytest.raises(openai.InternalServerError):

@@ -1,4 +1,4 @@
-"""Long conversations that a model sums up: once, in pieces that fit, and without it when it fails."""
+"""Summaries of long conversations."""
 
 import asyncio
 import json
@@ -23,8 +23,8 @@ from turnwire.models.summaries import SUMMARISING, SummarisedHistory
 LIMIT = 2_000
 
 
-class Listener:
-    """An agent that says much, and remembers what it was given."""
+class RecordingAgent:
+    """An agent that writes long answers and records its history."""
 
     def __init__(self, words: int = 320, result: str | None = None) -> None:
         self.histories: list[tuple[Message, ...]] = []
@@ -44,8 +44,8 @@ class Listener:
 
 
 @pytest.fixture
-def listener() -> Listener:
-    return Listener()
+def listener() -> RecordingAgent:
+    return RecordingAgent()
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
@@ -65,8 +65,8 @@ def summarising(model: ScriptedModel, **settings: Any) -> dict[str, Any]:
     return {**wanted, "history_tokens": LIMIT, **settings}
 
 
-async def ask(server: Served, message: str, session_id: str = "s") -> list[dict[str, Any]]:
-    """One turn; its events."""
+async def read_answer(server: Served, message: str, session_id: str = "s") -> list[dict[str, Any]]:
+    """Run one turn and return its events."""
     async with server.ask(message, session_id=session_id) as stream:
         return [frame.event for frame in await stream.rest()]
 
@@ -75,8 +75,8 @@ def statuses(events: list[dict[str, Any]]) -> list[str]:
     return [event["text"] for event in events if event["type"] == "status"]
 
 
-def told(request: Request) -> list[dict[str, str]]:
-    """What the model is given to sum up."""
+def summarised_messages(request: Request) -> list[dict[str, str]]:
+    """Return the messages that the model is to summarise."""
     _, question = request.body["messages"]
     return [json.loads(line) for line in question["content"].split("\n")]
 
@@ -86,14 +86,14 @@ def whole(request: Request) -> int:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_older_turns_become_one_summary_and_the_newer_ones_stay_whole(
-    serve: Serve, kind: str, listener: Listener, model_server: ScriptedModel
+async def test_older_turns_are_summarised_and_newer_ones_kept(
+    serve: Serve, kind: str, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("Ann likes tea.", usage={"input": 900, "output": 5}))
     async with serve(listener, store=kind, **summarising(model_server)) as server:
         for number in range(1, 6):
-            assert statuses(await ask(server, f"Question {number}")) == []
-        events = await ask(server, "Question 6")
+            assert statuses(await read_answer(server, f"Question {number}")) == []
+        events = await read_answer(server, "Question 6")
         assert statuses(events) == [SUMMARISING]
         usage = next(event for event in events if event["type"] == "usage")
         assert (usage["input_tokens"], usage["output_tokens"]) == (900, 5)
@@ -105,54 +105,52 @@ async def test_older_turns_become_one_summary_and_the_newer_ones_stay_whole(
     assert size(listener.histories[-1]) <= LIMIT / 2 + LIMIT / 8
     instructions = model_server.bodies[0]["messages"][0]
     assert (instructions["role"], "do not do it" in instructions["content"]) == ("system", True)
-    asked = [line["content"] for line in told(model_server.requests[0]) if line["role"] == "user"]
+    queries = [line["content"] for line in summarised_messages(model_server.requests[0]) if line["role"] == "user"]
     kept = [message.content for message in rest if message.role == "user"]
-    assert asked + kept == [f"Question {number}" for number in range(1, 6)]
+    assert queries + kept == [f"Question {number}" for number in range(1, 6)]
 
 
-async def test_a_summary_is_kept_and_extended_by_what_has_to_go_next(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
-) -> None:
+async def test_cached_summary_is_extended(serve: Serve, listener: RecordingAgent, model_server: ScriptedModel) -> None:
     model_server.plan(says("The first summary."), says("The second summary."))
     made: list[int] = []
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 12):
-            if SUMMARISING in statuses(await ask(server, f"Question {number}")):
+            if SUMMARISING in statuses(await read_answer(server, f"Question {number}")):
                 made.append(number)
             if made:
                 assert listener.last[1].startswith("I have read the summary")
     assert len(made) == 2
     assert made[1] - made[0] > 1
     assert "The second summary." in listener.last[0]
-    first, second = map(told, model_server.requests)
+    first, second = map(summarised_messages, model_server.requests)
     assert second[0] == {"role": "summary", "content": "The first summary."}
     questions = [line["content"] for line in [*first, *second] if line["role"] == "user"]
     assert questions == [f"Question {number}" for number in range(1, len(questions) + 1)]
 
 
-async def test_the_logs_are_untouched(serve: Serve, listener: Listener, model_server: ScriptedModel) -> None:
+async def test_logs_are_unchanged(serve: Serve, listener: RecordingAgent, model_server: ScriptedModel) -> None:
     model_server.plan(says("A summary."))
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 7):
-            await ask(server, f"Question {number}")
+            await read_answer(server, f"Question {number}")
         exported = (await server.http.get("/v1/sessions/s/export")).json()
-        asked = [message["content"] for message in exported["transcript"] if message["role"] == "user"]
-        assert asked == [f"Question {number}" for number in range(1, 7)]
+        queries = [message["content"] for message in exported["transcript"] if message["role"] == "user"]
+        assert queries == [f"Question {number}" for number in range(1, 7)]
         assert "A summary." not in json.dumps(exported)
 
 
-async def test_after_a_restart_it_is_made_again_in_pieces_that_fit(tmp_path: Path, model_server: ScriptedModel) -> None:
-    first, second = Listener(), Listener()
+async def test_summary_is_made_again_after_a_restart(tmp_path: Path, model_server: ScriptedModel) -> None:
+    first, second = RecordingAgent(), RecordingAgent()
     async with serving(Turnwire(first, settings=quick_settings(tmp_path, history_tokens=0))) as server:
         for number in range(1, 25):
-            await ask(server, f"Question {number}")
+            await read_answer(server, f"Question {number}")
     count = 0
 
     def summary(request: Request) -> Answer:
         nonlocal count
         count += 1
         assert whole(request) <= LIMIT
-        lines = told(request)
+        lines = summarised_messages(request)
         assert (lines[0]["role"] == "summary") == (count > 1)
         if count > 1:
             assert lines[0]["content"] == f"Summary {count - 1}"
@@ -161,126 +159,137 @@ async def test_after_a_restart_it_is_made_again_in_pieces_that_fit(tmp_path: Pat
     model_server.plan(*[summary] * 20)
     settings = quick_settings(tmp_path, **summarising(model_server))
     async with serving(Turnwire(second, settings=settings)) as server:
-        await ask(server, "Question 25")
+        await read_answer(server, "Question 25")
         assert count > 3
         assert f"Summary {count}" in second.last[0]
-        asked = [line["content"] for each in model_server.requests for line in told(each) if line["role"] == "user"]
+        queries = [
+            line["content"]
+            for each in model_server.requests
+            for line in summarised_messages(each)
+            if line["role"] == "user"
+        ]
         kept = [text for text in second.last if text.startswith("Question")]
-        assert asked + kept == [f"Question {number}" for number in range(1, 25)]
+        assert queries + kept == [f"Question {number}" for number in range(1, 25)]
         made = count
-        await ask(server, "Question 26")
+        await read_answer(server, "Question 26")
         assert count == made
 
 
-async def test_more_turns_than_are_given_whole_are_summed_up_too(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
+async def test_turns_over_the_turn_limit_are_summarised(
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     model_server.plan(*[says(f"Summary {number}") for number in range(1, 10)])
     listener.words = 1
     async with serve(listener, **summarising(model_server, history_turns=4)) as server:
         for number in range(1, 9):
-            await ask(server, f"Question {number}")
+            await read_answer(server, f"Question {number}")
             assert len([text for text in listener.last if text.startswith("Question")]) <= 4
-    questions = [line["content"] for each in model_server.requests for line in told(each) if line["role"] == "user"]
+    questions = [
+        line["content"]
+        for each in model_server.requests
+        for line in summarised_messages(each)
+        if line["role"] == "user"
+    ]
     kept = [text for text in listener.last if text.startswith("Question")]
     assert questions + kept == [f"Question {number}" for number in range(1, 8)]
 
 
-async def test_after_a_restart_turns_beyond_their_number_are_summed_up_too(
+async def test_turns_over_the_turn_limit_are_summarised_after_a_restart(
     tmp_path: Path, model_server: ScriptedModel
 ) -> None:
-    first, second = Listener(1), Listener(1)
+    first, second = RecordingAgent(1), RecordingAgent(1)
     async with serving(Turnwire(first, settings=quick_settings(tmp_path))) as server:
         for number in range(1, 11):
-            await ask(server, f"Question {number}")
+            await read_answer(server, f"Question {number}")
     model_server.plan(says("A summary."))
     settings = quick_settings(tmp_path, **summarising(model_server, history_turns=4))
     async with serving(Turnwire(second, settings=settings)) as server:
-        await ask(server, "Question 11")
-    asked = [line["content"] for line in told(model_server.requests[0]) if line["role"] == "user"]
-    assert asked == [f"Question {number}" for number in range(1, 9)]
+        await read_answer(server, "Question 11")
+    queries = [line["content"] for line in summarised_messages(model_server.requests[0]) if line["role"] == "user"]
+    assert queries == [f"Question {number}" for number in range(1, 9)]
     assert [text for text in second.last if text.startswith("Question")] == ["Question 9", "Question 10"]
 
 
-async def test_the_newest_turn_stays_whole_also_when_it_needs_more_than_half(
-    serve: Serve, model_server: ScriptedModel
-) -> None:
-    listener = Listener(10, "found " * 800)
+async def test_newest_turn_over_half_of_the_limit_is_kept(serve: Serve, model_server: ScriptedModel) -> None:
+    listener = RecordingAgent(10, "found " * 800)
     model_server.plan(*[says("A summary.")] * 2)
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 4):
-            await ask(server, f"Question {number}")
+            await read_answer(server, f"Question {number}")
     assert "A summary." in listener.last[0]
     assert [message.content for message in listener.histories[-1] if message.role == "tool"] == ["found " * 800]
 
 
-async def test_what_tools_found_is_summed_up_and_every_call_keeps_its_result(
+async def test_tool_results_are_summarised_and_calls_keep_their_results(
     serve: Serve, model_server: ScriptedModel
 ) -> None:
-    listener = Listener(10, "found " * 4_000)
+    listener = RecordingAgent(10, "found " * 4_000)
     model_server.plan(*[lambda request: says("Short.") if whole(request) <= LIMIT else fails(400)] * 10)
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 4):
-            events = await ask(server, f"Question {number}")
+            events = await read_answer(server, f"Question {number}")
             assert events[-1]["outcome"] == "completed"
             assert size(listener.histories[-1]) <= LIMIT
     assert [message.role for message in listener.histories[1]] == ["user", "assistant", "tool", "assistant"]
-    calls = [line for line in told(model_server.requests[0]) if "[calls read with" in line["content"]]
+    calls = [line for line in summarised_messages(model_server.requests[0]) if "[calls read with" in line["content"]]
     assert '{"page":"Question 1"}' in calls[0]["content"]
 
 
-async def test_a_long_message_is_summed_up_piece_by_piece(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
+async def test_long_message_is_summarised_in_pieces(
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     listener.words = 1
     text = "".join(f'"{number}" ' for number in range(2_000))
     model_server.plan(*[lambda request: says("Short.") if whole(request) <= LIMIT else fails(400)] * 20)
     async with serve(listener, **summarising(model_server)) as server:
-        await ask(server, text)
-        await ask(server, "And now?")
-        assert statuses(await ask(server, "And then?")) == [SUMMARISING]
-    pieces = [line["content"] for each in model_server.requests for line in told(each) if line["role"] == "user"]
+        await read_answer(server, text)
+        await read_answer(server, "And now?")
+        assert statuses(await read_answer(server, "And then?")) == [SUMMARISING]
+    pieces = [
+        line["content"]
+        for each in model_server.requests
+        for line in summarised_messages(each)
+        if line["role"] == "user"
+    ]
     assert "".join(pieces).strip() == text.strip()
 
 
-async def test_a_summary_that_will_not_end_is_cut(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
-) -> None:
+async def test_overlong_summary_is_clipped(serve: Serve, listener: RecordingAgent, model_server: ScriptedModel) -> None:
     model_server.plan(says("endless " * 5_000))
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 7):
-            await ask(server, f"Question {number}")
+            await read_answer(server, f"Question {number}")
     assert "endless" in listener.last[0]
     assert estimate(listener.last[0]) < LIMIT / 4
 
 
 @pytest.mark.parametrize("failure", [fails(500), says(""), says("   ")], ids=["broken", "empty", "blank"])
-async def test_when_the_model_fails_the_oldest_turns_are_left_out(
-    serve: Serve, listener: Listener, model_server: ScriptedModel, caplog: pytest.LogCaptureFixture, failure: Any
+async def test_failed_model_leaves_out_the_oldest_turns(
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel, caplog: pytest.LogCaptureFixture, failure: Any
 ) -> None:
     model_server.plan(failure, says("A beginning."), says("A summary."))
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 6):
-            await ask(server, f"Question {number}")
-        events = await ask(server, "Question 6")
+            await read_answer(server, f"Question {number}")
+        events = await read_answer(server, "Question 6")
         assert statuses(events) == [SUMMARISING, LEFT_OUT]
         assert events[-1]["outcome"] == "completed"
         assert "could not be summed up" in caplog.text
         assert listener.last[0] == "Question 2"
         assert size(listener.histories[-1]) <= LIMIT
         # The next turn tries again.
-        await ask(server, "Question 7")
+        await read_answer(server, "Question 7")
         assert "A summary." in listener.last[0]
 
 
 @pytest.mark.parametrize("slow", [hangs(), silent("It was")], ids=["unanswered", "halfway"])
-async def test_a_turn_can_be_stopped_while_its_summary_is_made(
-    serve: Serve, listener: Listener, model_server: ScriptedModel, slow: Any
+async def test_turn_can_be_stopped_during_its_summary(
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel, slow: Any
 ) -> None:
     model_server.plan(slow, says("A summary."))
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 6):
-            await ask(server, f"Question {number}")
+            await read_answer(server, f"Question {number}")
         async with server.ask("Question 6", session_id="s") as stream:
             await stream.until("status")
             await model_server.request()
@@ -288,28 +297,28 @@ async def test_a_turn_can_be_stopped_while_its_summary_is_made(
             assert snapshot["outcome"] == "cancelled"
             await model_server.aborted()
         assert len(listener.histories) == 5
-        await ask(server, "Question 7")
+        await read_answer(server, "Question 7")
         assert "A summary." in listener.last[0]
 
 
-async def test_a_summary_takes_no_longer_than_a_turn_may(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
+async def test_summary_is_bounded_by_the_turn_timeout(
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     model_server.plan(hangs())
     async with serve(listener, **summarising(model_server, turn_timeout=0.5)) as server:
         for number in range(1, 6):
-            await ask(server, f"Question {number}")
-        assert (await ask(server, "Question 6"))[-2]["code"] == "turn_timeout"
+            await read_answer(server, f"Question {number}")
+        assert (await read_answer(server, "Question 6"))[-2]["code"] == "turn_timeout"
 
 
-async def test_two_turns_never_make_the_same_summary_at_once(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
+async def test_parallel_turns_share_one_summary(
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     gate = asyncio.Event()
     model_server.plan(says("A ", gate, "beginning."), says("A summary."))
     async with serve(listener) as server:
         for number in range(1, 6):
-            await ask(server, f"Question {number}")
+            await read_answer(server, f"Question {number}")
         store = server.turnwire.store
         record = (await store.list_turns("local"))[-1]
         historian = SummarisedHistory(store, OpenAIModel("m", base_url=model_server.url), 50, 1_500)
@@ -323,31 +332,33 @@ async def test_two_turns_never_make_the_same_summary_at_once(
         assert len(model_server.requests) == 2
 
 
-async def test_what_a_summary_costs_is_the_principal_s_to_pay(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
+async def test_summary_usage_counts_for_the_principal(
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("A summary.", usage={"input": 900, "output": 101}))
     async with serve(listener, **summarising(model_server, max_tokens_per_day=1_000)) as server:
         for number in range(1, 6):
-            await ask(server, f"Question {number}")
-        events = await ask(server, "Question 6")
+            await read_answer(server, f"Question {number}")
+        events = await read_answer(server, "Question 6")
         assert (events[-2]["code"], len(listener.histories)) == ("budget_spent", 5)
         assert error_of(await server.http.post("/chat", json={"message": "Hello"}), 429)["used"] == 1_001
 
 
-async def test_sessions_have_summaries_of_their_own(
-    serve: Serve, listener: Listener, model_server: ScriptedModel
+async def test_sessions_have_separate_summaries(
+    serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
-    model_server.plan(lambda request: says(f"About {told(request)[0]['content']}."), lambda request: says("Other."))
+    model_server.plan(
+        lambda request: says(f"About {summarised_messages(request)[0]['content']}."), lambda request: says("Other.")
+    )
     async with serve(listener, **summarising(model_server)) as server:
         for number in range(1, 7):
-            await ask(server, f"Question {number}", "one")
+            await read_answer(server, f"Question {number}", "one")
         assert "About Question 1." in listener.last[0]
         for number in range(1, 7):
-            await ask(server, f"Question {number}", "two")
+            await read_answer(server, f"Question {number}", "two")
         assert "Other." in listener.last[0]
 
 
-def test_without_a_model_it_cannot_be_chosen(tmp_path: Path) -> None:
+def test_summaries_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelUnusableError, match="`compaction` is `summarise`, which needs one; set `model`"):
-        Turnwire(Listener(), store="memory", settings=quick_settings(tmp_path, compaction="summarise"))
+        Turnwire(RecordingAgent(), store="memory", settings=quick_settings(tmp_path, compaction="summarise"))

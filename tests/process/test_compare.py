@@ -28,7 +28,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (shelf / name).write_text(text)
     library = Library(tmp_path / "data" / LIBRARY_FILE)
     library.open()
-    sync_root(library, shelf, most_bytes=10_000)
+    sync_root(library, shelf, max_bytes=10_000)
     library.close()
     return tmp_path / "data"
 

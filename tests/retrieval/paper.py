@@ -1,4 +1,4 @@
-"""Documents made for tests: PDF and Word files in memory, and notes ready for a library."""
+"""Sample documents for tests: PDF and Word files in memory, and notes ready for a library."""
 
 import io
 import zipfile
@@ -38,16 +38,16 @@ def pdf(*pages: str, title: str | None = None) -> bytes:
     for number, body in enumerate(bodies, start=1):
         places.append(len(written))
         written += f"{number} 0 obj\n{body}\nendobj\n".encode("latin-1")
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
-    told = f" /Info {len(bodies)} 0 R" if title else ""
+    table = "".join(f"{location:010} 00000 n \n" for location in places)
+    result = f" /Info {len(bodies)} 0 R" if title else ""
     return written + (
         f"xref\n0 {len(bodies) + 1}\n0000000000 65535 f \n{table}"
-        f"trailer\n<< /Size {len(bodies) + 1} /Root 1 0 R{told} >>\nstartxref\n{len(written)}\n%%EOF\n"
+        f"trailer\n<< /Size {len(bodies) + 1} /Root 1 0 R{result} >>\nstartxref\n{len(written)}\n%%EOF\n"
     ).encode("latin-1")
 
 
 def encrypted(content: bytes, password: str) -> bytes:
-    """The same PDF, that cannot be opened without the password; with an empty one, anybody can."""
+    """Return the PDF encrypted with a password; an empty password opens without being entered."""
     writer = pypdf.PdfWriter(clone_from=io.BytesIO(content))
     writer.encrypt(user_password=password, owner_password="owner", algorithm="RC4-128")
     return saved(writer.write)
@@ -78,7 +78,7 @@ def saved(save: object) -> bytes:
 
 
 def with_part(content: bytes, name: str, part: bytes) -> bytes:
-    """A Word document in which one file of its archive is another."""
+    """Return a Word document with one file of its archive replaced."""
     into = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for entry in source.namelist():
@@ -87,7 +87,7 @@ def with_part(content: bytes, name: str, part: bytes) -> bytes:
 
 
 def block_texts(parsed: Parsed) -> list[str]:
-    """What each block says."""
+    """Return the text of each block."""
     starts = [*(block.start for block in parsed.blocks), len(parsed.text)]
     return [parsed.text[start:stop].strip() for start, stop in pairwise(starts)]
 
@@ -110,6 +110,6 @@ def opened(path: Path) -> Iterator[Library]:
 
 
 def rows(library: Library, query: str, *values: object) -> list[tuple[object, ...]]:
-    """What really stands in the file."""
+    """Return the rows of a query on the database file."""
     with library.file.reading() as database:
         return database.execute(query, values).fetchall()

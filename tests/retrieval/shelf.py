@@ -1,4 +1,4 @@
-"""A shelf of small documents, and how tests ask it: with no model or a scripted one, every wait bounded."""
+"""A library of small documents, and helpers to search it with or without a scripted model, every wait bounded."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -67,11 +67,11 @@ E = TypeVar("E", bound=Event)
 MakeModel = Callable[..., OpenAIModel]
 
 
-# The shelf
+# The library
 
 
 def put(library: Library, name: str, text: str, owner: str | None = None) -> str:
-    """Puts a document on the shelf; its id."""
+    """Put a document into the library and return its id."""
     content = text.encode()
     document = NewDocument(name, "markdown", content, parse(name, content), owner=owner)
     library.put([document])
@@ -98,7 +98,7 @@ def searcher(library: Library) -> Searcher:
 
 
 class HeldSearcher(Searcher):
-    """Finds nothing until it is let go; `queries` is what it was asked for, `running` how many are under way."""
+    """Searcher that blocks until `go_on` is set; `queries` are its queries, `running` the number of unfinished ones."""
 
     def __init__(self, library: Library) -> None:
         super().__init__(library)
@@ -121,19 +121,19 @@ class HeldSearcher(Searcher):
 # The model
 
 
-# Nothing is verified on a plain socket, and to prepare for it takes longer than most tests.
+# Cached, because loading the certificates takes longer than most tests, and plain sockets need none.
 _prepared = cache(httpcore2.default_ssl_context)
 
 
 @pytest.fixture
 async def make_model(model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeModel]:
-    """Makes models that ask the scripted server, and closes them."""
+    """Yield a factory of models of the scripted server, and close them."""
     made: list[OpenAIModel] = []
     monkeypatch.setattr(httpcore2, "default_ssl_context", _prepared)
 
     def make(**options: Any) -> OpenAIModel:
-        given = {"base_url": model_server.url, "api_key": KEY, "retries": 0, **options}
-        made.append(OpenAIModel("small", **given))
+        arguments = {"base_url": model_server.url, "api_key": KEY, "retries": 0, **options}
+        made.append(OpenAIModel("small", **arguments))
         return made[-1]
 
     yield make
@@ -147,41 +147,48 @@ def model(make_model: MakeModel) -> OpenAIModel:
 
 
 def patience(answer: Answer | Failure) -> dict[str, float]:
-    """How long to wait for a model: not long for one that is silent, and long enough for any other."""
+    """Return the timeout option of a model: short for a silent answer, the default for any other."""
     is_silent = answer.status is None if isinstance(answer, Failure) else answer.ending == "silence"
     return {"timeout": 0.3} if is_silent else {}
 
 
 def searches(*queries: str, **how: Any) -> Answer:
-    """The model searches, for all of these at once."""
+    """Return an answer that searches for all queries in parallel."""
     return calls(*(("search_documents", {"query": query}) for query in queries), **how)
 
 
 def judges(sufficient: bool = True, keep: Sequence[int] = (1,), **rest: Any) -> Answer:
-    """The model's review."""
-    told = {"keep": list(keep), "sufficient": sufficient, "missing": [], "next_query": None, "reason": "So.", **rest}
-    return says(ascii_json(told).decode(), "")
+    """Return a review by the model."""
+    reported = {
+        "keep": list(keep),
+        "sufficient": sufficient,
+        "missing": [],
+        "next_query": None,
+        "reason": "So.",
+        **rest,
+    }
+    return says(ascii_json(reported).decode(), "")
 
 
 READY = says("READY")
 
 
 def prompt(body: dict[str, Any]) -> str:
-    """The last message of a request, on either wire."""
+    """Return the last message of a request of either API."""
     last = (body.get("messages") or body["input"])[-1]
     return last["content"] if "content" in last else last["output"]
 
 
 def offered(body: dict[str, Any]) -> list[str]:
-    """The names of the tools that a request offers."""
+    """Return the names of the tools in a request."""
     return [tool["function"]["name"] for tool in body.get("tools", ())]
 
 
-# Asking
+# Results
 
 
 class Found(Struct, frozen=True):
-    """What `collect_evidence` returned, and what it told on the way."""
+    """The result of `collect_evidence` and the events it emitted."""
 
     result: RetrievalResult
     events: list[Event]
@@ -199,7 +206,7 @@ class Found(Struct, frozen=True):
 
     @property
     def hits(self) -> list[list[Hit]]:
-        """What each search found, in the order in which they ended."""
+        """The hits of each search, in the order in which the searches ended."""
         return [list(event.hits or ()) for event in self.of(SearchEvent) if event.phase == "finished"]
 
 
@@ -240,12 +247,12 @@ class Written(Struct):
 
     @property
     def claims(self) -> list[tuple[int, str]]:
-        """What each citation stands for: its number, and the part of the answer."""
-        return [(one.index, self.text[one.answer_start : one.answer_end]) for one in self.citations]
+        """The number of each citation with its part of the answer."""
+        return [(item.index, self.text[item.answer_start : item.answer_end]) for item in self.citations]
 
 
 async def write(pieces: AsyncIterator[Event | str], written: Written | None = None) -> Written:
-    """Reads an answer to its end; `written` has what came also if it ends badly."""
+    """Read an answer to its end; `written` also has the part before an error."""
     written = written or Written()
     async with asyncio.timeout(PATIENCE):
         async for piece in pieces:
@@ -261,15 +268,15 @@ async def synthesise(result: RetrievalResult, **how: Any) -> Written:
 
 
 def assert_exact(library: Library, citations: Sequence[CitationEvent]) -> None:
-    """Every quote stands in its document, to the character."""
-    for one in citations:
-        text = text_of(library, one.document_id)
-        assert one.supporting_quote
-        assert text[one.source_start : one.source_end] == one.supporting_quote
+    """Assert that every quote matches its range in the document."""
+    for item in citations:
+        text = text_of(library, item.document_id)
+        assert item.supporting_quote
+        assert text[item.source_start : item.source_end] == item.supporting_quote
 
 
 def evidence(index: int, text: str, start: int = 0) -> Evidence:
-    """Evidence that stands in no library."""
+    """Return evidence without a library."""
     passage = Passage(
         id=index,
         document_id=f"d{index}",

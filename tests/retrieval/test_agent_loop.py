@@ -1,4 +1,4 @@
-"""A model that searches: however it calls the tools, and however it fails, the search for evidence goes on."""
+"""The agent loop: search tools, bad calls and failures of the model."""
 
 import asyncio
 import json
@@ -50,8 +50,8 @@ from turnwire.retrieval.index.searcher import Searcher
 TOOLS = ["search_documents", "read_passage", "list_documents"]
 
 
-def told(body: dict[str, Any]) -> list[Any]:
-    """What the tools told the model, in a request to Chat Completions."""
+def tool_results(body: dict[str, Any]) -> list[Any]:
+    """Return the tool results in a Chat Completions request."""
     return [json.loads(message["content"]) for message in body["messages"] if message["role"] == "tool"]
 
 
@@ -63,7 +63,7 @@ def numbers(found: Found) -> dict[str | None, int]:
 
 
 @pytest.mark.parametrize("how", [{}, {"whole": True}], ids=["in pieces", "whole"])
-async def test_a_model_searches_and_is_told_what_was_found(
+async def test_model_searches_and_gets_the_passages(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, how: dict[str, Any]
 ) -> None:
     model_server.plan(searches("green tea temperature", **how), READY, judges(keep=[1]))
@@ -72,14 +72,14 @@ async def test_a_model_searches_and_is_told_what_was_found(
     first, second, review = model_server.bodies
     assert offered(first) == offered(second) == TOOLS
     assert offered(review) == []
-    (passages,) = told(second)
+    (passages,) = tool_results(second)
     assert [passage["number"] for passage in passages] == [hit.index for hit in found.hits[0]]
     assert passages[0]["section"] == "Tea › Green tea"
-    assert [one.index for one in found.result.evidence] == [1]
+    assert [item.index for item in found.result.evidence] == [1]
     assert found.result.sufficient
 
 
-async def test_a_search_of_the_models_is_told_as_a_search_and_nothing_else(
+async def test_search_call_emits_search_events_only(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches("green tea"), READY, judges())
@@ -89,7 +89,7 @@ async def test_a_search_of_the_models_is_told_as_a_search_and_nothing_else(
 
 
 @pytest.mark.parametrize("how", [{}, {"woven": True}, {"whole": True}, {"ids": None}], ids=str)
-async def test_several_searches_at_once_share_their_numbers(
+async def test_parallel_searches_share_numbers(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, how: dict[str, Any]
 ) -> None:
     queries = ("green tea", "ferry harbour", "tea leaves")
@@ -99,14 +99,16 @@ async def test_several_searches_at_once_share_their_numbers(
     assert len(found.hits) == 3
     every = [(hit.chunk_id, hit.index) for hits in found.hits for hit in hits]
     assert len(set(every)) == len({chunk for chunk, _ in every}) == max(index for _, index in every)
-    # The model is told the same numbers as the reader, each answer with the call it belongs to.
+    # The model gets the same numbers as the reader, each result with its call.
     results = [message for message in model_server.bodies[1]["messages"] if message["role"] == "tool"]
     assert len({message["tool_call_id"] for message in results}) == 3
-    for passages in told(model_server.bodies[1]):
+    for passages in tool_results(model_server.bodies[1]):
         assert {passage["number"] for passage in passages} <= {index for _, index in every}
 
 
-async def test_searches_at_once_run_at_once(library: Library, model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_parallel_search_calls_run_in_parallel(
+    library: Library, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
     model_server.plan(searches("green tea", "ferry"), READY, judges())
     searcher = HeldSearcher(library)
     asking = asyncio.create_task(collect(GREEN, searcher, model=model))
@@ -115,7 +117,7 @@ async def test_searches_at_once_run_at_once(library: Library, model: OpenAIModel
     assert len((await asking).hits) == 2
 
 
-async def test_numbers_stay_the_same_from_one_call_to_the_next(
+async def test_numbers_are_stable_between_calls(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(
@@ -126,16 +128,16 @@ async def test_numbers_stay_the_same_from_one_call_to_the_next(
         judges(keep=[1, 2]),
     )
     found = await collect("How are the leaves of oolong rolled?", searcher, model=model)
-    first = told(model_server.bodies[1])[0]
-    last = [passage for passages in told(model_server.bodies[3]) for passage in passages]
+    first = tool_results(model_server.bodies[1])[0]
+    last = [passage for passages in tool_results(model_server.bodies[3]) for passage in passages]
     by_text = {passage["text"]: passage["number"] for passage in first}
     for passage in last:
         assert by_text.setdefault(passage["text"], passage["number"]) == passage["number"]
     assert sorted(by_text.values()) == list(range(1, len(by_text) + 1))
-    assert {one.index for one in found.result.evidence} == {1, 2}
+    assert {item.index for item in found.result.evidence} == {1, 2}
 
 
-async def test_an_own_limit_is_kept_within_bounds(
+async def test_limit_of_the_model_is_clamped(
     searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     for number in range(30):
@@ -144,10 +146,10 @@ async def test_an_own_limit_is_kept_within_bounds(
     wanted = [("search_documents", {"query": "cup of tea", "limit": limit}) for limit in limits]
     model_server.plan(calls(*wanted), READY, judges())
     await collect("A cup of tea?", searcher, model=model)
-    assert [len(passages) for passages in told(model_server.bodies[1])] == [1, 20, 1, 8, 8, 8]
+    assert [len(passages) for passages in tool_results(model_server.bodies[1])] == [1, 20, 1, 8, 8, 8]
 
 
-async def test_the_model_is_told_what_was_said_before(
+async def test_history_is_sent_to_the_model(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     history = [Message("user", "What is tea?"), Message("assistant", "A drink."), Message("tool", "{}", call_id="c")]
@@ -157,10 +159,10 @@ async def test_the_model_is_told_what_was_said_before(
     assert roles == [("user", "What is tea?"), ("assistant", "A drink."), ("user", GREEN)]
 
 
-async def test_numbers_of_earlier_answers_are_not_shown_to_the_model_again(
+async def test_markers_of_earlier_answers_are_removed(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
-    """They named other evidence."""
+    """The same numbers named other evidence in earlier answers."""
     history = [Message("user", "What is `list[1]`?"), Message("assistant", "An item [1], as `list[1]` says [2][3].")]
     model_server.plan(searches("green tea"), READY, judges())
     await collect(GREEN, searcher, model=model, history=history)
@@ -168,7 +170,9 @@ async def test_numbers_of_earlier_answers_are_not_shown_to_the_model_again(
     assert spoken == ["What is `list[1]`?", "An item, as `list[1]` says."]
 
 
-async def test_thoughts_and_usage_are_told(searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_reasoning_and_usage_are_emitted(
+    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
+) -> None:
     model_server.plan(says(thinks("Hm."), *searches("green tea").pieces), READY, judges())
     found = await collect(GREEN, searcher, model=model)
     assert found.of(ReasoningEvent) == [ReasoningEvent("Hm.")]
@@ -178,7 +182,7 @@ async def test_thoughts_and_usage_are_told(searcher: Searcher, model: OpenAIMode
 # The other tools
 
 
-async def test_a_passage_is_read_with_its_neighbours(
+async def test_read_passage_returns_the_neighbours(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches("boiling water"), calls(("read_passage", {"number": 1})), READY, judges(keep=[1, 2, 3]))
@@ -188,7 +192,7 @@ async def test_a_passage_is_read_with_its_neighbours(
     assert (call.tool, call.args, call.call_id) == ("read_passage", {"number": 1}, result.call_id)
     assert result.success
     assert result.ms is not None
-    passages = told(model_server.bodies[2])[1]
+    passages = tool_results(model_server.bodies[2])[1]
     assert [passage["section"] for passage in passages] == ["Tea › Green tea", "Tea › Black tea", "Tea › Oolong"]
     assert passages[1]["number"] == 1
     new = [passage["number"] for passage in passages if passage["number"] not in before.values()]
@@ -196,7 +200,7 @@ async def test_a_passage_is_read_with_its_neighbours(
     assert json.loads(result.result) == passages
 
 
-async def test_documents_are_listed_and_only_those_one_may_see(
+async def test_list_documents_returns_visible_documents_only(
     searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     put(library, "diary.md", "# Diary of Bob\n\nDear diary, it rains.", owner="bob")
@@ -204,15 +208,15 @@ async def test_documents_are_listed_and_only_those_one_may_see(
     wanted = [("list_documents", {}), ("list_documents", {"search": "NOTE"}), ("list_documents", {"search": 5})]
     model_server.plan(calls(*wanted), searches("green tea"), READY, judges())
     found = await collect(GREEN, searcher, model=model, owner="ann")
-    every, some, wrong, _ = told(model_server.bodies[2])
-    assert [one["title"] for one in every] == ["The ferry", "The lighthouse", "Notes of Ann", "Tea"]
-    assert [one["name"] for one in some] == ["notes.md"]
+    every, some, wrong, _ = tool_results(model_server.bodies[2])
+    assert [item["title"] for item in every] == ["The ferry", "The lighthouse", "Notes of Ann", "Tea"]
+    assert [item["name"] for item in some] == ["notes.md"]
     assert wrong == every
     assert [(call.tool, call.args) for call in found.of(ToolCallEvent)] == wanted
     assert all(result.success for result in found.of(ToolResultEvent))
 
 
-async def test_a_passage_that_is_gone_is_not_read(
+async def test_read_passage_skips_a_removed_passage(
     searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     def read(request: Any) -> Answer:
@@ -225,7 +229,7 @@ async def test_a_passage_that_is_gone_is_not_read(
     assert found.of(ToolResultEvent)[0].result == "[]"
 
 
-async def test_a_tool_that_cannot_read_the_library_ends_the_search(
+async def test_tool_with_unreadable_library_ends_the_search(
     searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     def listing(request: Any) -> Answer:
@@ -239,7 +243,7 @@ async def test_a_tool_that_cannot_read_the_library_ends_the_search(
     assert caught.value.code == "chat_failed"
 
 
-# Wishes that make no sense
+# Bad tool calls
 
 
 @pytest.mark.parametrize(
@@ -261,19 +265,19 @@ async def test_a_tool_that_cannot_read_the_library_ends_the_search(
         ("", "{}", "there is no tool ''"),
     ],
 )
-async def test_a_wish_that_makes_no_sense_is_answered_and_the_model_goes_on(
+async def test_bad_tool_call_gets_an_error_result(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, tool: str, arguments: str, answer: str
 ) -> None:
     model_server.plan(calls((tool, arguments)), searches("green tea"), READY, judges())
     found = await collect(GREEN, searcher, model=model)
-    assert answer in told(model_server.bodies[1])[0]["error"]
+    assert answer in tool_results(model_server.bodies[1])[0]["error"]
     assert found.queries == ["green tea"]
     assert found.result.sufficient
     assert not any(result.success for result in found.of(ToolResultEvent))
     assert found.result.tools_used == ("search_documents",)
 
 
-async def test_a_tool_that_is_not_there_is_not_told_as_one_that_ran(
+async def test_unknown_tool_emits_no_tool_call(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(calls(("delete_documents", {"all": True})), searches("green tea"), READY, judges())
@@ -282,23 +286,23 @@ async def test_a_tool_that_is_not_there_is_not_told_as_one_that_ran(
     assert found.statuses == ["The model asked for a tool that is not there: 'delete_documents'."]
 
 
-async def test_a_wish_among_good_ones_spoils_none_of_them(
+async def test_bad_call_does_not_affect_parallel_calls(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     wanted = [("search_documents", {"query": "green tea"}), ("search_documents", "{"), ("fly", {})]
     model_server.plan(calls(*wanted), READY, judges())
     found = await collect(GREEN, searcher, model=model)
-    passages, bad, unknown = told(model_server.bodies[1])
+    passages, bad, unknown = tool_results(model_server.bodies[1])
     assert passages[0]["number"] == 1
     assert "error" in bad
     assert "error" in unknown
     assert found.result.sufficient
 
 
-# Where it ends
+# The end of the loop
 
 
-async def test_tool_calls_without_end_are_ended(
+async def test_endless_tool_calls_are_stopped(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(*[searches(f"green tea {n}") for n in range(6)], judges())
@@ -308,17 +312,17 @@ async def test_tool_calls_without_end_are_ended(
     assert found.result.sufficient
 
 
-async def test_tool_calls_by_the_hundred_are_not_all_made(
+async def test_number_of_parallel_tool_calls_is_limited(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches(*(f"green tea {n}" for n in range(100))), READY, judges())
     found = await collect(GREEN, searcher, model=model)
     assert len(found.queries) == 8
-    asked = [message for message in model_server.bodies[1]["messages"] if message.get("tool_calls")]
-    assert len(asked[0]["tool_calls"]) == len(told(model_server.bodies[1])) == 8
+    requests = [message for message in model_server.bodies[1]["messages"] if message.get("tool_calls")]
+    assert len(requests[0]["tool_calls"]) == len(tool_results(model_server.bodies[1])) == 8
 
 
-async def test_a_model_that_calls_no_tool_is_not_believed_and_the_search_is_made_without_it(
+async def test_model_without_tool_calls_is_replaced_by_a_manual_search(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("Green tea is brewed with goat milk [1]."), judges())
@@ -328,14 +332,14 @@ async def test_a_model_that_calls_no_tool_is_not_believed_and_the_search_is_made
     assert "goat" not in repr(found.events) + repr(found.result) + prompt(model_server.bodies[1])
 
 
-async def test_a_model_that_says_nothing_at_all_is_a_model_that_calls_no_tool(
+async def test_silent_model_is_replaced_by_a_manual_search(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says(), judges())
     assert (await collect(GREEN, searcher, model=model)).queries == [GREEN]
 
 
-async def test_searches_that_find_nothing_are_made_up_for(
+async def test_empty_model_searches_are_followed_by_a_manual_search(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches("zzyzx"), says("There is nothing about it, but I know it by heart."), judges())
@@ -344,7 +348,7 @@ async def test_searches_that_find_nothing_are_made_up_for(
     assert found.result.sufficient
 
 
-async def test_text_before_a_tool_call_goes_back_to_the_model_and_nowhere_else(
+async def test_text_before_a_tool_call_goes_back_to_the_model_only(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches("green tea", text="Let me look."), READY, judges())
@@ -373,7 +377,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("answer, hopeless", FAILURES.values(), ids=FAILURES)  # noqa: PT006
-async def test_a_model_that_fails_at_once_is_replaced(
+async def test_model_that_fails_at_once_is_replaced_by_a_manual_search(
     searcher: Searcher, make_model: MakeModel, model_server: ScriptedModel, answer: Answer | Failure, hopeless: bool
 ) -> None:
     model_server.plan(answer, *([] if hopeless else [judges()]))
@@ -389,7 +393,7 @@ async def test_a_model_that_fails_at_once_is_replaced(
 
 
 @pytest.mark.parametrize("answer, hopeless", FAILURES.values(), ids=FAILURES)  # noqa: PT006
-async def test_what_was_found_before_a_model_failed_is_kept(
+async def test_evidence_found_before_a_model_failure_is_kept(
     searcher: Searcher, make_model: MakeModel, model_server: ScriptedModel, answer: Answer | Failure, hopeless: bool
 ) -> None:
     model_server.plan(searches("green tea"), answer, *([] if hopeless else [judges()]))
@@ -400,7 +404,7 @@ async def test_what_was_found_before_a_model_failed_is_kept(
 
 
 @pytest.mark.parametrize("ending", ["unfinished", "length", "cut"])
-async def test_a_tool_call_of_half_an_answer_is_not_made(
+async def test_tool_call_of_a_truncated_answer_is_not_made(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, ending: Any
 ) -> None:
     half = Answer(searches("half a quer").pieces, ending)
@@ -409,11 +413,11 @@ async def test_a_tool_call_of_half_an_answer_is_not_made(
     assert found.queries == [GREEN]
 
 
-# Leaving
+# Cancellation
 
 
 @pytest.mark.parametrize("answer", [silent("Let"), hangs()], ids=["midway", "no answer"])
-async def test_cancelling_the_search_hangs_up(
+async def test_cancelled_search_closes_the_connection(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, answer: Answer | Failure
 ) -> None:
     model_server.plan(searches("green tea"), answer)
@@ -427,7 +431,7 @@ async def test_cancelling_the_search_hangs_up(
     assert model_server.aborts == 1
 
 
-async def test_cancelling_while_tools_run_ends_them(
+async def test_cancelled_search_ends_running_tools(
     library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches("green tea", "ferry"))

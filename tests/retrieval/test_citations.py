@@ -1,4 +1,4 @@
-"""`[n]` in an answer: checked in any split, cited with exact offsets, taken out when it names nothing."""
+"""Citation markers: parsed in any split, cited with exact offsets, removed if unknown."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -19,20 +19,20 @@ KNOWN = {1: evidence(1, GREEN, 100), 2: evidence(2, BLACK), 3: evidence(3, FERRY
 
 
 def read(pieces: Sequence[str], offset: int = 0) -> tuple[str, list[CitationEvent], MarkerStream]:
-    """What is shown of a text that comes in these pieces, its citations, and the stream at its end."""
+    """Feed the pieces; return the shown text, the citations and the stream."""
     stream = MarkerStream(KNOWN.get, offset)
-    out = [one for piece in pieces for one in stream.feed(piece)] + stream.finish()
-    shown = "".join(one for one in out if isinstance(one, str))
+    out = [item for piece in pieces for item in stream.feed(piece)] + stream.finish()
+    shown = "".join(item for item in out if isinstance(item, str))
     assert shown == stream.text
-    return shown, [one for one in out if isinstance(one, CitationEvent)], stream
+    return shown, [item for item in out if isinstance(item, CitationEvent)], stream
 
 
 def claims(text: str) -> list[tuple[int, str]]:
     shown, citations, _ = read([text])
-    return [(one.index, shown[one.answer_start : one.answer_end]) for one in citations]
+    return [(item.index, shown[item.answer_start : item.answer_end]) for item in citations]
 
 
-# What is shown
+# Shown text
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def claims(text: str) -> list[tuple[int, str]]:
         ("", "", []),
     ],
 )
-def test_markers_that_name_evidence_stay_and_others_go(text: str, shown: str, cited: list[int]) -> None:
-    told, citations, _ = read([text])
-    assert told == shown
-    assert [one.index for one in citations] == cited
+def test_known_markers_stay_and_unknown_ones_are_removed(text: str, shown: str, cited: list[int]) -> None:
+    result, citations, _ = read([text])
+    assert result == shown
+    assert [item.index for item in citations] == cited
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_markers_that_name_evidence_stay_and_others_go(text: str, shown: str, ci
         "[1: see below]: https://example.org",
     ],
 )
-def test_brackets_that_are_no_markers_stay_as_they_are(text: str) -> None:
+def test_other_brackets_stay(text: str) -> None:
     assert read([text])[:2] == (text, [])
 
 
@@ -90,13 +90,13 @@ def test_brackets_that_are_no_markers_stay_as_they_are(text: str) -> None:
         "An open fence\n```\nrow[1]\n\nrow[9]",
     ],
 )
-def test_in_code_nothing_is_a_marker(text: str) -> None:
+def test_marker_in_code_is_text(text: str) -> None:
     assert read([text])[:2] == (text, [])
     assert read(list(text))[:2] == (text, [])
     assert without_markers(text) == text
 
 
-def test_after_code_markers_count_again() -> None:
+def test_marker_after_code_is_a_marker() -> None:
     text = "`row[1]` [1].\n\n```\nrow[9]\n```\nSo it is [9].\n\nA stray ` tick [9]\nends with its line [9]."
     shown = "`row[1]` [1].\n\n```\nrow[9]\n```\nSo it is.\n\nA stray ` tick [9]\nends with its line."
     for pieces in (
@@ -104,13 +104,13 @@ def test_after_code_markers_count_again() -> None:
         list(text),
         ["`row[1]` [1].\n\n", "```", "\nrow[9]\n", "```", "\nSo" + text.split("\nSo")[1]],
     ):
-        told, citations, stream = read(pieces)
-        assert told == shown
-        assert [one.index for one in citations] == [1]
+        result, citations, stream = read(pieces)
+        assert result == shown
+        assert [item.index for item in citations] == [1]
         assert stream.unknown == [9, 9]
 
 
-def test_what_names_nothing_is_remembered() -> None:
+def test_unknown_numbers_are_recorded() -> None:
     _, _, stream = read(["Hot [9], green [1, 12], old [9]."])
     assert stream.unknown == [9, 12, 9]
 
@@ -120,7 +120,7 @@ def test_markers_alone_are_no_prose(text: str, has_prose: bool) -> None:
     assert read([text])[2].has_prose == has_prose
 
 
-def test_a_piece_is_shown_as_soon_as_it_cannot_become_a_marker() -> None:
+def test_text_is_released_once_it_cannot_become_a_marker() -> None:
     stream = MarkerStream(KNOWN.get)
     assert stream.feed("Tea is") == ["Tea is"]
     assert stream.feed(" hot") == [" hot"]
@@ -134,10 +134,10 @@ def test_a_piece_is_shown_as_soon_as_it_cannot_become_a_marker() -> None:
     assert stream.feed("see") == [" [see"]
 
 
-def test_nothing_is_held_back_for_ever() -> None:
+def test_held_back_text_is_bounded() -> None:
     stream = MarkerStream(KNOWN.get)
     stream.feed("[")
-    shown = "".join(str(one) for _ in range(300) for one in stream.feed("1, "))
+    shown = "".join(str(item) for _ in range(300) for item in stream.feed("1, "))
     assert len(shown) > 600
 
 
@@ -156,35 +156,35 @@ TEXTS = st.lists(FRAGMENTS, max_size=30).map("".join)
 @example(text="```\nrow[1]\n```", cuts=[1, 2, 3, 4])
 @example(text="Hot [" + " " * 60 + "1].", cuts=[50])
 @example(text="Hot [1" + ", 1" * 30 + "].", cuts=[60])
-def test_any_pieces_give_the_same_answer_and_the_same_citations(text: str, cuts: list[int]) -> None:
+def test_any_split_gives_the_same_answer_and_citations(text: str, cuts: list[int]) -> None:
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = [text[start:end] for start, end in pairwise(places)]
     shown, citations, stream = read([text])
-    for told, cited, other in (read(pieces), read(list(text))):
-        assert told == shown
+    for result, cited, other in (read(pieces), read(list(text))):
+        assert result == shown
         assert cited == citations
         assert other.unknown == stream.unknown
         assert other.has_prose == stream.has_prose
 
 
 @given(TEXTS)
-def test_offsets_are_those_of_the_text_that_the_log_keeps(text: str) -> None:
+def test_offsets_count_the_text_that_the_log_keeps(text: str) -> None:
     shown, citations, _ = read([text])
     assert clean_text(shown) == shown
-    for one in citations:
-        assert one.answer_start is not None
-        assert one.answer_end is not None
-        assert 0 <= one.answer_start <= one.answer_end <= len(shown)
-        source = KNOWN[one.index].passage
-        assert one.source_start is not None
-        assert one.source_end is not None
-        inside = slice(one.source_start - source.start, one.source_end - source.start)
-        assert source.text[inside] == one.supporting_quote
+    for item in citations:
+        assert item.answer_start is not None
+        assert item.answer_end is not None
+        assert 0 <= item.answer_start <= item.answer_end <= len(shown)
+        source = KNOWN[item.index].passage
+        assert item.source_start is not None
+        assert item.source_end is not None
+        inside = slice(item.source_start - source.start, item.source_end - source.start)
+        assert source.text[inside] == item.supporting_quote
     if "[" not in text:
         assert shown == clean_text(text)
 
 
-# What a marker stands for
+# Citations
 
 
 @pytest.mark.parametrize(
@@ -206,16 +206,16 @@ def test_offsets_are_those_of_the_text_that_the_log_keeps(text: str) -> None:
         ("[1]", [(1, "")]),
     ],
 )
-def test_a_citation_says_which_sentence_it_is_for(text: str, expected: list[tuple[int, str]]) -> None:
+def test_citation_has_the_range_of_its_sentence(text: str, expected: list[tuple[int, str]]) -> None:
     assert claims(text) == expected
 
 
-def test_offsets_go_on_from_what_was_written_before() -> None:
+def test_offsets_continue_after_earlier_text() -> None:
     _, (citation,), _ = read(["Tea is hot [1]."], offset=40)
     assert (citation.answer_start, citation.answer_end) == (40, 50)
 
 
-def test_a_citation_quotes_the_sentence_that_the_claim_rests_on() -> None:
+def test_citation_quotes_the_supporting_sentence() -> None:
     _, (first, second), _ = read(["With hotter water it gets bitter [1]. The brewing takes eighty degrees [1]."])
     assert first.supporting_quote == "Hotter water makes it bitter."
     assert (first.source_start, first.source_end) == (139, 168)
@@ -224,18 +224,18 @@ def test_a_citation_quotes_the_sentence_that_the_claim_rests_on() -> None:
     assert (first.document_id, first.title, first.source_tool) == ("d1", "Document 1", "search_documents")
 
 
-MUCH = 400_000
+LENGTH = 400_000
 
 
-@pytest.mark.parametrize("piece", [" " * MUCH + "x", "[1" * MUCH, "`" * MUCH, "[" * MUCH, "[1, " * MUCH])
-def test_a_model_gone_mad_costs_little(piece: str) -> None:
-    # Whoever looked at every character for every other one would not end before this test's time is over.
+@pytest.mark.parametrize("piece", [" " * LENGTH + "x", "[1" * LENGTH, "`" * LENGTH, "[" * LENGTH, "[1, " * LENGTH])
+def test_repeated_markers_are_parsed_in_linear_time(piece: str) -> None:
+    # Quadratic code would not end before the test's timeout.
     read([piece, piece])
 
 
 @pytest.mark.parametrize("claim", ["", "Nothing alike", "water"])
 @pytest.mark.parametrize("passage", ["x", GREEN, "a" * 5_000, "\n\n- one\n- two\n"])
-def test_any_claim_has_a_quote_of_a_bearable_length(claim: str, passage: str) -> None:
+def test_quote_of_any_claim_is_bounded(claim: str, passage: str) -> None:
     start, end = best_quote(passage, claim)
     assert passage[start:end].strip()
     assert end - start <= 600
@@ -252,5 +252,5 @@ def test_any_claim_has_a_quote_of_a_bearable_length(claim: str, passage: str) ->
         ("", 0.0),
     ],
 )
-def test_the_share_of_sentences_that_are_cited(answer: str, share: float) -> None:
+def test_citation_coverage_is_the_share_of_cited_sentences(answer: str, share: float) -> None:
     assert citation_coverage(answer) == share

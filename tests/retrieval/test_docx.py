@@ -1,4 +1,4 @@
-"""What is made of a Word document."""
+"""The reader of Word documents."""
 
 import io
 import sys
@@ -18,18 +18,18 @@ TEA = word(
 )
 
 
-def test_paragraphs_headings_and_rows_are_read_in_order() -> None:
+def test_docx_paragraphs_headings_and_rows_are_read_in_order() -> None:
     parsed = parse_docx(TEA)
     assert block_texts(parsed) == ["Tea", "It is hot.", "Green", "From\nChina.", "Tea | Time", "Oolong | 3"]
     assert [(block.level, block.heading) for block in parsed.blocks][:3] == [(1, "Tea"), (0, ""), (2, "Green")]
     assert parsed.title == "About tea"
 
 
-def test_a_document_that_says_no_title_has_none() -> None:
+def test_docx_without_title_has_none() -> None:
     assert parse_docx(word("Tea")).title is None
 
 
-def test_an_empty_document_has_no_text_to_index() -> None:
+def test_empty_docx_is_refused() -> None:
     with pytest.raises(UnreadableDocumentError, match="there is no text in it"):
         parse("empty.docx", word())
 
@@ -48,28 +48,28 @@ def test_an_empty_document_has_no_text_to_index() -> None:
     ],
     ids=range(8),
 )
-def test_what_is_no_sound_document_is_refused_in_words(content: bytes) -> None:
+def test_broken_docx_is_refused_with_a_reason(content: bytes) -> None:
     with pytest.raises(UnreadableDocumentError) as refused:
         parse("broken.docx", content)
     assert str(refused.value).startswith(("it is not a sound Word document", "its reader stumbled over it"))
 
 
-def test_a_document_of_which_bytes_are_lost_is_read_or_refused_but_nothing_else() -> None:
-    for place in range(0, len(TEA), 401):
+def test_damaged_docx_is_read_or_refused() -> None:
+    for location in range(0, len(TEA), 401):
         with suppress(UnreadableDocumentError):
-            parse("broken.docx", TEA[:place] + b"\xff" * 8 + TEA[place + 8 :])
+            parse("broken.docx", TEA[:location] + b"\xff" * 8 + TEA[location + 8 :])
 
 
-def test_an_archive_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zip_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = with_part(TEA, "word/document.xml", bytes(3_000_000))
     assert len(bomb) < 100_000
-    monkeypatch.setattr(formats, "_MOST_UNPACKED", 2_000_000)
+    monkeypatch.setattr(formats, "_MAX_UNPACKED_BYTES", 2_000_000)
     with pytest.raises(UnreadableDocumentError, match="unpacks to more than 200 MB"):
         parse_docx(bomb)
     assert parse_docx(TEA).blocks
 
 
-def test_an_entity_is_not_unfolded() -> None:
+def test_xml_entity_is_not_expanded() -> None:
     laughs = b'<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
     with zipfile.ZipFile(io.BytesIO(TEA)) as archive:
         source = archive.read("word/document.xml")
@@ -78,7 +78,7 @@ def test_an_entity_is_not_unfolded() -> None:
     assert "haha" not in parse_docx(with_part(TEA, "word/document.xml", hostile)).text
 
 
-def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_office_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docx", None)
     with pytest.raises(UnreadableDocumentError, match=r"pip install 'turnwire\[office\]'"):
         formats.parse_docx(TEA)

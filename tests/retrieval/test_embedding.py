@@ -1,4 +1,4 @@
-"""What every embedder promises."""
+"""The contract of every embedder."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ async def embedder(request: pytest.FixtureRequest) -> AsyncIterator[Embedder]:
         await made.close()
 
 
-async def test_vectors_are_of_length_one_and_one_size(embedder: Embedder) -> None:
+async def test_vectors_have_unit_length_and_one_size(embedder: Embedder) -> None:
     vectors = [
         *await embedder.embed_documents(["tea", "?", "a longer text about tea"]),
         await embedder.embed_query("t"),
@@ -32,7 +32,7 @@ async def test_vectors_are_of_length_one_and_one_size(embedder: Embedder) -> Non
         assert np.linalg.norm(vector) == pytest.approx(1.0, abs=1e-5)
 
 
-async def test_vectors_come_in_the_order_of_the_texts(embedder: Embedder) -> None:
+async def test_vectors_have_the_order_of_the_texts(embedder: Embedder) -> None:
     texts = [f"{'tea' * number} number {number}" for number in range(70)]
     together = await embedder.embed_documents(texts)
     assert len(together) == len(texts)
@@ -41,15 +41,15 @@ async def test_vectors_come_in_the_order_of_the_texts(embedder: Embedder) -> Non
         assert np.allclose(together[number], alone, atol=1e-6)
 
 
-async def test_no_texts_are_no_vectors(embedder: Embedder) -> None:
+async def test_no_texts_yield_no_vectors(embedder: Embedder) -> None:
     assert await embedder.embed_documents([]) == []
 
 
-async def test_a_name_says_which_vectors_fit_together(embedder: Embedder) -> None:
+async def test_embedder_name_identifies_the_model(embedder: Embedder) -> None:
     assert embedder.name in ("endpoint:toy", "all-MiniLM-L6-v2-int8")
 
 
-async def test_it_can_be_used_after_a_call_was_cancelled(embedder: Embedder) -> None:
+async def test_embedder_works_after_a_cancelled_call(embedder: Embedder) -> None:
     call = asyncio.ensure_future(embedder.embed_documents(["tea"] * 200))
     await asyncio.sleep(0)
     call.cancel()
@@ -58,6 +58,6 @@ async def test_it_can_be_used_after_a_call_was_cancelled(embedder: Embedder) -> 
     assert len(await embedder.embed_query("coffee")) > 0
 
 
-async def test_the_event_loop_is_never_blocked(embedder: Embedder) -> None:
+async def test_event_loop_is_never_blocked(embedder: Embedder) -> None:
     with blockbuster_ctx("turnwire"):
         await embedder.embed_documents(["tea", "coffee"])

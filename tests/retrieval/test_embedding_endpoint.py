@@ -1,4 +1,4 @@
-"""The embedder behind HTTP, and what it makes of servers that do not do their part."""
+"""The remote embedder, and its handling of faulty servers."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ def no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "RETRIES", 0)
 
 
-async def test_many_texts_are_sent_in_a_few_requests(model_server: ScriptedModel) -> None:
+async def test_many_texts_are_sent_in_batches(model_server: ScriptedModel) -> None:
     embedder = EndpointEmbedder(model_server.url, "toy", "secret")
     texts = [f"text {number}" for number in range(150)]
     assert len(await embedder.embed_documents(texts)) == 150
@@ -32,14 +32,14 @@ async def test_many_texts_are_sent_in_a_few_requests(model_server: ScriptedModel
     await embedder.close()
 
 
-async def test_vectors_of_any_length_are_made_one_long(model_server: ScriptedModel) -> None:
+async def test_vectors_are_normalised(model_server: ScriptedModel) -> None:
     model_server.embed = lambda text: [3.0, 4.0]
     embedder = EndpointEmbedder(model_server.url, "toy")
     assert (await embedder.embed_query("tea")).tolist() == pytest.approx([0.6, 0.8])
     await embedder.close()
 
 
-async def test_a_server_that_is_busy_is_asked_again(model_server: ScriptedModel) -> None:
+async def test_busy_server_is_retried(model_server: ScriptedModel) -> None:
     model_server.embedding_failures = [fails(429, retry_after_ms=1), fails(503, retry_after_ms=1)]
     embedder = EndpointEmbedder(model_server.url, "toy")
     assert len(await embedder.embed_query("tea")) == 8
@@ -49,7 +49,7 @@ async def test_a_server_that_is_busy_is_asked_again(model_server: ScriptedModel)
 
 @pytest.mark.parametrize("status", [400, 429, 500])
 @pytest.mark.usefixtures("no_retries")
-async def test_a_server_that_fails_may_work_later(model_server: ScriptedModel, status: int) -> None:
+async def test_server_error_is_temporary(model_server: ScriptedModel, status: int) -> None:
     model_server.embedding_failures = [fails(status, message="sk-secret is wrong")]
     embedder = EndpointEmbedder(model_server.url, "toy")
     with pytest.raises(EmbedderError, match=f"its server answered {status}; try again") as caught:
@@ -61,7 +61,7 @@ async def test_a_server_that_fails_may_work_later(model_server: ScriptedModel, s
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-async def test_a_server_that_refuses_is_not_asked_in_vain(model_server: ScriptedModel, status: int) -> None:
+async def test_refusal_makes_the_embedder_unusable(model_server: ScriptedModel, status: int) -> None:
     model_server.embedding_failures = [fails(status)]
     embedder = EndpointEmbedder(model_server.url, "toy")
     with pytest.raises(EmbedderUnusableError, match=f"answered {status}; check its address, its key"):
@@ -70,7 +70,7 @@ async def test_a_server_that_refuses_is_not_asked_in_vain(model_server: Scripted
 
 
 @pytest.mark.usefixtures("no_retries")
-async def test_a_server_that_says_nothing_is_waited_for_only_so_long(model_server: ScriptedModel) -> None:
+async def test_silent_server_times_out(model_server: ScriptedModel) -> None:
     model_server.embedding_failures = [hangs()]
     embedder = EndpointEmbedder(model_server.url, "toy", timeout=0.05)
     with pytest.raises(EmbedderError, match="cannot be reached"):
@@ -79,7 +79,7 @@ async def test_a_server_that_says_nothing_is_waited_for_only_so_long(model_serve
 
 
 @pytest.mark.usefixtures("no_retries")
-async def test_a_server_that_is_not_there_is_told_of() -> None:
+async def test_unreachable_server_is_reported() -> None:
     async with answering(b"") as url:
         pass
     embedder = EndpointEmbedder(url, "toy")
@@ -88,18 +88,18 @@ async def test_a_server_that_is_not_there_is_told_of() -> None:
     await embedder.close()
 
 
-def test_without_the_extras_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "find_spec", lambda name: None)
     with pytest.raises(EmbedderUnusableError, match=r"pip install 'turnwire\[openai,semantic\]'"):
         EndpointEmbedder("http://127.0.0.1:9/v1", "toy")
 
 
-# Servers that answer something odd
+# Malformed responses
 
 
 @asynccontextmanager
 async def answering(body: bytes) -> AsyncIterator[str]:
-    """A server with one answer to everything."""
+    """A server with one response to every request."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -121,7 +121,7 @@ def row(index: int, *numbers: float) -> dict[str, Any]:
     return {"object": "embedding", "index": index, "embedding": numbers}
 
 
-async def test_vectors_are_sorted_by_their_index() -> None:
+async def test_vectors_are_sorted_by_index() -> None:
     async with answering(listing(row(1, 0.0, 1.0), row(0, 1.0, 0.0))) as url:
         embedder = EndpointEmbedder(url, "toy")
         first, second = await embedder.embed_documents(["one", "two"])
@@ -149,7 +149,7 @@ async def test_vectors_are_sorted_by_their_index() -> None:
     ],
 )
 @pytest.mark.usefixtures("no_retries")
-async def test_an_answer_that_is_none_is_an_error(body: bytes) -> None:
+async def test_malformed_response_is_an_error(body: bytes) -> None:
     async with answering(body) as url:
         embedder = EndpointEmbedder(url, "toy")
         with pytest.raises(EmbedderError, match="its server answered with"):

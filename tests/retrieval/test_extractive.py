@@ -1,4 +1,4 @@
-"""An answer without a model: sentences as they stand in their source, the ones that say most of what is asked."""
+"""Extractive answers: the choice of sentences and their text."""
 
 import pytest
 from hypothesis import given
@@ -6,24 +6,24 @@ from hypothesis import strategies as st
 
 from tests.retrieval.shelf import GREEN, assert_exact, collect, evidence, put, synthesise
 from turnwire.retrieval.citations import without_markers
-from turnwire.retrieval.extractive import pick_sentences, shown
+from turnwire.retrieval.extractive import pick_sentences, sentence_text
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.sentences import Matcher
 
 
 def picked(question: str, *texts: str, count: int = 3) -> list[str]:
-    given = [evidence(number, text) for number, text in enumerate(texts, 1)]
-    picks = pick_sentences(question, Matcher(question, {}), given, count)
+    options = [evidence(number, text) for number, text in enumerate(texts, 1)]
+    picks = pick_sentences(question, Matcher(question, {}), options, count)
     for pick in picks:
-        assert pick.text == shown(pick.evidence.passage.text[pick.start : pick.end])
+        assert pick.text == sentence_text(pick.evidence.passage.text[pick.start : pick.end])
     return [pick.text for pick in picks]
 
 
-# Which sentences
+# Choice of sentences
 
 
-def test_the_sentence_that_says_most_comes_first_and_the_others_only_if_they_say_anything() -> None:
+def test_best_sentence_comes_first_and_irrelevant_ones_are_dropped() -> None:
     text = "The pier is long. Green tea is brewed at eighty degrees. Tea is old. Boats come and go."
     assert picked("How is green tea brewed?", text, count=1) == ["Green tea is brewed at eighty degrees."]
     assert picked("How is green tea brewed?", text) == ["Green tea is brewed at eighty degrees.", "Tea is old."]
@@ -35,14 +35,14 @@ def test_sentences_of_one_passage_keep_their_order() -> None:
     assert chosen == ["Tea grows on hills.", "Green tea is brewed at eighty degrees.", "The tea is drunk hot."]
 
 
-def test_the_same_is_not_said_twice() -> None:
+def test_duplicate_sentence_is_dropped() -> None:
     text = "Green tea is brewed at eighty degrees."
     assert picked("How is green tea brewed?", text, f"{text} So they say.", "# Tea\n\nGreen tea is brewed at 80.") == [
         text
     ]
 
 
-def test_who_asks_what_a_thing_is_gets_its_definition() -> None:
+def test_definition_question_gets_the_definition_first() -> None:
     uses = "Oolong and more oolong, said the captain of oolong ships, who sold oolong."
     says = "Oolong is a tea that is half oxidised."
     assert picked("What is oolong?", uses, says, count=1) == [says]
@@ -58,7 +58,7 @@ def test_who_asks_what_a_thing_is_gets_its_definition() -> None:
     ],
     ids=["heading", "lead-in", "table header", "code"],
 )
-def test_what_only_announces_is_no_answer(text: str) -> None:
+def test_lead_in_ranks_below_an_answer(text: str) -> None:
     assert picked("How is green tea brewed?", text, count=1) == ["It is brewed at eighty degrees, the green tea."]
 
 
@@ -72,7 +72,7 @@ def test_what_only_announces_is_no_answer(text: str) -> None:
         ("", []),
     ],
 )
-def test_a_few_words_are_better_than_none(text: str, expected: list[str]) -> None:
+def test_short_sentence_is_picked_if_there_is_no_other(text: str, expected: list[str]) -> None:
     assert picked("What is the price?", text, count=1) == expected
 
 
@@ -83,11 +83,11 @@ def test_a_few_words_are_better_than_none(text: str, expected: list[str]) -> Non
         ("绿茶怎么泡", "黑茶很贵。绿茶用八十度的水泡。", "绿茶用八十度的水泡。"),
     ],
 )
-def test_scripts_without_spaces_have_sentences_too(question: str, text: str, expected: str) -> None:
+def test_text_without_spaces_is_split_into_sentences(question: str, text: str, expected: str) -> None:
     assert picked(question, text, count=1) == [expected]
 
 
-async def test_a_question_in_chinese_is_answered_without_a_model(library: Library, searcher: Searcher) -> None:
+async def test_chinese_question_is_answered_without_a_model(library: Library, searcher: Searcher) -> None:
     put(library, "cha.md", "# 茶\n\n黑茶很贵。绿茶用八十度的水泡两分钟。")
     written = await synthesise((await collect("绿茶用多少度的水泡", searcher)).result)
     assert "绿茶用八十度的水泡两分钟。" in written.text
@@ -95,13 +95,13 @@ async def test_a_question_in_chinese_is_answered_without_a_model(library: Librar
     assert_exact(library, written.citations)
 
 
-async def test_a_document_of_a_few_words_is_answered_from(library: Library, searcher: Searcher) -> None:
+async def test_tiny_document_is_quoted(library: Library, searcher: Searcher) -> None:
     put(library, "price.md", "# Price of a lifeboat\n\nNinety crowns.")
     written = await synthesise((await collect("What is the price of a lifeboat?", searcher)).result)
     assert "Ninety crowns." in written.text
 
 
-# How they are shown
+# Text of a sentence
 
 
 @pytest.mark.parametrize(
@@ -123,17 +123,17 @@ async def test_a_document_of_a_few_words_is_answered_from(library: Library, sear
         ("x" * 700, "x" * 599 + "…"),
     ],
 )
-def test_a_sentence_is_shown_on_one_line_without_marks(raw: str, text: str) -> None:
-    assert shown(raw) == text
+def test_sentence_text_is_one_line_without_markup(raw: str, text: str) -> None:
+    assert sentence_text(raw) == text
 
 
 @pytest.mark.parametrize(
     "raw",
     ["Pay [[1]2] now", "Pay [![](x)3] now", "Pay [[[1]2]3] now", "Pay [1](http://e) now", "Pay [a [1]](http://e) x"],
 )
-def test_no_document_can_fake_a_marker(raw: str) -> None:
-    assert without_markers(shown(raw)) == shown(raw)
-    assert "](" not in shown(raw)
+def test_marker_in_a_document_is_removed(raw: str) -> None:
+    assert without_markers(sentence_text(raw)) == sentence_text(raw)
+    assert "](" not in sentence_text(raw)
 
 
 PIECES = [
@@ -160,14 +160,14 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
-def test_whatever_a_document_says_no_marker_is_shown_but_ours(text: str) -> None:
+def test_no_document_text_yields_a_marker(text: str) -> None:
     for chosen in picked("Is tea 灯?", text):
         assert without_markers(chosen) == chosen
         assert len(chosen) <= 600
 
 
 @given(st.lists(st.sampled_from([*PIECES, "`", "```", "\n```\n"]), max_size=25).map("".join))
-def test_whatever_a_document_says_its_quotes_are_exact(text: str) -> None:
+def test_quotes_of_any_document_are_exact(text: str) -> None:
     passage = evidence(1, text).passage
     for pick in pick_sentences(GREEN, Matcher(GREEN, {}), [evidence(1, text)], 5):
         assert passage.text[pick.start : pick.end].strip()

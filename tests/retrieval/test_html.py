@@ -1,14 +1,14 @@
-"""What is made of a page: what a reader would read of it."""
+"""The reader of HTML documents."""
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import block_texts
-from turnwire.retrieval.documents.html import parse_html
+from turnwire.retrieval.documents.formats import parse_html
 
 
-def test_menus_scripts_and_forms_are_left_out() -> None:
+def test_menus_scripts_and_forms_are_skipped() -> None:
     page = """<!doctype html><html><head><title>Tea</title><style>p {}</style></head><body>
     <header>Shop</header><nav><ul><li>Home</li></ul></nav>
     <p>It is <b>hot</b>.</p><script>alert("<p>no</p>")</script><form><label>Search</label></form>
@@ -18,42 +18,42 @@ def test_menus_scripts_and_forms_are_left_out() -> None:
     assert parsed.title == "Tea"
 
 
-def test_where_a_page_says_what_is_its_main_part_only_that_is_read() -> None:
+def test_only_the_main_part_of_a_page_is_read() -> None:
     parsed = parse_html("<div>Banner</div><main><h1>Tea</h1><p>Hot.</p></main><div>Related</div>")
     assert block_texts(parsed) == ["Tea", "Hot."]
     parsed = parse_html("<div>Banner</div><article><p>One.</p></article><p>x</p><article>Two.</article>")
     assert block_texts(parsed) == ["One.", "Two."]
 
 
-def test_the_header_of_an_article_holds_its_title() -> None:
+def test_header_of_an_article_is_read() -> None:
     parsed = parse_html("<header>Menu</header><article><header><h1>Tea</h1></header><p>Hot.</p></article>")
     assert block_texts(parsed) == ["Tea", "Hot."]
     assert parsed.blocks[0].level == 1
 
 
-def test_a_head_that_is_not_closed_ends_where_the_body_begins() -> None:
+def test_unclosed_head_ends_at_the_body() -> None:
     parsed = parse_html("<html><head><title>Tea</title><style>p {}</style><body><p>Hot.")
     assert (parsed.title, parsed.text) == ("Tea", "Hot.")
 
 
-def test_headings_have_their_level_and_no_permalink() -> None:
+def test_heading_has_its_level_and_no_permalink() -> None:
     parsed = parse_html('<h1>Tea</h1><h3>Green <a href="#green">¶</a></h3><p>Leaves</p>')
     assert [(block.level, block.heading) for block in parsed.blocks] == [(1, "Tea"), (3, "Green"), (0, "")]
     assert parsed.title == "Tea"
 
 
-def test_code_is_whole_and_keeps_its_lines() -> None:
+def test_code_block_is_whole_and_keeps_its_lines() -> None:
     parsed = parse_html("<p>Run\n   it</p><pre><code>\nif tea:\n    <span>drink</span>()\n</code></pre><p>End</p>")
     assert block_texts(parsed) == ["Run it", "if tea:\n    drink()", "End"]
     assert [block.whole for block in parsed.blocks] == [False, True, False]
 
 
-def test_a_row_of_a_table_is_one_line() -> None:
+def test_table_row_is_one_line() -> None:
     page = "<table><tr><th>Tea</th><th>Time</th></tr><tr><td>Green<br>leaf</td><td>2 min</td></tr></table>"
     assert block_texts(parse_html(page)) == ["Tea | Time", "Green leaf | 2 min"]
 
 
-def test_references_become_characters_but_never_control_characters() -> None:
+def test_character_reference_never_becomes_a_control_character() -> None:
     assert parse_html("<p>&lt;tea&gt; &amp; &eacute;&nbsp;&#29;&#127;&#55296;!</p>").text == "<tea> & é \ufffd!"
 
 
@@ -67,7 +67,7 @@ def test_references_become_characters_but_never_control_characters() -> None:
         ("", ""),
     ],
 )
-def test_a_page_with_mistakes_is_read_as_far_as_it_goes(page: str, text: str) -> None:
+def test_malformed_page_is_read(page: str, text: str) -> None:
     assert parse_html(page).text == text
 
 
@@ -78,7 +78,7 @@ TAGS = [
 
 @given(st.lists(st.sampled_from([*TAGS, "<tr>", "<br>", "tea", "&amp;", "&#29;", "\n "]) | st.text(max_size=5)))
 @example(["<pre>", "\n ", "</pre>"])
-def test_blocks_begin_where_their_text_does(parts: list[str]) -> None:
+def test_blocks_start_at_their_text(parts: list[str]) -> None:
     parsed = parse_html("".join(parts))
     texts = block_texts(parsed)
     assert "\n\n".join(texts) == parsed.text or any(block.whole for block in parsed.blocks)

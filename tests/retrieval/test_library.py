@@ -1,4 +1,4 @@
-"""What the library promises: whose documents are seen, that nothing stays behind, and that many may write."""
+"""The library: search, ownership, transactions, lists and roots."""
 
 import sqlite3
 import subprocess
@@ -31,7 +31,7 @@ def names(library: Library, query: str, owner: str | None = None, limit: int = 1
 
 
 def check(library: Library) -> None:
-    """Every table tells of the same passages."""
+    """Assert that every table has the same passages."""
     passages = rows(library, "SELECT id FROM passages ORDER BY id")
     assert rows(library, "SELECT rowid FROM words ORDER BY rowid") == passages
     assert rows(library, "SELECT count(*) FROM vectors WHERE passage_id NOT IN (SELECT id FROM passages)") == [(0,)]
@@ -45,7 +45,7 @@ def check(library: Library) -> None:
 # Searching
 
 
-def test_the_best_passage_comes_first_and_scores_highest(library: Library) -> None:
+def test_best_passage_comes_first_with_the_highest_score(library: Library) -> None:
     library.put(
         [note("Tea. Tea. Green tea.", "tea.md"), note("A ship with tea in it, and much else to see.", "ship.md")]
     )
@@ -55,13 +55,13 @@ def test_the_best_passage_comes_first_and_scores_highest(library: Library) -> No
     assert library.search("zebra") == library.search("?") == library.search("") == []
 
 
-def test_a_title_and_its_headings_are_found_with_every_passage(library: Library) -> None:
+def test_title_and_headings_match_every_passage(library: Library) -> None:
     library.put([note("# Oolong\n\nIt is hot.\n\n## Brewing\n\nFor three minutes.", "a.md")])
     assert library.search("oolong minutes")[0].headings == ("Oolong", "Brewing")
     assert library.search("brewing")[0].heading == "Oolong › Brewing"
 
 
-def test_a_passage_says_where_it_stands(library: Library) -> None:
+def test_passage_has_its_location(library: Library) -> None:
     library.put([note(LONG, "a.md")])
     document = library.documents()[0]
     passages = library.document_passages(document.id)
@@ -69,21 +69,21 @@ def test_a_passage_says_where_it_stands(library: Library) -> None:
     assert document.characters == len(LONG)
     for ordinal, passage in enumerate(passages):
         assert (passage.ordinal, passage.chunk_id) == (ordinal, f"{document.id}:{ordinal}")
-        told = library.passage(passage.chunk_id)
-        assert LONG[told.start : told.end] == told.text == passage.text.rstrip()
-        assert LONG.count("\n", 0, told.start) + 1 == told.line_start
-        assert library.passages([passage.id]) == [told]
+        reported = library.passage(passage.chunk_id)
+        assert LONG[reported.start : reported.end] == reported.text == passage.text.rstrip()
+        assert LONG.count("\n", 0, reported.start) + 1 == reported.line_start
+        assert library.passages([passage.id]) == [reported]
     assert "".join(passage.text for passage in passages) == LONG
 
 
-def test_the_page_of_a_passage_is_kept(library: Library) -> None:
+def test_passage_has_its_page(library: Library) -> None:
     content = pdf("Green tea", "Black tea")
     library.put([NewDocument("tea.pdf", "pdf", content, parse("tea.pdf", content), root=ROOT)])
     assert [passage.page for passage in library.search("black")] == [2]
     assert library.documents()[0].pages == 2
 
 
-def test_passages_of_a_range_are_those_that_reach_into_it(library: Library) -> None:
+def test_passages_of_a_range_overlap_it(library: Library) -> None:
     library.put([note(LONG, "a.md")])
     (document,) = library.documents()
     every = library.document_passages(document.id)
@@ -95,24 +95,24 @@ def test_passages_of_a_range_are_those_that_reach_into_it(library: Library) -> N
     assert library.document_passages(document.id, start=len(LONG)) == []
 
 
-def test_passages_come_in_the_order_they_are_asked_for(library: Library) -> None:
+def test_passages_have_the_order_of_the_ids(library: Library) -> None:
     library.put([note(LONG, "a.md")])
     ids = [passage.id for passage in library.document_passages(library.documents()[0].id)]
-    asked = [ids[2], 10_000, ids[0], ids[1]]
-    assert [passage.id for passage in library.passages(asked)] == [ids[2], ids[0], ids[1]]
+    requests = [ids[2], 10_000, ids[0], ids[1]]
+    assert [passage.id for passage in library.passages(requests)] == [ids[2], ids[0], ids[1]]
     assert library.passages([]) == []
 
 
 @pytest.mark.parametrize(
     "chunk_id", ["", "x", ":", "x:0", "{id}", "{id}:", "{id}:99", "{id}:-1", "{id}:1e3", "{id}:0:0", "{id}:99999999999"]
 )
-def test_a_passage_that_there_is_not_is_not_found(library: Library, chunk_id: str) -> None:
+def test_missing_passage_raises_not_found(library: Library, chunk_id: str) -> None:
     library.put([note("Tea", "a.md")])
     with pytest.raises(DocumentNotFoundError):
         library.passage(chunk_id.format(id=library.documents()[0].id))
 
 
-def test_a_rare_word_tells_more_than_a_common_one(library: Library) -> None:
+def test_rare_word_weighs_more_than_a_common_one(library: Library) -> None:
     library.put(
         [note(f"Tea number {number}, {'oolong' if number == 3 else 'green'}", f"{number}.md") for number in range(9)]
     )
@@ -121,10 +121,10 @@ def test_a_rare_word_tells_more_than_a_common_one(library: Library) -> None:
     assert len(weights) == 6
 
 
-# Whose
+# Ownership
 
 
-def test_everybody_sees_what_is_shared_and_what_is_their_own(library: Library) -> None:
+def test_owner_sees_shared_and_own_documents(library: Library) -> None:
     library.put(
         [
             note("Tea for all", "all.md"),
@@ -149,7 +149,7 @@ def test_everybody_sees_what_is_shared_and_what_is_their_own(library: Library) -
     assert (library.uploads("anna"), library.uploads("carl")) == (1, 0)
 
 
-def test_what_is_ones_own_is_found_though_others_have_much_that_fits_better(library: Library) -> None:
+def test_own_document_is_found_behind_many_better_ones_of_others(library: Library) -> None:
     library.put([note("tea tea tea", f"{number}.md", owner="bert") for number in range(300)])
     library.put(
         [
@@ -162,7 +162,7 @@ def test_what_is_ones_own_is_found_though_others_have_much_that_fits_better(libr
     assert names(library, "tea") == []
 
 
-def test_two_may_upload_the_same_file_and_one_the_same_name_twice(library: Library) -> None:
+def test_uploads_with_the_same_content_or_name_are_separate(library: Library) -> None:
     library.put([note("Tea", owner="anna"), note("Tea", owner="bert"), note("Other tea", owner="anna")])
     library.put([note("Tea", owner="anna")])
     assert (library.uploads("anna"), library.uploads("bert")) == (2, 1)
@@ -172,7 +172,7 @@ def test_two_may_upload_the_same_file_and_one_the_same_name_twice(library: Libra
 # Writing
 
 
-def test_a_document_takes_the_place_of_the_one_before_it(library: Library) -> None:
+def test_document_replaces_the_one_with_its_id(library: Library) -> None:
     library.put([note(LONG, "a.md"), note("Ship", "b.md")])
     before = library.documents()[0]
     library.put([note("Only green tea", "a.md")])
@@ -184,7 +184,7 @@ def test_a_document_takes_the_place_of_the_one_before_it(library: Library) -> No
     check(library)
 
 
-def test_what_is_removed_leaves_nothing_behind(library: Library) -> None:
+def test_removed_document_leaves_no_rows(library: Library) -> None:
     library.put([note(LONG, "a.md"), note("Oolong too", "b.md")])
     with library.file.writing() as database:
         database.execute("INSERT INTO vectors SELECT id, 'toy', x'00000000' FROM passages")
@@ -196,11 +196,11 @@ def test_what_is_removed_leaves_nothing_behind(library: Library) -> None:
     library.remove([second.id])
     for table in ("documents", "passages", "words", "vectors"):
         assert rows(library, f"SELECT count(*) FROM {table}") == [(0,)]
-    # Of the words themselves, too.
+    # No row of the full-text index is left either.
     assert rows(library, "SELECT count(*) FROM words WHERE words MATCH 'oolong'") == [(0,)]
 
 
-def test_a_write_that_fails_leaves_everything_as_it_was(library: Library) -> None:
+def test_failed_write_changes_nothing(library: Library) -> None:
     library.put([note("Tea", "a.md")])
     version = library.version()
 
@@ -216,26 +216,26 @@ def test_a_write_that_fails_leaves_everything_as_it_was(library: Library) -> Non
     check(library)
 
 
-def test_a_commit_that_fails_does_not_stand_in_the_way_of_the_next(library: Library) -> None:
+def test_failed_commit_does_not_block_the_next(library: Library) -> None:
     with library.file.writing() as database:
         database.execute("CREATE TABLE parents(id INTEGER PRIMARY KEY)")
         database.execute("CREATE TABLE children(id REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)")
     library.file._writer.execute("PRAGMA foreign_keys = ON")
-    # As on a full disk: everything goes well until it is to be committed.
+    # As on a full disk, where only the commit fails.
     with pytest.raises(sqlite3.IntegrityError), library.file.writing() as database:
         database.execute("INSERT INTO children VALUES (1)")
     library.put([note("Tea", "a.md")])
     assert names(library, "tea") == ["a.md"]
 
 
-def test_a_transaction_that_sqlite_has_ended_itself_hides_no_error(library: Library) -> None:
-    # As it does when the disk is full, and then it raises.
+def test_error_after_an_automatic_rollback_is_raised(library: Library) -> None:
+    # As SQLite does on a full disk before it raises.
     with pytest.raises(ZeroDivisionError), library.file.writing() as database:
         database.execute("ROLLBACK").fetchall().append(1 / 0)
     library.put([note("Tea", "a.md")])
 
 
-def test_the_version_changes_with_every_write_also_of_another(library: Library) -> None:
+def test_version_changes_with_every_write_of_any_process(library: Library) -> None:
     seen = {library.version()}
     library.put([note("Tea", "a.md")])
     seen.add(library.version())
@@ -249,7 +249,7 @@ def test_the_version_changes_with_every_write_also_of_another(library: Library) 
 # Lists
 
 
-def test_documents_are_listed_by_name_page_by_page(library: Library) -> None:
+def test_documents_are_listed_by_name_in_pages(library: Library) -> None:
     library.put([note("Tea", f"{number}.md") for number in range(7)])
     library.put([note("Tea", "3.md", owner="anna")])
     seen: list[str] = []
@@ -262,7 +262,7 @@ def test_documents_are_listed_by_name_page_by_page(library: Library) -> None:
     assert library.documents(after="nothing") == []
 
 
-def test_documents_are_searched_by_name_and_title_in_any_case(library: Library) -> None:
+def test_document_search_ignores_case_in_name_and_title(library: Library) -> None:
     library.put(
         [note("# Grüner Tee\n\nx", "Übersicht.md"), note("# Ship\n\nx", "folder/TEA_100%.md"), note("x", "c.md")]
     )
@@ -280,7 +280,7 @@ def test_documents_are_searched_by_name_and_title_in_any_case(library: Library) 
 # Roots
 
 
-def test_a_root_is_forgotten_with_its_documents_and_no_others(library: Library) -> None:
+def test_forgotten_root_loses_its_documents_only(library: Library) -> None:
     library.add_root("/a")
     library.add_root("/b")
     library.put(
@@ -300,7 +300,7 @@ def test_a_root_is_forgotten_with_its_documents_and_no_others(library: Library) 
     check(library)
 
 
-def test_turnwires_own_documents_leave_when_there_is_anything_else(library: Library) -> None:
+def test_other_root_replaces_the_own_documentation(library: Library) -> None:
     library.add_root("/own", is_own=True)
     library.put([note("Tea", "own.md", root="/own")])
     assert library.roots() == {"/own": True}
@@ -310,7 +310,7 @@ def test_turnwires_own_documents_leave_when_there_is_anything_else(library: Libr
     check(library)
 
 
-def test_who_indexes_turnwires_own_documents_keeps_them(library: Library) -> None:
+def test_own_documentation_added_as_a_root_is_kept(library: Library) -> None:
     library.add_root("/own", is_own=True)
     library.put([note("Tea", "own.md", root="/own")])
     library.add_root("/own")
@@ -318,10 +318,10 @@ def test_who_indexes_turnwires_own_documents_keeps_them(library: Library) -> Non
     assert library.count() == (1, 1)
 
 
-# At once
+# Concurrency
 
 
-def test_readers_see_all_of_a_document_or_nothing_while_it_is_written(library: Library) -> None:
+def test_reader_sees_a_whole_document_or_none(library: Library) -> None:
     expected = {len(note(LONG, "a.md").chunks), 1}
     library.put([note(LONG, "a.md")])
     over = threading.Event()
@@ -332,10 +332,10 @@ def test_readers_see_all_of_a_document_or_nothing_while_it_is_written(library: L
             with library.file.reading() as database:
                 database.execute("BEGIN")
                 (count,) = database.execute("SELECT count(*) FROM passages").fetchone()
-                (told,) = database.execute("SELECT passages FROM documents").fetchone()
+                (reported,) = database.execute("SELECT passages FROM documents").fetchone()
                 (words,) = database.execute("SELECT count(*) FROM words").fetchone()
                 database.execute("COMMIT")
-            assert count == told == words
+            assert count == reported == words
             assert count in expected
             assert library.search("oolong tea")
             reads += 1
@@ -346,7 +346,7 @@ def test_readers_see_all_of_a_document_or_nothing_while_it_is_written(library: L
         for number in range(40):
             library.put([note(LONG if number % 2 else "Oolong tea", "a.md")])
         over.set()
-        assert all(one.result(timeout=10) > 0 for one in reading)
+        assert all(item.result(timeout=10) > 0 for item in reading)
     check(library)
 
 
@@ -368,7 +368,7 @@ with opened(Path(sys.argv[1])) as library:
 
 
 @pytest.mark.process
-def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
+def test_two_processes_write_concurrently(tmp_path: Path) -> None:
     path = tmp_path / "documents.db"
     writers = [
         subprocess.Popen(
@@ -406,7 +406,7 @@ def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
 # The file
 
 
-def test_what_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+def test_reopened_library_has_its_documents(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "documents.db"
     with opened(path) as library:
         library.put([note("Tea", "a.md")])
@@ -415,7 +415,7 @@ def test_what_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> No
         assert names(library, "tea") == ["a.md"]
 
 
-def test_a_file_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_file_of_another_version_is_refused_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "documents.db"
     with opened(path) as library:
         library.put([note("Tea", "a.md")])
@@ -425,7 +425,7 @@ def test_a_file_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> 
         StoreUnusableError, match="it has version 99, this Turnwire knows 1; move it away and index again"
     ):
         Library(path).open()
-    # Whoever was refused holds no lock.
+    # The refused open holds no lock.
     database.execute("BEGIN IMMEDIATE")
     assert database.execute("SELECT count(*) FROM documents").fetchone() == (1,)
     database.execute("ROLLBACK")
@@ -433,7 +433,7 @@ def test_a_file_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"This is no database. " * 100, b"SQLite format 3\0" + bytes(100)])
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "documents.db"
     path.write_bytes(content)
     with pytest.raises(StoreUnusableError, match=r"documents\.db"):
@@ -441,13 +441,13 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -
     assert path.read_bytes() == content
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file")
     with pytest.raises(StoreUnusableError):
         Library(tmp_path / "file" / "documents.db").open()
 
 
-def test_a_library_that_is_not_open_says_so(tmp_path: Path) -> None:
+def test_closed_library_raises_store_unusable(tmp_path: Path) -> None:
     library = Library(tmp_path / "documents.db")
     for ask in (lambda: library.search("tea"), library.documents, lambda: library.put([]), library.roots):
         with pytest.raises(StoreUnusableError, match="it is not open"):

@@ -1,4 +1,4 @@
-"""What is made of a Markdown file: its own text, and where its blocks begin."""
+"""The reader of Markdown: the text and its blocks."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from tests.retrieval.paper import block_texts
 from turnwire.retrieval.documents.formats import parse_markdown
 
 
-def test_the_text_is_kept_as_it_stands_and_cut_at_its_blocks() -> None:
+def test_markdown_text_is_kept_and_split_at_its_blocks() -> None:
     text = "# Tea\n\nIt is *hot*.\nVery.\n\n- one\n  more\n- two\n\n---\n\n> quoted\n"
     parsed = parse_markdown(text)
     assert parsed.text == text
@@ -29,19 +29,19 @@ def test_the_text_is_kept_as_it_stands_and_cut_at_its_blocks() -> None:
         ("#", ""),
     ],
 )
-def test_a_heading_is_told_without_its_markup(line: str, heading: str) -> None:
+def test_heading_has_no_markup(line: str, heading: str) -> None:
     (block,) = parse_markdown(line).blocks
     assert block.level
     assert block.heading == heading
 
 
-def test_what_looks_like_a_heading_in_code_is_none() -> None:
+def test_heading_in_code_is_ignored() -> None:
     parsed = parse_markdown("```sh\n# a comment\n```\n\n    # more code\n\n#no heading\n")
     assert [block.level for block in parsed.blocks] == [0, 0, 0]
     assert [block.whole for block in parsed.blocks] == [True, True, False]
 
 
-def test_code_and_raw_html_stay_whole_and_a_table_is_cut_between_rows_only() -> None:
+def test_code_and_html_are_whole_and_tables_have_rows() -> None:
     parsed = parse_markdown("~~~\ncode\n~~~\n\n<div>\nhtml\n</div>\n\n| a | b |\n| - | - |\n| 1 | 2 |\n\nText")
     assert [(block.whole, block.rows) for block in parsed.blocks] == [
         (True, False),
@@ -51,7 +51,7 @@ def test_code_and_raw_html_stay_whole_and_a_table_is_cut_between_rows_only() -> 
     ]
 
 
-def test_what_stands_inside_a_block_belongs_to_it() -> None:
+def test_nested_blocks_belong_to_their_block() -> None:
     text = "- one\n\n  ```\n  code\n  ```\n\n  # inner\n- two\n\n> # quoted\n> text\n"
     parsed = parse_markdown(text)
     assert len(parsed.blocks) == 2
@@ -69,11 +69,11 @@ def test_what_stands_inside_a_block_belongs_to_it() -> None:
         ("## Small", None),
     ],
 )
-def test_the_title_is_what_the_front_matter_says_or_the_first_large_heading(text: str, title: str | None) -> None:
+def test_title_comes_from_front_matter_or_first_h1(text: str, title: str | None) -> None:
     assert parse_markdown(text).title == title
 
 
-def test_blocks_are_found_where_they_stand_behind_front_matter() -> None:
+def test_blocks_after_front_matter_have_the_right_start() -> None:
     text = "---\ntitle: Tea\n---\n\n# Tea\n\nHot.\n"
     parsed = parse_markdown(text)
     assert parsed.text == text
@@ -81,7 +81,7 @@ def test_blocks_are_found_where_they_stand_behind_front_matter() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("# \n`~-*>|ab[]()<1.\t="), max_size=80))
-def test_blocks_begin_in_order_at_the_beginning_of_a_line(text: str) -> None:
+def test_blocks_start_in_order_at_line_starts(text: str) -> None:
     parsed = parse_markdown(text)
     starts = [block.start for block in parsed.blocks]
     assert starts == sorted(set(starts))

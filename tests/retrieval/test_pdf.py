@@ -1,4 +1,4 @@
-"""What is made of a PDF, by both of its readers."""
+"""The readers of PDF, with both libraries."""
 
 import random
 from contextlib import suppress
@@ -25,13 +25,13 @@ def read(content: bytes) -> Parsed:
     return reader.parse_pdf(content, max_pages=100)
 
 
-def why(content: bytes, max_pages: int = 100) -> str:
+def failure_reason(content: bytes, max_pages: int = 100) -> str:
     with pytest.raises(UnreadableDocumentError) as refused:
         reader.parse_pdf(content, max_pages)
     return str(refused.value)
 
 
-def test_the_text_is_read_page_by_page() -> None:
+def test_pdf_is_read_page_by_page() -> None:
     parsed = read(TEA)
     assert parsed.text == "Tea is hot.\nVery hot.\n\nDrink it\nslowly."
     assert parsed.title == "About tea"
@@ -42,40 +42,40 @@ def test_the_text_is_read_page_by_page() -> None:
     ]
 
 
-def test_a_page_without_text_still_counts() -> None:
+def test_pdf_page_without_text_is_counted() -> None:
     parsed = read(pdf("First", "", "Third"))
     assert [block.page for block in parsed.blocks] == [1, 3]
     assert parsed.pages == 3
     assert parsed.text == "First\n\nThird"
 
 
-def test_a_pdf_without_a_title_has_none() -> None:
+def test_pdf_without_title_has_none() -> None:
     assert not read(pdf("Tea")).title
 
 
-def test_a_pdf_behind_a_password_is_refused_in_words() -> None:
-    assert why(encrypted(TEA, "secret")) == "it is encrypted; take the password off first"
+def test_pdf_with_password_is_refused_with_a_reason() -> None:
+    assert failure_reason(encrypted(TEA, "secret")) == "it is encrypted; take the password off first"
 
 
-def test_a_pdf_that_anybody_may_open_is_read_though_it_is_encrypted() -> None:
+def test_encrypted_pdf_with_empty_password_is_read() -> None:
     assert read(encrypted(TEA, "")).text == read(TEA).text
 
 
-def test_pictures_of_text_are_refused_in_words() -> None:
-    assert "OCR" in why(pdf("", ""))
+def test_pdf_without_text_is_refused_with_a_reason() -> None:
+    assert "OCR" in failure_reason(pdf("", ""))
 
 
-def test_too_many_pages_are_refused_before_they_are_read() -> None:
-    assert why(pdf(*["Tea"] * 4), max_pages=3) == "it has 4 pages, more than 3"
+def test_pdf_with_too_many_pages_is_refused_unread() -> None:
+    assert failure_reason(pdf(*["Tea"] * 4), max_pages=3) == "it has 4 pages, more than 3"
     assert reader.parse_pdf(pdf(*["Tea"] * 3), 3).pages == 3
 
 
 @pytest.mark.parametrize("content", [b"", b"%PDF-1.4\n", b"Not a PDF at all", TEA[:300], b"\0" * 500])
-def test_what_is_no_pdf_is_refused_in_words(content: bytes) -> None:
-    assert why(content).startswith("it is not a sound PDF") or "no text" in why(content)
+def test_broken_pdf_is_refused_with_a_reason(content: bytes) -> None:
+    assert failure_reason(content).startswith("it is not a sound PDF") or "no text" in failure_reason(content)
 
 
-def test_a_damaged_pdf_is_read_or_refused_but_nothing_else() -> None:
+def test_damaged_pdf_is_read_or_refused() -> None:
     chance = random.Random(7)
     for _ in range(150):
         damaged = bytearray(TEA)
@@ -85,10 +85,12 @@ def test_a_damaged_pdf_is_read_or_refused_but_nothing_else() -> None:
             parse("tea.pdf", bytes(damaged))
 
 
-def test_a_cipher_that_pypdf_cannot_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pdf_with_unsupported_cipher_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def decrypt(*_: object) -> None:
         raise DependencyError("cryptography>=3.1 is required for AES algorithm")
 
     monkeypatch.setattr(pypdf.PdfReader, "decrypt", decrypt)
     monkeypatch.setattr(reader, "find_spec", lambda name: None)
-    assert why(encrypted(TEA, "")) == "it is encrypted; take the password off, or pip install 'turnwire[pdf]'"
+    assert (
+        failure_reason(encrypted(TEA, "")) == "it is encrypted; take the password off, or pip install 'turnwire[pdf]'"
+    )

@@ -1,4 +1,4 @@
-"""Whole turns of the agent that answers from documents: through the runner, and over HTTP on a real socket."""
+"""Turns of the retrieval agent, through the runner and over HTTP."""
 
 import asyncio
 import re
@@ -64,7 +64,7 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
         for function in blockbuster.functions.values():
             # Tests open and close the library themselves, and write to it.
             function.can_block_in("turnwire/retrieval/index/database.py", {"__init__", "close", "writing"})
-            # Before the first request there is nobody to keep waiting.
+            # Blocking is harmless before the first request.
             function.can_block_in("turnwire/app.py", {"__init__"})
             function.can_block_in("turnwire/server/pages.py", {"read_pages"})
         yield
@@ -72,7 +72,7 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
 
 @pytest.fixture
 def serve(searcher: Searcher, tmp_path: Path) -> Serve:
-    """Serves the agent over the shelf."""
+    """Serve the agent with the sample library."""
 
     def start(model: Model | None = None, among: Searcher | None = None, **settings: Any) -> Any:
         agent = RetrievalAgent(among or searcher, model)
@@ -81,15 +81,15 @@ def serve(searcher: Searcher, tmp_path: Path) -> Serve:
     return start
 
 
-class Asked(Desk):
-    """A desk whose only agent answers from the shelf."""
+class AgentRunner(Desk):
+    """A runner whose only agent answers from the sample library."""
 
     async def log(self, message: str = GREEN, session_id: str | None = None, **options: Any) -> list[Event]:
-        """All events of a turn."""
+        """Return all events of a turn."""
         return await self.events(await self.start(message, session_id=session_id, options=options))
 
 
-async def desk(searcher: Searcher, model: Model | None = None) -> AsyncIterator[Asked]:
+async def desk(searcher: Searcher, model: Model | None = None) -> AsyncIterator[AgentRunner]:
     agent = RetrievalAgent(searcher, model)
 
     async def documents(turn: Turn) -> AsyncIterator[Event | str]:
@@ -98,39 +98,43 @@ async def desk(searcher: Searcher, model: Model | None = None) -> AsyncIterator[
                 yield piece
 
     async with open_desk(MemoryStore(), documents) as opened:
-        yield Asked(opened.store, opened.runner)
+        yield AgentRunner(opened.store, opened.runner)
 
 
 @pytest.fixture
-async def modelled(searcher: Searcher, model: OpenAIModel) -> AsyncIterator[Asked]:
+async def with_model(searcher: Searcher, model: OpenAIModel) -> AsyncIterator[AgentRunner]:
     async for opened in desk(searcher, model):
         yield opened
 
 
 @pytest.fixture
-async def unmodelled(searcher: Searcher) -> AsyncIterator[Asked]:
+async def without_model(searcher: Searcher) -> AsyncIterator[AgentRunner]:
     async for opened in desk(searcher):
         yield opened
 
 
 def response(events: list[Event]) -> ResponseEvent:
-    """The response of a completed turn, whose text is that of its tokens and whose citations are exact in it."""
-    told, done = events[-2:]
+    """Return the response of a completed turn, after checking its text and citations."""
+    response_event, done = events[-2:]
     assert isinstance(done, DoneEvent)
     assert done.outcome == "completed", events[-2:]
-    assert isinstance(told, ResponseEvent)
-    assert told.content == "".join(token.content for token in of(TokenEvent, events))
-    assert told.citations == tuple(of(CitationEvent, events))
-    for one in told.citations:
-        assert one.answer_start is not None
-        assert one.answer_end is not None
-        assert told.content[one.answer_start : one.answer_end].strip() or one.answer_start == one.answer_end
-        assert f"[{one.index}]" in told.content[one.answer_end :]
-    return told
+    assert isinstance(response_event, ResponseEvent)
+    assert response_event.content == "".join(token.content for token in of(TokenEvent, events))
+    assert response_event.citations == tuple(of(CitationEvent, events))
+    for item in response_event.citations:
+        assert item.answer_start is not None
+        assert item.answer_end is not None
+        assert (
+            response_event.content[item.answer_start : item.answer_end].strip() or item.answer_start == item.answer_end
+        )
+        assert f"[{item.index}]" in response_event.content[item.answer_end :]
+    return response_event
 
 
-def claims(told: ResponseEvent) -> list[tuple[int, str]]:
-    return [(one.index, told.content[one.answer_start : one.answer_end]) for one in told.citations]
+def claims(response_event: ResponseEvent) -> list[tuple[int, str]]:
+    return [
+        (item.index, response_event.content[item.answer_start : item.answer_end]) for item in response_event.citations
+    ]
 
 
 def statuses(events: list[Event]) -> list[str]:
@@ -138,7 +142,7 @@ def statuses(events: list[Event]) -> list[str]:
 
 
 def whole_turn() -> list[Any]:
-    """What a model says in a turn in which everything goes well."""
+    """Return the answers of a model in a successful turn."""
     return [searches("green tea"), READY, judges(keep=[1]), says(ANSWER)]
 
 
@@ -146,17 +150,17 @@ def whole_turn() -> list[Any]:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_a_whole_turn_over_http(
+async def test_turn_over_http_has_search_review_and_citations(
     tmp_path: Path, model_server: ScriptedModel, make_model: MakeModel, api: Any
 ) -> None:
-    """With everything as it is assembled for users: a folder of documents, and settings that name a model."""
+    """Run the assembled server with a folder of documents and a configured model."""
     folder = tmp_path / "docs"
     folder.mkdir()
     for name, text in SHELF.items():
         (folder / name).write_text(text)
     model_server.plan(*whole_turn())
-    given: dict[str, Any] = {"model": "small", "model_url": model_server.url, "model_key": KEY, "model_api": api}
-    settings = quick_settings(tmp_path, embeddings="off", model_retries=0, **given)
+    arguments: dict[str, Any] = {"model": "small", "model_url": model_server.url, "model_key": KEY, "model_api": api}
+    settings = quick_settings(tmp_path, embeddings="off", model_retries=0, **arguments)
     turnwire = Turnwire(docs=[folder], store="memory", settings=settings)
     async with serving(turnwire) as server:
         librarian = turnwire.librarian
@@ -168,11 +172,11 @@ async def test_a_whole_turn_over_http(
         assert answer["tools_used"] == ["search_documents"]
         assert answer["usage"] == {"input_tokens": 44, "output_tokens": 28}
         assert set(answer["timings"]) == TIMINGS
-        assert [one["index"] for one in answer["citations"]] == [1, 1]
-        for one in answer["citations"]:
-            document = await asyncio.to_thread(librarian.library.document_passages, one["document_id"])
+        assert [item["index"] for item in answer["citations"]] == [1, 1]
+        for item in answer["citations"]:
+            document = await asyncio.to_thread(librarian.library.document_passages, item["document_id"])
             text = "".join(passage.text for passage in document)
-            assert text[one["source_start"] : one["source_end"]] == one["supporting_quote"]
+            assert text[item["source_start"] : item["source_end"]] == item["supporting_quote"]
         kinds = [frame.type for frame in await server.whole(answer["turn_id"])]
     steps = [kind for kind in kinds if kind not in ("token", "citation", "usage")]
     assert steps == ["session", "message", "search", "search", "review", "response", "done"]
@@ -180,23 +184,21 @@ async def test_a_whole_turn_over_http(
     assert paths == {"/v1/chat/completions" if api == "chat" else "/v1/responses"}
 
 
-async def test_the_text_stream_has_its_three_phases(
-    serve: Serve, model: OpenAIModel, model_server: ScriptedModel
-) -> None:
+async def test_text_stream_has_three_phases(serve: Serve, model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(*whole_turn())
     async with serve(model) as server, ask(server, GREEN) as stream:
         lines, answer, trailer = phases(await stream.rest())
-    told = [(line["event"], line.get("phase") or line.get("verdict")) for line in lines]
-    assert told == [("search", "started"), ("search", "finished"), ("review", "approved")]
+    response_event = [(line["event"], line.get("phase") or line.get("verdict")) for line in lines]
+    assert response_event == [("search", "started"), ("search", "finished"), ("review", "approved")]
     assert answer == ANSWER
     assert (trailer["mode"], trailer["tools_used"]) == ("synthesis", ["search_documents"])
     assert [citation["title"] for citation in trailer["citations"]] == ["Tea"]
     assert set(trailer["timings"]) == TIMINGS
-    told = [answer[span["answer_start"] : span["answer_end"]] for span in trailer["spans"]]
-    assert told == ["Green tea is brewed at eighty degrees", "Hotter water makes it bitter"]
+    response_event = [answer[span["answer_start"] : span["answer_end"]] for span in trailer["spans"]]
+    assert response_event == ["Green tea is brewed at eighty degrees", "Hotter water makes it bitter"]
 
 
-async def test_the_older_route_for_json_takes_its_older_names(
+async def test_older_json_route_takes_its_older_names(
     serve: Serve, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches("green tea"), READY, says(ANSWER))
@@ -208,7 +210,7 @@ async def test_the_older_route_for_json_takes_its_older_names(
         assert "review" not in kinds
 
 
-async def test_every_step_arrives_while_the_turn_still_runs(
+async def test_every_step_is_streamed_while_the_turn_runs(
     serve: Serve, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     gates = [asyncio.Event() for _ in range(3)]
@@ -234,7 +236,7 @@ async def test_every_step_arrives_while_the_turn_still_runs(
         assert phases(await stream.rest())[1] == "Green tea."
 
 
-async def test_without_a_model_the_same_turn_is_quoted(serve: Serve, library: Library) -> None:
+async def test_turn_without_a_model_quotes_sentences(serve: Serve, library: Library) -> None:
     async with serve() as server, ask(server, GREEN) as stream:
         lines, answer, trailer = phases(await stream.rest())
     assert [line["event"] for line in lines] == ["search", "search", "review", "status"]
@@ -244,7 +246,7 @@ async def test_without_a_model_the_same_turn_is_quoted(serve: Serve, library: Li
     assert trailer.get("usage") is None
 
 
-async def test_what_is_not_there_is_said_to_be_not_there(serve: Serve) -> None:
+async def test_missing_answer_is_reported_as_not_found(serve: Serve) -> None:
     async with serve() as server:
         body = {"message": "Who won the ferry chess tournament in Reykjavik?"}
         answer = (await server.http.post("/chat", json=body)).json()
@@ -252,7 +254,7 @@ async def test_what_is_not_there_is_said_to_be_not_there(serve: Serve) -> None:
     assert (answer["mode"], answer["outcome"]) == ("not_found", "completed")
 
 
-async def test_everyone_answers_from_their_own_documents(serve: Serve, library: Library) -> None:
+async def test_answers_use_the_principals_own_documents(serve: Serve, library: Library) -> None:
     for owner, degrees in (("bob", "ninety"), ("local", "seventy")):
         text = f"# Kettle of {owner}\n\nThe kettle of {owner} boils at {degrees}."
         await asyncio.to_thread(put, library, f"{owner}.md", text, owner=owner)
@@ -265,9 +267,9 @@ async def test_everyone_answers_from_their_own_documents(serve: Serve, library: 
 # Timings, usage and tools
 
 
-async def test_timings_are_in_their_order(modelled: Asked, model_server: ScriptedModel) -> None:
+async def test_timings_are_consistent(with_model: AgentRunner, model_server: ScriptedModel) -> None:
     model_server.plan(*whole_turn())
-    timings = response(await modelled.log()).timings
+    timings = response(await with_model.log()).timings
     assert timings is not None
     assert set(timings) == TIMINGS
     first, evidence, token, total = (
@@ -278,9 +280,7 @@ async def test_timings_are_in_their_order(modelled: Asked, model_server: Scripte
     assert timings["synthesis_ms"] > 0
 
 
-async def test_usage_of_every_call_is_summed_also_of_those_that_were_of_no_use(
-    modelled: Asked, model_server: ScriptedModel
-) -> None:
+async def test_usage_of_every_call_is_summed(with_model: AgentRunner, model_server: ScriptedModel) -> None:
     def cost(tokens: int) -> dict[str, int]:
         return {"input": tokens, "output": 1, "cached": 2}
 
@@ -290,12 +290,12 @@ async def test_usage_of_every_call_is_summed_also_of_those_that_were_of_no_use(
         says("not JSON", usage=cost(100)),
         says("[77]", usage=cost(1_000)),
     )
-    told = response(await modelled.log())
-    assert told.usage == Usage(input_tokens=1_111, output_tokens=4, cached_input_tokens=8)
-    assert told.mode == "fallback"
+    response_event = response(await with_model.log())
+    assert response_event.usage == Usage(input_tokens=1_111, output_tokens=4, cached_input_tokens=8)
+    assert response_event.mode == "fallback"
 
 
-async def test_the_tools_that_were_used_are_told(modelled: Asked, model_server: ScriptedModel) -> None:
+async def test_used_tools_are_reported(with_model: AgentRunner, model_server: ScriptedModel) -> None:
     model_server.plan(
         searches("green tea"),
         calls(("read_passage", {"number": 1}), ("list_documents", {}), ("delete_documents", {})),
@@ -303,36 +303,36 @@ async def test_the_tools_that_were_used_are_told(modelled: Asked, model_server: 
         judges(),
         says(ANSWER),
     )
-    events = await modelled.log()
+    events = await with_model.log()
     assert set(response(events).tools_used) == {"search_documents", "read_passage", "list_documents"}
 
 
 # Conversations
 
 
-async def test_a_second_question_knows_the_first_and_numbers_begin_anew(
-    modelled: Asked, model_server: ScriptedModel
+async def test_second_question_has_history_and_new_numbers(
+    with_model: AgentRunner, model_server: ScriptedModel
 ) -> None:
-    session = await modelled.session()
+    session = await with_model.session()
     model_server.plan(*whole_turn(), searches("black tea"), READY, judges(keep=[1]), says("With boiling water [1]."))
-    await modelled.log(session_id=session)
-    events = await modelled.log("And black tea?", session_id=session)
+    await with_model.log(session_id=session)
+    events = await with_model.log("And black tea?", session_id=session)
     for body in (model_server.bodies[4], model_server.bodies[7]):
         earlier = [(message["role"], message["content"]) for message in body["messages"][1:3]]
         assert earlier == [("user", GREEN), ("assistant", re.sub(r" \[\d\]", "", ANSWER))]
     hits = of(SearchEvent, events)[1].hits or ()
     assert [hit.index for hit in hits] == list(range(1, len(hits) + 1))
-    assert [one.heading for one in response(events).citations] == ["Tea › Black tea"]
+    assert [item.heading for item in response(events).citations] == ["Tea › Black tea"]
 
 
-async def test_without_a_model_a_follow_up_is_searched_for_with_the_question_before(unmodelled: Asked) -> None:
-    session = await unmodelled.session()
-    await unmodelled.log(session_id=session)
-    events = await unmodelled.log("Zzyzx?", session_id=session)
+async def test_follow_up_without_a_model_is_searched_with_the_earlier_question(without_model: AgentRunner) -> None:
+    session = await without_model.session()
+    await without_model.log(session_id=session)
+    events = await without_model.log("Zzyzx?", session_id=session)
     assert f"{GREEN} Zzyzx?" in [event.query for event in of(SearchEvent, events)]
 
 
-async def test_what_there_is_to_tell_first_is_told_first(searcher: Searcher) -> None:
+async def test_notices_come_before_the_answer(searcher: Searcher) -> None:
     async def notices() -> AsyncIterator[str]:
         yield "The documents are still being read."
 
@@ -346,7 +346,7 @@ async def test_what_there_is_to_tell_first_is_told_first(searcher: Searcher) -> 
 
 
 @pytest.mark.parametrize("half", ["", "Green tea is "])
-async def test_a_model_that_fails_while_it_writes_is_no_failure_of_the_turn(
+async def test_turn_succeeds_when_the_model_fails_while_writing(
     serve: Serve, library: Library, model: OpenAIModel, model_server: ScriptedModel, half: str
 ) -> None:
     model_server.plan(*whole_turn()[:3], breaks(half, message=f"boom {KEY}"))
@@ -362,7 +362,7 @@ async def test_a_model_that_fails_while_it_writes_is_no_failure_of_the_turn(
         assert claim in "".join(SHELF.values())
 
 
-async def test_a_model_that_never_works_leaves_a_turn_that_does(
+async def test_turn_succeeds_when_the_model_always_fails(
     serve: Serve, make_model: MakeModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(fails(401, message=f"wrong key {KEY}"))
@@ -375,12 +375,12 @@ async def test_a_model_that_never_works_leaves_a_turn_that_does(
     assert KEY not in answer.text + str(log)
 
 
-async def test_documents_that_cannot_be_searched_are_chat_failed_on_every_route(serve: Serve, library: Library) -> None:
-    def spoil() -> None:
+async def test_unsearchable_documents_are_chat_failed_on_every_route(serve: Serve, library: Library) -> None:
+    def break_index() -> None:
         with library.file.writing() as database:
             database.execute("DROP TABLE words")
 
-    await asyncio.to_thread(spoil)
+    await asyncio.to_thread(break_index)
     async with serve() as server:
         for path in ("/chat", messages(stream=False), messages("other")):
             error = error_of(await server.http.post(path, json={"message": GREEN}), 500)
@@ -388,15 +388,15 @@ async def test_documents_that_cannot_be_searched_are_chat_failed_on_every_route(
             assert error["message"] == "The documents could not be searched."
 
 
-async def test_a_search_that_fails_after_the_first_line_completes_the_stream(
+async def test_search_failure_after_the_first_line_completes_the_stream(
     serve: Serve, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
-    def spoiling(request: Any) -> Answer:
+    def broken_index(request: Any) -> Answer:
         with library.file.writing() as database:
             database.execute("DROP TABLE words")
         return searches("ferry")
 
-    model_server.plan(searches("green tea"), spoiling)
+    model_server.plan(searches("green tea"), broken_index)
     async with serve(model) as server, ask(server, GREEN) as stream:
         lines, answer, trailer = phases(await stream.rest())
     assert [line.get("phase") for line in lines if line["event"] == "search"] == [
@@ -422,11 +422,11 @@ async def test_a_search_that_fails_after_the_first_line_completes_the_stream(
     ],
     ids=["searching", "concluding", "reviewing", "writing"],
 )
-async def test_stopping_a_turn_hangs_up_on_the_model_and_keeps_what_was_written(
+async def test_stopped_turn_closes_the_model_and_keeps_its_text(
     serve: Serve, model: OpenAIModel, model_server: ScriptedModel, plans: list[Any], kept: str
 ) -> None:
     model_server.plan(*plans)
-    # With such patience, a turn that would not let go could not end while the test waits.
+    # With this timeout, a turn that does not close the model could not end within the test.
     async with serve(model, cancel_patience=60) as server:
         turn_id = await server.start(GREEN)
         for _ in plans:
@@ -444,7 +444,7 @@ async def test_stopping_a_turn_hangs_up_on_the_model_and_keeps_what_was_written(
     assert model_server.aborts == 1
 
 
-async def test_leaving_an_answer_between_two_pieces_hangs_up_too(
+async def test_closing_an_answer_between_pieces_closes_the_model(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches("green tea"), READY, judges(), silent("Green tea"))
@@ -457,15 +457,15 @@ async def test_leaving_an_answer_between_two_pieces_hangs_up_too(
     await model_server.aborted()
 
 
-# The model's own words
+# Direct answers
 
 
-async def direct(asked: Asked, server: ScriptedModel, *plans: Any, message: str = GREEN) -> list[Event]:
+async def direct(queries: AgentRunner, server: ScriptedModel, *plans: Any, message: str = GREEN) -> list[Event]:
     server.plan(*plans)
-    return await asked.log(message, answer="direct")
+    return await queries.log(message, answer="direct")
 
 
-async def test_the_models_own_words_are_streamed_with_their_markers_checked(
+async def test_direct_answer_is_streamed_with_checked_markers(
     serve: Serve, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     gate = asyncio.Event()
@@ -488,29 +488,29 @@ async def test_the_models_own_words_are_streamed_with_their_markers_checked(
     assert len(model_server.requests) == 2
 
 
-async def test_words_between_searches_are_shown_and_those_before_the_first_are_not(
-    modelled: Asked, model_server: ScriptedModel
+async def test_direct_answer_shows_text_between_searches_but_not_before(
+    with_model: AgentRunner, model_server: ScriptedModel
 ) -> None:
     events = await direct(
-        modelled,
+        with_model,
         model_server,
         searches("green tea", text="I know it by heart: goat milk [1]."),
         searches("tea water", text="It is brewed at eighty degrees [1]."),
         says("Hotter water makes it bitter [1]."),
     )
-    told = response(events)
-    assert told.content == "It is brewed at eighty degrees [1].\n\nHotter water makes it bitter [1]."
-    assert claims(told) == [(1, "It is brewed at eighty degrees"), (1, "Hotter water makes it bitter")]
-    assert told.mode == "direct"
+    response_event = response(events)
+    assert response_event.content == "It is brewed at eighty degrees [1].\n\nHotter water makes it bitter [1]."
+    assert claims(response_event) == [(1, "It is brewed at eighty degrees"), (1, "Hotter water makes it bitter")]
+    assert response_event.mode == "direct"
     kinds = [type(event) for event in events]
     assert kinds.index(TokenEvent) < len(kinds) - 1 - kinds[::-1].index(SearchEvent)
 
 
-async def test_numbers_of_a_passage_that_was_read_can_be_cited(
-    modelled: Asked, library: Library, model_server: ScriptedModel
+async def test_read_passage_can_be_cited(
+    with_model: AgentRunner, library: Library, model_server: ScriptedModel
 ) -> None:
     events = await direct(
-        modelled,
+        with_model,
         model_server,
         calls(("search_documents", {"query": "boiling", "limit": 1})),
         calls(("read_passage", {"number": 1})),
@@ -528,27 +528,30 @@ async def test_numbers_of_a_passage_that_was_read_can_be_cited(
     [says("Goat milk, by heart [1]."), calls(("list_documents", {})), searches("zzyzx"), says()],
     ids=["no tool", "only a list", "nothing found", "nothing said"],
 )
-async def test_words_that_rest_on_nothing_are_not_shown_and_the_answer_is_synthesised(
-    modelled: Asked, model_server: ScriptedModel, first: Answer
+async def test_direct_answer_without_evidence_is_synthesised(
+    with_model: AgentRunner, model_server: ScriptedModel, first: Answer
 ) -> None:
     more = [says("Goat milk, by heart [1].")] if any(not isinstance(piece, str) for piece in first.pieces) else []
-    events = await direct(modelled, model_server, first, *more, judges(keep=[1]), says(ANSWER))
-    told = response(events)
-    assert (told.content, told.mode) == (ANSWER, "synthesis")
+    events = await direct(with_model, model_server, first, *more, judges(keep=[1]), says(ANSWER))
+    response_event = response(events)
+    assert (response_event.content, response_event.mode) == (ANSWER, "synthesis")
     assert offered(model_server.bodies[-1]) == []
     assert "Goat" not in prompt(model_server.bodies[-1])
 
 
 @pytest.mark.parametrize("broken", [cuts, breaks, truncates])
-async def test_own_words_that_break_off_are_followed_by_quotations(
-    modelled: Asked, model_server: ScriptedModel, broken: Any
+async def test_truncated_direct_answer_is_followed_by_quotations(
+    with_model: AgentRunner, model_server: ScriptedModel, broken: Any
 ) -> None:
     more = [judges(keep=[1])] if broken is truncates else []
-    events = await direct(modelled, model_server, searches("green tea"), broken("At eighty [1] deg"), *more)
-    told = response(events)
-    assert told.content.startswith(f"At eighty [1] deg{BREAK}Green tea is brewed at eighty degrees")
-    assert told.mode == "fallback"
-    assert claims(told)[:2] == [(1, "At eighty"), (1, "Green tea is brewed at eighty degrees for two minutes.")]
+    events = await direct(with_model, model_server, searches("green tea"), broken("At eighty [1] deg"), *more)
+    response_event = response(events)
+    assert response_event.content.startswith(f"At eighty [1] deg{BREAK}Green tea is brewed at eighty degrees")
+    assert response_event.mode == "fallback"
+    assert claims(response_event)[:2] == [
+        (1, "At eighty"),
+        (1, "Green tea is brewed at eighty degrees for two minutes."),
+    ]
     assert "These are the sentences that answer best." in statuses(events)[-1]
 
 
@@ -557,41 +560,41 @@ async def test_own_words_that_break_off_are_followed_by_quotations(
     [([says("[1]")], "[1]"), ([says(" ")], " "), ([searches("tea", text="Let me see."), says()], "Let me see.\n\n")],
     ids=["markers", "space", "nothing after words"],
 )
-async def test_own_words_that_are_no_answer_are_followed_by_quotations(
-    modelled: Asked, model_server: ScriptedModel, last: list[Answer], kept: str
+async def test_direct_answer_without_prose_is_followed_by_quotations(
+    with_model: AgentRunner, model_server: ScriptedModel, last: list[Answer], kept: str
 ) -> None:
-    events = await direct(modelled, model_server, searches("green tea"), *last, judges(keep=[1]))
-    told = response(events)
-    assert told.content.startswith(f"{kept}{BREAK}Green tea is brewed at eighty degrees")
-    assert told.mode == "fallback"
-    assert claims(told)[-1][1] in told.content.partition(BREAK)[2]
+    events = await direct(with_model, model_server, searches("green tea"), *last, judges(keep=[1]))
+    response_event = response(events)
+    assert response_event.content.startswith(f"{kept}{BREAK}Green tea is brewed at eighty degrees")
+    assert response_event.mode == "fallback"
+    assert claims(response_event)[-1][1] in response_event.content.partition(BREAK)[2]
 
 
-async def test_a_model_that_searches_for_ever_does_not_pass_for_one_that_answered(
-    modelled: Asked, model_server: ScriptedModel
-) -> None:
+async def test_endless_search_is_no_direct_answer(with_model: AgentRunner, model_server: ScriptedModel) -> None:
     endless = [searches(f"green tea {n}", text="Let me look.") for n in range(6)]
-    events = await direct(modelled, model_server, *endless, judges(keep=[1]))
-    told = response(events)
-    assert told.mode == "fallback"
-    assert "Green tea is brewed at eighty degrees" in told.content.partition(BREAK)[2]
+    events = await direct(with_model, model_server, *endless, judges(keep=[1]))
+    response_event = response(events)
+    assert response_event.mode == "fallback"
+    assert "Green tea is brewed at eighty degrees" in response_event.content.partition(BREAK)[2]
 
 
-async def test_own_words_of_a_model_that_fails_at_once_are_quotations(
-    modelled: Asked, model_server: ScriptedModel
+async def test_direct_answer_of_a_failed_model_is_quotations(
+    with_model: AgentRunner, model_server: ScriptedModel
 ) -> None:
-    events = await direct(modelled, model_server, fails(429))
-    told = response(events)
-    assert told.content.startswith("Green tea is brewed at eighty degrees")
-    assert told.mode == "fallback"
+    events = await direct(with_model, model_server, fails(429))
+    response_event = response(events)
+    assert response_event.content.startswith("Green tea is brewed at eighty degrees")
+    assert response_event.mode == "fallback"
     assert [review.method for review in of(ReviewEvent, events)] == ["coverage"]
 
 
-async def test_without_a_model_there_are_no_own_words(unmodelled: Asked) -> None:
-    assert response(await unmodelled.log(answer="direct")).mode == "extractive"
+async def test_direct_answer_without_a_model_is_quotations(without_model: AgentRunner) -> None:
+    assert response(await without_model.log(answer="direct")).mode == "extractive"
 
 
-async def test_thoughts_reach_the_reader_and_not_the_answer(modelled: Asked, model_server: ScriptedModel) -> None:
-    events = await direct(modelled, model_server, searches("green tea"), says(thinks("Hm. "), "At eighty [1]."))
+async def test_reasoning_is_streamed_but_not_part_of_the_answer(
+    with_model: AgentRunner, model_server: ScriptedModel
+) -> None:
+    events = await direct(with_model, model_server, searches("green tea"), says(thinks("Hm. "), "At eighty [1]."))
     assert response(events).content == "At eighty [1]."
     assert [event for event in events if isinstance(event, ToolCallEvent)] == []

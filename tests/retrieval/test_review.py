@@ -1,4 +1,4 @@
-"""Judging evidence: what a model says is checked, and where it makes no sense coverage judges."""
+"""Review of evidence by a model, with checks, and by coverage."""
 
 import json
 from typing import Any
@@ -26,14 +26,14 @@ async def judged(searcher: Searcher, model: OpenAIModel, server: ScriptedModel, 
 
 
 def reply(**changes: Any) -> str:
-    told = {"keep": [1], "sufficient": True, "missing": [], "next_query": None, "reason": "It says so."}
-    return json.dumps({**told, **changes})
+    reported = {"keep": [1], "sufficient": True, "missing": [], "next_query": None, "reason": "It says so."}
+    return json.dumps({**reported, **changes})
 
 
 # By a model
 
 
-async def test_a_review_asks_for_json_of_one_form_and_offers_no_tools(
+async def test_review_request_has_a_schema_and_no_tools(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     found = await judged(searcher, model, model_server, judges(keep=[2, 1], reason="Both help."))
@@ -44,21 +44,21 @@ async def test_a_review_asks_for_json_of_one_form_and_offers_no_tools(
     (review,) = found.of(ReviewEvent)
     assert (review.verdict, review.method, review.feedback) == ("approved", "model", "Both help.")
     assert set(review.kept) == {1, 2}
-    assert {one.index for one in found.result.evidence} == {1, 2}
+    assert {item.index for item in found.result.evidence} == {1, 2}
     everything = {hit.index for hits in found.hits for hit in hits}
     assert {*review.kept, *review.dropped} == everything
 
 
 @pytest.mark.parametrize("keep", [[-1, 1, 99], [1, 1, 0], [1, 10**12]], ids=str)
-async def test_numbers_that_do_not_exist_do_not_count(
+async def test_invented_numbers_are_ignored(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, keep: list[int]
 ) -> None:
     found = await judged(searcher, model, model_server, judges(keep=keep))
     assert found.of(ReviewEvent)[0].kept == (1,)
-    assert [one.index for one in found.result.evidence] == [1]
+    assert [item.index for item in found.result.evidence] == [1]
 
 
-async def test_enough_of_nothing_is_not_enough(
+async def test_sufficient_review_without_evidence_is_insufficient(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     never = judges(sufficient=True, keep=[77])
@@ -76,7 +76,7 @@ async def test_enough_of_nothing_is_not_enough(
         '{"sufficient": true, "keep": [1]}',
     ],
 )
-async def test_prose_around_the_json_does_no_harm(
+async def test_prose_around_the_review_json_is_ignored(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, text: str
 ) -> None:
     found = await judged(searcher, model, model_server, says(text, ""))
@@ -109,7 +109,7 @@ async def test_prose_around_the_json_does_no_harm(
     ],
     ids=lambda text: text[:40],
 )
-async def test_a_review_that_makes_no_sense_is_made_by_coverage(
+async def test_malformed_review_is_replaced_by_coverage(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel, text: str
 ) -> None:
     found = await judged(searcher, model, model_server, says(text, ""))
@@ -131,7 +131,7 @@ async def test_a_review_that_makes_no_sense_is_made_by_coverage(
     ],
     ids=["truncated", "too long", "broken", "500", "400"],
 )
-async def test_a_review_that_fails_is_made_by_coverage(
+async def test_failed_review_is_replaced_by_coverage(
     searcher: Searcher,
     model: OpenAIModel,
     model_server: ScriptedModel,
@@ -148,15 +148,13 @@ async def test_a_review_that_fails_is_made_by_coverage(
     assert KEY not in repr(found)
 
 
-async def test_a_review_without_end_is_ended(
-    searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
-) -> None:
+async def test_endless_review_is_stopped(searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel) -> None:
     found = await judged(searcher, model, model_server, says(*["Well, " * 500] * 20))
     assert found.of(ReviewEvent)[0].method == "coverage"
     assert "does not end" in found.statuses[0]
 
 
-async def test_what_the_model_wants_to_search_for_next_is_searched_for(
+async def test_next_query_of_the_review_is_searched(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     more = judges(sufficient=False, keep=[1], missing=["how hot"], next_query="temperature of the water")
@@ -169,21 +167,21 @@ async def test_what_the_model_wants_to_search_for_next_is_searched_for(
     assert found.result.sufficient
 
 
-async def test_a_model_that_is_never_content_is_not_asked_for_ever(
+async def test_number_of_review_rounds_is_limited(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     never = [judges(sufficient=False, keep=[1], next_query=f"tea number {n}") for n in range(3)]
     found = await judged(searcher, model, model_server, *never)
     reviews = found.of(ReviewEvent)
     assert [review.rounds_left for review in reviews] == [2, 1, 0]
-    # What is named as the next query is searched for; after the last round there is none.
+    # Every announced query is searched; the last round announces none.
     assert [review.next_queries for review in reviews] == [("tea number 0",), ("tea number 1",), ()]
     assert found.queries[2:] == ["tea number 0", "tea number 1"]
     assert not found.result.sufficient
-    assert [one.index for one in found.result.evidence] == [1]
+    assert [item.index for item in found.result.evidence] == [1]
 
 
-async def test_what_was_searched_for_already_is_not_searched_for_again(
+async def test_repeated_query_is_not_searched_again(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     again = judges(sufficient=False, keep=[], next_query=GREEN)
@@ -193,7 +191,7 @@ async def test_what_was_searched_for_already_is_not_searched_for_again(
     assert found.queries[0] == GREEN
 
 
-async def test_odd_characters_in_a_review_reach_nobody(
+async def test_control_characters_in_a_review_are_removed(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     odd = judges(
@@ -206,7 +204,7 @@ async def test_odd_characters_in_a_review_reach_nobody(
     assert review.missing == ("",) * 20
 
 
-async def test_without_a_review_the_model_is_not_asked_for_one(
+async def test_disabled_review_makes_no_model_call(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(searches("zzyzx", "ferry"), READY)
@@ -222,13 +220,13 @@ def matcher(question: str, **weights: float) -> Matcher:
     return Matcher(question, weights)
 
 
-def test_what_covers_little_beside_the_best_is_dropped(library: Library) -> None:
+def test_passage_with_low_coverage_is_dropped(library: Library) -> None:
     book = EvidenceBook()
-    book.note(library.search("ferry harbour tea green brewed", limit=8), "t")
+    book.add(library.search("ferry harbour tea green brewed", limit=8), "t")
     evidence = book.ranked()
     judgement = judge_by_coverage(matcher("How is green tea brewed?"), evidence)
-    kept = [one.passage.heading for one in evidence if one.index in judgement.kept]
-    dropped = [one.passage.heading for one in evidence if one.index in judgement.dropped]
+    kept = [item.passage.heading for item in evidence if item.index in judgement.kept]
+    dropped = [item.passage.heading for item in evidence if item.index in judgement.dropped]
     assert "Tea › Green tea" in kept
     assert "The ferry › Timetable" in dropped
     assert judgement.sufficient
@@ -236,9 +234,9 @@ def test_what_covers_little_beside_the_best_is_dropped(library: Library) -> None
 
 
 @pytest.mark.parametrize(("norway", "is_enough"), [(0.9, True), (1.1, False)])
-def test_half_of_what_is_asked_by_weight_is_enough(library: Library, norway: float, is_enough: bool) -> None:
+def test_half_of_the_weight_is_sufficient(library: Library, norway: float, is_enough: bool) -> None:
     book = EvidenceBook()
-    book.note(library.search("oolong", limit=1), "t")
+    book.add(library.search("oolong", limit=1), "t")
     judgement = judge_by_coverage(matcher("oolong Norway", oolong=1.0, norway=norway), book.ranked())
     assert judgement.sufficient == is_enough
     assert (judgement.matched, judgement.missing) == (("oolong",), ("norway",))
@@ -258,7 +256,7 @@ def test_half_of_what_is_asked_by_weight_is_enough(library: Library, norway: flo
         ("Who is it?", Judgement(sufficient=False, missing=("who",)), None, []),
     ],
 )
-def test_what_else_could_be_searched_for(
+def test_other_queries_of_a_question(
     question: str, judgement: Judgement, earlier: str | None, queries: list[str]
 ) -> None:
     assert other_queries(question, judgement, earlier) == queries

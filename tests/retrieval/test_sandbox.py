@@ -1,4 +1,4 @@
-"""A file from a stranger hurts nobody: its reader is bounded in time and memory, and may crash."""
+"""The sandbox: limits of time and memory, and crashes of the parser."""
 
 import asyncio
 import os
@@ -12,11 +12,11 @@ from tests.serving import until, within
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents import sandbox
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.documents.sandbox import parse_apart
+from turnwire.retrieval.documents.sandbox import parse_in_sandbox
 
 pytestmark = pytest.mark.process
 
-# The same reader with other bounds: what is allowed in earnest would take long to use up.
+# The same parser with lower limits, because the real ones would take long to reach.
 BOUND = """
 import sys
 from turnwire.retrieval.documents import sandbox
@@ -25,74 +25,81 @@ sandbox._main(sys.argv[1], int(sys.argv[2]))
 """
 
 
-def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Another program reads the files."""
+def replace_program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Replace the sandbox program."""
     monkeypatch.setattr(sandbox, "_COMMAND", (sys.executable, "-c", code))
 
 
-async def why(name: str, content: bytes, timeout: float = 20) -> str:
+async def failure_reason(name: str, content: bytes, timeout: float = 20) -> str:
     with pytest.raises(UnreadableDocumentError) as refused:
-        await within(parse_apart(name, content, timeout))
+        await within(parse_in_sandbox(name, content, timeout))
     return str(refused.value)
 
 
-async def test_it_reads_what_would_be_read_here() -> None:
+async def test_sandbox_returns_the_parsed_document() -> None:
     documents = {"a.md": b"# Tea\n\nHot.", "b.pdf": pdf("Tea", "Hot", title="T"), "c.docx": word("# Tea", "Hot")}
-    read = await within(asyncio.gather(*(parse_apart(name, content, 20) for name, content in documents.items())))
+    read = await within(asyncio.gather(*(parse_in_sandbox(name, content, 20) for name, content in documents.items())))
     assert read == [parse(name, content) for name, content in documents.items()]
 
 
-async def test_what_is_wrong_with_a_file_is_said_as_it_would_be_here() -> None:
-    assert await why("../../etc/tea.pdf", b"no PDF") == "it is not a sound PDF"
+async def test_sandbox_returns_the_parser_error() -> None:
+    assert await failure_reason("../../etc/tea.pdf", b"no PDF") == "it is not a sound PDF"
 
 
-async def test_a_reader_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead(monkeypatch, "while True: pass")
-    assert await why("tea.md", b"# Tea" * 100_000, timeout=0.2) == "it took longer than 0.2 seconds to read"
+async def test_endless_parser_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_program(monkeypatch, "while True: pass")
+    assert await failure_reason("tea.md", b"# Tea" * 100_000, timeout=0.2) == "it took longer than 0.2 seconds to read"
 
 
-async def test_a_reader_that_takes_too_much_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead(monkeypatch, BOUND.format(name="_MOST_MEMORY", value=80 * 1024 * 1024))
-    assert (await within(parse_apart("tea.md", b"# Tea", 20))).title == "Tea"
-    assert await why("tea.txt", b"tea\n\n" * 1_000_000) == "it cannot be read: the reader ran out of memory or time"
+async def test_parser_over_the_memory_limit_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_program(monkeypatch, BOUND.format(name="_MAX_MEMORY", value=80 * 1024 * 1024))
+    assert (await within(parse_in_sandbox("tea.md", b"# Tea", 20))).title == "Tea"
+    assert (
+        await failure_reason("tea.txt", b"tea\n\n" * 1_000_000)
+        == "it cannot be read: the reader ran out of memory or time"
+    )
 
 
-async def test_a_bomb_is_refused_or_runs_out_of_memory_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead(monkeypatch, BOUND.format(name="_MOST_MEMORY", value=80 * 1024 * 1024))
+async def test_bomb_is_refused_or_runs_out_of_memory_in_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_program(monkeypatch, BOUND.format(name="_MAX_MEMORY", value=80 * 1024 * 1024))
     bomb = with_part(word("Tea"), "word/document.xml", b"<a>" * 5_000_000)
     assert len(bomb) < 200_000
-    assert await why("bomb.docx", bomb)
+    assert await failure_reason("bomb.docx", bomb)
 
 
-async def test_more_text_than_anybody_could_keep_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    instead(monkeypatch, BOUND.format(name="_MOST_CHARACTERS", value=1_000))
-    assert (await within(parse_apart("tea.txt", b"x" * 1_000, 20))).text == "x" * 1_000
-    assert await why("tea.txt", b"x" * 1_001) == "it holds more than 1,000 characters of text"
+async def test_too_much_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_program(monkeypatch, BOUND.format(name="_MAX_CHARACTERS", value=1_000))
+    assert (await within(parse_in_sandbox("tea.txt", b"x" * 1_000, 20))).text == "x" * 1_000
+    assert await failure_reason("tea.txt", b"x" * 1_001) == "it holds more than 1,000 characters of text"
 
 
 @pytest.mark.parametrize("crash", ["os.abort()", "os._exit(3)", "raise MemoryError", "os.kill(os.getpid(), 9)"])
-async def test_a_crash_of_the_reader_is_said_in_words(crash: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    instead(monkeypatch, f"import os\n{crash}")
-    # It is gone before it has read all of this.
-    assert await why("tea.md", b"# Tea" * 200_000) == "it cannot be read: the reader ran out of memory or time"
+async def test_parser_crash_is_reported(crash: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_program(monkeypatch, f"import os\n{crash}")
+    # The program ends before it has read all of this.
+    assert (
+        await failure_reason("tea.md", b"# Tea" * 200_000) == "it cannot be read: the reader ran out of memory or time"
+    )
 
 
-async def test_nobody_goes_on_reading_for_who_has_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    instead(monkeypatch, f"import os; open({str(told)!r}, 'w').write(f'{{os.getpid()}}\\n')\nwhile True: pass")
-    reading = asyncio.ensure_future(parse_apart("tea.md", b"# Tea", 20))
-    await until(lambda: told.exists() and told.read_text().endswith("\n"))
+async def test_cancelled_call_kills_the_parser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = tmp_path / "pid"
+    replace_program(
+        monkeypatch, f"import os; open({str(result)!r}, 'w').write(f'{{os.getpid()}}\\n')\nwhile True: pass"
+    )
+    reading = asyncio.ensure_future(parse_in_sandbox("tea.md", b"# Tea", 20))
+    await until(lambda: result.exists() and result.read_text().endswith("\n"))
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await within(reading)
     with pytest.raises(ProcessLookupError):
-        os.kill(int(told.read_text()), 0)
+        os.kill(int(result.read_text()), 0)
 
 
-async def test_the_folder_one_stands_in_is_no_place_to_import_from(
+async def test_sandbox_does_not_import_from_the_working_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for module in ("msgspec", "resource", "markdown_it", "turnwire"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('taken over')")
     monkeypatch.chdir(tmp_path)
-    assert (await within(parse_apart("tea.md", b"# Tea", 20))).title == "Tea"
+    assert (await within(parse_in_sandbox("tea.md", b"# Tea", 20))).title == "Tea"

@@ -1,4 +1,4 @@
-"""Where sentences begin and end, and that no text takes long to look through."""
+"""Borders of sentences, and the time to find them."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ def sentences(text: str) -> list[str]:
         ("  Only one  ", ["Only one"]),
     ],
 )
-def test_a_sentence_ends_where_a_reader_would_stop(text: str, expected: list[str]) -> None:
+def test_sentence_ends_at_its_punctuation(text: str, expected: list[str]) -> None:
     assert sentences(text) == expected
 
 
@@ -37,40 +37,40 @@ def test_a_sentence_ends_where_a_reader_would_stop(text: str, expected: list[str
         "The file ends in .md. and so on",
     ],
 )
-def test_an_abbreviation_does_not_end_a_sentence(text: str) -> None:
+def test_abbreviation_does_not_end_a_sentence(text: str) -> None:
     assert sentences(text) == [text]
 
 
-def test_sentences_of_scripts_without_spaces_end_too() -> None:
+def test_cjk_sentences_end_at_their_punctuation() -> None:
     assert sentences("你好。世界！真的？是「的。」好") == ["你好。", "世界！", "真的？", "是「的。」", "好"]
 
 
-def test_a_list_item_a_heading_and_a_row_stand_like_a_sentence() -> None:
+def test_list_item_heading_and_row_are_sentences() -> None:
     text = "Intro\n- one\n- two\n  2. three\n# Four\n> five\n| six | 6 |\n| seven | 7 |"
     assert sentences(text) == text.replace("\n  2.", "\n2.").split("\n")
 
 
 @pytest.mark.parametrize("fence", ["```", "~~~", "````"])
-def test_a_fence_is_one_sentence(fence: str) -> None:
+def test_code_fence_is_one_sentence(fence: str) -> None:
     code = f"{fence}sh\n# One. Two. Three!\n\n- no item\n{fence}"
     assert sentences(f"Before. \n{code}\n\nAfter. More") == ["Before.", code, "After.", "More"]
 
 
-def test_a_fence_that_is_never_closed_goes_on_to_the_end() -> None:
+def test_unclosed_fence_reaches_the_end() -> None:
     assert sentences("So. \n```\nOne. Two.\n\nThree. Four.") == ["So.", "```\nOne. Two.\n\nThree. Four."]
 
 
-def test_a_fence_that_is_indented_begins_after_the_sentence_before_it() -> None:
+def test_indented_fence_begins_after_the_previous_sentence() -> None:
     assert sentences("Run this.\n   ```\n   make. Now.\n   ```") == ["Run this.", "```\n   make. Now.\n   ```"]
 
 
-def test_a_row_of_a_table_is_one_sentence_whatever_stands_in_it() -> None:
+def test_table_row_is_one_sentence() -> None:
     text = "| One. Two. | Three! Four? |\n  | Five. Six | 7 |\nAfter. End"
     assert sentences(text) == ["| One. Two. | Three! Four? |", "| Five. Six | 7 |\nAfter.", "End"]
 
 
 @given(st.text(alphabet=st.sampled_from("aB.!?… \n\t|`~-#1)。”'"), max_size=60) | st.text(max_size=60))
-def test_nothing_but_blank_space_is_outside_of_sentences(text: str) -> None:
+def test_only_white_space_is_outside_sentences(text: str) -> None:
     spans = sentence_spans(text)
     last = 0
     for start, stop in spans:
@@ -88,6 +88,6 @@ def test_nothing_but_blank_space_is_outside_of_sentences(text: str) -> None:
     "piece",
     [".", "e.g. ", "Vs. ", "foo. bar ", ".'", "a.", "? ", "\n ", "```\na. b\n```\nC. ", "| a. b |\n", "`", "\n|"],
 )
-def test_no_text_takes_longer_than_its_length_allows(piece: str) -> None:
-    # Whoever looked at the whole text for every sentence would not end before this test's time is over.
+def test_hostile_text_is_split_in_linear_time(piece: str) -> None:
+    # Quadratic code would not end before the test's timeout.
     sentence_starts(piece * (300_000 // len(piece)))

@@ -1,4 +1,4 @@
-"""The answer: streamed while it is written, every sentence with its proof, and never silently half."""
+"""Synthesis: streaming, citations, failures and fallbacks."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -55,31 +55,31 @@ QUOTES = "Green tea is brewed at eighty degrees for two minutes. [1]"
 
 @pytest.fixture
 async def green(searcher: Searcher) -> RetrievalResult:
-    """What is found for the question about green tea; its first number is the passage that answers."""
+    """Return the evidence for the question about green tea; number 1 answers it."""
     return (await collect(GREEN, searcher)).result
 
 
-def assert_fell_back(written: Written, library: Library, kept: str, cause: str) -> None:
-    """What was written stays, then a visible break, then the sentences that answer, with exact citations."""
+def assert_fallback(written: Written, library: Library, kept: str, cause: str) -> None:
+    """Assert that the written text is followed by a break and by quotations with exact citations."""
     lead = kept + BREAK if kept else ""
     assert written.text.startswith(lead + "Green tea is brewed at eighty degrees")
     assert written.mode == "fallback"
     assert any(cause in status for status in written.statuses), written.statuses
     assert written.statuses[-1].endswith(". These are the sentences that answer best.")
     assert KEY not in repr(written)
-    own = [one for one in written.citations if (one.answer_start or 0) >= len(lead)]
+    own = [item for item in written.citations if (item.answer_start or 0) >= len(lead)]
     assert own
     assert_exact(library, written.citations)
-    for one in own:
-        claim = written.text[one.answer_start : one.answer_end]
-        assert claim == one.supporting_quote
-        assert written.text[one.answer_end :].startswith(f" [{one.index}]")
+    for item in own:
+        claim = written.text[item.answer_start : item.answer_end]
+        assert claim == item.supporting_quote
+        assert written.text[item.answer_end :].startswith(f" [{item.index}]")
 
 
 # With a model
 
 
-async def test_an_answer_is_streamed_while_the_model_writes_it(
+async def test_answer_is_streamed_while_the_model_writes(
     green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     gates = [asyncio.Event(), asyncio.Event()]
@@ -97,20 +97,20 @@ async def test_an_answer_is_streamed_while_the_model_writes_it(
     assert rest == [".", UsageEvent("small", 11, 7), ResponseEvent("", mode="synthesis")]
 
 
-async def test_citations_are_exact_for_the_answer_and_for_the_document(
+async def test_citation_ranges_match_answer_and_document(
     green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("Brew it at eighty degrees. [1] Hotter water makes it bitter [1, 9]. That is all."))
     written = await synthesise(green, model=model)
     assert written.text == "Brew it at eighty degrees. [1] Hotter water makes it bitter [1]. That is all."
     assert written.claims == [(1, "Brew it at eighty degrees."), (1, "Hotter water makes it bitter")]
-    quotes = [one.supporting_quote for one in written.citations]
+    quotes = [item.supporting_quote for item in written.citations]
     assert quotes == ["Green tea is brewed at eighty degrees for two minutes.", "Hotter water makes it bitter."]
     assert_exact(library, written.citations)
     assert written.mode == "synthesis"
 
 
-async def test_markers_that_name_nothing_are_taken_out_and_told(
+async def test_unknown_markers_are_removed_and_reported(
     green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("Green tea is hot [77], old [78] and green [77][1]."))
@@ -119,7 +119,7 @@ async def test_markers_that_name_nothing_are_taken_out_and_told(
     assert written.statuses == ["The model cited [77], [78], which names no evidence; it was taken out of the answer."]
 
 
-async def test_offsets_hold_when_a_model_writes_what_no_log_keeps(
+async def test_offsets_are_right_after_characters_the_log_removes(
     green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("\u0000Tea\u001e is \u0007hot. ", "\ud83c", "Green\u009f tea [1]."))
@@ -128,7 +128,7 @@ async def test_offsets_hold_when_a_model_writes_what_no_log_keeps(
     assert written.claims == [(1, "\ufffdGreen tea")]
 
 
-async def test_thoughts_and_usage_come_with_the_answer(
+async def test_reasoning_and_usage_are_yielded_with_the_answer(
     green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says(thinks("Let me see."), "It is hot [1]."))
@@ -137,7 +137,7 @@ async def test_thoughts_and_usage_come_with_the_answer(
     assert [event for event in written.events if isinstance(event, UsageEvent)] == [UsageEvent("small", 11, 7)]
 
 
-async def test_the_model_is_shown_the_passages_the_question_and_what_was_said_before(
+async def test_prompt_has_passages_question_and_history(
     green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     history = [Message("user", "Hello"), Message("assistant", "Hello [1]."), Message("tool", "{}", call_id="x")]
@@ -145,15 +145,13 @@ async def test_the_model_is_shown_the_passages_the_question_and_what_was_said_be
     await synthesise(green, model=model, history=history)
     (body,) = model_server.bodies
     assert "tools" not in body
-    said = [(message["role"], message["content"]) for message in body["messages"][1:3]]
-    assert said == [("user", "Hello"), ("assistant", "Hello.")]
+    texts = [(message["role"], message["content"]) for message in body["messages"][1:3]]
+    assert texts == [("user", "Hello"), ("assistant", "Hello.")]
     assert prompt(body).startswith('Passages:\n[{"number":1,"document":"Tea","section":"Tea › Green tea","text":')
     assert prompt(body).endswith(f"\n\nQuestion: {GREEN}")
 
 
-async def test_evidence_that_the_model_was_not_shown_cannot_be_cited(
-    model: OpenAIModel, model_server: ScriptedModel
-) -> None:
+async def test_evidence_outside_the_prompt_cannot_be_cited(model: OpenAIModel, model_server: ScriptedModel) -> None:
     many = tuple(evidence(number, f"Cocoa number {number} is dear.") for number in range(1, 13))
     result = RetrievalResult(
         question="cocoa", evidence=many, citations=(), sufficient=True, matcher=Matcher("cocoa", {})
@@ -166,7 +164,7 @@ async def test_evidence_that_the_model_was_not_shown_cannot_be_cited(
     assert "[9], which names no evidence" in written.statuses[0]
 
 
-async def test_a_tool_that_was_not_offered_is_not_called(
+async def test_call_of_a_tool_that_was_not_offered_is_ignored(
     green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(calls(("search_documents", {"query": "x"}), text="It is hot [1]."))
@@ -175,7 +173,7 @@ async def test_a_tool_that_was_not_offered_is_not_called(
     assert len(model_server.requests) == 1
 
 
-async def test_leaving_an_answer_hangs_up(
+async def test_closing_an_answer_closes_the_connection(
     green: RetrievalResult, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(silent("Green tea"))
@@ -213,7 +211,7 @@ MIDWAY = {
 
 
 @pytest.mark.parametrize("answer", BEFORE.values(), ids=BEFORE)
-async def test_a_model_that_says_nothing_is_replaced_by_quotations(
+async def test_empty_answer_is_replaced_by_quotations(
     green: RetrievalResult,
     library: Library,
     make_model: MakeModel,
@@ -223,12 +221,12 @@ async def test_a_model_that_says_nothing_is_replaced_by_quotations(
     model_server.plan(answer)
     written = await synthesise(green, model=make_model(**patience(answer)))
     kept = SPACE if answer is BEFORE["space"] else ""
-    assert_fell_back(written, library, kept, "he model")
+    assert_fallback(written, library, kept, "he model")
     assert len(model_server.requests) == 1
 
 
 @pytest.mark.parametrize("answer, cause", MIDWAY.values(), ids=MIDWAY)  # noqa: PT006
-async def test_what_a_failing_model_wrote_stays_and_quotations_follow_after_a_break(
+async def test_text_of_a_failed_model_stays_before_the_quotations(
     green: RetrievalResult,
     library: Library,
     make_model: MakeModel,
@@ -238,42 +236,42 @@ async def test_what_a_failing_model_wrote_stays_and_quotations_follow_after_a_br
 ) -> None:
     model_server.plan(answer)
     written = await synthesise(green, model=make_model(**patience(answer)))
-    assert_fell_back(written, library, HALF, cause)
+    assert_fallback(written, library, HALF, cause)
 
 
-async def test_markers_alone_are_no_answer(
+async def test_answer_of_markers_only_is_replaced_by_quotations(
     green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(says("[1]", " [2]."))
     written = await synthesise(green, model=model)
     shown = written.text.partition(BREAK)[0]
     assert shown in ("[1] [2].", "[1].")
-    assert_fell_back(written, library, shown, "The model wrote no answer.")
+    assert_fallback(written, library, shown, "The model wrote no answer.")
 
 
-async def test_citations_of_the_half_that_was_written_stay(
+async def test_citations_of_a_partial_answer_stay(
     green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(cuts("It takes eighty degrees [1] and [88] "))
     written = await synthesise(green, model=model)
     assert written.claims[0] == (1, "It takes eighty degrees")
-    assert_fell_back(written, library, "It takes eighty degrees [1] and ", "hung up")
+    assert_fallback(written, library, "It takes eighty degrees [1] and ", "hung up")
     assert "[88]" in written.statuses[0]
 
 
-async def test_code_that_a_failing_model_left_open_is_closed_before_the_break(
+async def test_open_code_fence_of_a_failed_model_is_closed(
     green: RetrievalResult, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(cuts("So:\n\n```python\nbrew(80"))
     written = await synthesise(green, model=model)
     assert written.text.startswith(f"So:\n\n```python\nbrew(80\n```{BREAK}Green tea")
-    assert_fell_back(written, library, "So:\n\n```python\nbrew(80\n```", "hung up")
+    assert_fallback(written, library, "So:\n\n```python\nbrew(80\n```", "hung up")
 
 
-async def test_a_failure_that_nobody_foresaw_is_told_without_its_words(
+async def test_unexpected_error_is_reported_without_its_message(
     green: RetrievalResult, library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Odd:
+    class RaisingModel:
         name = "odd"
 
         async def stream(self, instructions: str, messages: Any, **how: Any) -> AsyncGenerator[str]:
@@ -282,23 +280,23 @@ async def test_a_failure_that_nobody_foresaw_is_told_without_its_words(
 
         async def close(self) -> None: ...
 
-    written = await synthesise(green, model=Odd())
-    assert_fell_back(written, library, "Green tea is", "The model failed (ValueError).")
-    assert "not foreseen" in caplog.text
+    written = await synthesise(green, model=RaisingModel())
+    assert_fallback(written, library, "Green tea is", "The model failed (ValueError).")
+    assert "unexpected error" in caplog.text
 
 
-async def test_a_model_that_failed_while_searching_is_not_asked_to_write(
+async def test_model_that_failed_in_the_search_does_not_write(
     searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     model_server.plan(fails(500))
     result = (await collect(GREEN, searcher, model=model)).result
     written = await synthesise(result, model=model)
-    assert_fell_back(written, library, "", "The model's server is in trouble")
+    assert_fallback(written, library, "", "The model's server is in trouble")
     assert len(model_server.requests) == 1
 
 
 @pytest.mark.parametrize("half", ["", "Green tea is"])
-async def test_only_when_nothing_can_be_quoted_either_is_it_chat_failed(
+async def test_failed_quotation_raises_chat_failed(
     green: RetrievalResult,
     model: OpenAIModel,
     model_server: ScriptedModel,
@@ -319,7 +317,7 @@ async def test_only_when_nothing_can_be_quoted_either_is_it_chat_failed(
     assert written.text.startswith(half)
 
 
-async def test_evidence_without_a_word_is_chat_failed() -> None:
+async def test_evidence_without_words_raises_chat_failed() -> None:
     result = RetrievalResult(
         question="?", evidence=(evidence(1, "---"),), citations=(), sufficient=True, matcher=Matcher("?", {})
     )
@@ -331,19 +329,19 @@ async def test_evidence_without_a_word_is_chat_failed() -> None:
 # Without a model
 
 
-async def test_without_a_model_the_best_sentences_are_quoted(green: RetrievalResult, library: Library) -> None:
+async def test_best_sentences_are_quoted_without_a_model(green: RetrievalResult, library: Library) -> None:
     written = await synthesise(green)
     assert written.mode == "extractive"
     assert written.statuses == ["No model is configured: these are the sentences that answer best."]
     assert isinstance(written.events[0], StatusEvent)
     assert written.text.startswith("Green tea is brewed at eighty degrees for two minutes. [1]")
     assert_exact(library, written.citations)
-    for one in written.citations:
-        assert written.text[one.answer_start : one.answer_end] == one.supporting_quote
+    for item in written.citations:
+        assert written.text[item.answer_start : item.answer_end] == item.supporting_quote
     assert len(written.citations) <= 3
 
 
-async def test_quotations_of_lists_tables_and_code_are_exact_too(searcher: Searcher, library: Library) -> None:
+async def test_quotations_of_lists_tables_and_code_are_exact(searcher: Searcher, library: Library) -> None:
     text = """\
 # Kettles
 
@@ -371,7 +369,7 @@ kettle --thermometer --whistle=on
 
 
 @pytest.mark.parametrize("with_model", [False, True])
-async def test_what_is_not_there_is_said_to_be_not_there(
+async def test_missing_answer_is_reported_as_not_found(
     searcher: Searcher, library: Library, model: OpenAIModel, model_server: ScriptedModel, with_model: bool
 ) -> None:
     result = (await collect("Who won the ferry chess tournament in Reykjavik?", searcher)).result
@@ -383,31 +381,31 @@ async def test_what_is_not_there_is_said_to_be_not_there(
     assert [line[:2] for line in nearest.splitlines()] == ["- "] * len(written.citations)
     assert 1 <= len(written.citations) <= 3
     assert_exact(library, written.citations)
-    for one in written.citations:
-        assert written.text[one.answer_start : one.answer_end] == one.supporting_quote
+    for item in written.citations:
+        assert written.text[item.answer_start : item.answer_end] == item.supporting_quote
     assert model_server.requests == []
 
 
-async def test_nothing_at_all_is_said_in_one_sentence(searcher: Searcher) -> None:
+async def test_not_found_without_evidence_is_one_sentence(searcher: Searcher) -> None:
     put_nothing = (await collect("Zzyzx?", searcher)).result
     written = await synthesise(put_nothing)
     assert (written.text, written.mode, written.citations) == (NOT_FOUND, "not_found", [])
 
 
-async def test_when_the_review_says_no_the_model_is_not_asked_to_write(
+async def test_model_does_not_write_after_a_negative_review(
     searcher: Searcher, model: OpenAIModel, model_server: ScriptedModel
 ) -> None:
     no = says('{"keep": [1], "sufficient": false, "missing": ["who won"], "next_query": null, "reason": "No."}', "")
     model_server.plan(says("Magnus won."), no, no, no)
     result = (await collect("Who won the tea ferry race?", searcher, model=model)).result
-    asked = len(model_server.requests)
+    queries = len(model_server.requests)
     written = await synthesise(result, model=model)
     assert written.mode == "not_found"
     assert "Magnus" not in written.text
-    assert len(model_server.requests) == asked
+    assert len(model_server.requests) == queries
 
 
-async def test_an_empty_library_finds_nothing(searcher: Searcher, library: Library) -> None:
+async def test_empty_library_finds_nothing(searcher: Searcher, library: Library) -> None:
     library.remove([document.id for document in library.documents()])
     for question in (GREEN, NOWHERE):
         written = await synthesise((await collect(question, searcher)).result)

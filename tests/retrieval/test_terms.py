@@ -1,4 +1,4 @@
-"""Words, in the index and in a question alike; and that no question is taken for syntax."""
+"""Terms of texts and questions, and their quoting in queries."""
 
 import sqlite3
 import unicodedata
@@ -64,7 +64,7 @@ def finds(index: sqlite3.Connection, text: str, query: str) -> bool:
         ("一", "一"),
     ],
 )
-def test_what_is_written_is_found(index: sqlite3.Connection, text: str, query: str) -> None:
+def test_words_of_a_text_are_found(index: sqlite3.Connection, text: str, query: str) -> None:
     assert finds(index, text, query)
     assert not finds(index, text, "zebra 斑马 ม้าลาย")
 
@@ -72,11 +72,11 @@ def test_what_is_written_is_found(index: sqlite3.Connection, text: str, query: s
 @pytest.mark.parametrize(
     ("text", "query"), [("我喜欢喝绿茶", "红茶"), ("ชาเขียว", "กาแฟ"), ("हिन्दी", "हवा"), ("मकान", "मेज")]
 )
-def test_a_shared_letter_is_not_a_shared_word(index: sqlite3.Connection, text: str, query: str) -> None:
+def test_shared_letter_is_no_match(index: sqlite3.Connection, text: str, query: str) -> None:
     assert not finds(index, text, query)
 
 
-def test_scripts_without_spaces_are_cut_into_pairs_and_triples() -> None:
+def test_scripts_without_spaces_are_split_into_ngrams() -> None:
     assert segment("喝绿茶 now").split() == ["喝绿", "绿茶", "now"]
     assert segment("ชาเขียว").split() == ["ชาเ", "าเข", "เขี", "ขีย", "ียว"]
     assert list(words("喝绿茶")) == ["喝绿", "绿茶"]
@@ -85,24 +85,24 @@ def test_scripts_without_spaces_are_cut_into_pairs_and_triples() -> None:
     assert segment("plain text, é") == "plain text, é"
 
 
-def test_words_that_say_nothing_are_not_looked_for() -> None:
+def test_stop_words_are_no_content_terms() -> None:
     assert content_terms("What is the best time for tea?") == ["best", "time", "tea"]
     assert content_terms("Why doesn’t it boil? Don't ask.") == ["boil", "ask"]
     assert {"the", "is", "what", "don't"} <= STOP_WORDS
 
 
-def test_if_every_word_says_nothing_all_of_them_are_looked_for() -> None:
+def test_text_of_stop_words_keeps_all_words() -> None:
     assert content_terms("What is it?") == ["what", "is", "it"]
     assert content_terms("?!") == content_terms("") == []
 
 
-def test_a_term_is_looked_for_once_and_there_are_not_too_many() -> None:
+def test_content_terms_are_distinct_and_limited() -> None:
     assert content_terms("Tea tea TEA leaves") == ["tea", "leaves"]
     assert len(content_terms(" ".join(f"word{number}" for number in range(500)))) == 48
 
 
 @pytest.mark.parametrize("text", ["snake_case", "a-b_c", "x.y"])
-def test_an_identifier_is_its_parts(text: str) -> None:
+def test_identifier_is_split_into_its_parts(text: str) -> None:
     assert len(list(words(text))) == len(text.replace("-", "_").replace(".", "_").split("_"))
 
 
@@ -110,7 +110,7 @@ def test_marks_without_a_letter_are_no_word() -> None:
     assert content_terms("☕\ufe0f tea \u0301") == ["tea"]
 
 
-def test_words_of_one_family_share_a_stem() -> None:
+def test_forms_of_a_word_share_a_stem() -> None:
     assert stem("brewing") == stem("brewin") != stem("brown")
     assert stem("café") == stem("cafe") == stem("cafe\u0301")
     assert stem("tea's") == stem("tea") == stem("tea’s")
@@ -143,12 +143,12 @@ SYNTAX = [
 @example("NEAR(tea leaves, 5) AND heading:* NOT ^x")
 @example("\x00\ud800 tea")
 @example("'\" ' ’ ´")
-def test_no_text_is_taken_for_syntax(index: sqlite3.Connection, text: str) -> None:
+def test_no_text_is_parsed_as_fts_syntax(index: sqlite3.Connection, text: str) -> None:
     assert finds(index, "zebra", f"{text} x") == ("zebra" in content_terms(f"{text} x"))
 
 
 @given(st.text(max_size=30).filter(lambda term: term < "\ud800" or term.isascii()))
-def test_a_term_is_quoted_whatever_stands_in_it(term: str) -> None:
+def test_term_is_quoted_in_the_query(term: str) -> None:
     quoted = match_query([term, "tea"])
     assert quoted.startswith('"')
     assert quoted.endswith('" OR "tea"')
@@ -173,7 +173,7 @@ LETTERS = [
 
 
 def written(ends: tuple[str, str]) -> st.SearchStrategy[str]:
-    """A word of one script: a letter, and letters and marks after it."""
+    """Return words of one script: a letter, then letters and marks."""
     signs = st.characters(min_codepoint=ord(ends[0]), max_codepoint=ord(ends[1]), exclude_categories=["Cn"])
     return st.tuples(signs.filter(str.isalpha), st.text(signs, max_size=6)).map("".join)
 
@@ -181,7 +181,7 @@ def written(ends: tuple[str, str]) -> st.SearchStrategy[str]:
 @given(
     st.lists(st.sampled_from(LETTERS).flatmap(written), max_size=6), st.sampled_from([" ", ". ", "_", "-", "’ ", "\n"])
 )
-def test_a_text_is_found_by_every_word_of_it(index: sqlite3.Connection, parts: list[str], between: str) -> None:
+def test_text_is_found_by_each_of_its_words(index: sqlite3.Connection, parts: list[str], between: str) -> None:
     text = between.join(parts)
     index.execute("DELETE FROM words")
     index.execute("INSERT INTO words VALUES (?)", (segment(text),))

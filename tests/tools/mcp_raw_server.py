@@ -1,4 +1,4 @@
-"""An MCP server of 2025 by hand, on stdio: it writes down what it is sent, and never answers a call."""
+"""A hand-written MCP server of 2025 on stdio: it records its messages and never answers a call."""
 
 import json
 import os

@@ -11,7 +11,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 
 def build(behaviour: str = "kind", marks: Path | None = None) -> MCPServer:
-    """`marks` is a folder in which tools leave a file for what happens to them."""
+    """Build a server. In the folder `marks` its tools leave a file for each thing that happens to them."""
     server = MCPServer("test", log_level="ERROR")
 
     def mark(name: str) -> None:

@@ -1,4 +1,4 @@
-"""MCP servers that run, and an agent that has their tools: what the tests of MCP share."""
+"""Running MCP servers, and an agent with their tools."""
 
 import asyncio
 import socket
@@ -27,12 +27,12 @@ SCRIPT = Path(__file__).with_name("mcp_server.py")
 
 
 def program(name: str = "test", *arguments: str, **options: Any) -> McpServer:
-    """A server that is started as a program."""
+    """Return a server that is started as a program."""
     return McpServer(name, command=sys.executable, args=[str(SCRIPT), *arguments], **options)
 
 
 class Web:
-    """A server over HTTP. `seen` are the headers of the requests it got."""
+    """A server over HTTP. `seen` has the headers of its requests."""
 
     def __init__(self, port: int, server: uvicorn.Server) -> None:
         self.port = port
@@ -41,10 +41,10 @@ class Web:
         self.seen: list[dict[str, str]] = []
 
     async def stop(self) -> None:
-        """As if it had been killed, as far as its clients can tell."""
+        """Stop like a killed server, as far as its clients can tell."""
         server, state = self._server, self._server.server_state
-        for one in server.servers:
-            one.close()
+        for item in server.servers:
+            item.close()
         for connection in tuple(state.connections):
             connection.transport.abort()
         if not server.lifespan.should_exit:
@@ -56,7 +56,7 @@ class Web:
 
 def listen(port: int) -> socket.socket:
     listening = socket.socket()
-    # Over what an earlier server has left: its clients' connections are known to the kernel for a while.
+    # The kernel remembers the connections of an earlier server on this port for a while.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
     listening.listen()
@@ -68,7 +68,7 @@ def listen(port: int) -> socket.socket:
 async def web(
     behaviour: str = "kind", *, marks: Path | None = None, port: int = 0, year: int = 2026, token: str | None = None
 ) -> AsyncIterator[Web]:
-    """Serves the same tools over streamable HTTP until the block ends; the protocol of 2025 had sessions."""
+    """Serve the same tools over streamable HTTP until the block ends; the protocol of 2025 has sessions."""
     listening = listen(port)
     inner = build(behaviour, marks).streamable_http_app()
 

@@ -1,4 +1,4 @@
-"""The tools of MCP servers in whole turns: real servers, started as programs and over HTTP, and a scripted model."""
+"""MCP tools in whole turns, with real servers on stdio and HTTP and a scripted model."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ async def weather(city: str) -> str:
 
 @asynccontextmanager
 async def served(kind: str, marks: Path, **options: Any) -> AsyncIterator[McpServer]:
-    """A server that has the tools of mcp_server.py, reached in one of three ways."""
+    """Yield the server of mcp_server.py, reached in one of three ways."""
     if kind == "stdio":
         yield program(env={"MARKS": str(marks)}, **options)
         return
@@ -47,20 +47,18 @@ async def mcp_server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
         yield server
 
 
-# What every server's tools do
+# Tool calls
 
 
-async def test_a_model_is_offered_the_tools_and_given_their_results(
-    mcp_server: McpServer, model_server: ScriptedModel
-) -> None:
+async def test_model_gets_mcp_tools_and_results(mcp_server: McpServer, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("weather", {"city": "Oslo"}), ("facts", {}), ("picture", {})), says("Sunny."))
     async with open_agent(model_server, mcp_server) as desk:
         events = await desk.events(await desk.start())
-    offered = {one["function"]["name"]: one["function"] for one in model_server.bodies[0]["tools"]}
+    offered = {item["function"]["name"]: item["function"] for item in model_server.bodies[0]["tools"]}
     assert offered["weather"]["description"] == "What the weather is like in a city."
     assert offered["weather"]["parameters"]["required"] == ["city"]
-    told = {event.tool: (event.success, event.result) for event in results(events)}
-    assert told == {
+    reported = {event.tool: (event.success, event.result) for event in results(events)}
+    assert reported == {
         "weather": (True, "Sunny in Oslo"),
         "facts": (True, {"cities": ["Oslo", "Rome"], "complete": False}),
         "picture": (True, "Here:\n[image, image/png, 402 bytes, not shown]"),
@@ -70,35 +68,31 @@ async def test_a_model_is_offered_the_tools_and_given_their_results(
     assert json.loads(messages[1])["cities"] == ["Oslo", "Rome"]
 
 
-async def test_progress_is_told_between_the_call_and_its_result(
-    mcp_server: McpServer, model_server: ScriptedModel
-) -> None:
+async def test_progress_comes_between_call_and_result(mcp_server: McpServer, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("count", {"to": 3})), says("Three."))
     async with open_agent(model_server, mcp_server) as desk:
         events = await desk.events(await desk.start())
     (result,) = results(events)
-    told = [event for event in events if isinstance(event, ToolProgressEvent)]
-    assert [(event.call_id, event.text) for event in told] == [("call_1", f"at {number}") for number in (1, 2, 3)]
-    assert [event.fraction for event in told] == [pytest.approx(1 / 3), pytest.approx(2 / 3), 1]
-    assert all(events.index(event) < events.index(result) for event in told)
+    reported = [event for event in events if isinstance(event, ToolProgressEvent)]
+    assert [(event.call_id, event.text) for event in reported] == [("call_1", f"at {number}") for number in (1, 2, 3)]
+    assert [event.fraction for event in reported] == [pytest.approx(1 / 3), pytest.approx(2 / 3), 1]
+    assert all(events.index(event) < events.index(result) for event in reported)
 
 
-async def test_what_fails_at_the_server_is_told_to_the_model(
-    mcp_server: McpServer, model_server: ScriptedModel
-) -> None:
+async def test_server_error_is_reported_to_the_model(mcp_server: McpServer, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("refuse", {"why": "no such city"}), ("weather", {"town": 3})), says("Sorry."))
     async with open_agent(model_server, mcp_server) as desk:
         events = await desk.events(await desk.start())
-    told = {event.tool: event for event in results(events)}
-    assert not any(event.success for event in told.values())
-    assert told["refuse"].result.startswith("Error: ")
-    assert "no such city" in told["refuse"].result
-    assert "city" in told["weather"].result  # The server checks the arguments, and says which one it misses.
+    reported = {event.tool: event for event in results(events)}
+    assert not any(event.success for event in reported.values())
+    assert reported["refuse"].result.startswith("Error: ")
+    assert "no such city" in reported["refuse"].result
+    assert "city" in reported["weather"].result  # The server checks the arguments, and says which one it misses.
     assert isinstance(events[-1], DoneEvent)
     assert events[-1].outcome == "completed"
 
 
-async def test_a_long_result_is_cut(mcp_server: McpServer, model_server: ScriptedModel) -> None:
+async def test_long_mcp_result_is_clipped(mcp_server: McpServer, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("shout", {"times": 900_000})), says("Loud."))
     async with open_agent(model_server, mcp_server) as desk:
         (result,) = results(await desk.events(await desk.start()))
@@ -107,11 +101,11 @@ async def test_a_long_result_is_cut(mcp_server: McpServer, model_server: Scripte
     assert "cut here" in result.result
 
 
-async def test_a_message_that_is_far_too_long_is_not_even_read(
+async def test_oversized_message_is_not_read(
     mcp_server: McpServer, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnwire.tools.mcp.transports.MESSAGE_BYTES", 50_000)
-    monkeypatch.setattr("turnwire.tools.mcp.transports.MESSAGE_BYTES", 50_000)
+    monkeypatch.setattr("turnwire.tools.mcp.transports.MAX_MESSAGE_BYTES", 50_000)
+    monkeypatch.setattr("turnwire.tools.mcp.transports.MAX_MESSAGE_BYTES", 50_000)
     model_server.plan(calls(("shout", {"times": 500_000})), calls(("shout", {"times": 3})), says("Loud."))
     async with open_agent(model_server, mcp_server) as desk:
         too_long, short = results(await desk.events(await desk.start()))
@@ -120,7 +114,7 @@ async def test_a_message_that_is_far_too_long_is_not_even_read(
     assert short.result == "AAA"
 
 
-async def test_stopping_a_turn_stops_the_call_at_the_server(
+async def test_stopped_turn_cancels_the_call_at_the_server(
     mcp_server: McpServer, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     model_server.plan(calls(("hang", {})))
@@ -130,13 +124,13 @@ async def test_stopping_a_turn_stops_the_call_at_the_server(
         await desk.cancel(turn)
         assert (await desk.end(turn)).outcome == "cancelled"
         await until((tmp_path / "cancelled").exists)
-        # And the connection is as good as before.
+        # The connection still works.
         model_server.plan(calls(("weather", {"city": "Oslo"})), says("Sunny."))
         (result,) = results(await desk.events(await desk.start()))
         assert result.result == "Sunny in Oslo"
 
 
-async def test_a_call_that_takes_too_long_is_given_up_and_stopped(
+async def test_slow_call_times_out_and_is_cancelled(
     mcp_server: McpServer, model_server: ScriptedModel, tmp_path: Path
 ) -> None:
     mcp_server._timeout = 0.5
@@ -148,10 +142,10 @@ async def test_a_call_that_takes_too_long_is_given_up_and_stopped(
         await until((tmp_path / "cancelled").exists)
 
 
-# Its life
+# Life cycle
 
 
-async def test_nothing_is_started_before_the_first_turn_and_one_connection_serves_the_later_ones(
+async def test_first_turn_connects_and_later_ones_reuse_the_connection(
     model_server: ScriptedModel,
 ) -> None:
     async with web() as there:
@@ -169,7 +163,7 @@ async def test_nothing_is_started_before_the_first_turn_and_one_connection_serve
     ]
 
 
-async def test_turns_that_begin_together_share_one_connection(model_server: ScriptedModel) -> None:
+async def test_parallel_turns_share_one_connection(model_server: ScriptedModel) -> None:
     model_server.plan(*[says("Hello.")] * 5)
     async with web() as there, open_agent(model_server, McpServer("test", url=there.url)) as desk:
         turns = [await desk.start() for _ in range(5)]
@@ -178,7 +172,7 @@ async def test_turns_that_begin_together_share_one_connection(model_server: Scri
 
 
 @pytest.mark.process
-async def test_a_program_that_died_is_started_again(model_server: ScriptedModel) -> None:
+async def test_program_that_died_is_restarted(model_server: ScriptedModel) -> None:
     async with open_agent(model_server, program()) as desk:
         ask = ("weather", {"city": "Oslo"})
         model_server.plan(calls(("die", {})), calls(ask), says("Sunny again."))
@@ -192,7 +186,7 @@ async def test_a_program_that_died_is_started_again(model_server: ScriptedModel)
 
 
 @pytest.mark.process
-async def test_a_program_that_died_between_turns_is_started_again_and_nobody_notices(
+async def test_program_that_died_between_turns_is_restarted_unnoticed(
     model_server: ScriptedModel,
 ) -> None:
     server = program()
@@ -205,7 +199,7 @@ async def test_a_program_that_died_between_turns_is_started_again_and_nobody_not
     assert result.result == "Sunny in Oslo"
 
 
-async def test_a_server_that_was_restarted_is_introduced_to_us_again(model_server: ScriptedModel) -> None:
+async def test_restarted_server_gets_a_new_session(model_server: ScriptedModel) -> None:
     ask = ("weather", {"city": "Oslo"})
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(web(year=2025))
@@ -216,11 +210,11 @@ async def test_a_server_that_was_restarted_is_introduced_to_us_again(model_serve
         await stack.enter_async_context(web(year=2025, port=first.port))
         model_server.plan(calls(ask), calls(ask), says("Sunny still."))
         forgotten, answered = results(await desk.events(await desk.start()))
-    assert forgotten.result == "Error: the MCP server 'test' was started anew; call again"
+    assert forgotten.result == "Error: the MCP server 'test' was restarted; call again"
     assert answered.result == "Sunny in Oslo"
 
 
-async def test_a_server_that_goes_away_is_told_to_the_model_until_it_comes_back(model_server: ScriptedModel) -> None:
+async def test_missing_server_is_reported_until_it_returns(model_server: ScriptedModel) -> None:
     ask = ("weather", {"city": "Oslo"})
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(web())
@@ -243,11 +237,11 @@ async def test_a_server_that_goes_away_is_told_to_the_model_until_it_comes_back(
 
 @pytest.mark.process
 @pytest.mark.parametrize("when", ["connecting", "connected"])
-async def test_close_ends_the_program_and_what_it_has_started(
+async def test_close_ends_the_program_and_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    # Asked politely first, which these do not hear.
-    monkeypatch.setattr("turnwire.tools.mcp.transports.PATIENCE_SECONDS", 0.1)
+    # These programs ignore the first, polite signal.
+    monkeypatch.setattr("turnwire.tools.mcp.transports.GRACE_SECONDS", 0.1)
     pids = tmp_path / "pids"
     run = f"{sys.executable} {SCRIPT}" if when == "connected" else "true"
     script = f"trap '' TERM; sleep 1000 & echo $$ $! > {pids}; {run}; wait"
@@ -264,7 +258,7 @@ async def test_close_ends_the_program_and_what_it_has_started(
             await within(opening)
 
 
-async def test_a_connection_that_is_closed_before_it_began_keeps_nobody_waiting() -> None:
+async def test_connection_closed_before_it_began_does_not_block() -> None:
     server = program()
     opening = asyncio.create_task(server.open())
     await asyncio.sleep(0)
@@ -275,23 +269,23 @@ async def test_a_connection_that_is_closed_before_it_began_keeps_nobody_waiting(
 
 def is_running(pid: str) -> bool:
     try:
-        # A zombie has ended, also if nobody has asked how.
+        # A zombie counts as ended.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-# Several
+# Several servers
 
 
 @pytest.mark.process
-async def test_two_servers_and_own_tools_work_together(model_server: ScriptedModel) -> None:
+async def test_two_servers_and_own_tools_are_combined(model_server: ScriptedModel) -> None:
     async with web() as there:
-        one, other = program("one", tools=["weather"]), McpServer("other", url=there.url, prefix="web_")
+        item, other = program("one", tools=["weather"]), McpServer("other", url=there.url, prefix="web_")
         model_server.plan(
             calls(*[(name, {"city": "Oslo"}) for name in ("weather", "one_weather", "web_weather")]), says("Mixed.")
         )
-        async with open_agent(model_server, one, weather, other) as desk:
+        async with open_agent(model_server, item, weather, other) as desk:
             events = await desk.events(await desk.start())
     offered = [tool["function"]["name"] for tool in model_server.bodies[0]["tools"]]
     assert [name for name in offered if "weather" in name] == ["weather", "one_weather", "web_weather"]
@@ -303,7 +297,7 @@ async def test_two_servers_and_own_tools_work_together(model_server: ScriptedMod
     }
 
 
-# What goes wrong
+# Errors
 
 
 @pytest.mark.process
@@ -312,12 +306,12 @@ async def test_two_servers_and_own_tools_work_together(model_server: ScriptedMod
     [
         (lambda: McpServer("lost", command="no-such-program-here"), "it cannot be started"),
         (lambda: program("lost", "silent", connect_timeout=0.5), "it did not answer within 0.5 seconds"),
-        (lambda: program("lost", "rude"), "it ended before it had told its tools"),
+        (lambda: program("lost", "rude"), "it ended before it had listed its tools"),
         (lambda: McpServer("lost", url="http://127.0.0.1:9/mcp"), "it cannot be reached"),
     ],
     ids=["missing", "silent", "rude", "away"],
 )
-async def test_a_turn_that_needs_a_server_which_is_not_there_fails_and_names_it(
+async def test_turn_with_unavailable_server_fails_and_names_it(
     model_server: ScriptedModel, server: Any, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_agent(model_server, server()) as desk:
@@ -332,7 +326,7 @@ async def test_a_turn_that_needs_a_server_which_is_not_there_fails_and_names_it(
 
 
 @pytest.mark.process
-async def test_cancelling_is_told_as_the_protocol_says(model_server: ScriptedModel, tmp_path: Path) -> None:
+async def test_cancellation_follows_the_protocol(model_server: ScriptedModel, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     seen.touch()
     server = McpServer("raw", command=sys.executable, args=[str(RAW)], env={"SEEN": str(seen)})
@@ -351,7 +345,7 @@ async def test_cancelling_is_told_as_the_protocol_says(model_server: ScriptedMod
     assert sent()[-1]["params"]["requestId"] == call["id"]
 
 
-async def test_a_server_cannot_offer_too_much_or_what_models_cannot_call(
+async def test_offered_tools_are_limited_and_validated(
     model_server: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with web("many") as many:
@@ -361,7 +355,7 @@ async def test_a_server_cannot_offer_too_much_or_what_models_cannot_call(
     async with web("odd") as odd:
         names = await _offered(McpServer("odd", url=odd.url, prefix="p-"))
     assert [name for name in names if "files" in name or "x" in name] == ["p-files_read_all", f"p-{'x' * 62}"]
-    assert "'files_read_all' of the MCP server 'odd' is left out: another one is called" in caplog.text
+    assert "'files_read_all' of the MCP server 'odd' is skipped: another one is called" in caplog.text
     assert "'weather'" not in caplog.text
 
 
@@ -376,7 +370,7 @@ async def _offered(server: McpServer) -> list[str]:
 
 
 @pytest.mark.process
-async def test_a_program_gets_its_variables_and_none_of_ours(
+async def test_program_gets_only_its_own_variables(
     model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OUR_KEY", SECRET)
@@ -388,7 +382,7 @@ async def test_a_program_gets_its_variables_and_none_of_ours(
     await until(lambda: "test: asked for OUR_KEY" in caplog.text)
 
 
-async def test_headers_reach_the_server_and_nobody_else(
+async def test_headers_are_sent_to_the_server_only(
     model_server: ScriptedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -405,7 +399,7 @@ async def test_headers_reach_the_server_and_nobody_else(
     assert SECRET not in caplog.text + repr(events) + repr(vars(server))
 
 
-def test_what_cannot_be_is_refused_at_once() -> None:
+def test_bad_options_are_refused_at_once() -> None:
     refusals: list[tuple[dict[str, Any], str]] = [
         ({}, "needs a command"),
         ({"command": "x", "url": "http://x"}, "and not both"),
@@ -424,7 +418,7 @@ def test_what_cannot_be_is_refused_at_once() -> None:
 NO_EXTRA = """
 import sys
 import turnwire.tools, turnwire.agents.chat_completions
-assert "mcp" not in sys.modules, "it is loaded before anybody needs it"
+assert not {"mcp", "mcp_types", "httpx2"} & set(sys.modules), "the SDK is imported before a server is configured"
 sys.modules["mcp"] = None
 try:
     turnwire.tools.McpServer("test", command="x")
@@ -434,6 +428,6 @@ except ImportError as error:
 
 
 @pytest.mark.process
-def test_it_is_loaded_when_it_is_needed_and_if_it_is_missing_it_is_said_what_to_install() -> None:
+def test_sdk_is_imported_on_use_and_a_missing_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", NO_EXTRA], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "MCP servers need more than is installed: pip install 'turnwire[mcp]'"

@@ -310,7 +310,7 @@ class ToolLoop:
 
     def _needs_approval(self, call: _LoopCall) -> bool:
         tool = self._tools.get(call.tool)
-        return tool is not None and call.args is not None and not call.is_decided and tool.asks(call.args)
+        return tool is not None and call.args is not None and not call.is_decided and tool.requires_approval(call.args)
 
     async def _run_tools(self, calls: Sequence[_LoopCall]) -> AsyncGenerator[Event]:
         """Run calls in parallel. Events come in the order the calls end, messages in the order of the requests."""

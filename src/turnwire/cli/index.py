@@ -85,7 +85,7 @@ def _sync(library: "Library", root: Path, max_bytes: int, *, is_watching: bool =
         def report(progress: "SyncProgress") -> None:
             bar.update(task, total=progress.total, completed=progress.done)
 
-        progress = sync_root(library, root, most_bytes=max_bytes, report=report)
+        progress = sync_root(library, root, max_bytes=max_bytes, report=report)
     for name, problem in progress.problems:
         typer.secho(f"  {name}: {problem}", fg="yellow", err=True)
     if is_watching and not (progress.has_changed or progress.problems):

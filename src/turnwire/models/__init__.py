@@ -1,1 +1,1 @@
-"""Language models: one small streaming interface, and a client for OpenAI-compatible servers."""
+"""Language models: one streaming interface, and a client for OpenAI-compatible servers."""

@@ -1,7 +1,7 @@
-"""The Chat Completions API: how a conversation is put to it, and what its chunks say.
+"""The Chat Completions API: its requests, and the reader of its chunks.
 
-Many servers speak it, each a little differently. What is read here is what their streams have in common;
-a field that is missing is never an error, one of the wrong kind is.
+Many servers implement it, each a little differently. The reader uses what their streams have in common: a missing field
+is never an error, a field of the wrong type is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from turnwire.models import tool_schema
 from turnwire.models.contract import Piece, ToolSpec, ToolWish
 from turnwire.models.errors import unfinished
 
-# The last two are how Hugging Face's server says "stop".
-_WHOLE = frozenset({"stop", "tool_calls", "function_call", "eos_token", "stop_sequence"})
+# The last two are what Hugging Face's server sends for "stop".
+_COMPLETE = frozenset({"stop", "tool_calls", "function_call", "eos_token", "stop_sequence"})
 
 
 def chat_request(
@@ -56,7 +56,7 @@ def _message(message: Message) -> dict[str, Any]:
         }
         for call in message.tool_calls
     ]
-    # Some servers refuse an empty text beside tool calls; all of them take null.
+    # Some servers refuse an empty text beside tool calls; all accept null.
     return {"role": message.role, "content": content or None, "tool_calls": calls}
 
 
@@ -105,7 +105,7 @@ class _Chunk(Struct):
 
 
 class _OpenCall(Struct):
-    """A tool call of which some pieces have come."""
+    """A tool call that is still being received."""
 
     index: int | None
     id: str = ""
@@ -114,7 +114,7 @@ class _OpenCall(Struct):
 
 
 class ChatReader:
-    """Reads the chunks of one answer. `finished` when the model has said that there is no more to come."""
+    """Reader of the chunks of one answer. `finished` is True once the model has completed its answer."""
 
     def __init__(self, model: str) -> None:
         self.finished = False
@@ -124,19 +124,19 @@ class ChatReader:
         self._reason: str | None = None
 
     def read(self, plain: object) -> Iterator[Piece]:
-        """Raises msgspec.ValidationError for what is not a chunk."""
+        """Yield the pieces of a chunk. Raise msgspec.ValidationError if it is malformed."""
         chunk = msgspec.convert(plain, _Chunk, strict=False)
-        # Some servers count along: the last count is the whole one.
+        # Some servers send a running count, so the last one is the total.
         self._usage = chunk.usage or self._usage
         for choice in chunk.choices or ():
             if choice.delta is not None:
                 yield from self._read_delta(choice.delta)
             if choice.finish_reason:
                 self._reason = choice.finish_reason
-                self.finished = choice.finish_reason in _WHOLE
+                self.finished = choice.finish_reason in _COMPLETE
 
     def end(self) -> Iterator[Piece]:
-        """What can only be told when all chunks are read. Raises ModelError when the answer is not whole."""
+        """Yield tool calls and usage after the last chunk. Raise ModelError if the answer is not complete."""
         if self.finished:
             yield from (ToolWish(call.id or f"call_{new_id()}", call.tool, call.arguments) for call in self._calls)
         if self._usage is not None:
@@ -145,14 +145,14 @@ class ChatReader:
             raise unfinished(self._reason)
 
     def _read_delta(self, delta: _Delta) -> Iterator[Piece]:
-        if thought := delta.reasoning_content or delta.reasoning:
-            yield ReasoningEvent(content=thought)
-        if said := delta.content or delta.refusal:
-            yield said
+        if reasoning := delta.reasoning_content or delta.reasoning:
+            yield ReasoningEvent(content=reasoning)
+        if text := delta.content or delta.refusal:
+            yield text
         for piece in delta.tool_calls or ():
-            self._add(piece)
+            self._add_call_piece(piece)
 
-    def _add(self, piece: _CallPiece) -> None:
+    def _add_call_piece(self, piece: _CallPiece) -> None:
         function = piece.function or _Function()
         call = self._open_call(piece, function)
         call.id = call.id or piece.id or ""
@@ -160,7 +160,7 @@ class ChatReader:
         call.arguments += function.arguments or ""
 
     def _open_call(self, piece: _CallPiece, function: _Function) -> _OpenCall:
-        """The call that a piece belongs to: by its index, and where all calls have the same one, by its id."""
+        """Return the call of a piece: by its index, or by its id where all calls have the same index."""
         for call in reversed(self._calls):
             if piece.index is not None and call.index != piece.index:
                 continue
@@ -173,11 +173,11 @@ class ChatReader:
 
 
 def _usage_event(model: str, usage: _ChatUsage) -> UsageEvent:
-    given, written = usage.prompt_tokens_details, usage.completion_tokens_details
+    input_details, output_details = usage.prompt_tokens_details, usage.completion_tokens_details
     return UsageEvent(
         model=model,
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
-        cached_input_tokens=given.cached_tokens if given else None,
-        reasoning_tokens=written.reasoning_tokens if written else None,
+        cached_input_tokens=input_details.cached_tokens if input_details else None,
+        reasoning_tokens=output_details.reasoning_tokens if output_details else None,
     )

@@ -1,7 +1,7 @@
-"""What a language model is to the rest of Turnwire: messages in, pieces out, never a silent half.
+"""The model interface: messages in, a stream of pieces out, never a silent partial answer.
 
-An adapter speaks to one kind of server. It yields what arrives when it arrives, ends normally only
-when the model said that it was finished, and raises `ModelError` in every other case.
+An implementation yields each piece when it arrives. Its stream ends normally only if the model has completed its
+answer, and raises `ModelError` in every other case.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -22,7 +22,7 @@ class ToolSpec(Struct, frozen=True):
 
 
 class ToolWish(Struct, frozen=True):
-    """The model wants a tool to be called. `arguments` is its own text: it should be JSON, and may not be."""
+    """A tool call of the model. `arguments` is the text that it wrote, which should be JSON but may not be."""
 
     call_id: str
     tool: str
@@ -30,10 +30,12 @@ class ToolWish(Struct, frozen=True):
 
 
 Piece = str | ReasoningEvent | ToolWish | UsageEvent
-"""A `str` is a piece of the model's text. A `ToolWish` comes whole, in the order the model wrote them."""
+"""A part of an answer. A `str` is text; tool calls come complete, in the order in which the model wrote them."""
 
 
 class Model(Protocol):
+    """A language model behind a server."""
+
     @property
     def name(self) -> str: ...
 
@@ -45,10 +47,10 @@ class Model(Protocol):
         tools: Sequence[ToolSpec] = (),
         schema: dict[str, Any] | None = None,
     ) -> AsyncGenerator[Piece]:
-        """One answer of the model. With `schema`, its text is JSON of that form, where the server can do that.
+        """Stream one answer. With `schema` its text is JSON of that schema, if the server supports it.
 
-        Closing the generator closes the connection to the server. Raises ModelError; a stream that ends
-        without a finish reason, or because it grew too long, raises it too.
+        Closing the generator closes the connection. Raise ModelError, also for an answer that ends without a finish
+        reason or because it is too long.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Why a model did not answer, in words that are safe to show.
+"""Errors of models, with messages that are safe to show.
 
-A server's own words may repeat the key or the whole request, so they are looked at and never passed on.
-What the operator needs to look further goes to the log; the client's own error stays as the cause.
+A server's own message may repeat the key or the whole request, so it is inspected but never passed on. The log has the
+details for the operator; the client's own error stays as the cause.
 """
 
 import logging
@@ -11,7 +11,7 @@ from turnwire.core.errors import ModelError
 
 logger = logging.getLogger("turnwire.models")
 
-# Servers say it with a code, with a type, or in a sentence only.
+# Servers report it as a code, as a type, or only in the message.
 _TOO_LONG = re.compile(
     r"context[_ -]?(length|size|window)|(prompt|input|request) (is )?too (long|large)|too many (input )?tokens",
     re.IGNORECASE,
@@ -21,12 +21,12 @@ _FILTERED = re.compile(r"content_?(filter|policy)|policy_violation|bio_policy", 
 
 
 def explain(error: Exception, model: str, timeout: float | None = None) -> ModelError:
-    """What an error of the client means for the person who asked. `timeout`, where it is known, is told."""
-    # Loaded already, since it raised the error; whoever only reads this module need not have it.
+    """Return the ModelError for an error of the openai client. Its message names `timeout` if it is given."""
+    # Imported here, because the package is optional; it is loaded already, since it raised the error.
     import openai
 
     logger.warning(
-        "the model %r failed: %s, status %s, request %s",
+        "the model %r failed with %s, status %s, request %s",
         model,
         type(error).__name__,
         getattr(error, "status_code", None),
@@ -35,7 +35,7 @@ def explain(error: Exception, model: str, timeout: float | None = None) -> Model
     match error:
         case openai.APITimeoutError():
             silence = "too long" if timeout is None else f"{timeout:g} seconds"
-            return _gone(f"the model's server said nothing for {silence}; try again")
+            return _unavailable(f"the model's server said nothing for {silence}; try again")
         case openai.APIStatusError():
             return refused(error.status_code, error.code, error.type, error.message, model)
         case openai.APIConnectionError():
@@ -46,14 +46,14 @@ def explain(error: Exception, model: str, timeout: float | None = None) -> Model
             return unreadable()
 
 
-def refused(status: int, code: str | None, kind: str | None, words: str, model: str) -> ModelError:
-    """The server answered with an HTTP error."""
+def refused(status: int, code: str | None, kind: str | None, message: str, model: str) -> ModelError:
+    """Return the error for an HTTP error status."""
     if status == 429:
         return _rate_limited()
     if status == 413:
         return _too_long()
     if status >= 500 or status == 408:
-        return _gone("the model's server is in trouble; try again in a moment")
+        return _unavailable("the model's server is in trouble; try again in a moment")
     if status in (401, 403):
         return ModelError("the model's server refused the API key; check it", "model_refused")
     if status == 404:
@@ -61,25 +61,25 @@ def refused(status: int, code: str | None, kind: str | None, words: str, model: 
             f"the model's server knows no model {model!r}, or none at this address; check both", "model_refused"
         )
     refusal = ModelError(f"the model's server refused the request (status {status})", "model_refused")
-    return _recognised(code, kind, words) or refusal
+    return _recognised(code, kind, message) or refusal
 
 
 def unreachable() -> ModelError:
-    return _gone("the model's server cannot be reached, or has hung up; try again")
+    return _unavailable("the model's server cannot be reached, or has hung up; try again")
 
 
 def unreadable() -> ModelError:
-    return _gone("the model's server sent something that is not an answer; try again")
+    return _unavailable("the model's server sent something that is not an answer; try again")
 
 
-def reported(code: str | None, kind: str | None, words: str) -> ModelError:
-    """What a server says went wrong after it has begun to answer."""
+def reported(code: str | None, kind: str | None, message: str) -> ModelError:
+    """Return the error for one that the server reports in the middle of its answer."""
     logger.warning("a model's server reported an error: code %s, type %s", _label(code), _label(kind))
-    return _recognised(code, kind, words) or _gone("the model's server failed while it answered; try again")
+    return _recognised(code, kind, message) or _unavailable("the model's server failed while it answered; try again")
 
 
 def unfinished(reason: str | None) -> ModelError:
-    """The answer has ended, and the model did not say that it is whole."""
+    """Return the error for an answer that ended without being complete."""
     match reason:
         case "content_filter":
             return _filtered()
@@ -90,13 +90,13 @@ def unfinished(reason: str | None) -> ModelError:
 
 
 def _label(code: str | None) -> str | None:
-    """A code as it may be logged: of those that are not just words, nobody knows what they hold."""
+    """Return a code that is safe to log; one that is not just a word may hold anything."""
     return code if code is None or re.fullmatch("[a-z_]{1,60}", code) else "unprintable"
 
 
-def _recognised(code: str | None, kind: str | None, words: str) -> ModelError | None:
+def _recognised(code: str | None, kind: str | None, message: str) -> ModelError | None:
     labels = f"{code} {kind}"
-    if _TOO_LONG.search(labels) or _TOO_LONG.search(words):
+    if _TOO_LONG.search(labels) or _TOO_LONG.search(message):
         return _too_long()
     if _RATE_LIMITED.search(labels):
         return _rate_limited()
@@ -105,7 +105,7 @@ def _recognised(code: str | None, kind: str | None, words: str) -> ModelError | 
     return None
 
 
-def _gone(message: str) -> ModelError:
+def _unavailable(message: str) -> ModelError:
     return ModelError(message, "model_unavailable")
 
 

@@ -1,8 +1,8 @@
-"""A model behind any server that speaks OpenAI's Chat Completions or Responses API.
+"""The client for every server with OpenAI's Chat Completions or Responses API.
 
-The `openai` package makes the requests: it opens connections, waits as long as `retry-after` says, and tries again
-while nothing has been answered. It is an optional extra, loaded when a model is built and not before. What it lets
-pass, this does not: an answer that ends without saying so, or a line that is not JSON, is a `ModelError`.
+The `openai` package makes the requests, and retries them until the first byte of the answer. It is an optional extra,
+imported when a model is built. This client is stricter than the package: an answer without a finish reason, or a line
+that is not JSON, is a `ModelError`.
 """
 
 import os
@@ -19,7 +19,7 @@ from turnwire.models.responses import ResponsesReader, responses_request
 
 
 class _StreamReader(Protocol):
-    """What both APIs' readers do: pieces from chunks, and at the end either the last of them or an error."""
+    """The reader of either API: it yields the pieces of chunks, and at the end the last pieces or an error."""
 
     finished: bool
 
@@ -29,7 +29,10 @@ class _StreamReader(Protocol):
 
 
 class OpenAIModel:
-    """`timeout` bounds the server's silence, before and in an answer; `retries` are made before its first byte only."""
+    """A model behind an OpenAI-compatible API.
+
+    `timeout` bounds the silence of the server, before and during an answer; `retries` happen before its first byte.
+    """
 
     def __init__(
         self,
@@ -50,9 +53,9 @@ class OpenAIModel:
         self.name = name
         self._timeout = timeout
         self._client = openai.AsyncOpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=retries)
-        self._hung_up = openai.APIConnectionError
-        # A chunk that is not JSON, not UTF-8, or not a chunk comes as some ValueError.
-        self._failures = (openai.OpenAIError, ValueError)
+        self._connection_error = openai.APIConnectionError
+        # A malformed chunk raises some ValueError.
+        self._errors = (openai.OpenAIError, ValueError)
         self._path = "/chat/completions" if api == "chat" else "/responses"
         self._request = chat_request if api == "chat" else responses_request
         self._reader: Callable[[str], _StreamReader] = ChatReader if api == "chat" else ResponsesReader
@@ -69,17 +72,17 @@ class OpenAIModel:
         request = self._request(self.name, instructions, messages, tools, schema)
         reader = self._reader(self.name)
         try:
-            # Its own classes for chunks take half a second to load and check nothing; the readers do.
-            answer = await self._client.post(
+            # As plain objects: the package's own chunk classes take half a second to import and validate nothing.
+            response = await self._client.post(
                 self._path, body=request, stream=True, cast_to=object, stream_cls=self._chunks
             )
-            async with answer:
-                async for chunk in answer:
+            async with response:
+                async for chunk in response:
                     for piece in reader.read(chunk):
                         yield piece
-        except self._failures as error:
-            # Once the model has said that it is finished, its answer is whole: a lost line costs nothing.
-            if not (reader.finished and isinstance(error, self._hung_up)):
+        except self._errors as error:
+            # A connection that breaks after the finish reason loses nothing.
+            if not (reader.finished and isinstance(error, self._connection_error)):
                 raise explain(error, self.name, self._timeout) from error
         for piece in reader.end():
             yield piece
@@ -102,11 +105,11 @@ def _checked_url(url: str | None) -> str | None:
 
 
 def _checked_key(key: str | None, url: str | None) -> str:
-    # A key read from a file ends with a line break. Later, the error for a bad one would quote it.
+    # A key that was read from a file ends with a line break. Checked here, because a later error would quote it.
     key = (key or "").strip()
     if not (key.isascii() and key.isprintable()):
         raise ModelUnusableError("its API key has characters that a key cannot have")
     if not key and url is None:
         raise ModelUnusableError("OpenAI's service needs an API key; give one, or the address of another server")
-    # Servers at home ask for no key, and the client will not go without one.
+    # Local servers need no key, but the client does.
     return key or "none"

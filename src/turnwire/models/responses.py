@@ -1,6 +1,6 @@
-"""The Responses API: how a conversation is put to it, and what its events say.
+"""The Responses API: its requests, and the reader of its events.
 
-Nothing is stored at the server: every request carries the whole conversation, because the log is the only truth.
+Nothing is stored at the server: every request carries the whole conversation, because the turn's log is authoritative.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ def responses_request(
     if instructions:
         request["instructions"] = tool_schema.text(instructions)
     if tools:
-        # Here, unlike in Chat Completions, a tool is strict unless it says that it is not.
+        # Unlike in Chat Completions, a tool is strict by default.
         request["tools"] = [{"type": "function", **tool_schema.function(tool), "strict": False} for tool in tools]
     if schema is not None:
         request["text"] = {"format": {"type": "json_schema", **tool_schema.json_schema(schema)}}
@@ -49,8 +49,12 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
     if content or not message.tool_calls:
         yield {"type": "message", "role": message.role, "content": content}
     for call in message.tool_calls:
-        wish = {"call_id": call.call_id, "name": call.tool, "arguments": tool_schema.arguments(call)}
-        yield {"type": "function_call", **wish}
+        yield {
+            "type": "function_call",
+            "call_id": call.call_id,
+            "name": call.tool,
+            "arguments": tool_schema.arguments(call),
+        }
 
 
 class _DeltaEvent(Struct):
@@ -83,7 +87,7 @@ class _ResponseUsage(Struct):
     output_tokens_details: _ResponseOutputDetails | None = None
 
 
-class _Trouble(Struct):
+class _ErrorDetails(Struct):
     code: str | None = None
     type: str | None = None
     message: str | None = None
@@ -95,7 +99,7 @@ class _Incomplete(Struct):
 
 class _Response(Struct):
     usage: _ResponseUsage | None = None
-    error: _Trouble | None = None
+    error: _ErrorDetails | None = None
     incomplete_details: _Incomplete | None = None
 
 
@@ -103,65 +107,65 @@ class _ResponseEvent(Struct):
     response: _Response
 
 
-class _Kind(Struct):
+class _EventType(Struct):
     type: str = ""
 
 
 class ResponsesReader:
-    """Reads the events of one answer. `finished` when the model has said that there is no more to come."""
+    """Reader of the events of one answer. `finished` is True once the model has completed its answer."""
 
     def __init__(self, model: str) -> None:
         self.finished = False
         self._model = model
-        self._wishes: list[ToolWish] = []
+        self._calls: list[ToolWish] = []
         self._usage: _ResponseUsage | None = None
         self._reason: str | None = None
 
     def read(self, plain: object) -> Iterator[Piece]:
-        """Raises ModelError when the server gives up, and msgspec.ValidationError for what is not an event."""
-        match msgspec.convert(plain, _Kind).type:
+        """Yield the pieces of an event. Raise ModelError for an error event, ValidationError for a malformed one."""
+        match msgspec.convert(plain, _EventType).type:
             case "response.output_text.delta" | "response.refusal.delta":
-                if said := msgspec.convert(plain, _DeltaEvent).delta:
-                    yield said
+                if text := msgspec.convert(plain, _DeltaEvent).delta:
+                    yield text
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                if thought := msgspec.convert(plain, _DeltaEvent).delta:
-                    yield ReasoningEvent(content=thought)
+                if reasoning := msgspec.convert(plain, _DeltaEvent).delta:
+                    yield ReasoningEvent(content=reasoning)
             case "response.output_item.done":
                 item = msgspec.convert(plain, _ItemEvent).item
                 if item.type == "function_call":
-                    self._wishes.append(ToolWish(item.call_id or f"call_{new_id()}", item.name, item.arguments))
-            case "response.completed" | "response.incomplete" as kind:
+                    self._calls.append(ToolWish(item.call_id or f"call_{new_id()}", item.name, item.arguments))
+            case "response.completed" | "response.incomplete" as event_type:
                 response = msgspec.convert(plain, _ResponseEvent).response
-                self.finished = kind == "response.completed"
+                self.finished = event_type == "response.completed"
                 self._usage = response.usage
                 self._reason = response.incomplete_details and response.incomplete_details.reason
             case "response.failed":
-                raise _given_up(msgspec.convert(plain, _ResponseEvent).response.error or _Trouble())
+                raise _reported_error(msgspec.convert(plain, _ResponseEvent).response.error or _ErrorDetails())
             case "error":
-                raise _given_up(msgspec.convert(plain, _Trouble))
+                raise _reported_error(msgspec.convert(plain, _ErrorDetails))
             case _:
-                pass  # There are dozens of events, and most repeat what others have said.
+                pass  # Most of the dozens of other events repeat these.
 
     def end(self) -> Iterator[Piece]:
-        """What can only be told when all events are read. Raises ModelError when the answer is not whole."""
+        """Yield tool calls and usage after the last event. Raise ModelError if the answer is not complete."""
         if self.finished:
-            yield from self._wishes
+            yield from self._calls
         if self._usage is not None:
             yield _usage_event(self._model, self._usage)
         if not self.finished:
             raise unfinished(self._reason)
 
 
-def _given_up(trouble: _Trouble) -> ModelError:
-    return reported(trouble.code, trouble.type, trouble.message or "")
+def _reported_error(details: _ErrorDetails) -> ModelError:
+    return reported(details.code, details.type, details.message or "")
 
 
 def _usage_event(model: str, usage: _ResponseUsage) -> UsageEvent:
-    given, written = usage.input_tokens_details, usage.output_tokens_details
+    input_details, output_details = usage.input_tokens_details, usage.output_tokens_details
     return UsageEvent(
         model=model,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
-        cached_input_tokens=given.cached_tokens if given else None,
-        reasoning_tokens=written.reasoning_tokens if written else None,
+        cached_input_tokens=input_details.cached_tokens if input_details else None,
+        reasoning_tokens=output_details.reasoning_tokens if output_details else None,
     )

@@ -1,7 +1,7 @@
-"""Long conversations, summed up: the older turns become one summary that a model writes, the newer ones stay whole.
+"""Summaries of long conversations: a model sums up the older turns, the newer ones stay as they are.
 
-A summary is kept in this process and extended when more has to go; after a restart it is made again. When the model
-fails, the older turns are left out, as `TrimmedHistory` would do. No log is touched.
+A summary is cached in this process and extended when more turns must go; after a restart it is made again. If the model
+fails, the older turns are left out, as `TrimmedHistory` does. The logs stay unchanged.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from turnwire.models.contract import Model
 
 logger = logging.getLogger("turnwire.models")
 
-_MOST_SUMMARIES = 256
-_MOST_TURNS = 1_000
-_LONGEST_SUMMARY = 2_000  # In tokens, as are the next two.
-_LEAST_CHUNK = 256
-_MOST_CHUNK = 32_000
-_LONGEST_RESULT = 4_000  # In characters: what a tool found is summed up from its beginning.
+_MAX_CACHED = 256
+_MAX_TURNS = 1_000
+_MAX_SUMMARY_TOKENS = 2_000
+_MIN_CHUNK_TOKENS = 256
+_MAX_CHUNK_TOKENS = 32_000
+_MAX_TOOL_RESULT = 4_000  # In characters: only the beginning of a tool's result is summed up.
 _INSTRUCTIONS = """\
 You keep the memory of a conversation between a user and an assistant. You are given the summary of its beginning, if \
 there is one, and the messages that came next, each as one line of JSON. Write one summary of all of it, for the \
@@ -41,21 +41,21 @@ SUMMARISING = "This conversation has grown long: its earlier messages are being 
 
 
 class SummarisedHistory:
-    """Gives an agent the summary of what is too long to be given whole. `tokens` is the limit for all of it."""
+    """History with summaries. `turns` is the limit of full turns, `tokens` that of the whole history; 0 is no limit."""
 
     def __init__(self, store: TurnStore, model: Model, turns: int, tokens: int) -> None:
         self._store = store
         self._model = model
         self._turns = turns
         self._tokens = tokens
-        # By the last turn that a summary covers.
+        # Keyed by the last turn that a summary covers.
         self._summaries: OrderedDict[str, str] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def recall(self, record: TurnRecord) -> tuple[Message, ...]:
         if not self._turns:
             return ()
-        # Of two turns that need the same summary, the second finds the first one's.
+        # With the lock, two turns that need the same summary make it once.
         lock = self._locks.setdefault(record.session_id, asyncio.Lock())
         async with lock:
             states = await self._states(record.id)
@@ -67,19 +67,19 @@ class SummarisedHistory:
             return await self._compact(states, covered, summary, rest)
 
     async def _states(self, turn_id: str) -> list[TurnState]:
-        """As many turns as are needed: those that are given whole, and those before them that no summary covers."""
+        """Return the full turns, and those before them that no summary covers."""
         states = await self._store.history(turn_id, self._turns + 1)
         if len(states) > self._turns and not self._covered(states):
-            states = await self._store.history(turn_id, max(_MOST_TURNS, self._turns + 1))
+            states = await self._store.history(turn_id, max(_MAX_TURNS, self._turns + 1))
         return states
 
     def _covered(self, states: Sequence[TurnState]) -> int:
-        """How many of the turns the best summary there is covers."""
-        known = (place for place in range(len(states), 0, -1) if states[place - 1].turn_id in self._summaries)
-        place = next(known, 0)
-        if place:
-            self._summaries.move_to_end(states[place - 1].turn_id)
-        return place
+        """Return the number of turns that the longest cached summary covers."""
+        counts = (count for count in range(len(states), 0, -1) if states[count - 1].turn_id in self._summaries)
+        covered = next(counts, 0)
+        if covered:
+            self._summaries.move_to_end(states[covered - 1].turn_id)
+        return covered
 
     def _is_too_long(self, summary: str, rest: Sequence[Exchange]) -> bool:
         tokens = size(_conversation(summary, rest))
@@ -88,10 +88,10 @@ class SummarisedHistory:
     async def _compact(
         self, states: Sequence[TurnState], covered: int, summary: str, rest: list[Exchange]
     ) -> tuple[Message, ...]:
-        """Down to about half of what is allowed, so that it is not needed again in the next turn."""
+        """Shrink the history to about half of the limit, so that the next turn need not do it again."""
         kept = trim(rest[-max(1, self._turns // 2) :], self._tokens // 2)
         if len(kept) == 1:
-            kept = trim(rest[-1:], self._room)  # The newest turn may need more than the half.
+            kept = trim(rest[-1:], self._turn_tokens)  # The newest turn may need more than half.
         dropped = rest[: len(rest) - len(kept)]
         if not dropped:
             return _conversation(summary, kept)
@@ -99,49 +99,49 @@ class SummarisedHistory:
         try:
             summary = await self._extend(summary, dropped)
         except ModelError as error:
-            logger.warning("a conversation could not be summed up, so its oldest turns are left out: %s", error)
+            logger.warning("the conversation could not be summed up, so its oldest turns are left out: %s", error)
             emit(StatusEvent(LEFT_OUT))
-            return _conversation(summary, trim(rest[-self._turns :], self._room))
+            return _conversation(summary, trim(rest[-self._turns :], self._turn_tokens))
         self._summaries[states[covered + len(dropped) - 1].turn_id] = summary
-        while len(self._summaries) > _MOST_SUMMARIES:
+        while len(self._summaries) > _MAX_CACHED:
             self._summaries.popitem(last=False)
         return _conversation(summary, kept)
 
     async def _extend(self, summary: str, turns: Sequence[Exchange]) -> str:
-        """The summary with these turns in it. Raises ModelError."""
+        """Return the summary extended by these turns. Raise ModelError."""
         for chunk in self._chunks(turns):
-            summary = await self._ask(summary, chunk)
+            summary = await self._summarise(summary, chunk)
         return summary
 
     @property
-    def _most_summary(self) -> int:
-        """How long a summary may be: a part of the limit, and no more than anyone wants to read."""
-        return min(self._tokens // 8, _LONGEST_SUMMARY) if self._tokens else _LONGEST_SUMMARY
+    def _summary_tokens(self) -> int:
+        """The longest summary: a part of the token limit, with an upper bound."""
+        return min(self._tokens // 8, _MAX_SUMMARY_TOKENS) if self._tokens else _MAX_SUMMARY_TOKENS
 
     @property
-    def _room(self) -> int:
-        """What a summary leaves to the turns after it; 0 if there is no limit."""
-        return self._tokens and max(1, self._tokens - self._most_summary - size(_conversation(" ", ())))
+    def _turn_tokens(self) -> int:
+        """The tokens that a summary leaves to the turns after it; 0 if there is no limit."""
+        return self._tokens and max(1, self._tokens - self._summary_tokens - size(_conversation(" ", ())))
 
     def _chunks(self, turns: Sequence[Exchange]) -> Iterator[str]:
-        """What is summed up at once, with all that is around it, is within the limit too."""
-        around = estimate(_INSTRUCTIONS) + 2 * self._most_summary
-        room = max(_LEAST_CHUNK, (self._tokens or _MOST_CHUNK) - around)
+        """Yield the turns in chunks that fit into the token limit with the instructions and two summaries."""
+        overhead = estimate(_INSTRUCTIONS) + 2 * self._summary_tokens
+        limit = max(_MIN_CHUNK_TOKENS, (self._tokens or _MAX_CHUNK_TOKENS) - overhead)
         chunk: list[str] = []
-        left = room
-        for line in (line for turn in turns for message in turn for line in _lines(message, room)):
+        remaining = limit
+        for line in (line for turn in turns for message in turn for line in _lines(message, limit)):
             tokens = estimate(line) + 1
-            if chunk and tokens > left:
+            if chunk and tokens > remaining:
                 yield "\n".join(chunk)
-                chunk, left = [], room
+                chunk, remaining = [], limit
             chunk.append(line)
-            left -= tokens
+            remaining -= tokens
         yield "\n".join(chunk)
 
-    async def _ask(self, summary: str, chunk: str) -> str:
-        most, text = self._most_summary, ""
-        question = Message("user", "\n".join([*([_line("summary", summary)] if summary else []), chunk]))
-        async with aclosing(self._model.stream(_INSTRUCTIONS.format(words=most // 2), [question])) as pieces:
+    async def _summarise(self, summary: str, chunk: str) -> str:
+        max_tokens, text = self._summary_tokens, ""
+        request = Message("user", "\n".join([*([_line("summary", summary)] if summary else []), chunk]))
+        async with aclosing(self._model.stream(_INSTRUCTIONS.format(words=max_tokens // 2), [request])) as pieces:
             async for piece in pieces:
                 if isinstance(piece, UsageEvent):
                     emit(piece)
@@ -149,27 +149,27 @@ class SummarisedHistory:
                     text += piece
         if not text.strip():
             raise ModelError("the model wrote no summary", "bad_answer")
-        return _within(text.strip(), most)
+        return _clipped(text.strip(), max_tokens)
 
     async def close(self) -> None:
         await self._model.close()
 
 
 def _conversation(summary: str, turns: Sequence[Exchange]) -> tuple[Message, ...]:
-    # A message and an answer: some models take nothing but that, in turns.
+    # A message and an answer, because some models accept only alternating roles.
     start = (Message("user", _OPENING + summary), Message("assistant", _REPLY)) if summary else ()
     return (*start, *(message for turn in turns for message in turn))
 
 
-def _lines(message: Message, room: int) -> Iterator[str]:
-    """A message as JSON, in as many lines as it takes for each to fit."""
-    text = clip(message.content, _LONGEST_RESULT) if message.role == "tool" else message.content
+def _lines(message: Message, max_tokens: int) -> Iterator[str]:
+    """Yield a message as lines of JSON, each shorter than `max_tokens`."""
+    text = clip(message.content, _MAX_TOOL_RESULT) if message.role == "tool" else message.content
     text = "\n".join([text, *(f"[calls {call.tool} with {arguments(call.args)}]" for call in message.tool_calls)])
     parts = [text]
     while parts:
         part = parts.pop(0)
         line = _line(message.role, part)
-        if estimate(line) < room:
+        if estimate(line) < max_tokens:
             yield line
         else:
             middle = len(part) // 2
@@ -180,7 +180,7 @@ def _line(role: str, content: str) -> str:
     return json.encode({"role": role, "content": content}).decode()
 
 
-def _within(text: str, tokens: int) -> str:
-    """The text, or its beginning if a model would not stop."""
+def _clipped(text: str, tokens: int) -> str:
+    """Return the text, or its beginning if the model wrote too much."""
     (message,) = fit((Message("assistant", text),), tokens, lambda message: True)
     return message.content

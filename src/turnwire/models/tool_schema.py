@@ -1,4 +1,4 @@
-"""Tools, arguments and schemas, as both OpenAI APIs spell them."""
+"""Tools, arguments and schemas in the JSON that both OpenAI APIs share."""
 
 import json
 from typing import Any, cast
@@ -17,17 +17,17 @@ def arguments(call: ToolRequest) -> str:
 
 
 def text(content: str) -> str:
-    """A lone surrogate in what a tool found must not make the whole request unsendable."""
+    """Return the text without lone surrogates, which would make the whole request unsendable."""
     return clean_text(content)
 
 
 def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    # `strict` is a promise for schemas that leave nothing open, and a refusal of all others.
+    # Servers guarantee a `strict` schema, but refuse one that is not closed.
     return {"name": "answer", "schema": schema, "strict": _is_closed(schema)}
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether every object in it allows its own properties only, and needs all of them."""
+    """Return True if every object allows only its own properties and requires all of them."""
     if isinstance(schema, list):
         return all(map(_is_closed, cast("list[Any]", schema)))
     if not isinstance(schema, dict):

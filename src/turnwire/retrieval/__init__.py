@@ -1,8 +1,8 @@
-"""Answers with proof: documents, their index, and what is found, judged and quoted from it.
+"""Retrieval: answers from documents, with citations.
 
-`documents` reads files into passages, `index` keeps and searches them, `embedding` compares by meaning.
-Each step of a turn has a module: `collection` finds evidence (with a model's tool calls, or without a model), `review`
-judges it, `synthesis` writes the answer from it. `agent` puts them together; `indexer` keeps the index up to date.
+`documents` parses files, `index` stores and searches their passages, `embedding` compares texts by meaning. Each step
+of a turn has a module: `collection` finds evidence, with or without a model, `review` judges it, and `synthesis` writes
+the answer. `agent` combines the steps; `indexer` keeps the index up to date.
 """
 
 from importlib import import_module
@@ -26,8 +26,8 @@ __all__ = [
     "stream_synthesis",
 ]
 
-# Imported when first asked for, because parts of this package are used alone.
-_HOMES = {
+# Imported on first access, because some parts of this package are used alone.
+_MODULES = {
     "Evidence": "evidence",
     "Library": "index.library",
     "RetrievalAgent": "agent",
@@ -39,8 +39,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'turnwire.retrieval' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"turnwire.retrieval.{home}"), name)
+    value = globals()[name] = getattr(import_module(f"turnwire.retrieval.{module}"), name)
     return value

@@ -1,4 +1,4 @@
-"""The agent that answers from documents: find evidence, judge it, write the answer from it, cite every sentence."""
+"""The agent that answers from documents: collect evidence, review it, write the answer from it, cite every sentence."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -9,10 +9,10 @@ from turnwire.core.events import Event, ResponseEvent, StatusEvent
 from turnwire.core.turns import Turn
 from turnwire.models.contract import Model
 from turnwire.retrieval.citations import MarkerStream
-from turnwire.retrieval.collection import LIMIT, AgentLoop, Collecting, collect_evidence, match_question
+from turnwire.retrieval.collection import LIMIT, AgentLoop, EvidenceCollector, collect_evidence, match_question
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, ANSWER_DIRECTLY
-from turnwire.retrieval.search import Gathering
+from turnwire.retrieval.search import EvidenceSearch
 from turnwire.retrieval.synthesis import NO_ANSWER, explain, removed_markers, stream_fallback, stream_synthesis
 
 Notices = Callable[[], AsyncIterator[str]]
@@ -24,11 +24,11 @@ async def _no_notices() -> AsyncIterator[str]:
 
 
 class RetrievalAgent:
-    """Answers from the documents that the turn's principal may read.
+    """Agent that answers from the documents that the turn's principal may read.
 
-    A turn's options: `review` (default true) and `answer`, "synthesis" (default) or "direct": the
-    model's own last words after its searches, instead of an answer written anew from the evidence.
-    `notices` is what there is to tell before a turn can begin, such as that documents are still being read.
+    Options of a turn: `review` (default true) and `answer`, "synthesis" (default) or "direct". A direct answer is the
+    model's own text after its searches, instead of a second call that writes from the evidence. `notices` yields
+    status texts before a turn, such as that documents are still being read.
     """
 
     def __init__(self, searcher: Searcher, model: Model | None = None, notices: Notices = _no_notices) -> None:
@@ -61,7 +61,7 @@ class RetrievalAgent:
             pieces = stream_synthesis(result, model=self._model, history=turn.history)
         async for piece in pieces:
             if retrieved is None and isinstance(piece, str | ResponseEvent):
-                retrieved = time.perf_counter()  # Where a model leads, its first word is the end of its search.
+                retrieved = time.perf_counter()  # A model that leads has ended its search with its first word.
             if isinstance(piece, ResponseEvent):
                 assert retrieved is not None
                 phases = {"retrieval_ms": retrieved - began, "synthesis_ms": time.perf_counter() - retrieved}
@@ -71,13 +71,13 @@ class RetrievalAgent:
                 yield piece
 
     async def _answer_directly(self, turn: Turn, model: Model) -> AsyncIterator[Event | str]:
-        """The model's own words, as it says them, with their markers checked like any answer's."""
+        """Stream the model's own text, with its markers checked."""
         matcher = await match_question(turn.message, self._searcher)
-        gathering = Gathering(self._searcher, matcher, turn.principal, _emit, None)
+        search = EvidenceSearch(self._searcher, matcher, turn.principal, _emit, None)
         review = turn.options.get("review", True)
-        collecting = Collecting(gathering, turn.message, model, turn.history, review=review)
-        loop = AgentLoop(model, AGENT_INSTRUCTIONS + ANSWER_DIRECTLY, gathering, turn.history, LIMIT)
-        markers = MarkerStream(gathering.book.get)
+        collector = EvidenceCollector(search, turn.message, model, turn.history, review=review)
+        loop = AgentLoop(model, AGENT_INSTRUCTIONS + ANSWER_DIRECTLY, search, turn.history, LIMIT)
+        markers = MarkerStream(search.book.get)
         cause = None
         try:
             async for piece in loop.run(turn.message):
@@ -86,7 +86,7 @@ class RetrievalAgent:
         except Exception as error:
             cause = explain(error)
             if isinstance(error, ModelError):
-                await collecting.note_failure(error)
+                await collector.note_failure(error)
         for shown in markers.finish():
             yield shown
         if notice := removed_markers(markers):
@@ -94,13 +94,13 @@ class RetrievalAgent:
         if cause is None and loop.has_concluded and markers.has_prose:
             yield ResponseEvent("", mode="direct")
             return
-        result = await collecting.result()
-        # Where something stands already no other answer can begin.
+        result = await collector.result()
+        # Text that was shown is never taken back, so a second answer can only follow it.
         if markers.text:
-            instead = stream_fallback(result, cause or NO_ANSWER, markers)
+            fallback = stream_fallback(result, cause or NO_ANSWER, markers)
         else:
-            instead = stream_synthesis(result, model=model, history=turn.history)
-        async for piece in instead:
+            fallback = stream_synthesis(result, model=model, history=turn.history)
+        async for piece in fallback:
             yield piece
 
 

@@ -1,4 +1,4 @@
-"""`[n]` in an answer, checked while it streams: what names evidence is cited, what names nothing is taken out."""
+"""Citation markers such as `[1]` in a streamed answer: known ones become citations, unknown ones are removed."""
 
 import re
 from collections.abc import Callable
@@ -6,27 +6,27 @@ from collections.abc import Callable
 from turnwire.core.codec import clean_text
 from turnwire.core.events import CitationEvent
 from turnwire.retrieval.evidence import Evidence, cite
-from turnwire.retrieval.index.terms import STOP_WORDS, stem, words
+from turnwire.retrieval.index.terms import STOP_WORDS, stem, stems, words
 from turnwire.retrieval.sentences import sentence_spans
 
-# Bounded, so that what is held back is bounded, and cut at the same places however the text comes.
+# Bounded, so that the held-back text is bounded, and split in the same way however the text arrives.
 MARKER = r"\[\s{0,3}\d{1,3}(?:\s{0,3}[,;]\s{0,3}\d{1,3}){0,15}\s{0,3}\]"
 _TOKEN = re.compile(rf"(?P<ticks>`+)|(?P<line>\n)|(?P<space>[ \t]{{0,8}})(?P<marker>{MARKER})")
 _MARKERS = re.compile(MARKER)
 _NUMBER = re.compile(r"\d+")
-# What may become a token with the next piece, and is held back until then.
-_OPEN = re.compile(r"(?:`+|[ \t]{0,8}\[[\s\d,;]{0,160}|[ \t]{1,8})\Z")
+# A tail that may become a token with the next piece is held back until then.
+_INCOMPLETE = re.compile(r"(?:`+|[ \t]{0,8}\[[\s\d,;]{0,160}|[ \t]{1,8})\Z")
 _LETTER = re.compile(r"[^\W_]")
 _FENCE = 3
-_CLAIM_REACH = 1_000
-_LONGEST_QUOTE = 600
+_MAX_CLAIM = 1_000
+_MAX_QUOTE = 600
 
 
 class MarkerStream:
-    """Give it the model's text as it comes; it gives back what to show, and a citation after each marker.
+    """A filter over the model's text that returns the text to show, with a citation after each marker.
 
-    `find` knows the evidence of a number, if there is any. `offset` is how much of the answer was written
-    before. Inside code nothing is a marker.
+    `find` returns the evidence of a number, or None. `offset` is the length of the answer so far. Code contains no
+    markers.
     """
 
     def __init__(self, find: Callable[[int], Evidence | None], offset: int = 0) -> None:
@@ -39,77 +39,77 @@ class MarkerStream:
         self._code = ""
 
     def feed(self, piece: str) -> list[str | CitationEvent]:
-        # The log takes the same characters out, so that an offset means the same here and there.
+        # The log removes the same characters, so that an offset means the same in both.
         pending = self._held + clean_text(piece)
-        held = _OPEN.search(pending)
-        cut = held.start() if held else len(pending)
-        self._held = pending[cut:]
-        return self._scan(pending[:cut])
+        tail = _INCOMPLETE.search(pending)
+        end = tail.start() if tail else len(pending)
+        self._held = pending[end:]
+        return self._scan(pending[:end])
 
     def finish(self) -> list[str | CitationEvent]:
-        """What was held back, at the end of the text."""
+        """Return the held-back text, at the end of the stream or before an event."""
         pending, self._held = self._held, ""
         return self._scan(pending)
 
     def close_fence(self) -> str:
-        """What must follow the text so that what comes next does not stand in its code."""
+        """Return the text that ends an open code fence, if there is one."""
         return f"\n{self._code}" if len(self._code) >= _FENCE else ""
 
     def _scan(self, text: str) -> list[str | CitationEvent]:
         out: list[str | CitationEvent] = []
         done = 0
-        for found in _TOKEN.finditer(text):
-            if found["marker"] is None or self._code:
-                self._follow_code(found)
+        for token in _TOKEN.finditer(text):
+            if token["marker"] is None or self._code:
+                self._track_code(token)
                 continue
-            self._say(out, text[done : found.start()])
-            done = found.end()
-            self._cite(out, found["space"], found["marker"])
-        self._say(out, text[done:])
+            self._add_text(out, text[done : token.start()])
+            done = token.end()
+            self._add_citations(out, token["space"], token["marker"])
+        self._add_text(out, text[done:])
         return out
 
-    def _follow_code(self, found: re.Match[str]) -> None:
-        """`_code` is what the code that the text stands in began with, and will end with."""
-        ticks, opened = found["ticks"], len(self._code)
+    def _track_code(self, token: re.Match[str]) -> None:
+        """Update `_code`, the backticks that opened the code at the end of the text, or an empty string."""
+        ticks, opened = token["ticks"], len(self._code)
         if ticks and not opened:
             self._code = ticks
-        elif (ticks and (len(ticks) == opened or len(ticks) > opened >= _FENCE)) or (found["line"] and opened < _FENCE):
+        elif (ticks and (len(ticks) == opened or len(ticks) > opened >= _FENCE)) or (token["line"] and opened < _FENCE):
             self._code = ""
 
-    def _say(self, out: list[str | CitationEvent], text: str) -> None:
+    def _add_text(self, out: list[str | CitationEvent], text: str) -> None:
         if text:
             self.text += text
             self.has_prose = self.has_prose or _LETTER.search(text) is not None
             out.append(text)
 
-    def _cite(self, out: list[str | CitationEvent], space: str, marker: str) -> None:
+    def _add_citations(self, out: list[str | CitationEvent], space: str, marker: str) -> None:
         numbers = dict.fromkeys(int(number) for number in _NUMBER.findall(marker))
-        named = {number: self._find(number) for number in numbers}
-        known = [evidence for evidence in named.values() if evidence is not None]
-        self.unknown += [number for number, evidence in named.items() if evidence is None]
-        if not known:
+        cited = {number: self._find(number) for number in numbers}
+        evidences = [evidence for evidence in cited.values() if evidence is not None]
+        self.unknown += [number for number, evidence in cited.items() if evidence is None]
+        if not evidences:
             return
         start, end = self._claim()
         claim = self.text[start:end]
-        shown = space + "".join(f"[{evidence.index}]" for evidence in known)
-        self.text += shown
-        out.append(shown)
-        for evidence in known:
+        markers = space + "".join(f"[{evidence.index}]" for evidence in evidences)
+        self.text += markers
+        out.append(markers)
+        for evidence in evidences:
             quote = best_quote(evidence.passage.text, claim)
             out.append(cite(evidence, *quote, self._offset + start, self._offset + end))
 
     def _claim(self) -> tuple[int, int]:
-        """The sentence that the marker stands in or behind."""
-        base = max(0, len(self.text) - _CLAIM_REACH)
-        # Earlier markers are no part of a sentence, and must not hide where one ends.
-        spans = sentence_spans(_MARKERS.sub(lambda found: " " * len(found[0]), self.text[base:]))
+        """Return the range of the sentence that the marker is in or follows."""
+        base = max(0, len(self.text) - _MAX_CLAIM)
+        # Earlier markers are blanked out, because they would hide the end of a sentence.
+        spans = sentence_spans(_MARKERS.sub(lambda match: " " * len(match[0]), self.text[base:]))
         if not spans:
             return len(self.text), len(self.text)
         return base + spans[-1][0], base + spans[-1][1]
 
 
 def without_markers(text: str) -> str:
-    """A text without what looks like a marker in it, code left as it is."""
+    """Return the text without markers, except in code."""
     markers = MarkerStream(lambda _: None)
     markers.feed(text)
     markers.finish()
@@ -117,21 +117,21 @@ def without_markers(text: str) -> str:
 
 
 def best_quote(passage: str, claim: str) -> tuple[int, int]:
-    """The sentence of a passage that a claim most likely rests on."""
-    wanted = {stem(word) for word in words(claim) if word not in STOP_WORDS}
+    """Return the range of the sentence in the passage that supports the claim best."""
+    claim_stems = {stem(word) for word in words(claim) if word not in STOP_WORDS}
     spans = sentence_spans(passage) or [(0, len(passage))]
 
-    def likeness(span: tuple[int, int]) -> float:
-        there = {stem(word) for word in words(passage[slice(*span)])}
-        return len(wanted & there) / (len(there) + 3) ** 0.5
+    def similarity(span: tuple[int, int]) -> float:
+        span_stems = stems(passage[slice(*span)])
+        return len(claim_stems & span_stems) / (len(span_stems) + 3) ** 0.5
 
-    start, end = max(spans, key=lambda span: (likeness(span), -span[0]))
-    return start, min(end, start + _LONGEST_QUOTE)
+    start, end = max(spans, key=lambda span: (similarity(span), -span[0]))
+    return start, min(end, start + _MAX_QUOTE)
 
 
 def citation_coverage(answer: str) -> float:
-    """The share of an answer's sentences that carry a marker."""
-    bare = re.sub(rf"(?<=[.!?])(\s*{MARKER})+", lambda found: found[0].strip(), answer)
+    """Return the share of an answer's sentences that carry a marker."""
+    bare = re.sub(rf"(?<=[.!?])(\s*{MARKER})+", lambda match: match[0].strip(), answer)
     sentences = [bare[slice(*span)] for span in sentence_spans(bare)]
-    telling = [sentence for sentence in sentences if _LETTER.search(_MARKERS.sub("", sentence))]
-    return sum(bool(_MARKERS.search(sentence)) for sentence in telling) / len(telling) if telling else 0.0
+    prose = [sentence for sentence in sentences if _LETTER.search(_MARKERS.sub("", sentence))]
+    return sum(bool(_MARKERS.search(sentence)) for sentence in prose) / len(prose) if prose else 0.0

@@ -1,4 +1,4 @@
-"""Evidence: passages with a number. A number is given when a passage is first seen, and never changes."""
+"""Evidence: numbered passages. A passage gets its number when it is first found, and keeps it."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from turnwire.retrieval.index.records import Passage
 from turnwire.retrieval.sentences import Matcher
 
 _RANK_CONSTANT = 60
-_SNIPPET = 300
+_MAX_SNIPPET = 300
 
 
 class Evidence(Struct, frozen=True):
-    """`tool` is what found it, `strength` how well: 1 for the best of a search, less for the others."""
+    """A numbered passage. `tool` found it; `strength` is 1 for the best hit of its search, less for the others."""
 
     index: int
     passage: Passage
@@ -22,42 +22,42 @@ class Evidence(Struct, frozen=True):
 
 
 class EvidenceBook:
-    """All that was seen in a turn. Several searches that agree on a passage lift it (reciprocal rank fusion)."""
+    """All evidence of a turn, ranked over its searches by reciprocal rank fusion."""
 
     def __init__(self) -> None:
         self._by_chunk: dict[str, Evidence] = {}
-        self._merit: dict[int, float] = {}
+        self._merits: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self._by_chunk)
 
     def get(self, index: object) -> Evidence | None:
-        return next((one for one in self._by_chunk.values() if one.index == index), None)
+        return next((evidence for evidence in self._by_chunk.values() if evidence.index == index), None)
 
-    def note(self, passages: Sequence[Passage], tool: str) -> list[Evidence]:
-        """Numbers what is new. Returns the evidence for each passage, in their order."""
-        noted: list[Evidence] = []
+    def add(self, passages: Sequence[Passage], tool: str) -> list[Evidence]:
+        """Number the new passages. Return the evidence of each passage in order."""
+        added: list[Evidence] = []
         top = max((passage.score for passage in passages), default=0) or 1
         for rank, passage in enumerate(passages):
             strength = max(0.0, passage.score / top)
-            known = self._by_chunk.get(passage.chunk_id)
-            if known is None:
-                known = Evidence(len(self._by_chunk) + 1, passage, tool, strength)
-                self._by_chunk[passage.chunk_id] = known
-            self._merit[known.index] = self._merit.get(known.index, 0) + 1 / (_RANK_CONSTANT + rank + 1)
-            noted.append(known)
-        return noted
+            evidence = self._by_chunk.get(passage.chunk_id)
+            if evidence is None:
+                evidence = Evidence(len(self._by_chunk) + 1, passage, tool, strength)
+                self._by_chunk[passage.chunk_id] = evidence
+            self._merits[evidence.index] = self._merits.get(evidence.index, 0) + 1 / (_RANK_CONSTANT + rank + 1)
+            added.append(evidence)
+        return added
 
     def ranked(self) -> list[Evidence]:
-        """Best first."""
-        return sorted(self._by_chunk.values(), key=lambda one: (-self._merit[one.index], one.index))
+        """Return all evidence, best first."""
+        return sorted(self._by_chunk.values(), key=lambda item: (-self._merits[item.index], item.index))
 
 
 class RetrievalResult(Struct, frozen=True, kw_only=True):
-    """What was found for a question: `evidence` is what was kept of it, best first.
+    """The evidence that was kept for a question, best first.
 
-    `citations` has one entry for each of them, as it would be cited whole. `sufficient` is false when the
-    evidence does not answer the question. `model_failed` is set when the model is of no use in this turn.
+    `citations` has a citation of the whole passage for each. `sufficient` is False if the evidence does not answer the
+    question. `model_failed` says why the model cannot be used for the rest of the turn.
     """
 
     question: str
@@ -77,7 +77,7 @@ def hit_of(evidence: Evidence, matcher: Matcher) -> Hit:
         chunk_id=passage.chunk_id,
         title=passage.title,
         page_number=passage.page,
-        text=matcher.snippet(passage.text, _SNIPPET),
+        text=matcher.snippet(passage.text, _MAX_SNIPPET),
         score=round(passage.score, 4),
         heading=passage.heading,
     )
@@ -86,7 +86,7 @@ def hit_of(evidence: Evidence, matcher: Matcher) -> Hit:
 def cite(
     evidence: Evidence, start: int, end: int, answer_start: int | None = None, answer_end: int | None = None
 ) -> CitationEvent:
-    """A citation of a part of the passage, for a part of the answer if it is tied to one."""
+    """Return a citation of a range of the passage, tied to a range of the answer if one is given."""
     passage = evidence.passage
     return CitationEvent(
         index=evidence.index,

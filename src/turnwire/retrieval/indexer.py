@@ -1,7 +1,6 @@
-"""Keeps a library up to date while a server runs: reads the roots, watches them, takes uploads, embeds.
+"""The indexer keeps a library up to date while a server runs: it reads and watches roots, takes uploads, embeds.
 
-Everything heavy happens in threads or in a process of its own, and a question never waits for it, except
-for the first documents of an empty library.
+The heavy work happens in threads or in the sandbox. A question waits for it only if the library was empty at first.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from msgspec import Struct
 
 from turnwire.core.errors import TooManyDocumentsError, UnreadableDocumentError
 from turnwire.retrieval.documents.parser import format_of
-from turnwire.retrieval.documents.sandbox import parse_apart
+from turnwire.retrieval.documents.sandbox import parse_in_sandbox
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.records import Document
 from turnwire.retrieval.index.searcher import Searcher
@@ -25,30 +24,33 @@ from turnwire.retrieval.index.writer import NewDocument
 
 logger = logging.getLogger("turnwire.retrieval")
 
-_PATIENCE = 30.0
-_MOMENT = 2.0
-_READING_AT_ONCE = 2
+# How long a question waits for an empty library, and for one that has some documents by then.
+_EMPTY_WAIT_SECONDS = 30.0
+_PARTIAL_WAIT_SECONDS = 2.0
+_MAX_PARALLEL_UPLOADS = 2
+_WATCH_STEP_MS = 200
+_WATCH_START_MS = 1_000
 
 
 class Root(Struct, frozen=True):
-    """A folder or a file to answer from; `is_own` for Turnwire's own documentation."""
+    """A folder or file to index; `is_own` marks Turnwire's own documentation."""
 
     path: Path
     is_own: bool = False
 
 
 class UploadLimits(Struct, frozen=True):
-    most_bytes: int = 20 * 1024 * 1024
-    most_documents: int = 1_000
+    max_bytes: int = 20 * 1024 * 1024
+    max_documents: int = 1_000
     seconds: float = 30.0
 
 
 class _ClosingError(Exception):
-    """Ends a sync between two files."""
+    """Raised between two files to end a sync."""
 
 
 class DocumentIndexer:
-    """`roots` are added to those the library has; with none at all, `own` is read."""
+    """Background indexer of a library. `roots` are added to the library's own roots; without any root `own` is read."""
 
     def __init__(
         self,
@@ -65,23 +67,23 @@ class DocumentIndexer:
         self.roots: list[Root] = []
         self.progress = SyncProgress()
         self.embedded = 0, 0
-        """How many of how many passages have a vector."""
-        self._given = roots
+        """The number of passages with a vector, and of all passages."""
+        self._configured = roots
         self._own = own
         self._limits = limits
         self._meaning = meaning
         self._watch = watch
         self._was_empty = False
-        self._read = asyncio.Event()
-        self._reading = asyncio.Semaphore(_READING_AT_ONCE)
-        self._adding = Counter[str]()
+        self._has_read = asyncio.Event()
+        self._sandbox_slots = asyncio.Semaphore(_MAX_PARALLEL_UPLOADS)
+        self._uploading = Counter[str]()
         self._changed = asyncio.Event()
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._syncing: asyncio.Future[SyncProgress] | None = None
 
     async def open(self) -> None:
-        """Raises StoreUnusableError."""
+        """Open the library and begin to index. Raise StoreUnusableError."""
         await asyncio.to_thread(self.library.open)
         self.roots = await asyncio.to_thread(self._find_roots)
         self._was_empty = await asyncio.to_thread(self._is_empty)
@@ -97,7 +99,7 @@ class DocumentIndexer:
             with suppress(asyncio.CancelledError):
                 await task
         if self._syncing is not None:
-            # A thread cannot be cancelled, only asked; the library must not be closed under it.
+            # A thread cannot be cancelled, and the library must not be closed while it writes.
             with suppress(Exception):
                 await self._syncing
         if self._meaning is not None:
@@ -106,52 +108,52 @@ class DocumentIndexer:
 
     @property
     def is_reading(self) -> bool:
-        return not self._read.is_set()
+        return not self._has_read.is_set()
 
     async def settled(self) -> None:
-        """Waits until all roots have been read once."""
-        await self._read.wait()
+        """Wait until all roots have been read once."""
+        await self._has_read.wait()
 
     async def notices(self) -> AsyncIterator[str]:
-        """What a question should know: that documents are still being read.
+        """Yield a status text while documents are still being read.
 
-        Waits only if there was none to begin with: long for the first, and a moment for the rest, which for
-        a small folder is all of it.
+        Wait only if the library was empty at first: long for the first documents, and a moment for the rest, which is
+        enough for a small folder.
         """
         if not self.is_reading:
             return
-        yield self._told()
+        yield self._progress_text()
         if self._was_empty:
-            patience = _PATIENCE if await asyncio.to_thread(self._is_empty) else _MOMENT
+            seconds = _EMPTY_WAIT_SECONDS if await asyncio.to_thread(self._is_empty) else _PARTIAL_WAIT_SECONDS
             with suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._read.wait()
+                async with asyncio.timeout(seconds):
+                    await self._has_read.wait()
 
     def _is_empty(self) -> bool:
         return self.library.count()[0] == 0
 
-    def _told(self) -> str:
+    def _progress_text(self) -> str:
         if not self.progress.total:
             return "The documents are still being read."
         return f"The documents are still being read: {self.progress.done:,} of {self.progress.total:,} files."
 
     async def add(self, name: str, content: bytes, owner: str) -> Document:
-        """Takes a document from somebody. Raises UnreadableDocumentError, TooManyDocumentsError."""
-        kind = format_of(name)
-        if kind is None:
+        """Index an uploaded document. Raise UnreadableDocumentError or TooManyDocumentsError."""
+        format_name = format_of(name)
+        if format_name is None:
             raise UnreadableDocumentError("its format is not known")
-        # Counted before the first wait: whoever uploads many at once gets no more than one after the other.
-        self._adding[owner] += 1
+        # Counted before the first await, so that parallel uploads cannot exceed the limit.
+        self._uploading[owner] += 1
         try:
-            there = await asyncio.to_thread(self.library.uploads, owner)
-            if there + self._adding[owner] > self._limits.most_documents:
-                raise TooManyDocumentsError(self._limits.most_documents)
-            async with self._reading:
-                parsed = await parse_apart(name, content, self._limits.seconds)
-            document = await asyncio.to_thread(NewDocument, name, kind, content, parsed, owner=owner)
+            stored = await asyncio.to_thread(self.library.uploads, owner)
+            if stored + self._uploading[owner] > self._limits.max_documents:
+                raise TooManyDocumentsError(self._limits.max_documents)
+            async with self._sandbox_slots:
+                parsed = await parse_in_sandbox(name, content, self._limits.seconds)
+            document = await asyncio.to_thread(NewDocument, name, format_name, content, parsed, owner=owner)
             await asyncio.to_thread(self.library.put, [document])
         finally:
-            self._adding[owner] -= 1
+            self._uploading[owner] -= 1
         self._changed.set()
         return document.record
 
@@ -162,22 +164,22 @@ class DocumentIndexer:
         try:
             for root in self.roots:
                 await self._sync(root)
-            self._read.set()
+            self._has_read.set()
             if self._watch:
                 await self._watch_roots(self.roots)
         except _ClosingError:
             pass
         except Exception:
-            # Whatever it was, questions are still answered, and the library must be closed in the end.
-            logger.exception("the documents can no longer be kept up to date")
+            # Questions are still answered from what is indexed.
+            logger.exception("the indexer has stopped: the documents are no longer kept up to date")
         finally:
-            self._read.set()
+            self._has_read.set()
 
     def _find_roots(self) -> list[Root]:
-        known = {Path(path) for path, is_own in self.library.roots().items() if not is_own}
-        known.update(path.resolve() for path in self._given)
-        if known:
-            return [Root(path) for path in sorted(known)]
+        paths = {Path(path) for path, is_own in self.library.roots().items() if not is_own}
+        paths.update(path.resolve() for path in self._configured)
+        if paths:
+            return [Root(path) for path in sorted(paths)]
         return [Root(path, is_own=True) for path in self._own]
 
     async def _sync(self, root: Root) -> None:
@@ -186,14 +188,14 @@ class DocumentIndexer:
                 sync_root,
                 self.library,
                 root.path,
-                most_bytes=self._limits.most_bytes,
+                max_bytes=self._limits.max_bytes,
                 is_own=root.is_own,
                 report=self._report,
             )
         )
         progress = await asyncio.shield(self._syncing)
-        for name, why in progress.problems:
-            logger.warning("%s was not indexed: %s", name, why)
+        for name, reason in progress.problems:
+            logger.warning("%s was not indexed: %s", name, reason)
         if progress.has_changed:
             self._changed.set()
 
@@ -203,48 +205,41 @@ class DocumentIndexer:
             raise _ClosingError
 
     async def _watch_roots(self, roots: list[Root]) -> None:
-        # It takes a while to load, and only who watches needs it.
-
         by_path = {root.path: root for root in roots}
         async for changed in changed_roots(list(by_path)):
             for path in changed:
                 await self._sync(by_path[path])
 
     async def _keep_embedding(self, meaning: VectorIndex) -> None:
-        await self._read.wait()
+        await self._has_read.wait()
         try:
             while True:
                 self._changed.clear()
                 await meaning.embed_missing(self._report_embedded)
                 await self._changed.wait()
         except Exception:
-            logger.exception("searching goes on by words only: the passages cannot be embedded")
+            logger.exception("the passages cannot be embedded; the search is by words only")
 
     def _report_embedded(self, done: int, total: int) -> None:
         self.embedded = done, total
 
 
-# Which roots have changed on disk, as it happens.
-
-
-_STEP_MS = 200
-_FIRST_MS = 1_000
-
-
 async def changed_roots(roots: Sequence[Path]) -> AsyncIterator[list[Path]]:
-    """Roots must be resolved. A burst of changes is told once, when it is over.
+    """Yield the roots, which must be resolved paths, that have changed on disk; a burst of changes counts once.
 
-    All of them are told once at the beginning: what changed before the watch had begun, nobody has seen.
+    All roots are yielded at the beginning, because changes before the watch has begun go unseen.
     """
+    # Imported only by a server that watches.
+    from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
+
     has_begun = False
     # Loaded when folders are watched, and not with every server.
-    from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
     async for changes in awatch(
         *await asyncio.to_thread(_folders, roots),
         ignore_permission_denied=True,
-        step=_STEP_MS,
-        rust_timeout=_FIRST_MS,
+        step=_WATCH_STEP_MS,
+        rust_timeout=_WATCH_START_MS,
         yield_on_timeout=True,
     ):
         paths = [Path(path) for _, path in changes]
@@ -255,5 +250,5 @@ async def changed_roots(roots: Sequence[Path]) -> AsyncIterator[list[Path]]:
 
 
 def _folders(roots: Sequence[Path]) -> set[Path]:
-    """One that is not there any more must not end the watch over the others."""
+    """Return the existing folders to watch, because a missing one would end the watch over the others."""
     return {folder for root in roots if (folder := root if root.is_dir() else root.parent).is_dir()}

@@ -1,4 +1,4 @@
-"""What models are told, and how retrieved text is put before them: framed, as data that cannot speak for itself."""
+"""Prompts: the instructions for models, and retrieved text framed as data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -50,30 +50,30 @@ REVIEW_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 
-_MESSAGES_BEFORE = 6
+_MAX_MESSAGES = 6
 
 
 def passages_json(evidence: Sequence[Evidence]) -> str:
-    return framed([_told(one) for one in evidence])
+    return framed([_passage_fields(item) for item in evidence])
 
 
-def spoken(history: Sequence[Message], most: int = _MESSAGES_BEFORE) -> list[Message]:
-    """What was said before, as a model may see it again.
+def prompt_history(history: Sequence[Message], max_messages: int = _MAX_MESSAGES) -> list[Message]:
+    """Return the last messages without tool results, with earlier answers escaped.
 
-    Earlier answers quote documents too. Their numbers named other evidence than the same numbers do now.
+    Earlier answers quote documents too, and their markers named other evidence than the same numbers do now.
     """
-    said = [one for one in history if one.role != "tool" and one.content]
+    messages = [message for message in history if message.role != "tool" and message.content]
     return [
-        Message(one.role, one.content if one.role == "user" else escaped(without_markers(one.content)))
-        for one in said[-most:]
+        message if message.role == "user" else Message(message.role, escaped(without_markers(message.content)))
+        for message in messages[-max_messages:]
     ]
 
 
-def _told(evidence: Evidence) -> dict[str, Any]:
+def _passage_fields(evidence: Evidence) -> dict[str, Any]:
     passage = evidence.passage
-    told: dict[str, Any] = {"number": evidence.index, "document": passage.title}
+    fields: dict[str, Any] = {"number": evidence.index, "document": passage.title}
     if passage.heading:
-        told["section"] = passage.heading
+        fields["section"] = passage.heading
     if passage.page is not None:
-        told["page"] = passage.page
-    return {**told, "text": passage.text}
+        fields["page"] = passage.page
+    return {**fields, "text": passage.text}

@@ -1,7 +1,7 @@
-"""Judging evidence: what to keep, what is missing, whether it is enough.
+"""Review of evidence: which passages to keep, what is missing, and whether they suffice.
 
-Without a model, by coverage: the share of the question's telling words that a passage speaks about.
-With one, by the model; what it says is checked, and evidence that it invents does not count.
+Without a model the review is by coverage, the share of the question's key terms in a passage. With a model it is the
+model's own, checked: passages that it invents do not count.
 """
 
 import re
@@ -20,17 +20,17 @@ from turnwire.retrieval.index.terms import STOP_WORDS, words
 from turnwire.retrieval.prompts import REVIEW_INSTRUCTIONS, REVIEW_SCHEMA, passages_json
 from turnwire.retrieval.sentences import Matcher
 
-ENOUGH = 0.5
-# Only English words that merely ask are known and left out; elsewhere they count, and are seldom in the answer.
-_ENOUGH_ELSEWHERE = 0.35
-_WORTH_KEEPING = 0.5
-_LONGEST_REPLY = 20_000
-_LONGEST_EARLIER = 500
-_PHRASE = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
+SUFFICIENT_COVERAGE = 0.5
+# Stop words are known for English only; in other languages they count as terms, and are seldom in the answer.
+_SUFFICIENT_COVERAGE_NOT_ENGLISH = 0.35
+_KEEP_SHARE = 0.5
+_MAX_REPLY = 20_000
+_MAX_EARLIER_QUESTION = 500
+_WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """`kept` and `dropped` are numbers of evidence; `next_queries` is empty if there is nothing left to try."""
+    """The result of a review. `kept` and `dropped` are numbers of evidence."""
 
     sufficient: bool
     kept: tuple[int, ...] = ()
@@ -46,18 +46,18 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 
 def judge_by_coverage(matcher: Matcher, evidence: Sequence[Evidence]) -> Judgement:
-    covered = {one.index: matcher.coverage(_whole(one)) for one in evidence}
-    best = max(evidence, key=lambda one: (covered[one.index], -one.index), default=None)
+    coverage = {item.index: matcher.coverage(_text_with_headings(item)) for item in evidence}
+    best = max(evidence, key=lambda item: (coverage[item.index], -item.index), default=None)
     if best is None:
         return Judgement(sufficient=False, missing=tuple(matcher.terms), reason="nothing was found")
-    share = covered[best.index]
-    kept = tuple(one.index for one in evidence if covered[one.index] >= max(share * _WORTH_KEEPING, 0.01))
-    matched = matcher.matched(_whole(best))
-    sufficient = share >= (ENOUGH if matcher.is_english else _ENOUGH_ELSEWHERE)
+    share = coverage[best.index]
+    kept = tuple(item.index for item in evidence if coverage[item.index] >= max(share * _KEEP_SHARE, 0.01))
+    matched = matcher.matched(_text_with_headings(best))
+    sufficient = share >= (SUFFICIENT_COVERAGE if matcher.is_english else _SUFFICIENT_COVERAGE_NOT_ENGLISH)
     return Judgement(
         sufficient=sufficient,
         kept=kept,
-        dropped=tuple(one.index for one in evidence if one.index not in kept),
+        dropped=tuple(item.index for item in evidence if item.index not in kept),
         matched=tuple(matched),
         missing=tuple(term for term in matcher.terms if term not in matched),
         reason=f"the best passage covers {share:.0%} of what is asked",
@@ -65,10 +65,10 @@ def judge_by_coverage(matcher: Matcher, evidence: Sequence[Evidence]) -> Judgeme
 
 
 def other_queries(question: str, judgement: Judgement, earlier: str | None) -> list[str]:
-    """What else could be asked for: with what was said before, only what is missing, only the longest phrase."""
+    """Return further queries: with the earlier question, with the missing terms only, with the longest phrase only."""
     queries: list[str] = []
     if earlier:
-        queries.append(f"{earlier[:_LONGEST_EARLIER]} {question}")
+        queries.append(f"{earlier[:_MAX_EARLIER_QUESTION]} {question}")
     if judgement.missing and judgement.matched:
         queries.append(" ".join(judgement.missing))
     phrase = _longest_phrase(question)
@@ -78,13 +78,13 @@ def other_queries(question: str, judgement: Judgement, earlier: str | None) -> l
 
 
 def _longest_phrase(question: str) -> str:
-    """The longest run of words that say something: mostly the name of the thing."""
+    """Return the longest run of words without a stop word, which is mostly the name of the subject."""
     runs: list[list[str]] = [[]]
-    for found in _PHRASE.finditer(question):
-        if found[0].lower() in STOP_WORDS:
+    for match in _WORD.finditer(question):
+        if match[0].lower() in STOP_WORDS:
             runs.append([])
         else:
-            runs[-1].append(found[0])
+            runs[-1].append(match[0])
     longest = max(runs, key=len)
     return " ".join(longest) if len(longest) < len(list(words(question))) else ""
 
@@ -102,19 +102,19 @@ async def judge_by_model(
     question: str,
     matcher: Matcher,
     evidence: Sequence[Evidence],
-    tell: Callable[[UsageEvent], Awaitable[None]],
+    emit: Callable[[UsageEvent], Awaitable[None]],
 ) -> Judgement:
-    """Raises ModelError, also if the reply is not what was asked for; `tell` hears what it cost in any case."""
+    """Let the model review the evidence; `emit` gets its usage. Raise ModelError, also for a malformed reply."""
     text = ""
     prompt = f"Question: {question}\n\nPassages:\n{passages_json(evidence)}"
     stream = model.stream(REVIEW_INSTRUCTIONS, [Message("user", prompt)], schema=REVIEW_SCHEMA)
     try:
         async for piece in stream:
             if isinstance(piece, UsageEvent):
-                await tell(piece)
+                await emit(piece)
             elif isinstance(piece, str):
                 text += piece
-                if len(text) > _LONGEST_REPLY:
+                if len(text) > _MAX_REPLY:
                     raise ModelError("The model's review does not end.", "bad_answer")
     finally:
         await stream.aclose()
@@ -128,23 +128,23 @@ def _checked(text: str, matcher: Matcher, evidence: Sequence[Evidence]) -> Judge
         reply = msgspec.json.decode(text[start : end + 1].encode("utf-8", "replace"), type=_ReviewReply)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise ModelError("The model's review was not of the form asked for.", "bad_answer") from error
-    there = [one.index for one in evidence]
-    kept = tuple(index for index in there if index in reply.keep)
+    indexes = [item.index for item in evidence]
+    kept = tuple(index for index in indexes if index in reply.keep)
     sufficient = reply.sufficient and bool(kept)
-    together = " ".join(_whole(one) for one in evidence if one.index in kept)
+    kept_text = " ".join(_text_with_headings(item) for item in evidence if item.index in kept)
     query = clean_text(reply.next_query or "").strip()[:500]
     return Judgement(
         sufficient=sufficient,
         kept=kept,
-        dropped=tuple(index for index in there if index not in kept),
-        matched=tuple(matcher.matched(together)),
-        missing=tuple(clean_text(told)[:200] for told in reply.missing[:20]),
+        dropped=tuple(index for index in indexes if index not in kept),
+        matched=tuple(matcher.matched(kept_text)),
+        missing=tuple(clean_text(term)[:200] for term in reply.missing[:20]),
         next_queries=(query,) if query and not sufficient else (),
         reason=clean_text(reply.reason)[:500],
         method="model",
     )
 
 
-def _whole(evidence: Evidence) -> str:
-    """What a passage says, with the headings that it stands under."""
+def _text_with_headings(evidence: Evidence) -> str:
+    """Return the text of a passage with its title and headings."""
     return f"{evidence.passage.title} {' '.join(evidence.passage.headings)} {evidence.passage.text}"

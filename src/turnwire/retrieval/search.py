@@ -1,4 +1,4 @@
-"""One search for evidence while it goes on: what was seen so far, and who is told of every step."""
+"""The searches of one question: the evidence found so far, and an event for every step."""
 
 import asyncio
 import sqlite3
@@ -12,28 +12,28 @@ from turnwire.retrieval.evidence import Evidence, EvidenceBook, hit_of
 from turnwire.retrieval.index.records import Passage
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.review import Judgement
-from turnwire.retrieval.sentences import Matcher, asks_what, lift_definitions
+from turnwire.retrieval.sentences import Matcher, asks_for_definition, boost_definitions
 
 EventSink = Callable[[Event], Awaitable[None]]
 SEARCH = "search_documents"
-# A definition need not be among the passages that use a word most.
-_MORE = 5
-# A question may be as long as a book; what is told of a step must fit into an event.
-LONGEST_QUERY = 2_000
-_LONGEST_TERM = 100
+# A definition need not be among the passages that use a word most often.
+_DEFINITION_CANDIDATES = 5
+# A question may be as long as a book, but an event is limited.
+MAX_QUERY = 2_000
+_MAX_TERM = 100
 
 
 @contextmanager
-def reading_index() -> Generator[None]:
-    """Raises AgentError `chat_failed` if the index cannot be read."""
+def map_index_errors() -> Generator[None]:
+    """Raise AgentError `chat_failed` in place of an error of the index."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
         raise AgentError("The documents could not be searched.", code="chat_failed", retryable=True) from error
 
 
-class Gathering:
-    """`event_sink` is told of each step the moment it happens; `event_collector` is a list of all of them."""
+class EvidenceSearch:
+    """Searches that share an evidence book. `event_sink` and `event_collector` get the event of each step."""
 
     def __init__(
         self,
@@ -53,51 +53,51 @@ class Gathering:
         self._searches = 0
         self._reviews = 0
 
-    async def tell(self, event: Event) -> None:
+    async def emit(self, event: Event) -> None:
         if self._collector is not None:
             self._collector.append(event)
         if self._sink is not None:
             await self._sink(event)
 
-    async def search(self, query: str, limit: int) -> list[Evidence]:
-        """Raises AgentError `chat_failed` if the index cannot be read."""
-        query = query[:LONGEST_QUERY]
+    async def run(self, query: str, limit: int) -> list[Evidence]:
+        """Search once and return the evidence. Raise AgentError `chat_failed` if the index cannot be read."""
+        query = query[:MAX_QUERY]
         self._searches += 1
         step = f"search-{self._searches}"
         if SEARCH not in self.tools_used:
             self.tools_used.append(SEARCH)
-        await self.tell(SearchEvent(step, "started", SEARCH, query))
+        await self.emit(SearchEvent(step, "started", SEARCH, query))
         began = time.perf_counter()
         try:
-            with reading_index():
+            with map_index_errors():
                 passages = await self._search(query, limit)
         except AgentError:
-            await self.tell(SearchEvent(step, "failed", SEARCH, query, ms=_ms_since(began)))
+            await self.emit(SearchEvent(step, "failed", SEARCH, query, ms=_ms_since(began)))
             raise
-        found = self.book.note(passages, SEARCH)
-        hits = tuple(hit_of(one, self.matcher) for one in found)
-        await self.tell(SearchEvent(step, "finished", SEARCH, query, hits=hits, ms=_ms_since(began)))
-        return found
+        evidence = self.book.add(passages, SEARCH)
+        hits = tuple(hit_of(item, self.matcher) for item in evidence)
+        await self.emit(SearchEvent(step, "finished", SEARCH, query, hits=hits, ms=_ms_since(began)))
+        return evidence
 
     async def _search(self, query: str, limit: int) -> list[Passage]:
-        if not asks_what(query):
+        if not asks_for_definition(query):
             return await self.searcher.search(query, owner=self.owner, limit=limit)
-        more = await self.searcher.search(query, owner=self.owner, limit=limit * _MORE)
-        return lift_definitions(self.matcher, more)[:limit]
+        candidates = await self.searcher.search(query, owner=self.owner, limit=limit * _DEFINITION_CANDIDATES)
+        return boost_definitions(self.matcher, candidates)[:limit]
 
-    async def around(self, evidence: Evidence) -> list[Evidence]:
-        """A passage with its neighbours in the document, numbered like anything else that is found."""
+    async def neighbours(self, evidence: Evidence) -> list[Evidence]:
+        """Return a passage with the one before and the one after it, as numbered evidence."""
         passages: list[Passage] = []
         for ordinal in range(evidence.passage.ordinal - 1, evidence.passage.ordinal + 2):
             chunk_id = f"{evidence.passage.document_id}:{ordinal}"
-            # The first passage has none before it, the last none after it.
-            with suppress(DocumentNotFoundError), reading_index():
+            # The first passage has no predecessor, the last no successor.
+            with suppress(DocumentNotFoundError), map_index_errors():
                 passages.append(await asyncio.to_thread(self.searcher.library.passage, chunk_id, owner=self.owner))
-        return self.book.note(passages, "read_passage")
+        return self.book.add(passages, "read_passage")
 
-    async def reviewed(self, judgement: Judgement, rounds_left: int) -> None:
+    async def report_review(self, judgement: Judgement, rounds_left: int) -> None:
         self._reviews += 1
-        await self.tell(
+        await self.emit(
             ReviewEvent(
                 f"review-{self._reviews}",
                 self._reviews,
@@ -105,8 +105,8 @@ class Gathering:
                 feedback=judgement.reason or None,
                 kept=judgement.kept,
                 dropped=judgement.dropped,
-                matched=tuple(term[:_LONGEST_TERM] for term in judgement.matched),
-                missing=tuple(term[:_LONGEST_TERM] for term in judgement.missing),
+                matched=tuple(term[:_MAX_TERM] for term in judgement.matched),
+                missing=tuple(term[:_MAX_TERM] for term in judgement.missing),
                 next_queries=judgement.next_queries,
                 rounds_left=rounds_left,
                 method=judgement.method,

@@ -1,4 +1,4 @@
-"""Sentences: where they begin and end in a piece of text, in any script, without a model."""
+"""Sentences: their borders in any script, their match with a question, and definitions among them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from itertools import pairwise
 from msgspec import structs
 
 from turnwire.retrieval.index.records import Passage
-from turnwire.retrieval.index.terms import content_terms, looks_english, stem, stems, telling_terms
+from turnwire.retrieval.index.terms import content_terms, key_terms, looks_english, stem, stems
 
 _ABBREVIATIONS = frozenset(
     {"al", "approx", "art", "cf", "ch", "co", "corp", "dr", "e.g", "ed", "eds", "eq", "etc", "fig", "i.e", "inc", "jr"}
     | {"ltd", "mr", "mrs", "ms", "no", "nos", "p", "pp", "prof", "sec", "sr", "st", "u.s", "viz", "vol", "vs", "z.b"}
 )
-# The end of a sentence, or of what stands like one: a blank line, a list item, a table row, a heading.
+# The end of a sentence, or a border like it: a blank line, a list item, a table row, a heading.
 _END = re.compile(
     r"""
       (?<! [.!?…] ) [.!?…]+ ["'”’)\]*_`]* \s+
@@ -24,33 +24,33 @@ _END = re.compile(
     """,
     re.VERBOSE,
 )
-# A fence of code or a row of a table, from its mark on.
+# A fenced code block or a table row, from its first marker on.
 _WHOLE = re.compile(r"^[ \t]*((`{3,}|~{3,}).*?(?:^[ \t]*\2[`~]*[ \t]*$\n?|\Z)|\|[^\n]*)", re.DOTALL | re.MULTILINE)
 _LAST_WORD = re.compile(r"([^\s(\[\"'“]+?)\.+$")
-# As far back as an abbreviation reaches. To look further would take hours for a text that somebody made for it.
+# No abbreviation is longer; without the bound a hostile text would take hours.
 _LOOK_BACK = 20
 
 
 def sentence_starts(text: str) -> list[int]:
-    """The offsets at which a sentence begins, all but the first. A fence of code is one sentence, and a row one."""
+    """Return the offsets at which sentences begin, without the first. A fenced code block or a table row is one."""
     starts: list[int] = []
     last = 0
-    wholes = [found.span(1) for found in _WHOLE.finditer(text)]
+    wholes = [match.span(1) for match in _WHOLE.finditer(text)]
     wholes.reverse()
-    for found in _END.finditer(text):
-        end = found.end()
+    for match in _END.finditer(text):
+        end = match.end()
         while wholes and wholes[-1][1] <= end:
             wholes.pop()
         if wholes and wholes[-1][0] < end:
             continue
-        if end < len(text) and not _goes_on(text, last, found):
+        if end < len(text) and not _is_abbreviation(text, last, match):
             starts.append(end)
             last = end
     return starts
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
-    """Start and end of each sentence, without the space around it."""
+    """Return start and end of each sentence, without the white space around it."""
     borders = [0, *sentence_starts(text), len(text)]
     spans: list[tuple[int, int]] = []
     for start, end in pairwise(borders):
@@ -63,91 +63,89 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 
 
 def as_sentence(text: str) -> str:
-    """A text that may be part of a sentence, as one that stands alone."""
+    """Return a clause as a sentence: capitalised, with a full stop."""
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
-def _goes_on(text: str, start: int, found: re.Match[str]) -> bool:
-    """Whether a full stop is only an abbreviation's or an initial's."""
-    if not found[0].startswith("."):
+def _is_abbreviation(text: str, start: int, end: re.Match[str]) -> bool:
+    """Return True if a full stop belongs to an abbreviation or an initial and ends no sentence."""
+    if not end[0].startswith("."):
         return False
-    following = text[found.end()]
-    if following.islower():
+    if text[end.end()].islower():
         return True
-    word = _LAST_WORD.search(text[max(start, found.start() - _LOOK_BACK) : found.start() + 1])
-    if word is None:
+    match = _LAST_WORD.search(text[max(start, end.start() - _LOOK_BACK) : end.start() + 1])
+    if match is None:
         return False
-    told = word[1].lower()
-    return told in _ABBREVIATIONS or (len(told) == 1 and told.isalpha() and word[1].isupper())
+    word = match[1].lower()
+    return word in _ABBREVIATIONS or (len(word) == 1 and word.isalpha() and match[1].isupper())
 
 
-# How much of a question a text speaks about: words of one family count as one, telling words count more.
-
+# Coverage: how many of a question's terms a text contains, by their stems and weighted by their rarity.
 
 _SPACE = re.compile(r"\s+")
 
 
 class Matcher:
-    """`weights` says how telling each term of the question is."""
+    """The key terms of a question, to be matched with texts. `weights` has the weight of each term."""
 
     def __init__(self, question: str, weights: Mapping[str, float]) -> None:
-        self.terms = telling_terms(question)
+        self.terms = key_terms(question)
         self._stems = {term: stem(term) for term in self.terms}
         self.weights = {term: weights.get(term, 1.0) for term in self.terms}
         self.is_english = looks_english(question)
         self._total = sum(self.weights.values()) or 1.0
 
-    def knows(self, word: str) -> bool:
-        """Whether the question has this word, or one of its family."""
+    def contains(self, word: str) -> bool:
+        """Return True if the question has this word or another form of it."""
         return stem(word) in self._stems.values()
 
     def matched(self, text: str) -> list[str]:
-        there = stems(text)
-        return [term for term in self.terms if self._stems[term] in there]
+        """Return the terms of the question that the text contains."""
+        text_stems = stems(text)
+        return [term for term in self.terms if self._stems[term] in text_stems]
 
     def coverage(self, text: str) -> float:
-        """From 0 to 1: the share of the question's weight that the text covers."""
+        """Return the share of the question's weight, from 0 to 1, that the text covers."""
         return sum(self.weights[term] for term in self.matched(text)) / self._total
 
-    def snippet(self, text: str, longest: int) -> str:
-        """The sentence that covers most, and what follows it, in one line."""
+    def snippet(self, text: str, max_length: int) -> str:
+        """Return one line from the sentence with the best coverage on."""
         spans = sentence_spans(text)
         if not spans:
             return ""
         best = max(range(len(spans)), key=lambda n: (self.coverage(text[slice(*spans[n])]), -n))
         piece = _SPACE.sub(" ", text[spans[best][0] :]).strip()
-        return piece if len(piece) <= longest else piece[: longest - 1].rstrip() + "…"
+        return piece if len(piece) <= max_length else piece[: max_length - 1].rstrip() + "…"
 
 
-# Questions that ask what a thing is, and sentences that say so.
+# Definitions: questions that ask for one, and sentences that give one.
+
+_DEFINITION_QUESTION = re.compile(r"^\s*(?:what(?:'s|’s| is| are| does)|define|who (?:is|are|was))\b", re.IGNORECASE)
+_DEFINING_VERB = re.compile(r"\s(?:is|are|means|was|were|refers to|stands for)\s|[:|—–]\s", re.IGNORECASE)
+_DEFINITION_BOOST = 1.6
 
 
-_ASKS_WHAT = re.compile(r"^\s*(?:what(?:'s|’s| is| are| does)|define|who (?:is|are|was))\b", re.IGNORECASE)
-_SAYS_WHAT = re.compile(r"\s(?:is|are|means|was|were|refers to|stands for)\s|[:|—–]\s", re.IGNORECASE)
-_LIFT = 1.6
-
-
-def asks_what(question: str) -> bool:
-    return _ASKS_WHAT.match(question) is not None
+def asks_for_definition(question: str) -> bool:
+    return _DEFINITION_QUESTION.match(question) is not None
 
 
 def defines(matcher: Matcher, text: str) -> bool:
-    """Whether it begins with what is asked about and nothing else, and goes on to say what that is."""
-    verb = _SAYS_WHAT.search(text)
+    """Return True if the subject of the sentence is that of the question, followed by a defining verb."""
+    verb = _DEFINING_VERB.search(text)
     if verb is None or not text[verb.end() :].strip():
         return False
     subject = text[: verb.start()]
-    return matcher.coverage(subject) > 0.7 and all(matcher.knows(word) for word in content_terms(subject))
+    return matcher.coverage(subject) > 0.7 and all(matcher.contains(word) for word in content_terms(subject))
 
 
-def lift_definitions(matcher: Matcher, passages: Sequence[Passage]) -> list[Passage]:
-    """The same passages, those that define what is asked about further up."""
-    lifted = [_lifted(matcher, passage) for passage in passages]
-    return sorted(lifted, key=lambda passage: -passage.score)
+def boost_definitions(matcher: Matcher, passages: Sequence[Passage]) -> list[Passage]:
+    """Return the passages ranked again, with a higher score for those that define the subject of the question."""
+    boosted = [_boosted(matcher, passage) for passage in passages]
+    return sorted(boosted, key=lambda passage: -passage.score)
 
 
-def _lifted(matcher: Matcher, passage: Passage) -> Passage:
+def _boosted(matcher: Matcher, passage: Passage) -> Passage:
     sentences = (passage.text[slice(*span)].lstrip("|-*#> ") for span in sentence_spans(passage.text))
     if any(defines(matcher, sentence) for sentence in sentences):
-        return structs.replace(passage, score=passage.score * _LIFT)
+        return structs.replace(passage, score=passage.score * _DEFINITION_BOOST)
     return passage

@@ -1,7 +1,7 @@
-"""The answer, written from the evidence alone and streamed while it is written.
+"""Synthesis: the answer, streamed while a model writes it from the evidence.
 
-With a model it writes; without one, or when the model fails, sentences are quoted as they stand.
-What was shown is never taken back: a failing model leaves what it wrote, a break, and the quotations.
+Without a model, or when it fails, the best sentences are quoted instead. Text that was shown is never taken back: a
+failed model leaves its text, a break, and the quotations.
 """
 
 import logging
@@ -14,25 +14,25 @@ from turnwire.models.contract import Model, ToolWish
 from turnwire.retrieval.citations import MarkerStream
 from turnwire.retrieval.evidence import Evidence, RetrievalResult, cite
 from turnwire.retrieval.extractive import pick_sentences
-from turnwire.retrieval.prompts import SYNTHESIS_INSTRUCTIONS, passages_json, spoken
+from turnwire.retrieval.prompts import SYNTHESIS_INSTRUCTIONS, passages_json, prompt_history
 from turnwire.retrieval.sentences import as_sentence
 
 logger = logging.getLogger("turnwire.retrieval")
 
-SENTENCES = 3
-NEAREST = 3
+MAX_SENTENCES = 3
+MAX_NEAREST = 3
 BREAK = "\n\n---\n\n"
 NO_ANSWER = "The model wrote no answer."
 NOT_FOUND = "I did not find this in your documents."
-_PASSAGES_IN_PROMPT = 8
+_MAX_PROMPT_PASSAGES = 8
 
 
 async def stream_synthesis(
     result: RetrievalResult, *, model: Model | None = None, history: Sequence[Message] = ()
 ) -> AsyncIterator[Event | str]:
-    """Yields the answer piece by piece, citations as their markers complete, and a `response` with the mode.
+    """Yield the answer piece by piece, citations as their markers complete, and a `response` with the mode.
 
-    Raises AgentError `chat_failed` only if there is no way left to answer.
+    Raise AgentError `chat_failed` only if not even a quotation can be found.
     """
     if not result.sufficient:
         async for piece in stream_not_found(result):
@@ -43,12 +43,12 @@ async def stream_synthesis(
         async for piece in stream_extract(result, "extractive"):
             yield piece
         return
-    cause, shown = result.model_failed, result.evidence[:_PASSAGES_IN_PROMPT]
-    markers = MarkerStream({one.index: one for one in shown}.get)
+    cause, evidence = result.model_failed, result.evidence[:_MAX_PROMPT_PASSAGES]
+    markers = MarkerStream({item.index: item for item in evidence}.get)
     if cause is None:
-        messages = [*spoken(history), _prompt(result.question, shown)]
+        messages = [*prompt_history(history), _prompt(result.question, evidence)]
         try:
-            async for piece in _by_model(model, messages, markers):
+            async for piece in _stream_model(model, messages, markers):
                 yield piece
         except Exception as error:
             cause = explain(error)
@@ -69,7 +69,7 @@ def _prompt(question: str, evidence: Sequence[Evidence]) -> Message:
     return Message("user", f"Passages:\n{passages_json(evidence)}\n\nQuestion: {question}")
 
 
-async def _by_model(model: Model, messages: Sequence[Message], markers: MarkerStream) -> AsyncIterator[Event | str]:
+async def _stream_model(model: Model, messages: Sequence[Message], markers: MarkerStream) -> AsyncIterator[Event | str]:
     stream = model.stream(SYNTHESIS_INSTRUCTIONS, messages)
     try:
         async for piece in stream:
@@ -80,20 +80,21 @@ async def _by_model(model: Model, messages: Sequence[Message], markers: MarkerSt
                 yield piece
             else:
                 assert isinstance(piece, ToolWish)
-                logger.warning("the model wished for a tool that it was not offered; it is ignored")
+                logger.warning("the model called a tool that it was not offered; the call is ignored")
     finally:
         await stream.aclose()
 
 
 def explain(error: Exception) -> str:
-    """The cause of a model's failure, in words that are safe to show."""
+    """Return the cause of a model's failure as text that is safe to show."""
     if isinstance(error, AgentError):
         return str(error)
-    logger.exception("the model failed in a way that was not foreseen", exc_info=error)
+    logger.exception("the model failed with an unexpected error", exc_info=error)
     return f"The model failed ({type(error).__name__})."
 
 
 def removed_markers(markers: MarkerStream) -> StatusEvent | None:
+    """Return a status that names the markers without evidence, if the model wrote any."""
     if not markers.unknown:
         return None
     names = ", ".join(f"[{number}]" for number in dict.fromkeys(markers.unknown))
@@ -101,7 +102,7 @@ def removed_markers(markers: MarkerStream) -> StatusEvent | None:
 
 
 async def stream_fallback(result: RetrievalResult, cause: str, written: MarkerStream) -> AsyncIterator[Event | str]:
-    """Quotations in place of what a model could not write, after what it did."""
+    """Stream quotations after the text that a failed model has written."""
     yield StatusEvent(f"{as_sentence(cause)} These are the sentences that answer best.")
     offset = len(written.text)
     if offset:
@@ -113,9 +114,9 @@ async def stream_fallback(result: RetrievalResult, cause: str, written: MarkerSt
 
 
 async def stream_extract(result: RetrievalResult, mode: str, offset: int = 0) -> AsyncIterator[Event | str]:
-    """The sentences that say most of what is asked, each with its source."""
+    """Stream the sentences that match the question best, each with its citation."""
     try:
-        picks = pick_sentences(result.question, result.matcher, result.evidence, SENTENCES)
+        picks = pick_sentences(result.question, result.matcher, result.evidence, MAX_SENTENCES)
     except Exception as error:
         raise _chat_failed(error) from error
     if not picks:
@@ -133,21 +134,20 @@ async def stream_extract(result: RetrievalResult, mode: str, offset: int = 0) ->
 
 
 async def stream_not_found(result: RetrievalResult) -> AsyncIterator[Event | str]:
-    """Says that it is not there, and shows what came nearest; never an answer."""
+    """Stream that nothing was found, with the nearest passages but without an answer."""
     yield NOT_FOUND
     offset = len(NOT_FOUND)
-    nearest: dict[int, str] = {}
-    for one in result.evidence[:NEAREST]:
-        for pick in pick_sentences(result.question, result.matcher, [one], 1):
-            lead = "\n\nThe nearest passages:\n\n- " if not nearest else "\n- "
-            nearest[one.index] = pick.text
-            marker = f" [{one.index}]"
+    lead = "\n\nThe nearest passages:\n\n- "
+    for item in result.evidence[:MAX_NEAREST]:
+        for pick in pick_sentences(result.question, result.matcher, [item], 1):
+            marker = f" [{item.index}]"
             yield lead
             yield pick.text
             yield marker
             offset += len(lead)
-            yield cite(one, pick.start, pick.end, offset, offset + len(pick.text))
+            yield cite(item, pick.start, pick.end, offset, offset + len(pick.text))
             offset += len(pick.text) + len(marker)
+            lead = "\n- "
     yield ResponseEvent("", mode="not_found")
 
 

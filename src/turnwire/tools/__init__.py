@@ -1,7 +1,4 @@
-"""Plain Python functions as tools: `@tool` describes one to a model, `run_tool` runs it within limits.
-
-`McpServer` brings those of an MCP server.
-"""
+"""Tools for models: `@tool` declares a Python function as one, `run_tool` runs it, `McpServer` brings remote ones."""
 
 from turnwire.tools.declaration import Tool, Toolset, open_toolsets, read_arguments, tool
 from turnwire.tools.fetch import FetchLimits, fetch_tool, fetch_url

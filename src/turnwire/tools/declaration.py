@@ -1,4 +1,4 @@
-"""`@tool`: a function with type hints and a docstring is all that a tool is."""
+"""Tools: `@tool` makes one of a function with type hints and a docstring; a `Toolset` brings tools from elsewhere."""
 
 import asyncio
 import inspect
@@ -13,107 +13,34 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
-# What a function takes, as a JSON schema for the model and as a check of what the model wrote.
-
-
-# Those that can be given by their names.
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-class BadArgumentsError(Exception):
-    """The model's arguments do not fit the tool; the message is for the model."""
-
-
-class Arguments:
-    """The parameters of one function. Raises TypeError for those that a model could not give."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        parameters = inspect.signature(function).parameters.values()
-        hints = get_type_hints(
-            function if inspect.isroutine(function) else type(function).__call__, include_extras=True
-        )
-        fields: dict[str, Any] = {}
-        for number, parameter in enumerate(parameters):
-            if parameter.kind not in _NAMED:
-                raise TypeError(f"a tool's parameters need names, and {parameter} in {function!r} has none")
-            default = ... if parameter.default is parameter.empty else parameter.default
-            # A field is called by a number: a parameter may have a name that pydantic keeps for itself.
-            fields[f"p{number}"] = (hints.get(parameter.name, Any), Field(default, alias=parameter.name))
-        self._names = {f"p{number}": parameter.name for number, parameter in enumerate(parameters)}
-        config = ConfigDict(extra="forbid")
-        try:
-            self._model: type[BaseModel] = create_model("Arguments", __config__=config, **fields)
-            self.schema = self._model.model_json_schema(schema_generator=_WithoutTitles)
-        except PydanticUserError as error:
-            name = getattr(function, "__name__", repr(function))
-            raise TypeError(f"{name!r} takes something that JSON cannot hold: {error.message}") from error
-        del self.schema["title"]
-
-    def check(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as the function takes them. Raises BadArgumentsError."""
-        try:
-            checked = self._model.model_validate(given)
-        except ValidationError as error:
-            told = error.errors(include_url=False, include_context=False, include_input=False)
-            raise BadArgumentsError("; ".join(f"{_place(one['loc'])}: {one['msg']}" for one in told)) from None
-        # What was not given is left to the function's own defaults.
-        return {self._names[field]: getattr(checked, field) for field in checked.model_fields_set}
-
-
-class GivenArguments:
-    """Those of a tool that runs elsewhere: whoever told its schema checks them."""
-
-    def check(self, given: dict[str, Any]) -> dict[str, Any]:
-        return given
-
-
-class _WithoutTitles(GenerateJsonSchema):
-    """Titles only repeat the names, and every one of them is paid for."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, location)) or "arguments"
-
-
-def read_arguments(text: str) -> dict[str, Any] | None:
-    """A model's own text for the arguments. None if it is not a JSON object."""
-    try:
-        return msgspec.json.decode(text.strip() or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return None
-
-
 logger = logging.getLogger("turnwire.tools")
 
 Function = Callable[..., Any]
 NeedsApproval = bool | Callable[[dict[str, Any]], bool]
 NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
-"""What all model providers take as the name of a tool."""
+"""The tool names that all model providers accept."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
     """A function that a model may call. `timeout` is in seconds, `max_output` in characters.
 
-    With `needs_approval` a person is asked before it runs; a function of the arguments says for which calls. One that
-    is `idempotent` may be run again when it is not known whether it has run: twice does no more than once. The
-    default for `max_output` is what fits into one event whatever the characters are.
+    With `needs_approval` a person must approve a call before it runs; a function of the arguments decides per call. An
+    `idempotent` tool may run again when it is unknown whether it has run. The default of `max_output` fits into one
+    event whatever the characters are.
     """
 
     name: str
     description: str
     parameters: dict[str, Any]
     function: Function
-    arguments: Arguments | GivenArguments
+    arguments: "Arguments | UncheckedArguments"
     timeout: float = 60.0
     max_output: int = 20_000
     needs_approval: NeedsApproval = False
     idempotent: bool = False
 
-    def asks(self, args: dict[str, Any]) -> bool:
-        """Whether a person must allow a call with these arguments. Those that do not fit will not run anyway."""
+    def requires_approval(self, args: dict[str, Any]) -> bool:
+        """Return True if a person must approve a call with these arguments; invalid ones fail without approval."""
         try:
             self.arguments.check(args)
         except BadArgumentsError:
@@ -123,12 +50,12 @@ class Tool(Struct, frozen=True, kw_only=True):
         try:
             return self.needs_approval(args)
         except Exception:
-            # Who cannot say that it is harmless has not said so.
-            logger.exception("whether %s needs approval cannot be told; a person is asked", self.name)
+            # A call is harmless only if the function says so.
+            logger.exception("the needs_approval function of the tool %s failed; approval is required", self.name)
             return True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function itself, as if it had never been made a tool."""
+        """Call the function itself."""
         return self.function(*args, **kwargs)
 
 
@@ -155,19 +82,21 @@ def tool(
     needs_approval: NeedsApproval = False,
     idempotent: bool = False,
 ) -> Tool | Callable[[Function], Tool]:
-    """Makes a tool of a function, sync or async. Its docstring tells the model what it is for.
+    """Declare a function, sync or async, as a tool. Its docstring is the description for the model.
 
-    Raises TypeError for parameters that cannot be given by name, or of a type that JSON cannot hold, and ValueError
-    for a name that model providers do not take.
+    Raise TypeError for parameters that cannot be passed by name or have no JSON type, and ValueError for a name that
+    model providers do not accept.
     """
 
     def declare(function: Function) -> Tool:
-        called = name or getattr(function, "__name__", type(function).__name__)
-        if not NAME.fullmatch(called):
-            raise ValueError(f"a tool cannot be called {called!r}: use letters, digits, _ and -, at most 64; name=...")
+        tool_name = name or getattr(function, "__name__", type(function).__name__)
+        if not NAME.fullmatch(tool_name):
+            raise ValueError(
+                f"a tool cannot be called {tool_name!r}: use letters, digits, _ and -, at most 64; name=..."
+            )
         arguments = Arguments(function)
         return Tool(
-            name=called,
+            name=tool_name,
             description=inspect.cleandoc(description or inspect.getdoc(function) or ""),
             parameters=arguments.schema,
             function=function,
@@ -181,42 +110,112 @@ def tool(
     return declare if function is None else declare(function)
 
 
-def as_tool(given: Tool | Function) -> Tool:
-    return given if isinstance(given, Tool) else tool(given)
-
-
-# Tools that come from somewhere else, and may be others tomorrow: those of an MCP server, say.
+def as_tool(function: Tool | Function) -> Tool:
+    return function if isinstance(function, Tool) else tool(function)
 
 
 @runtime_checkable
 class Toolset(Protocol):
-    """Where an agent gets tools from while it runs. One toolset may serve many turns, and several agents, at once."""
+    """A source of tools that may change, such as an MCP server. One toolset may serve many turns and agents at once."""
 
     name: str
 
     async def open(self) -> Sequence[Tool]:
-        """The tools as they are now; connects first if that is needed. Asked at the beginning of every turn.
+        """Return the current tools, connecting first if needed. Called at the beginning of every turn.
 
-        Raises AgentError, in words that a user may read, if there are none to be had.
+        Raise AgentError, with a message for the user, if the tools are not available.
         """
         ...
 
     async def close(self) -> None:
-        """Lets go of what `open` made; safe to call again. What is opened after it is connected anew."""
+        """Release what `open` acquired. May be called again; a later `open` connects again."""
         ...
 
 
 async def open_toolsets(tools: Mapping[str, Tool], toolsets: Sequence[Toolset]) -> dict[str, Tool]:
-    """All tools by their names; the agent's own keep theirs. Raises AgentError.
+    """Return the agent's own tools and those of its toolsets by name. Raise AgentError.
 
-    A tool whose name is taken gets the name of its toolset before it, so that nobody can stand in for another.
+    A tool whose name is taken gets the name of its toolset as a prefix, so that none can replace another.
     """
-    found = dict(tools)
-    for toolset, offered in zip(toolsets, await asyncio.gather(*(one.open() for one in toolsets)), strict=True):
+    by_name = dict(tools)
+    opened = await asyncio.gather(*(toolset.open() for toolset in toolsets))
+    for toolset, offered in zip(toolsets, opened, strict=True):
         for tool in offered:
-            name = tool.name if tool.name not in found else f"{toolset.name}_{tool.name}"
-            if name in found or not NAME.fullmatch(name):
-                logger.warning("the tool %r of %r is left out: its name is taken", tool.name, toolset.name)
+            name = tool.name if tool.name not in by_name else f"{toolset.name}_{tool.name}"
+            if name in by_name or not NAME.fullmatch(name):
+                logger.warning("the tool %r of %r is skipped: its name is taken", tool.name, toolset.name)
                 continue
-            found[name] = tool if name == tool.name else structs.replace(tool, name=name)
-    return found
+            by_name[name] = tool if name == tool.name else structs.replace(tool, name=name)
+    return by_name
+
+
+# Arguments: a function's parameters as a JSON schema for the model, and as a check of the model's arguments.
+
+_NAMED_PARAMETERS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class BadArgumentsError(Exception):
+    """The model's arguments do not fit the tool; the message is for the model."""
+
+
+class Arguments:
+    """The parameters of one function. Raise TypeError for a parameter that a model cannot pass."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        parameters = inspect.signature(function).parameters.values()
+        hints = get_type_hints(
+            function if inspect.isroutine(function) else type(function).__call__, include_extras=True
+        )
+        fields: dict[str, Any] = {}
+        for number, parameter in enumerate(parameters):
+            if parameter.kind not in _NAMED_PARAMETERS:
+                raise TypeError(f"a tool's parameters need names, and {parameter} in {function!r} has none")
+            default = ... if parameter.default is parameter.empty else parameter.default
+            # Fields have numbers as names, because pydantic reserves some names that a parameter may have.
+            fields[f"p{number}"] = (hints.get(parameter.name, Any), Field(default, alias=parameter.name))
+        self._names = {f"p{number}": parameter.name for number, parameter in enumerate(parameters)}
+        config = ConfigDict(extra="forbid")
+        try:
+            self._model: type[BaseModel] = create_model("Arguments", __config__=config, **fields)
+            self.schema = self._model.model_json_schema(schema_generator=_WithoutTitles)
+        except PydanticUserError as error:
+            name = getattr(function, "__name__", repr(function))
+            raise TypeError(f"{name!r} has a parameter that JSON cannot hold: {error.message}") from error
+        del self.schema["title"]
+
+    def check(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments as the function takes them. Raise BadArgumentsError."""
+        try:
+            checked = self._model.model_validate(args)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_context=False, include_input=False)
+            message = "; ".join(f"{_location(detail['loc'])}: {detail['msg']}" for detail in details)
+            raise BadArgumentsError(message) from None
+        # Missing arguments are left to the function's own defaults.
+        return {self._names[field]: getattr(checked, field) for field in checked.model_fields_set}
+
+
+class UncheckedArguments:
+    """The arguments of a remote tool, which checks them itself."""
+
+    def check(self, args: dict[str, Any]) -> dict[str, Any]:
+        return args
+
+
+class _WithoutTitles(GenerateJsonSchema):
+    """Schema generator without titles, which only repeat the names and cost tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _location(location: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, location)) or "arguments"
+
+
+def read_arguments(text: str) -> dict[str, Any] | None:
+    """Return the arguments that a model wrote as text, or None if they are not a JSON object."""
+    try:
+        return msgspec.json.decode(text.strip() or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None

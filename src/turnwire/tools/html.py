@@ -1,92 +1,159 @@
-"""What a reader would read of a web page, as plain text with its title. Small on purpose: no layout, no links."""
+"""HTML as text: one parser, for web pages (`page_text`) and for documents (`read_blocks`)."""
 
 import re
 from html.parser import HTMLParser
 
+from msgspec import Struct
+
 from turnwire.core.codec import clean_text
 
-_IGNORED = frozenset({"noscript", "script", "select", "style", "svg", "template"})
-_INLINE = frozenset(
-    {"a", "abbr", "b", "bdi", "bdo", "cite", "code", "del", "dfn", "em", "font", "i", "img", "ins", "kbd", "mark", "q"}
-    | {"s", "samp", "small", "span", "strong", "sub", "sup", "td", "th", "time", "tt", "u", "var", "wbr"}
+HIDDEN = frozenset({"noscript", "script", "select", "style", "svg", "template"})
+"""Elements whose text no reader sees."""
+CHROME = frozenset({"aside", "button", "footer", "form", "header", "nav"})
+"""Elements around the content of a page. The header of an article is content: it holds the title."""
+
+_MAIN = frozenset({"article", "main"})
+_CELLS = frozenset({"td", "th"})
+_BLOCKS = frozenset(
+    {"address", "article", "aside", "blockquote", "body", "button", "caption", "center", "dd", "details", "dialog"}
+    | {"div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6"}
+    | {"head", "header", "hr", "label", "legend", "li", "main", "menu", "nav", "ol", "option", "p", "pre", "section"}
+    | {"summary", "table", "textarea", "tr", "ul"}
 )
+_HEADING = re.compile(r"h([1-6])")
 _SPACE = re.compile(r"\s+")
 _META_CHARSET = re.compile(rb"<meta[^<>]{0,200}?charset\s{0,9}=\s{0,9}[\"']?([\w-]{1,40})", re.IGNORECASE)
-# Not every encoding of Python: some of them are not for texts, and some take ages for a long one.
+# A subset of Python's codecs: some of those are not for text, and some take very long for a long input.
 _CHARSET = re.compile(
     r"utf-?(8|16|32)|us-ascii|iso-8859-\d+|windows-\d+|koi8-[ru]|big5|gbk|gb2312|gb18030|shift_jis|euc-(jp|kr)",
     re.IGNORECASE,
 )
 
 
-def decoded(body: bytes, charset: str | None) -> str:
-    """The text, in the charset told by the response or by the page itself; UTF-8 if that is not one."""
-    told = _META_CHARSET.search(body[:1024]) if charset is None else None
-    name = told[1].decode("ascii", "replace") if told else charset or ""
+class HtmlBlock(Struct, frozen=True):
+    """A paragraph, heading, table row or preformatted text. `level` is 1 to 6 for a heading, otherwise 0."""
+
+    text: str
+    level: int
+    preformatted: bool
+    in_main: bool
+
+
+def decode_page(body: bytes, charset: str | None) -> str:
+    """Decode a page by the charset of the response, else by the page's own `<meta>`, else as UTF-8."""
+    declared = _META_CHARSET.search(body[:1024]) if charset is None else None
+    name = declared[1].decode("ascii", "replace") if declared else charset or ""
     try:
         return body.decode(name if _CHARSET.fullmatch(name) else "utf-8", "replace").removeprefix("\ufeff")
     except LookupError:
         return body.decode("utf-8", "replace")
 
 
-def read_html(page: str) -> tuple[str, str]:
-    """Its title and its text."""
-    reader = _PageReader()
-    reader.feed(page)
-    reader.close()
-    lines = (line.rstrip() for line in clean_text("".join(reader.parts)).split("\n"))
-    return _SPACE.sub(" ", clean_text("".join(reader.title))).strip(), "\n".join(line for line in lines if line)
+def page_text(source: str) -> tuple[str, str]:
+    """Return the title and the visible text of a web page, without blank lines."""
+    title, blocks = read_blocks(source)
+    lines = (line.rstrip() for block in blocks for line in block.text.split("\n"))
+    return title, "\n".join(line for line in lines if line)
 
 
-class _PageReader(HTMLParser):
-    def __init__(self) -> None:
+def read_blocks(
+    source: str, *, skip: frozenset[str] = HIDDEN, cell_separator: str = " "
+) -> tuple[str, list[HtmlBlock]]:
+    """Return the title and the blocks of a page, without the text of the elements in `skip`."""
+    parser = _BlockParser(skip, cell_separator)
+    parser.feed(source)
+    parser.close()
+    # Cleaned only now, because a reference such as &#29; becomes a control character while it is parsed.
+    title = _SPACE.sub(" ", clean_text("".join(parser.title))).strip()
+    return title, [piece.block() for piece in parser.pieces]
+
+
+class _Piece:
+    """A block while its text arrives."""
+
+    def __init__(self, level: int = 0, preformatted: bool = False, in_main: bool = False) -> None:
+        self.parts: list[str] = []
+        self.level = level
+        self.preformatted = preformatted
+        self.in_main = in_main
+
+    def add(self, data: str) -> None:
+        # A line break in the source is a space on the page, unlike that of a <br>.
+        self.parts.append(data if self.preformatted else _SPACE.sub(" ", data))
+
+    def block(self) -> HtmlBlock:
+        text = clean_text("".join(self.parts))
+        if self.preformatted:
+            text = text.strip("\n")
+        else:
+            text = "\n".join(_SPACE.sub(" ", line).strip() for line in text.split("\n")).strip()
+        return HtmlBlock(text, self.level, self.preformatted, self.in_main)
+
+
+class _BlockParser(HTMLParser):
+    def __init__(self, skip: frozenset[str], cell_separator: str) -> None:
         super().__init__(convert_charrefs=True)
         self.title: list[str] = []
-        self.parts = ["\n"]
+        self.pieces = [_Piece()]
+        self._skip = skip
+        self._cell_separator = cell_separator
         self._in_title = False
-        self._ignored = 0
-        self._whole = 0
+        self._skipped = 0
+        self._main = 0
+        self._pre = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in _IGNORED:
-            self._ignored += 1
+        if self._skips(tag):
+            self._skipped += 1
         elif tag == "title":
-            self._in_title = not self._ignored and not self.title
+            self._in_title = not self._skipped and not self.title
         elif tag == "body":
-            self._in_title, self._ignored = False, 0
+            # The end tag of a head need not be written.
+            self._in_title, self._skipped = False, 0
+        elif tag in _MAIN:
+            self._main += 1
         elif tag == "pre":
-            self._whole += 1
-        self._break(tag)
+            self._pre += 1
+        elif tag == "br":
+            self.pieces[-1].parts.append("\n")
+        self._separate(tag)
+        if tag in _BLOCKS:
+            self._begin_block(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in _IGNORED:
-            self._ignored = max(0, self._ignored - 1)
+        if self._skips(tag):
+            self._skipped = max(0, self._skipped - 1)
         elif tag == "title":
             self._in_title = False
+        elif tag in _MAIN:
+            self._main = max(0, self._main - 1)
         elif tag == "pre":
-            self._whole = max(0, self._whole - 1)
-        self._break(tag)
+            self._pre = max(0, self._pre - 1)
+        if tag in _BLOCKS:
+            self._begin_block("")
 
     def handle_data(self, data: str) -> None:
         if self._in_title:
             self.title.append(data)
-        elif self._whole and not self._ignored:
-            self.parts.append(data)
-        elif not self._ignored:
-            # A line of the source is not a line of the page.
-            text = _SPACE.sub(" ", data)
-            self._add(text.removeprefix(" ") if self._is_apart else text)
+        elif not self._skipped:
+            self.pieces[-1].add(data)
 
-    @property
-    def _is_apart(self) -> bool:
-        return self.parts[-1].endswith((" ", "\n"))
+    def _skips(self, tag: str) -> bool:
+        return tag in self._skip and not (tag == "header" and self._main)
 
-    def _add(self, text: str) -> None:
-        if text:
-            self.parts.append(text)
+    def _separate(self, tag: str) -> None:
+        """Keep the texts of two table cells, or of two custom elements, apart."""
+        parts = self.pieces[-1].parts
+        if tag in _CELLS:
+            parts.append(self._cell_separator if parts else "")
+        elif "-" in tag:
+            parts.append(" ")
 
-    def _break(self, tag: str) -> None:
-        if tag in ("td", "th"):
-            self._add("" if self._is_apart else " ")
-        elif tag not in _INLINE:
-            self.parts.append("\n")
+    def _begin_block(self, tag: str) -> None:
+        if self.pieces[-1].parts:
+            self.pieces.append(_Piece())
+        level = _HEADING.fullmatch(tag)
+        piece = self.pieces[-1]
+        piece.level = int(level[1]) if level else 0
+        piece.preformatted = self._pre > 0
+        piece.in_main = self._main > 0

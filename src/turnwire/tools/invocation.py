@@ -1,7 +1,7 @@
-"""Running a tool: within its time, within its length, and whatever it raises.
+"""Running a tool within its limits of time and output, whatever it raises.
 
-What a tool raises by accident may hold a password or a path: the model and the log get the name of the exception,
-the server's log the rest. What it wants to be read, it raises as `ToolError`.
+The message of an unexpected exception may hold a password or a path, so the model and the turn's log get only the name
+of the exception, and the server's log the rest. A message for the model is raised as `ToolError`.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from turnwire.tools.declaration import BadArgumentsError, Function, Tool
 
 logger = logging.getLogger("turnwire.tools")
 
-# Threads of their own: a tool that hangs must not keep the store waiting for one.
+# A separate pool, because a hanging tool must not take the threads of the store.
 _THREADS = ThreadPoolExecutor(32, thread_name_prefix="turnwire-tool")
 _call_id: ContextVar[str | None] = ContextVar("turnwire_tool_call", default=None)
 
 
 class ToolOutcome(Struct, frozen=True):
-    """How a call ended: `result` is plain JSON for the log, `text` the same for the model."""
+    """The end of a call: `result` is JSON for the log, `text` the same for the model."""
 
     success: bool
     result: Any
@@ -41,15 +41,15 @@ class ToolOutcome(Struct, frozen=True):
 
 
 async def run_tool(tool: Tool, args: dict[str, Any] | None, *, call_id: str | None = None) -> ToolOutcome:
-    """Never raises for what the tool or the model did wrong: that is an outcome. `args` is None if they are not JSON.
+    """Run a tool call. A mistake of the tool or the model is an outcome too; `args` is None if they are not JSON.
 
-    Raises CancelledError, and TurnEndedError from a tool that wrote to a turn that is over.
+    Raise CancelledError, and TurnEndedError from a tool that wrote to a turn that is over.
     """
     began = time.perf_counter()
     try:
         with running_call(call_id):
             value = plain(await _call(tool, args))
-        # The standard library's JSON, because half a surrogate pair in what was found must not lose the rest.
+        # The standard library's JSON, because msgspec refuses a lone surrogate.
         success, text = True, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     except TurnEndedError:
         raise
@@ -57,13 +57,13 @@ async def run_tool(tool: Tool, args: dict[str, Any] | None, *, call_id: str | No
         success, text = False, why_it_failed(tool.name, error)
         value = text
     if len(text) > tool.max_output:
-        text = value = _cut(text, tool.max_output)
+        text = value = _clip(text, tool.max_output)
     return ToolOutcome(success, value, text, round((time.perf_counter() - began) * 1000, 1))
 
 
 @contextmanager
 def running_call(call_id: str | None) -> Generator[None]:
-    """Makes `progress` tell of this call in what is run inside."""
+    """Attribute `progress` inside the block to this call."""
     token = _call_id.set(call_id)
     try:
         yield
@@ -72,34 +72,34 @@ def running_call(call_id: str | None) -> Generator[None]:
 
 
 def set_running_call(call_id: str) -> None:
-    """The same, for the rest of the current task and what is started from it: where a tool can only be watched."""
+    """Attribute `progress` in the rest of the current task to this call, for SDKs that only report a call's start."""
     _call_id.set(call_id)
 
 
 def progress(text: str | None = None, fraction: float | None = None, data: Any = None) -> None:
-    """Tells, from inside a tool, how far it is. Does nothing outside a turn."""
+    """Report the progress of the running tool call. Do nothing outside a turn."""
     call_id = _call_id.get()
     if call_id is not None:
         emit(ToolProgressEvent(call_id, text, fraction, data))
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it; what it cannot hold is told as text."""
-    return msgspec.to_builtins(value, enc_hook=_spell, str_keys=True)
+    """Return the value as plain JSON types, with `str` for the rest."""
+    return msgspec.to_builtins(value, enc_hook=_encode, str_keys=True)
 
 
 def loggable(value: Any, max_output: int = 20_000) -> Any:
-    """What a tool that is not ours gave, plain and no longer than fits into one event."""
+    """Return the result of an SDK's own tool as plain JSON types, clipped to fit into one event."""
     value = plain(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return _cut(text, max_output) if len(text) > max_output else value
+    return _clip(text, max_output) if len(text) > max_output else value
 
 
-def _cut(text: str, length: int) -> str:
+def _clip(text: str, length: int) -> str:
     return f"{text[:length]}… [cut here: {len(text):,} characters in all]"
 
 
-def _spell(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else str(value)
 
 
@@ -127,7 +127,7 @@ async def _call_in_thread(function: Function, args: dict[str, Any]) -> Any:
         try:
             return context.run(function, **args)
         except StopIteration as error:
-            # A future cannot hold one: whoever waits for it would wait for ever.
+            # A future cannot hold StopIteration, and awaiting it would never end.
             raise RuntimeError("the tool raised StopIteration") from error
 
     return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
@@ -138,12 +138,12 @@ def _is_async(function: Any) -> bool:
 
 
 def why_it_failed(tool: str, error: Exception) -> str:
-    """What the model and the log are told of an exception that a tool raised."""
+    """Return the error text of a failed tool for the model and the turn's log."""
     match error:
         case BadArgumentsError():
             return f"Error: the arguments of {tool} are wrong: {error}"
         case ToolError():
             return f"Error: {error}"
         case _:
-            logger.error("the tool %r failed", tool, exc_info=error)
+            logger.error("the tool %r raised an exception", tool, exc_info=error)
             return f"Error: the tool failed ({type(error).__name__})"

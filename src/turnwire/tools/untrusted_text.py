@@ -1,7 +1,7 @@
-"""How text that somebody else wrote is put before a model: as data that cannot speak for itself.
+"""Untrusted text for models, framed as data.
 
-It is written as JSON, so no text can end the frame it stands in. What chat templates use as control tokens is escaped
-inside it, so no text can pose as a turn, a tool call or a system message.
+JSON is the frame, which no text inside can close. Control tokens of chat templates are escaped, so that no text can
+pose as a message or a tool call.
 """
 
 import re
@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-# <|im_end|>, </s>, <tool_call>, <｜Assistant｜>, [INST], [/TOOL_CALLS] and their like.
+# <|im_end|>, </s>, <tool_call>, <｜Assistant｜>, [INST], [/TOOL_CALLS] and similar.
 _CONTROL_TOKEN = re.compile(r"<(?=[|/a-zA-Z_｜])|\[(?=/?[A-Z_]+\])")
 _ESCAPES = {"<": "\\u003c", "[": "\\u005b"}
 
 
 def framed(value: Any) -> str:
-    """A value as JSON in which no string can be taken for a control token."""
+    """Return a value as JSON without control tokens."""
     return escaped(msgspec.json.encode(value).decode())
 
 
 def escaped(text: str) -> str:
-    """The text with no control token in it."""
-    return _CONTROL_TOKEN.sub(lambda found: _ESCAPES[found[0]], text)
+    """Return the text with its control tokens escaped."""
+    return _CONTROL_TOKEN.sub(lambda match: _ESCAPES[match[0]], text)

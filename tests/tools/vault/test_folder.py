@@ -1,4 +1,4 @@
-"""A vault's folder: its notes are read and written, and nothing else can be reached through it."""
+"""The folder of a vault: reading and writing notes, and no way out of it."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ SECRET = "what nobody may read"
 
 @pytest.fixture
 def vault(tmp_path: Path) -> Vault:
-    """With a note, a hidden folder, and a secret beside it that has the name of a note."""
+    """Return a vault with a note and a hidden folder, beside a secret with the name of a note."""
     root = tmp_path / "vault"
     (root / "Projects").mkdir(parents=True)
     (root / ".obsidian").mkdir()
@@ -67,7 +67,7 @@ def vault(tmp_path: Path) -> Vault:
         "x/" * 600 + "x.md",
     ],
 )
-def test_no_path_leads_out_of_the_notes(vault: Vault, path: str, tmp_path: Path) -> None:
+def test_no_path_leads_out_of_the_vault(vault: Vault, path: str, tmp_path: Path) -> None:
     path = path.replace("{outside}", str(tmp_path))
     before = sorted(tmp_path.rglob("*"))
     for act in (vault.read, lambda path: vault.create(path, "gotcha"), lambda path: vault.append(path, "gotcha")):
@@ -79,13 +79,13 @@ def test_no_path_leads_out_of_the_notes(vault: Vault, path: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("folder", ["..", "../", "/etc", "Projects/../..", ".obsidian", "C:\\", "Nothing", "linked"])
-def test_no_folder_outside_of_the_notes_is_listed(vault: Vault, folder: str, tmp_path: Path) -> None:
+def test_folder_outside_the_vault_is_not_listed(vault: Vault, folder: str, tmp_path: Path) -> None:
     (vault.root / "linked").symlink_to(tmp_path)
     with pytest.raises(ToolError):
         vault.notes(folder)
 
 
-def test_links_are_not_followed_on_any_part_of_the_way(vault: Vault, tmp_path: Path) -> None:
+def test_link_in_any_part_of_a_path_is_refused(vault: Vault, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret.md").write_text(SECRET)
@@ -104,7 +104,7 @@ def test_links_are_not_followed_on_any_part_of_the_way(vault: Vault, tmp_path: P
     assert vault.notes() == ["Projects/Plan.md"]
 
 
-def test_a_folder_that_becomes_a_link_between_two_calls_leads_nowhere(vault: Vault, tmp_path: Path) -> None:
+def test_folder_replaced_by_a_link_is_refused(vault: Vault, tmp_path: Path) -> None:
     assert vault.read("Projects/Plan.md") == b"# Plan\n"
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -115,7 +115,7 @@ def test_a_folder_that_becomes_a_link_between_two_calls_leads_nowhere(vault: Vau
         vault.read("Projects/Plan.md")
 
 
-def test_the_vault_stays_the_folder_that_it_was(vault: Vault, tmp_path: Path) -> None:
+def test_vault_stays_on_its_opened_folder(vault: Vault, tmp_path: Path) -> None:
     vault.read("Projects/Plan.md")
     vault.root.rename(tmp_path / "moved")
     vault.root.symlink_to(tmp_path)
@@ -124,7 +124,7 @@ def test_the_vault_stays_the_folder_that_it_was(vault: Vault, tmp_path: Path) ->
         vault.read("secret.md")
 
 
-def test_what_is_no_file_does_not_keep_anybody_waiting(vault: Vault) -> None:
+def test_special_file_is_refused_without_blocking(vault: Vault) -> None:
     os.mkfifo(vault.root / "pipe.md")
     (vault.root / "folder.md").mkdir()
     for path in ("pipe.md", "folder.md"):
@@ -134,7 +134,7 @@ def test_what_is_no_file_does_not_keep_anybody_waiting(vault: Vault) -> None:
             vault.append(path, "anything")
 
 
-def test_a_note_is_made_once_with_the_folders_on_the_way(vault: Vault) -> None:
+def test_note_is_created_once_with_its_folders(vault: Vault) -> None:
     vault.create("Journal/2026/Größe 👩‍🚀.md", "# Today\n\nFine.")
     assert vault.read("Journal/2026/Größe 👩‍🚀.md").decode() == "# Today\n\nFine.\n"
     with pytest.raises(ToolError, match="is there already"):
@@ -145,7 +145,7 @@ def test_a_note_is_made_once_with_the_folders_on_the_way(vault: Vault) -> None:
     assert vault.notes() == ["Journal/2026/Größe 👩‍🚀.md", "Projects/Plan.md"]
 
 
-def test_what_is_added_begins_on_a_line_of_its_own(vault: Vault) -> None:
+def test_appended_text_begins_on_its_own_line(vault: Vault) -> None:
     (vault.root / "What?.md").write_text("no line break")
     vault.append("What?.md", "one")
     vault.append("What?.md", "two\n")
@@ -155,7 +155,7 @@ def test_what_is_added_begins_on_a_line_of_its_own(vault: Vault) -> None:
     assert not (vault.root / "Nothing.md").exists()
 
 
-def test_notes_have_a_size_and_so_has_what_is_written(vault: Vault) -> None:
+def test_note_and_write_sizes_are_limited(vault: Vault) -> None:
     (vault.root / "long.md").write_text("x" * 1_001)
     (vault.root / "full.md").write_text("x" * 900)
     with pytest.raises(ToolError, match="over 1,000 bytes"):
@@ -168,7 +168,7 @@ def test_notes_have_a_size_and_so_has_what_is_written(vault: Vault) -> None:
     assert (vault.root / "full.md").stat().st_size == 900
 
 
-def test_half_a_note_is_taken_back(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_is_rolled_back(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     whole = os.write
 
@@ -188,7 +188,7 @@ def test_half_a_note_is_taken_back(vault: Vault, monkeypatch: pytest.MonkeyPatch
     assert vault.read("Projects/Plan.md") == b"# Plan\n"
 
 
-def test_many_who_write_at_once_lose_nothing(vault: Vault) -> None:
+def test_parallel_appends_lose_nothing(vault: Vault) -> None:
     made: list[int] = []
 
     def write(number: int) -> None:
@@ -210,7 +210,7 @@ def test_many_who_write_at_once_lose_nothing(vault: Vault) -> None:
     assert len(made) == 1
 
 
-def test_a_vault_that_is_gone_says_so(tmp_path: Path) -> None:
+def test_missing_vault_is_reported(tmp_path: Path) -> None:
     vault = Vault(tmp_path / "nowhere")
     with pytest.raises(ToolError, match="the vault cannot be opened: No such file"):
         vault.notes()

@@ -35,7 +35,7 @@ class _LangChainTool(BaseTool):
 
     async def _arun(self, arguments: dict[str, Any], call_id: str | None) -> str:
         tool: Tool = self.ours
-        if tool.asks(arguments):
+        if tool.requires_approval(arguments):
             # The format of LangChain's own middleware, so that clients that can answer it can answer this.
             request = {"type": "tool_approval", "tool_call_id": call_id, "name": tool.name, "args": arguments}
             decision: Any = interrupt({**request, "description": tool.description})

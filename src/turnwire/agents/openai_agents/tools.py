@@ -28,7 +28,7 @@ def _function_tool(tool: Tool) -> FunctionTool:
         return outcome.text
 
     async def asks(context: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
-        return tool.asks(args)
+        return tool.requires_approval(args)
 
     return FunctionTool(
         tool.name,

@@ -21,7 +21,7 @@ def pydantic_tools(tools: Iterable[Tool | Function]) -> list[SdkTool[Any]]:
 
 def _sdk_tool(tool: Tool) -> SdkTool[Any]:
     async def call(context: RunContext[Any], /, **args: Any) -> Any:
-        if not context.tool_call_approved and tool.asks(args):
+        if not context.tool_call_approved and tool.requires_approval(args):
             raise ApprovalRequired
         outcome = await run_tool(tool, args, call_id=context.tool_call_id)
         if not outcome.success:

@@ -1,1 +1,1 @@
-"""Documents: which files there are, what is written in them, and the passages that makes."""
+"""Documents: finding files, reading their formats, splitting them into chunks."""

@@ -1,4 +1,4 @@
-"""A document as text: what every format is read into."""
+"""Parsed documents, and the chunks they are split into."""
 
 import re
 from bisect import bisect_right
@@ -8,12 +8,19 @@ from msgspec import Struct
 
 from turnwire.retrieval.sentences import sentence_starts
 
+MAX_CHUNK = 1_200
+# An unsplittable block must still fit into a prompt, and its event into the log.
+_MAX_WHOLE_BLOCK = 6_000
+# Every chunk below a heading stores it again.
+_MAX_HEADING = 200
+_NEWLINE = re.compile(r"\n")
+
 
 class Block(Struct, frozen=True, gc=False):
-    """A paragraph, a heading, a list, a piece of code: from `start` to the next block's start.
+    """A paragraph, heading, list or piece of code, from `start` to the start of the next block.
 
-    `level` is 1 to 6 for a heading. `whole` is for what makes no sense in pieces, `rows` for what
-    may be cut between its lines only.
+    `level` is 1 to 6 for a heading. A `whole` block, such as code, makes no sense in pieces; one of `rows`, such as a
+    table, may be split between its lines only.
     """
 
     start: int
@@ -25,7 +32,7 @@ class Block(Struct, frozen=True, gc=False):
 
 
 class Parsed(Struct, frozen=True):
-    """Offsets everywhere count code points of `text`, which is kept as it stands here."""
+    """A document as text and blocks. All offsets count code points of `text`."""
 
     text: str
     blocks: list[Block]
@@ -33,19 +40,8 @@ class Parsed(Struct, frozen=True):
     pages: int | None = None
 
 
-# Passages: a document cut into pieces of about a thousand characters, at the borders it has itself.
-
-
-LONGEST = 1_200
-# Even a whole block must fit into a prompt, and its event into the log.
-_LONGEST_WHOLE = 6_000
-# It is kept with every passage below it.
-_LONGEST_HEADING = 200
-_LINE = re.compile(r"\n")
-
-
 class Chunk(Struct, frozen=True, gc=False):
-    """`text` reaches up to the next chunk; `end` is where the last thing that is not blank ends."""
+    """A piece of a document. `text` reaches to the next chunk; `end` excludes trailing white space."""
 
     text: str
     start: int
@@ -56,32 +52,25 @@ class Chunk(Struct, frozen=True, gc=False):
     page: int | None = None
 
 
-def cut(parsed: Parsed) -> list[Chunk]:
+def split_document(parsed: Parsed) -> list[Chunk]:
+    """Split a document into chunks of about a thousand characters, at the borders of its blocks."""
     text = parsed.text
-    lines = [found.start() for found in _LINE.finditer(text)]
+    newlines = [match.start() for match in _NEWLINE.finditer(text)]
+    # A blank range belongs to the chunk before it.
+    ranges = [item for number, item in enumerate(_ranges(parsed)) if not number or text[slice(*item[:2])].strip()]
     chunks: list[Chunk] = []
-    # Blank space, however much, belongs to the passage before it.
-    ranges = [one for number, one in enumerate(_ranges(parsed)) if not number or text[slice(*one[:2])].strip()]
     for number, (start, _, headings, page) in enumerate(ranges):
         piece = text[start : ranges[number + 1][0] if number + 1 < len(ranges) else len(text)]
-        stop = start + len(piece.rstrip())
-        first = min(start + len(piece) - len(piece.lstrip()), stop)
-        chunks.append(
-            Chunk(
-                piece,
-                start,
-                stop,
-                bisect_right(lines, first - 1) + 1,
-                bisect_right(lines, stop - 1) + 1,
-                headings,
-                page,
-            )
-        )
+        end = start + len(piece.rstrip())
+        first = min(start + len(piece) - len(piece.lstrip()), end)
+        line_start = bisect_right(newlines, first - 1) + 1
+        line_end = bisect_right(newlines, end - 1) + 1
+        chunks.append(Chunk(piece, start, end, line_start, line_end, headings, page))
     return chunks
 
 
 def _ranges(parsed: Parsed) -> Iterator[tuple[int, int, tuple[str, ...], int | None]]:
-    """Start, end, headings and page of each passage. The first begins at 0, the last ends with the text."""
+    """Yield start, end, headings and page of each chunk. The ranges cover the whole text without gaps."""
     text, blocks = parsed.text, parsed.blocks
     path: list[tuple[int, str]] = []
     headings: tuple[str, ...] = ()
@@ -91,21 +80,18 @@ def _ranges(parsed: Parsed) -> Iterator[tuple[int, int, tuple[str, ...], int | N
     for number, block in enumerate(blocks):
         stop = blocks[number + 1].start if number + 1 < len(blocks) else len(text)
         if block.level:
-            # Headings with nothing between them go together, as far as there is room.
-            if has_body or (start < block.start and stop - start > LONGEST):
+            # Consecutive headings share a chunk as long as they fit.
+            if has_body or (start < block.start and stop - start > MAX_CHUNK):
                 yield start, block.start, headings, page
                 start, has_body = block.start, False
             path = [entry for entry in path if entry[0] < block.level]
-            path.append((block.level, block.heading[:_LONGEST_HEADING]))
+            path.append((block.level, block.heading[:_MAX_HEADING]))
             headings = tuple(name for _, name in path)
-            for border in _borders(text, block, start, stop):
-                yield start, border, headings, page
-                start = border
-            continue
-        if has_body and (block.page != page or stop - start > LONGEST):
-            yield start, block.start, headings, page
-            start = block.start
-        page, has_body = block.page, True
+        else:
+            if has_body and (block.page != page or stop - start > MAX_CHUNK):
+                yield start, block.start, headings, page
+                start = block.start
+            page, has_body = block.page, True
         for border in _borders(text, block, start, stop):
             yield start, border, headings, page
             start = border
@@ -114,23 +100,25 @@ def _ranges(parsed: Parsed) -> Iterator[tuple[int, int, tuple[str, ...], int | N
 
 
 def _borders(text: str, block: Block, start: int, stop: int) -> Iterator[int]:
-    """Where a block that is too long is cut: before a line or a sentence; inside of one only if it never ends."""
-    longest = _LONGEST_WHOLE if block.whole else LONGEST
-    if stop - start <= longest:
+    """Yield the offsets at which a block that is too long is split.
+
+    These are starts of lines or sentences; a single line or sentence that is too long is split anywhere.
+    """
+    max_length = _MAX_WHOLE_BLOCK if block.whole else MAX_CHUNK
+    if stop - start <= max_length:
         return
     begin, piece = block.start, text[block.start : stop]
     previous = start
     if block.whole or block.rows:
-        # If it is only too long together with its heading, it goes without.
+        # A block that is too long only together with its heading goes into a chunk without it.
         previous = begin
-        fits = block.whole and len(piece) <= longest
-        ends = [] if fits else [begin + found.end() for found in _LINE.finditer(piece)]
+        fits = block.whole and len(piece) <= max_length
+        ends = [] if fits else [begin + match.end() for match in _NEWLINE.finditer(piece)]
     else:
         ends = [begin + offset for offset in sentence_starts(piece)]
     for end in [*ends, stop]:
-        while end - start > longest:
-            # As far as whole lines or sentences go; a single one that is too long is cut hard.
-            border = previous if start < previous <= start + longest else start + longest
+        while end - start > max_length:
+            border = previous if start < previous <= start + max_length else start + max_length
             yield border
             start, previous = border, max(previous, border)
         previous = end

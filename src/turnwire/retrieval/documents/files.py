@@ -1,4 +1,4 @@
-"""Which files a root holds. Nothing outside of it is ever opened, whatever links or names say."""
+"""Files below a root. Nothing outside the root is ever opened, whatever links or names say."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "venv"})
 
 
 class FoundFile(Struct, frozen=True):
-    """A file below a root; `name` is its path from there, as text that can be shown."""
+    """A file below a root. `name` is its relative path, safe to print; `problem` says why it cannot be read."""
 
     name: str
     path: Path
@@ -23,45 +23,45 @@ class FoundFile(Struct, frozen=True):
 
 
 def find_files(root: Path) -> Iterator[FoundFile]:
-    """Every file of a known format, in a stable order; a link out of the root is named as a problem."""
+    """Yield every file of a supported format in a stable order; a link out of the root has a `problem`."""
     if not root.is_dir():
-        yield FoundFile(shown(root.name), root)
+        yield FoundFile(printable_name(root.name), root)
         return
-    closed: list[OSError] = []
-    for folder, folders, files in os.walk(root, onerror=closed.append):
+    errors: list[OSError] = []
+    for folder, folders, files in os.walk(root, onerror=errors.append):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SKIPPED_FOLDERS)
         documents = sorted(name for name in files if not name.startswith(".") and format_of(name) is not None)
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         for path in (Path(folder, name) for name in (*links, *documents)):
-            name = shown(path.relative_to(root).as_posix())
+            name = printable_name(path.relative_to(root).as_posix())
             if not path.is_symlink():
                 yield FoundFile(name, path)
-            # Not `Path.resolve`: that raises for a link to itself.
+            # Not `Path.resolve`, which raises for a link to itself.
             elif not Path(os.path.realpath(path)).is_relative_to(root):
                 yield FoundFile(name, path, "it is a link to outside of the folder")
-            # A link inside the folder leads to what is found anyway.
-    for error in closed:
+            # The target of a link inside the root is listed anyway.
+    for error in errors:
         path = Path(error.filename)
-        yield FoundFile(shown(path.relative_to(root).as_posix()), path, error.strerror)
+        yield FoundFile(printable_name(path.relative_to(root).as_posix()), path, error.strerror)
 
 
-def shown(name: str) -> str:
-    """A file's name as text that is safe to print: bytes that are not UTF-8 are written as `\\xff`."""
+def printable_name(name: str) -> str:
+    """Return a file name as text that is safe to print, with bytes that are not UTF-8 as `\\xff`."""
     return clean_text(os.fsencode(name).decode("utf-8", "backslashreplace"))
 
 
-def read_file(path: Path, root: Path, most_bytes: int) -> bytes:
-    """Raises UnreadableDocumentError. A link that took the place of the file, or of a folder on the way, ends it."""
+def read_file(path: Path, root: Path, max_bytes: int) -> bytes:
+    """Return the content of a file. Raise UnreadableDocumentError, also if a link has replaced a part of its path."""
     try:
         descriptor = _open(path, root)
         try:
-            told = os.fstat(descriptor)
-            if not stat.S_ISREG(told.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise UnreadableDocumentError("it is not a regular file")
-            if told.st_size > most_bytes:
-                raise UnreadableDocumentError(f"it is over the limit of {most_bytes:,} bytes")
+            if status.st_size > max_bytes:
+                raise UnreadableDocumentError(f"it is over the limit of {max_bytes:,} bytes")
             with open(descriptor, "rb", closefd=False) as file:
-                return file.read(most_bytes)
+                return file.read(max_bytes)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -69,17 +69,17 @@ def read_file(path: Path, root: Path, most_bytes: int) -> bytes:
 
 
 def _open(path: Path, root: Path) -> int:
-    """Step by step from the root, because O_NOFOLLOW looks at the last part of a path only."""
+    """Open each part of the path from the root on, because O_NOFOLLOW checks only the last part of a path."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     if path == root or os.open not in os.supports_dir_fd:
         return os.open(path, flags)
-    here = os.open(root, flags)
+    current = os.open(root, flags)
     try:
         for part in path.relative_to(root).parts:
-            there = os.open(part, flags, dir_fd=here)
-            os.close(here)
-            here = there
+            child = os.open(part, flags, dir_fd=current)
+            os.close(current)
+            current = child
     except OSError:
-        os.close(here)
+        os.close(current)
         raise
-    return here
+    return current

@@ -1,4 +1,4 @@
-"""From the bytes of a file to its text: which format it is, and what it says."""
+"""Format detection, decoding and parsing: the bytes of a file as a parsed document."""
 
 import codecs
 from collections.abc import Callable
@@ -7,10 +7,9 @@ from pathlib import PurePath
 from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents.document import Parsed
-from turnwire.retrieval.documents.formats import parse_docx, parse_markdown, parse_pdf, parse_plain
-from turnwire.retrieval.documents.html import parse_html
+from turnwire.retrieval.documents.formats import parse_docx, parse_html, parse_markdown, parse_pdf, parse_plain
 
-MOST_PAGES = 5_000
+MAX_PAGES = 5_000
 
 _FORMATS = {
     "markdown": (".md", ".markdown", ".mdx"),
@@ -28,40 +27,39 @@ _TEXT_PARSERS: dict[str, Callable[[str], Parsed]] = {
 
 
 def format_of(name: str) -> str | None:
-    """The format of a file of this name, or None if it is none of ours."""
+    """Return the format of a file with this name, or None if it is not supported."""
     return SUFFIXES.get(PurePath(name).suffix.lower())
 
 
 def parse(name: str, content: bytes) -> Parsed:
-    """Raises UnreadableDocumentError, which says what is wrong with the file."""
-    kind = format_of(name)
-    if kind is None:
-        known = " ".join(sorted(SUFFIXES))
-        raise UnreadableDocumentError(f"its format is not known; known are {known}")
+    """Parse a file. Raise UnreadableDocumentError, which says what is wrong with it."""
+    format_name = format_of(name)
+    if format_name is None:
+        raise UnreadableDocumentError(f"its format is not known; known are {' '.join(sorted(SUFFIXES))}")
     try:
-        parsed = _parse(kind, content)
+        parsed = _parse(format_name, content)
     except (UnreadableDocumentError, MemoryError):
         raise
     except Exception as error:
-        # What a library makes of a broken file is anybody's guess; it must not end the reading of all others.
+        # A library may raise anything for a broken file, and one file must not end the indexing of all others.
         raise UnreadableDocumentError(f"its reader stumbled over it ({type(error).__name__})") from error
     if not parsed.blocks:
         raise UnreadableDocumentError("there is no text in it")
     return parsed
 
 
-def _parse(kind: str, content: bytes) -> Parsed:
-    match kind:
+def _parse(format_name: str, content: bytes) -> Parsed:
+    match format_name:
         case "pdf":
-            return parse_pdf(content, MOST_PAGES)
+            return parse_pdf(content, MAX_PAGES)
         case "docx":
             return parse_docx(content)
         case _:
-            return _TEXT_PARSERS[kind](_decode(content))
+            return _TEXT_PARSERS[format_name](_decode(content))
 
 
 def _decode(content: bytes) -> str:
-    # UTF-16 is only known by its mark; it is full of NUL bytes, which nothing else that is text has.
+    # UTF-16 is recognised by its byte order mark, before the check for NUL bytes, which no other text has.
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text = content.decode("utf-16", "replace")
     elif b"\0" in content:
@@ -71,5 +69,5 @@ def _decode(content: bytes) -> str:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = content.decode("cp1252", "replace")
-    # The log takes the same characters out, so that an offset means the same here and there.
+    # The log removes the same characters, so that an offset means the same in both.
     return clean_text(text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -1,6 +1,6 @@
-"""Reading a file from a stranger: in a process of its own, with a bound on its time and memory.
+"""The sandbox for uploaded files: parsing in a separate process with limits on time and memory.
 
-A file that is made to hurt its reader can only hurt that process.
+A hostile file can only hurt that process.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ import msgspec
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents.document import Parsed
 
-_MOST_MEMORY = 2 * 1024**3
-_MOST_CHARACTERS = 50_000_000
-# -P: the folder that the server happens to be started in is no place to import from.
+_MAX_MEMORY = 2 * 1024**3
+_MAX_CHARACTERS = 50_000_000
+# -P: modules must not be imported from the folder that the server was started in.
 _COMMAND = (sys.executable, "-P", "-m", "turnwire.retrieval.documents.sandbox")
 
 
-async def parse_apart(name: str, content: bytes, timeout: float) -> Parsed:
-    """Raises UnreadableDocumentError."""
+async def parse_in_sandbox(name: str, content: bytes, timeout: float) -> Parsed:
+    """Parse a file in a separate process. Raise UnreadableDocumentError, also for a file that exceeds a limit."""
     process = await asyncio.create_subprocess_exec(
         *_COMMAND,
         PurePath(name).suffix,
@@ -30,7 +30,7 @@ async def parse_apart(name: str, content: bytes, timeout: float) -> Parsed:
     )
     try:
         async with asyncio.timeout(timeout):
-            answer, _ = await process.communicate(content)
+            output, _ = await process.communicate(content)
     except TimeoutError:
         raise UnreadableDocumentError(f"it took longer than {timeout:g} seconds to read") from None
     finally:
@@ -39,7 +39,7 @@ async def parse_apart(name: str, content: bytes, timeout: float) -> Parsed:
             await process.wait()
     if process.returncode:
         raise UnreadableDocumentError("it cannot be read: the reader ran out of memory or time")
-    parsed = msgspec.msgpack.decode(answer, type=Parsed | str)
+    parsed = msgspec.msgpack.decode(output, type=Parsed | str)
     if isinstance(parsed, str):
         raise UnreadableDocumentError(parsed)
     return parsed
@@ -49,20 +49,20 @@ def _main(suffix: str, seconds: int) -> None:
     try:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     except ImportError:
-        pass  # Windows has no such limits; the time-out above still holds.
+        pass  # Windows has no such limits; the timeout of the parent process still holds.
     from turnwire.retrieval.documents.parser import parse
 
     try:
-        answer: Parsed | str = parse(f"document{suffix}", sys.stdin.buffer.read())
-        if len(answer.text) > _MOST_CHARACTERS:
-            # The other side keeps it in memory, where there is no bound.
-            answer = f"it holds more than {_MOST_CHARACTERS:,} characters of text"
+        result: Parsed | str = parse(f"document{suffix}", sys.stdin.buffer.read())
+        if len(result.text) > _MAX_CHARACTERS:
+            # The parent process keeps the text in memory without a limit.
+            result = f"it holds more than {_MAX_CHARACTERS:,} characters of text"
     except UnreadableDocumentError as error:
-        answer = str(error)
-    sys.stdout.buffer.write(msgspec.msgpack.encode(answer))
+        result = str(error)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(result))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,1 @@
-"""Texts as vectors, so that what means the same is found when the words differ.
-
-`contract` says what an embedder is. `minilm` runs a small one in this process, with `wordpiece` as its
-tokenizer; `endpoint` asks an OpenAI-compatible server for one.
-"""
+"""Embedders: texts as vectors, so that a search finds passages that say the same in other words."""

@@ -1,35 +1,35 @@
-"""What an embedder is to the rest of Turnwire: texts in, vectors of length 1 out.
+"""The embedder interface: texts in, unit vectors out.
 
-Two texts are as alike as the dot product of their vectors, from -1 to 1. Only vectors of embedders of the
-same `name` may be compared.
+The similarity of two texts is the dot product of their vectors, from -1 to 1. Only vectors of embedders with the same
+`name` may be compared.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    # numpy comes with an extra; without it there are no vectors, but this file can still be read.
+    # numpy comes with an extra, and this module must be importable without it.
     from numpy import float32
     from numpy.typing import NDArray
 
     Vector = NDArray[float32]
-    """One dimension, of the same size for all vectors of one embedder."""
+    """A one-dimensional array, of the same size for all vectors of one embedder."""
 
 
 class Embedder(Protocol):
-    """Never blocks the event loop. A call that is cancelled stops after the piece of work that is under way."""
+    """Embedder that never blocks the event loop. A cancelled call stops after the text or batch in progress."""
 
     @property
     def name(self) -> str:
-        """The model and its version, to be stored beside its vectors: another name means to embed again."""
+        """The model and its version, stored beside the vectors; with another name all texts are embedded again."""
         ...
 
     async def embed_documents(self, texts: Sequence[str]) -> "list[Vector]":
-        """One vector for each text, in their order. Raises EmbedderError."""
+        """Return a vector for each text, in order. Raise EmbedderError."""
         ...
 
     async def embed_query(self, text: str) -> "Vector":
-        """The vector that finds the documents which answer `text`. Raises EmbedderError."""
+        """Return the vector to search with for documents that answer `text`. Raise EmbedderError."""
         ...
 
     async def close(self) -> None: ...

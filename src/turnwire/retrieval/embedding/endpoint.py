@@ -1,4 +1,4 @@
-"""An embedder behind HTTP: any server that speaks OpenAI's `/v1/embeddings` (extras `[openai]` and `[semantic]`)."""
+"""The remote embedder: any server with OpenAI's `/v1/embeddings` (extras `[openai]` and `[semantic]`)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
     from turnwire.retrieval.embedding.contract import Vector
 
-TEXTS_PER_REQUEST = 64
+MAX_BATCH = 64
 RETRIES = 2
 
 
 class EndpointEmbedder:
-    """`url` ends in `/v1`, as OpenAI clients take it."""
+    """Embedder of an OpenAI-compatible server; `url` ends in `/v1`."""
 
     def __init__(self, url: str, model: str, key: str | None = None, timeout: float = 30.0) -> None:
-        """Connects to nothing yet. Raises EmbedderUnusableError if an extra is not installed."""
-        # Not the address: the same model on another machine makes the same vectors.
+        """Connect lazily. Raise EmbedderUnusableError if an extra is not installed."""
+        # Without the address: the same model on another machine makes the same vectors.
         self.name = f"endpoint:{model}"
         if not all(map(find_spec, ("numpy", "openai"))):
             raise EmbedderUnusableError(self.name, "it needs extras: pip install 'turnwire[openai,semantic]'")
@@ -36,8 +36,8 @@ class EndpointEmbedder:
 
     async def embed_documents(self, texts: Sequence[str]) -> "list[Vector]":
         vectors: list[Vector] = []
-        for start in range(0, len(texts), TEXTS_PER_REQUEST):
-            vectors += await self._embed(texts[start : start + TEXTS_PER_REQUEST])
+        for start in range(0, len(texts), MAX_BATCH):
+            vectors += await self._embed(texts[start : start + MAX_BATCH])
         return vectors
 
     async def embed_query(self, text: str) -> "Vector":
@@ -49,33 +49,33 @@ class EndpointEmbedder:
 
     async def _embed(self, texts: Sequence[str]) -> "list[Vector]":
         async with self._opening:
-            # Its imports take a second, which nobody else on the event loop should wait for.
+            # Its imports take a second, which must not block the event loop.
             self._client = self._client or await asyncio.to_thread(self._open)
         from openai import APIConnectionError, APIStatusError
 
         try:
-            # Numbers and not base64, the client's default, which some servers cannot do. Raw, because the client would
-            # hold up the event loop for a third of a second to read 64 long vectors.
-            answer = await self._client.embeddings.with_raw_response.create(
+            # Floats, because some servers cannot do base64, the client's default. A raw response, because the client
+            # would block the event loop for a third of a second to parse 64 long vectors.
+            response = await self._client.embeddings.with_raw_response.create(
                 model=self._model, input=list(texts), encoding_format="float"
             )
         except APIStatusError as error:
             if error.status_code in (401, 403, 404):
-                why = f"its server answered {error.status_code}; check its address, its key and the model's name"
-                raise EmbedderUnusableError(self.name, why) from error
+                reason = f"its server answered {error.status_code}; check its address, its key and the model's name"
+                raise EmbedderUnusableError(self.name, reason) from error
             raise EmbedderError(self.name, f"its server answered {error.status_code}; try again later") from error
         except APIConnectionError as error:
             raise EmbedderError(self.name, "its server cannot be reached; see that it runs") from error
-        return await asyncio.to_thread(self._read, answer.content, len(texts))
+        return await asyncio.to_thread(self._parse, response.content, len(texts))
 
     def _open(self) -> "AsyncOpenAI":
         from openai import AsyncOpenAI
 
-        # Servers on one's own machine want no key; the client wants one.
+        # Local servers need no key, but the client does.
         key = self._key or "none"
         return AsyncOpenAI(base_url=self._url, api_key=key, timeout=self._timeout, max_retries=RETRIES)
 
-    def _read(self, content: bytes, count: int) -> "list[Vector]":
+    def _parse(self, content: bytes, count: int) -> "list[Vector]":
         import numpy as np
 
         try:

@@ -1,7 +1,7 @@
-"""The file under the index: many readers, one writer at a time, also across processes.
+"""The SQLite file of the index: many readers, one writer at a time, also across processes.
 
-`turnwire index` may run beside a server. Whoever writes holds a lock on a file for the length of one
-transaction; a reader waits for nobody and sees only what is committed.
+`turnwire index` may run beside a server, so a writer holds a lock file for the length of one transaction. A reader
+never waits, and sees committed data only.
 """
 
 import sqlite3
@@ -13,10 +13,13 @@ from pathlib import Path
 from turnwire.core.errors import StoreUnusableError
 from turnwire.retrieval.index.terms import TOKENIZER
 
-# The tables of the index: one file beside the logs.
-
+try:
+    import fcntl
+except ImportError:  # On Windows, SQLite's own lock is the only one.
+    fcntl = None
 
 VERSION = 1
+_BUSY_SECONDS = 30
 
 _TABLES = f"""
 CREATE TABLE changes(count INTEGER NOT NULL);
@@ -69,30 +72,11 @@ CREATE TABLE vectors(
 """
 
 
-def prepare(database: sqlite3.Connection) -> None:
-    """Makes the tables in a new file. Raises ValueError for a file of another version."""
-    (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version == VERSION:
-        return
-    if version:
-        raise ValueError(f"it has version {version}, this Turnwire knows {VERSION}; move it away and index again")
-    for statement in _TABLES.split(";\n"):
-        if statement.strip():
-            database.execute(statement)
-    database.execute(f"PRAGMA user_version = {VERSION}")
-
-
-try:
-    import fcntl
-except ImportError:  # Without it (on Windows) SQLite's own lock is the only one.
-    fcntl = None
-
-_BUSY_SECONDS = 30
-
-
 class IndexFile:
+    """The open file: a pool of read-only connections and one writer."""
+
     def __init__(self, path: Path) -> None:
-        """Raises StoreUnusableError."""
+        """Open the file, creating it if needed. Raise StoreUnusableError."""
         self.path = path
         self._writing = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
@@ -105,25 +89,25 @@ class IndexFile:
             with self._locked():
                 self._writer.execute("PRAGMA journal_mode = WAL")
                 self._writer.execute("BEGIN IMMEDIATE")
-                prepare(self._writer)
+                _prepare(self._writer)
                 self._writer.execute("COMMIT")
         except (OSError, sqlite3.Error, ValueError) as error:
-            # A transaction that is left open would keep everybody else from writing.
+            # An open transaction would block every other writer.
             self._opened.close()
             raise StoreUnusableError(str(path), str(error)) from error
 
     def _connect(self) -> sqlite3.Connection:
         database = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        # The documents can be read again, so a commit need not wait for the disk.
+        # The documents can be indexed again, so a commit need not wait for the disk.
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("PRAGMA cache_size = -32000")
-        # SQLite's own `lower` knows ASCII only.
+        # SQLite's own `lower` handles ASCII only.
         database.create_function("lowered", 1, str.lower, deterministic=True)
         return database
 
     @contextmanager
     def reading(self) -> Generator[sqlite3.Connection]:
-        """A connection that nobody else uses meanwhile."""
+        """Yield a read-only connection for exclusive use."""
         try:
             database = self._readers.pop()
         except IndexError:
@@ -139,7 +123,7 @@ class IndexFile:
 
     @contextmanager
     def writing(self) -> Generator[sqlite3.Connection]:
-        """One transaction: all of it or nothing. Never to be held while files are read."""
+        """Yield the writer inside a transaction that commits at the end. Do not read files while it is open."""
         with self._writing, self._locked():
             self._writer.execute("BEGIN IMMEDIATE")
             try:
@@ -147,7 +131,7 @@ class IndexFile:
                 yield self._writer
                 self._writer.execute("COMMIT")
             except BaseException:
-                # On a full disk SQLite may have rolled it back itself, or left it open.
+                # On a full disk SQLite may have rolled back by itself.
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
@@ -170,3 +154,16 @@ class IndexFile:
         with self._writing, self._locked():
             self._writer.close()
         self._opened.close()
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    """Create the tables of a new file. Raise ValueError for a file of another version."""
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version == VERSION:
+        return
+    if version:
+        raise ValueError(f"it has version {version}, this Turnwire knows {VERSION}; move it away and index again")
+    for statement in _TABLES.split(";\n"):
+        if statement.strip():
+            database.execute(statement)
+    database.execute(f"PRAGMA user_version = {VERSION}")

@@ -1,4 +1,4 @@
-"""The library: documents in, passages out. Everything that is asked for is asked in somebody's name.
+"""The library: the documents of all users and their passages. Reads see public documents and those of `owner`.
 
 All methods block and may be called from any thread; async code calls them through `asyncio.to_thread`.
 """
@@ -15,11 +15,11 @@ from turnwire.retrieval.index.writer import (
     DOCUMENT_COLUMNS,
     NewDocument,
     delete_document,
+    delete_root,
     insert_document,
-    take_out_root,
 )
 
-_RARE, _RARE_SHARE = 10, 0.1
+_RARE_COUNT, _RARE_SHARE = 10, 0.1
 _VISIBLE = "(d.owner IS NULL OR d.owner = :owner)"
 _PASSAGE = (
     "p.id, p.document_id, p.ordinal, d.title, p.text, p.char_start, p.char_end, p.line_start, p.line_end,"
@@ -33,7 +33,7 @@ class Library:
         self._file: IndexFile | None = None
 
     def open(self) -> None:
-        """Raises StoreUnusableError."""
+        """Open the index file. Raise StoreUnusableError if it cannot be used."""
         if self._file is None:
             self._file = IndexFile(self.path)
 
@@ -49,7 +49,7 @@ class Library:
         return self._file
 
     def put(self, documents: Iterable[NewDocument]) -> None:
-        """Writes documents, each in place of the one that had its id, in one transaction."""
+        """Insert documents in one transaction, replacing those with the same ids."""
         with self.file.writing() as database:
             for document in documents:
                 delete_document(database, document.record.id)
@@ -61,41 +61,41 @@ class Library:
                 delete_document(database, document_id)
 
     def search(self, query: str, *, owner: str | None = None, limit: int = 10) -> list[Passage]:
-        """The passages that say most of what the query asks, best first; a higher score is better."""
+        """Return the passages that match the query's words best, best first; a higher score is better."""
         terms = content_terms(query)
         if not terms:
             return []
-        ask = {"query": match_query(terms), "owner": owner, "limit": limit, "more": limit * 4}
+        parameters = {"query": match_query(terms), "owner": owner, "limit": limit, "more": limit * 4}
         ranked = "SELECT rowid, bm25(words) AS score FROM words WHERE words MATCH :query ORDER BY score LIMIT "
-        chosen = (
+        statement = (
             f"SELECT {_PASSAGE}, -w.score FROM (%s) w JOIN passages p ON p.id = w.rowid"
             f" JOIN documents d ON d.id = p.document_id WHERE {_VISIBLE} ORDER BY w.score LIMIT :limit"
         )
         with self.file.reading() as database:
-            rows = database.execute(chosen % (ranked + ":more"), ask).fetchall()
+            rows = database.execute(statement % (ranked + ":more"), parameters).fetchall()
             if len(rows) < limit:
-                # Much that was found first is somebody else's: look through all of it.
-                rows = database.execute(chosen % (ranked + "-1"), ask).fetchall()
+                # Too many of the best matches belong to other owners: search without a limit.
+                rows = database.execute(statement % (ranked + "-1"), parameters).fetchall()
         return [_passage(row) for row in rows]
 
     def weights(self, terms: Sequence[str]) -> dict[str, float]:
-        """How telling each term is: its inverse document frequency among the passages.
+        """Return the inverse document frequency of each term among the passages.
 
-        Words that hardly occur are all alike: one that never does must not outweigh everything else.
+        Rare terms weigh the same, so that a term that never occurs does not outweigh all others.
         """
         with self.file.reading() as database:
             (total,) = database.execute("SELECT count(*) FROM passages").fetchone()
-            rare = min(_RARE, total * _RARE_SHARE)
+            least = min(_RARE_COUNT, total * _RARE_SHARE)
             weights: dict[str, float] = {}
             for term in terms:
                 query = match_query([segment(term)])
-                (found,) = database.execute("SELECT count(*) FROM words WHERE words MATCH ?", (query,)).fetchone()
-                found = max(found, rare)
-                weights[term] = math.log(1 + (total - found + 0.5) / (found + 0.5))
+                (count,) = database.execute("SELECT count(*) FROM words WHERE words MATCH ?", (query,)).fetchone()
+                count = max(count, least)
+                weights[term] = math.log(1 + (total - count + 0.5) / (count + 0.5))
             return weights
 
     def passages(self, ids: Sequence[int], *, owner: str | None = None) -> list[Passage]:
-        """Those of them that are there and visible, in the order asked for."""
+        """Return the passages with these ids that exist and are visible, in the order of `ids`."""
         marks = ",".join("?" * len(ids))
         with self.file.reading() as database:
             rows = database.execute(
@@ -103,11 +103,11 @@ class Library:
                 f" WHERE p.id IN ({marks}) AND (d.owner IS NULL OR d.owner = ?)",
                 (*ids, owner),
             ).fetchall()
-        found = {row[0]: _passage(row) for row in rows}
-        return [found[passage_id] for passage_id in ids if passage_id in found]
+        passages = {row[0]: _passage(row) for row in rows}
+        return [passages[passage_id] for passage_id in ids if passage_id in passages]
 
     def passage(self, chunk_id: str, *, owner: str | None = None) -> Passage:
-        """Raises DocumentNotFoundError."""
+        """Return the passage with this chunk id. Raise DocumentNotFoundError."""
         document_id, _, ordinal = chunk_id.rpartition(":")
         if ordinal.isdecimal() and len(ordinal) < 10:
             with self.file.reading() as database:
@@ -123,7 +123,7 @@ class Library:
     def documents(
         self, *, owner: str | None = None, search: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[Document]:
-        """By name; `search` looks in names and titles; `after` is the last id of the page before."""
+        """List documents by name. `search` filters names and titles; `after` is the last id of the previous page."""
         with self.file.reading() as database:
             rows = database.execute(
                 f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE {_VISIBLE}"
@@ -135,7 +135,7 @@ class Library:
         return [_document(row) for row in rows]
 
     def document(self, document_id: str, *, owner: str | None = None) -> Document:
-        """Raises DocumentNotFoundError."""
+        """Return the document with this id. Raise DocumentNotFoundError."""
         with self.file.reading() as database:
             row = database.execute(
                 f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE id = :id AND {_VISIBLE}",
@@ -146,7 +146,7 @@ class Library:
         return _document(row)
 
     def document_passages(self, document_id: str, *, start: int = 0, end: int | None = None) -> list[Passage]:
-        """Those that reach into a range of the document, in order. The caller has checked whose it is."""
+        """Return the passages that overlap a range of the document, in order. The caller checks the owner."""
         with self.file.reading() as database:
             rows = database.execute(
                 f"SELECT {_PASSAGE}, 0.0 FROM passages p JOIN documents d ON d.id = p.document_id"
@@ -157,44 +157,44 @@ class Library:
         return [_passage(row, whole=True) for row in rows]
 
     def digests(self, root: str) -> dict[str, tuple[str, str]]:
-        """Name to id and digest of every document below a root."""
+        """Return the id and digest of every document below a root, by name."""
         with self.file.reading() as database:
             rows = database.execute("SELECT name, id, digest FROM documents WHERE root = ?", (root,)).fetchall()
         return {name: (document_id, digest) for name, document_id, digest in rows}
 
     def roots(self) -> dict[str, bool]:
-        """Every root that is indexed, and whether it is Turnwire's own documentation."""
+        """Return every indexed root with True for Turnwire's own documentation."""
         with self.file.reading() as database:
             rows = database.execute("SELECT path, is_own FROM roots ORDER BY path").fetchall()
         return {path: bool(is_own) for path, is_own in rows}
 
     def add_root(self, path: str, *, is_own: bool = False) -> None:
-        """Turnwire's own documentation leaves when there is anything else."""
+        """Add a root. Any other root replaces Turnwire's own documentation."""
         with self.file.writing() as database:
             database.execute("INSERT OR REPLACE INTO roots VALUES (?, ?)", (path, is_own))
             if not is_own:
                 for (own,) in database.execute("SELECT path FROM roots WHERE is_own").fetchall():
-                    take_out_root(database, own)
+                    delete_root(database, own)
 
     def forget_root(self, path: str) -> int:
-        """Takes a root and its documents out. Returns how many there were."""
+        """Remove a root and its documents. Return the number of documents."""
         with self.file.writing() as database:
-            return take_out_root(database, path)
+            return delete_root(database, path)
 
     def uploads(self, owner: str) -> int:
-        """How many documents somebody has uploaded."""
+        """Return the number of documents that an owner has uploaded."""
         with self.file.reading() as database:
             return database.execute("SELECT count(*) FROM documents WHERE owner = ?", (owner,)).fetchone()[0]
 
     def count(self) -> tuple[int, int]:
-        """How many documents and passages there are."""
+        """Return the number of documents and of passages."""
         with self.file.reading() as database:
             return database.execute(
                 "SELECT (SELECT count(*) FROM documents), (SELECT count(*) FROM passages)"
             ).fetchone()
 
     def version(self) -> int:
-        """Changes whenever anything is written, also by another process."""
+        """Return a number that changes with every write of any process."""
         with self.file.reading() as database:
             return database.execute("SELECT count FROM changes").fetchone()[0]
 

@@ -1,10 +1,10 @@
-"""What the index gives out: documents and passages, as plain values."""
+"""Documents and passages as plain values."""
 
 from msgspec import Struct
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """`name` is a path below its root, never one of the machine; `owner` is None for what everyone may read."""
+    """An indexed document. `name` is relative to its root; `owner` is None for a document that everyone may read."""
 
     id: str
     name: str
@@ -21,7 +21,7 @@ class Document(Struct, frozen=True, kw_only=True):
 
 
 class Passage(Struct, frozen=True, kw_only=True):
-    """A piece of a document. `text` is what stands from `start` to `end` of it; `score` is the search's own."""
+    """A piece of a document, its text from `start` to `end`; `score` is that of the search that found it."""
 
     id: int
     document_id: str

@@ -1,4 +1,4 @@
-"""Searching from async code: by words, and by meaning as well where every passage has a vector."""
+"""Searching from async code: by words, and also by meaning once enough passages have a vector."""
 
 import asyncio
 import logging
@@ -14,28 +14,30 @@ logger = logging.getLogger("turnwire.retrieval")
 
 _RANK_CONSTANT = 20
 _FADE = 0.9
-_DEEP = 200
+_CANDIDATES = 200
 
 
 class MeaningIndex(Protocol):
-    """Passages by meaning. `nearest` is None while too few of them have a vector to be fair."""
+    """A search for passages by meaning."""
 
     async def nearest(self, query: str, limit: int) -> list[tuple[int, float]] | None:
-        """Ids of passages and how near they are, nearest first."""
+        """Return ids and similarities of passages, most similar first; None while too few passages have a vector."""
         ...
 
 
 class Searcher:
+    """Search over a library that fuses the rankings by words and by meaning."""
+
     def __init__(self, library: Library, meaning: MeaningIndex | None = None) -> None:
         self.library = library
         self._meaning = meaning
 
     async def search(self, query: str, *, owner: str | None, limit: int) -> list[Passage]:
-        """Best first; the best one's score is the highest."""
+        """Return the passages that `owner` may read, best first."""
         if self._meaning is None:
             return await asyncio.to_thread(self.library.search, query, owner=owner, limit=limit)
         by_words, nearest = await asyncio.gather(
-            asyncio.to_thread(self.library.search, query, owner=owner, limit=_DEEP),
+            asyncio.to_thread(self.library.search, query, owner=owner, limit=_CANDIDATES),
             self._nearest(self._meaning, query),
         )
         if nearest is None:
@@ -46,24 +48,24 @@ class Searcher:
 
     async def _nearest(self, meaning: MeaningIndex, query: str) -> list[tuple[int, float]] | None:
         try:
-            return await meaning.nearest(query, _DEEP)
+            return await meaning.nearest(query, _CANDIDATES)
         except EmbedderError as error:
-            logger.warning("searching by words only: %s", error)
+            logger.warning("the embedder failed, so the search is by words only: %s", error)
             return None
 
 
 def _fused(by_words: list[Passage], by_meaning: list[Passage]) -> list[Passage]:
-    """Reciprocal rank fusion: what both rankings agree on comes first."""
-    merit: dict[int, float] = {}
+    """Merge two rankings by reciprocal rank fusion."""
+    merits: dict[int, float] = {}
     passages: dict[int, Passage] = {}
     for ranking in (by_words, by_meaning):
         for rank, passage in enumerate(ranking):
-            merit[passage.id] = merit.get(passage.id, 0) + 1 / (_RANK_CONSTANT + rank + 1)
+            merits[passage.id] = merits.get(passage.id, 0) + 1 / (_RANK_CONSTANT + rank + 1)
             passages.setdefault(passage.id, passage)
-    ranked = sorted(passages.values(), key=lambda passage: -merit[passage.id])
+    ranked = sorted(passages.values(), key=lambda passage: -merits[passage.id])
     top = max((passage.score for passage in by_words), default=1.0)
     return [
-        # What was not found by its words gets a score that fits its rank among those that were.
-        one if one.score else structs.replace(one, score=top * _FADE**rank)
-        for rank, one in enumerate(ranked)
+        # A passage that only the meaning found has no score of its own: give it one that fits its rank.
+        passage if passage.score else structs.replace(passage, score=top * _FADE**rank)
+        for rank, passage in enumerate(ranked)
     ]

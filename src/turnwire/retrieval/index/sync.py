@@ -1,4 +1,4 @@
-"""Bringing the library up to date with a folder: what is new or changed is read, what is gone leaves."""
+"""Synchronising the library with a folder: read new and changed files, remove the documents of deleted ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +11,13 @@ from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.writer import NewDocument, digest_of
 
-# So much is written in one transaction: few enough that another writer need not wait for long.
+# A transaction stays small enough that another writer need not wait for long.
 _BATCH_PASSAGES = 2_000
 _BATCH_DOCUMENTS = 200
 
 
 class SyncProgress(Struct):
-    """How far it is; `problems` are files that could not be read, and why."""
+    """Counts of one synchronisation; `problems` are the unreadable files and the reasons."""
 
     total: int = 0
     done: int = 0
@@ -37,53 +37,53 @@ def sync_root(
     library: Library,
     root: Path,
     *,
-    most_bytes: int,
+    max_bytes: int,
     is_own: bool = False,
     report: Callable[[SyncProgress], None] = lambda _: None,
 ) -> SyncProgress:
-    """`report` is called after every file, in this thread; what it raises ends the work between two files."""
+    """Synchronise one root. `report` is called in this thread after every file, and may raise to stop between files."""
     root = root.resolve()
     key, progress = str(root), SyncProgress()
     library.add_root(key, is_own=is_own)
     files = list(find_files(root))
-    known = library.digests(key)
+    indexed = library.digests(key)
     seen: set[str] = set()
     progress.total = len(files)
     batch: list[NewDocument] = []
-    for found in files:
+    for file in files:
         try:
-            document = _read(found, root, known, most_bytes)
+            document = _read(file, root, indexed, max_bytes)
         except UnreadableDocumentError as error:
-            progress.problems.append((found.name, str(error)))
+            progress.problems.append((file.name, str(error)))
         else:
-            seen.add(found.name)
+            seen.add(file.name)
             if document is None:
                 progress.unchanged += 1
             else:
                 batch.append(document)
                 progress.passages += len(document.chunks)
-                if found.name in known:
+                if file.name in indexed:
                     progress.changed += 1
                 else:
                     progress.added += 1
         progress.done += 1
-        if len(batch) >= _BATCH_DOCUMENTS or sum(len(one.chunks) for one in batch) >= _BATCH_PASSAGES:
+        if len(batch) >= _BATCH_DOCUMENTS or sum(len(document.chunks) for document in batch) >= _BATCH_PASSAGES:
             library.put(batch)
             batch = []
         report(progress)
     library.put(batch)
-    gone = [document_id for name, (document_id, _) in known.items() if name not in seen]
-    library.remove(gone)
-    progress.removed = len(gone)
+    removed = [document_id for name, (document_id, _) in indexed.items() if name not in seen]
+    library.remove(removed)
+    progress.removed = len(removed)
     report(progress)
     return progress
 
 
-def _read(found: FoundFile, root: Path, known: dict[str, tuple[str, str]], most_bytes: int) -> NewDocument | None:
-    """The document, or None if it is the one that is known. Raises UnreadableDocumentError."""
-    if found.problem is not None:
-        raise UnreadableDocumentError(found.problem)
-    content = read_file(found.path, root, most_bytes)
-    if found.name in known and known[found.name][1] == digest_of(content):
+def _read(file: FoundFile, root: Path, indexed: dict[str, tuple[str, str]], max_bytes: int) -> NewDocument | None:
+    """Return the document, or None if it has not changed. Raise UnreadableDocumentError."""
+    if file.problem is not None:
+        raise UnreadableDocumentError(file.problem)
+    content = read_file(file.path, root, max_bytes)
+    if file.name in indexed and indexed[file.name][1] == digest_of(content):
         return None
-    return NewDocument(found.name, format_of(found.name) or "", content, parse(found.name, content), root=str(root))
+    return NewDocument(file.name, format_of(file.name) or "", content, parse(file.name, content), root=str(root))

@@ -1,6 +1,6 @@
-"""Passages by meaning: a vector for each, made in the background, compared one by one.
+"""Search by meaning: a vector for every passage, made in the background and compared by brute force.
 
-Comparing with every vector takes a third of a millisecond for 13,000 of them, so there is nothing cleverer here.
+Comparing 13,000 vectors takes a third of a millisecond, so no approximate index is needed.
 """
 
 import asyncio
@@ -14,27 +14,28 @@ if TYPE_CHECKING:
     from turnwire.retrieval.embedding.contract import Vector
 
 _BATCH = 32
-# With fewer vectors than this, what has none yet would be at a disadvantage.
-_FAIR_SHARE = 0.9
+# Below this share, passages without a vector would rank too low.
+_MIN_SHARE = 0.9
 
 
 class VectorIndex:
+    """The vectors of a library's passages by one embedder."""
+
     def __init__(self, library: Library, embedder: Embedder) -> None:
         self._library = library
         self._embedder = embedder
-        # The version of the library, the ids of passages and their vectors: replaced together, or a question
-        # that is asked meanwhile would take one passage's vector for another's.
+        # Library version, passage ids and vectors, replaced together: a concurrent query must not mix two versions.
         self._loaded: tuple[int, list[int], Any] = (-1, [], None)
 
     async def nearest(self, query: str, limit: int) -> list[tuple[int, float]] | None:
-        ids, matrix = await asyncio.to_thread(self._refreshed)
+        ids, matrix = await asyncio.to_thread(self._current)
         if matrix is None:
             return None
         vector = await self._embedder.embed_query(query)
         return await asyncio.to_thread(_nearest, ids, matrix, vector, limit)
 
     async def embed_missing(self, report: Callable[[int, int], None] = lambda done, total: None) -> int:
-        """Makes the vectors that are not there yet. `report` is told how many of how many passages have one."""
+        """Embed the passages without a vector and return their number. `report` gets the counts of done and total."""
         made = 0
         while True:
             done, total, batch = await asyncio.to_thread(self._next_batch)
@@ -52,7 +53,7 @@ class VectorIndex:
         with self._library.file.reading() as database:
             done, total = self._counts(database)
             batch = database.execute(
-                # The title first: an encoder reads only so far, and a passage alone may not say what it is about.
+                # The title comes first, because an encoder truncates, and a passage alone may lack its subject.
                 "SELECT p.id, d.title || char(10) || p.heading || char(10) || p.text"
                 " FROM passages p JOIN documents d ON d.id = p.document_id WHERE NOT EXISTS"
                 " (SELECT 1 FROM vectors v WHERE v.passage_id = p.id AND v.embedder = ?) ORDER BY p.id LIMIT ?",
@@ -69,27 +70,27 @@ class VectorIndex:
     def _write(self, ids: list[int], vectors: "list[Vector]") -> None:
         with self._library.file.writing() as database:
             for passage_id, vector in zip(ids, vectors, strict=True):
-                # It may have left the library while it was being embedded.
+                # The passage may have been removed while it was embedded.
                 database.execute(
                     "INSERT OR REPLACE INTO vectors SELECT id, ?, ? FROM passages WHERE id = ?",
                     (self._embedder.name, vector.astype("float32").tobytes(), passage_id),
                 )
 
-    def _refreshed(self) -> tuple[list[int], Any]:
-        """The vectors, read again if anything has changed, or None if too many are missing."""
+    def _current(self) -> tuple[list[int], Any]:
+        """Return passage ids and vectors, reloaded after a change; the vectors are None if too many are missing."""
         version = self._library.version()
-        known, ids, matrix = self._loaded
-        if version == known:
+        loaded, ids, matrix = self._loaded
+        if version == loaded:
             return ids, matrix
         import numpy as np
 
         with self._library.file.reading() as database:
             done, total = self._counts(database)
             rows: list[tuple[int, bytes]] = []
-            if done >= total * _FAIR_SHARE:
+            if done >= total * _MIN_SHARE:
                 query = "SELECT passage_id, vector FROM vectors WHERE embedder = ? ORDER BY passage_id"
                 rows = database.execute(query, (self._embedder.name,)).fetchall()
-        # None is also what a change between the two looks like: it is another version, and read again.
+
         ids, matrix = [row[0] for row in rows], None
         if rows:
             matrix = np.frombuffer(b"".join(row[1] for row in rows), dtype=np.float32).reshape(len(rows), -1)
@@ -100,7 +101,7 @@ class VectorIndex:
 def _nearest(ids: list[int], matrix: Any, vector: "Vector", limit: int) -> list[tuple[int, float]]:
     import numpy as np
 
-    likeness = matrix @ vector
+    similarity = matrix @ vector
     count = min(limit, len(ids))
-    best = np.argpartition(-likeness, count - 1)[:count]
-    return [(ids[n], float(likeness[n])) for n in sorted(best.tolist(), key=lambda n: -likeness[n])]
+    best = np.argpartition(-similarity, count - 1)[:count]
+    return [(ids[n], float(similarity[n])) for n in sorted(best.tolist(), key=lambda n: -similarity[n])]

@@ -1,4 +1,4 @@
-"""MCP servers as tools. The SDK, an optional extra, is loaded when a server is named and not before."""
+"""MCP servers as toolsets. The SDK is an optional extra, imported when a server is configured."""
 
 from turnwire.tools.mcp.server import McpServer
 

@@ -1,11 +1,13 @@
-"""One connection to an MCP server, from its first message to its last, in a task of its own.
+"""One connection to an MCP server, held open by a task of its own.
 
-What the SDK has entered must be left in the same task, and the turn that needs a server first ends long before the
-connection does. So a task holds it open, and turns only call through it. A connection that is over stays over.
+The SDK must enter and leave a connection in the same task, and the turn that connects ends long before the connection
+does. So a task holds it open, and turns call through it. An ended connection is never reopened.
 """
 
 import asyncio
+import json
 import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context
 from typing import Any, cast
@@ -17,64 +19,65 @@ from mcp.shared.dispatcher import ProgressFnT
 from pydantic import ValidationError
 
 from turnwire.core.errors import AgentError, ToolError
-from turnwire.tools.mcp.server import MOST_TOOLS
-from turnwire.tools.mcp.transports import Transport, watched
+from turnwire.tools.mcp.server import MAX_TOOLS
+from turnwire.tools.mcp.transports import Transport, watch
 
 logger = logging.getLogger("turnwire.tools.mcp")
 
-_MOST_PAGES = 100
-_LIST_AGAIN_SECONDS = 60.0
+_MAX_PAGES = 100
+_REFRESH_SECONDS = 60.0
 _CLOSE_SECONDS = 15.0
-_MESSAGE_CHARACTERS = 2_000
+_MAX_ERROR_TEXT = 2_000
 
 
 class McpConnection:
-    """Begins to connect at once. `patience` is how long the server may take to answer and to tell its tools."""
+    """A connection that begins to connect at once. `timeout` bounds connecting and listing the tools."""
 
-    def __init__(self, server: str, transport: Transport, patience: float) -> None:
+    def __init__(self, server: str, transport: Transport, timeout: float) -> None:
         self.tools: list[types.Tool] = []
         self._server = server
-        self._patience = patience
+        self._timeout = timeout
         self._client: Client | None = None
-        self._why_not = "it was closed"
+        self._failure = "it was closed"
         self._settled = asyncio.Event()
-        self._ending = asyncio.Event()
+        self._ended = asyncio.Event()
         self._listed_at = 0.0
-        # In an empty context: what happens here belongs to no turn, also not to the one that began it.
+        # In an empty context, because the connection belongs to no turn.
         self.task = asyncio.create_task(self._hold(transport), name=f"mcp-{server}", context=Context())
-        # Not in the task itself: one that is cancelled before it begins never runs.
+        # A callback, because a task that is cancelled before it begins never runs.
         self.task.add_done_callback(self._settle)
 
     @property
     def is_over(self) -> bool:
-        return self._ending.is_set()
+        return self._ended.is_set()
 
     async def ready(self) -> None:
-        """Waits until it can be used. Raises AgentError, which says why it cannot."""
+        """Wait until the connection can be used. Raise AgentError, which says why it cannot."""
         await self._settled.wait()
         if self._client is None:
             raise AgentError(
-                f"The MCP server {self._server!r} is not available: {self._why_not}.",
+                f"The MCP server {self._server!r} is not available: {self._failure}.",
                 code="mcp_unavailable",
                 retryable=True,
             )
-        if asyncio.get_running_loop().time() > self._listed_at + _LIST_AGAIN_SECONDS:
-            await self._list_again(self._client)
+        if asyncio.get_running_loop().time() > self._listed_at + _REFRESH_SECONDS:
+            await self._refresh_tools(self._client)
 
-    async def call(self, tool: str, arguments: dict[str, Any], progress: ProgressFnT) -> types.CallToolResult:
-        """Cancelling it tells the server to stop. Raises ToolError for whatever the server did wrong."""
+    async def call(self, tool: str, arguments: dict[str, Any], progress: ProgressFnT) -> Any:
+        """Call a tool and return its value; cancelling stops the server too. Raise ToolError for every failure."""
         assert self._client is not None
         try:
-            return await self._client.call_tool(tool, arguments, progress_callback=progress)
+            result = await self._client.call_tool(tool, arguments, progress_callback=progress)
         except MCPError as error:
             raise ToolError(self._explain(error)) from error
         except (RuntimeError, ValidationError) as error:
-            why = "broke off" if self.is_over else "answered with something else than it promised"
-            raise ToolError(f"the MCP server {self._server!r} {why}") from error
+            reason = "broke off" if self.is_over else "answered with something else than it promised"
+            raise ToolError(f"the MCP server {self._server!r} {reason}") from error
+        return _value_of(result)
 
     async def close(self) -> None:
-        """Returns when the program has ended, if it is one; nobody waits for one that cannot be killed."""
-        self._ending.set()
+        """Close, and wait for the program to end, but not for one that cannot be killed."""
+        self._ended.set()
         if not self._settled.is_set():
             self.task.cancel()
         _, unfinished = await asyncio.wait({self.task}, timeout=_CLOSE_SECONDS)
@@ -84,42 +87,42 @@ class McpConnection:
     async def _hold(self, transport: Transport) -> None:
         try:
             async with AsyncExitStack() as stack:
-                async with asyncio.timeout(self._patience):
-                    connecting = Client(watched(transport, self._ending), cache=None, message_handler=self._hear)
+                async with asyncio.timeout(self._timeout):
+                    connecting = Client(watch(transport, self._ended), cache=None, message_handler=self._on_message)
                     client = await stack.enter_async_context(connecting)
-                    await self._list(client)
+                    await self._list_tools(client)
                 self._client = client
                 self._settled.set()
-                await self._ending.wait()
+                await self._ended.wait()
         except Exception as error:
             self._fail(_first(error))
 
     def _settle(self, _: object) -> None:
-        self._ending.set()
+        self._ended.set()
         self._settled.set()
 
-    async def _list(self, client: Client) -> None:
-        found: list[types.Tool] = []
+    async def _list_tools(self, client: Client) -> None:
+        tools: list[types.Tool] = []
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
-            found += page.tools
+            tools += page.tools
             cursor = page.next_cursor
-            # One more than can be offered, so that it is noticed.
-            if cursor is None or len(found) > MOST_TOOLS:
+            # One more than the limit is enough to notice that there are too many.
+            if cursor is None or len(tools) > MAX_TOOLS:
                 break
-        self.tools = found
+        self.tools = tools
         self._listed_at = asyncio.get_running_loop().time()
 
-    async def _list_again(self, client: Client) -> None:
-        """If it goes wrong, the tools are those that were there before: calling them will tell."""
+    async def _refresh_tools(self, client: Client) -> None:
+        """List the tools again; after a failure the old list stays."""
         try:
-            async with asyncio.timeout(self._patience):
-                await self._list(client)
+            async with asyncio.timeout(self._timeout):
+                await self._list_tools(client)
         except (MCPError, RuntimeError, TimeoutError, ValidationError) as error:
-            logger.warning("the MCP server %r did not tell its tools again: %s", self._server, type(error).__name__)
+            logger.warning("the MCP server %r did not list its tools again: %s", self._server, type(error).__name__)
 
-    async def _hear(self, message: object) -> None:
+    async def _on_message(self, message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._listed_at = float("-inf")
 
@@ -128,9 +131,9 @@ class McpConnection:
             broke_off = "broke off; whether it has done what was asked is not known"
             return f"the connection to the MCP server {self._server!r} {broke_off}"
         if error.code == types.INVALID_REQUEST and "session" in error.message.lower():
-            self._ending.set()  # The server has forgotten us; whoever calls next introduces us again.
-            return f"the MCP server {self._server!r} was started anew; call again"
-        return f"the MCP server {self._server!r} refused: {error.message[:_MESSAGE_CHARACTERS]}"
+            self._ended.set()  # The server has lost the session, so the next call must connect again.
+            return f"the MCP server {self._server!r} was restarted; call again"
+        return f"the MCP server {self._server!r} refused: {error.message[:_MAX_ERROR_TEXT]}"
 
     def _fail(self, error: Exception) -> None:
         if self._client is not None:
@@ -139,22 +142,65 @@ class McpConnection:
         detail = ""
         match error:
             case TimeoutError():
-                self._why_not = f"it did not answer within {self._patience:g} seconds"
+                self._failure = f"it did not answer within {self._timeout:g} seconds"
             case httpx2.HTTPError():
-                self._why_not = "it cannot be reached"
+                self._failure = "it cannot be reached"
             case OSError():
-                self._why_not, detail = "it cannot be started", f" ({error})"
+                self._failure, detail = "it cannot be started", f" ({error})"
             case MCPError(code=types.CONNECTION_CLOSED):
-                self._why_not = "it ended before it had told its tools"
+                self._failure = "it ended before it had listed its tools"
             case MCPError():
-                self._why_not, detail = "it refused", f" ({error.message[:_MESSAGE_CHARACTERS]})"
+                self._failure, detail = "it refused", f" ({error.message[:_MAX_ERROR_TEXT]})"
             case _:
-                self._why_not, detail = "it does not speak MCP as it should", f" ({type(error).__name__})"
-        logger.warning("the MCP server %r is not available: %s%s", self._server, self._why_not, detail)
+                self._failure, detail = "it does not speak MCP as it should", f" ({type(error).__name__})"
+        logger.warning("the MCP server %r is not available: %s%s", self._server, self._failure, detail)
 
 
 def _first(error: Exception) -> Exception:
-    """What went wrong first in tasks that were stopped together."""
+    """Return the first error of a group."""
     return (
         _first(cast("ExceptionGroup[Exception]", error).exceptions[0]) if isinstance(error, ExceptionGroup) else error
     )
+
+
+# Results: the content that a tool returned, as a value or as a `ToolError`.
+
+
+def _value_of(result: types.CallToolResult) -> Any:
+    """Return the value of a result. Raise ToolError if the tool failed."""
+    text = "\n".join(map(_content_text, result.content))
+    if result.is_error:
+        raise ToolError(text or "the tool failed and did not say why")
+    structured = result.structured_content
+    if structured is not None and (not result.content or _repeats(result.content, structured)):
+        return structured
+    return text
+
+
+def _repeats(content: Sequence[types.ContentBlock], structured: Any) -> bool:
+    """Return True if the text repeats the structured content, as servers do for old clients."""
+    if len(content) != 1 or not isinstance(content[0], types.TextContent):
+        return False
+    try:
+        return json.loads(content[0].text) == structured
+    except (ValueError, RecursionError):
+        return False
+
+
+def _content_text(part: types.ContentBlock) -> str:
+    match part:
+        case types.TextContent():
+            return part.text
+        case types.ImageContent() | types.AudioContent():
+            return f"[{part.type}, {part.mime_type}, {_size(part.data)}, not shown]"
+        case types.ResourceLink():
+            return f"[resource {part.uri}{f': {part.description}' if part.description else ''}]"
+        case types.EmbeddedResource():
+            resource = part.resource
+            if isinstance(resource, types.TextResourceContents):
+                return resource.text
+            return f"[resource {resource.uri}, {_size(resource.blob)}, not shown]"
+
+
+def _size(base64: str) -> str:
+    return f"{len(base64) * 3 // 4:,} bytes"

@@ -1,7 +1,7 @@
-"""The folder of notes itself: what is read and written below it, and nothing beside it.
+"""The folder of notes: what is read and written below it, and nothing beside it.
 
-Its root is opened once; from there every folder on the way to a note is opened by its name, never through a link, so
-that no name, and no link that is put there meanwhile, leads out of it. All methods block.
+The root is opened once. From there every folder on the way to a note is opened by its name and never through a link, so
+that no path, and no link created meanwhile, leads out of the vault. All methods block.
 """
 
 import errno
@@ -18,81 +18,22 @@ from msgspec import Struct
 
 from turnwire.core.errors import ToolError
 
-# Which names a note may have. A path comes from a model, which may have it from a note that wants to be obeyed.
-
-
-_LONGEST_PATH = 1_000
-_LONGEST_PART_BYTES = 255
-_JOINER = "\u200d"
-"""Holds many an emoji together; every other invisible character could make one name look like another."""
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# What one system or another takes for a folder, a drive or a stream of a file.
-_SPECIAL = re.compile(r"[\\:]")
-# What some system cannot have in a name, or a link of Obsidian's. A vault is carried from one to another.
-_UNWISE = re.compile(r'[*?"<>|#^\[\]]')
-_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-
-
-def note_parts(path: str) -> tuple[str, ...]:
-    """The folders and the name of a note below the vault. Raises ToolError, which tells the model what would do."""
-    parts = _parts(path)
-    if not is_note(parts[-1]):
-        raise ToolError("only notes can be read and written: give a path that ends in .md")
-    return parts
-
-
-def new_note_parts(path: str) -> tuple[str, ...]:
-    """The same for a note that is to be made, whose name must do everywhere."""
-    parts = note_parts(path)
-    if _UNWISE.search(path):
-        raise ToolError('a new note must have none of * ? " < > | # ^ [ ] in its path')
-    return parts
-
-
-def folder_parts(path: str) -> tuple[str, ...]:
-    """The folders of a path below the vault; of the vault itself there are none. Raises ToolError."""
-    return () if path.strip() in ("", ".", "/") else _parts(path.rstrip("/"))
-
-
-def is_note(name: str) -> bool:
-    return name.lower().endswith(".md") and len(name) > len(".md")
-
-
-def _parts(path: str) -> tuple[str, ...]:
-    if len(path) > _LONGEST_PATH:
-        raise ToolError(f"the path is longer than {_LONGEST_PATH:,} characters")
-    if any(unicodedata.category(character) in _INVISIBLE and character != _JOINER for character in path):
-        raise ToolError("the path has a character in it that nobody could see")
-    if path.startswith(("/", "~")) or _SPECIAL.search(path):
-        raise ToolError("give the path below the vault, such as 'Projects/Plan.md', with no colon or backslash in it")
-    parts = tuple(path.split("/"))
-    for part in parts:
-        # Some file systems do not see a joiner, so that a name which begins with one would be hidden all the same.
-        if part.replace(_JOINER, "").startswith("."):
-            raise ToolError("hidden files and folders, and what is outside of the vault, are not notes")
-        if not part.strip() or part != part.strip() or part.endswith(".") or _DEVICE.fullmatch(part):
-            raise ToolError(f"no file can be called {part!r}")
-        if len(part.encode()) > _LONGEST_PART_BYTES:
-            raise ToolError("a name in the path is too long")
-    return parts
-
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# What is no file must not keep anybody waiting until somebody writes into it.
+# Non-blocking, because opening a named pipe would wait for its writer.
 _NOTE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class VaultLimits(Struct, frozen=True, kw_only=True):
-    """`note_bytes` is for a whole note, read or grown; `write_bytes` for what is written at once."""
+    """Limits of a vault: `note_bytes` for a whole note, `write_bytes` for a single write."""
 
     note_bytes: int = 2_000_000
     write_bytes: int = 200_000
 
 
 class Vault:
-    """Raises ToolError, in words for a model, wherever something cannot be done."""
+    """A folder of notes. All methods raise ToolError, with a message for the model."""
 
     def __init__(self, root: Path, limits: VaultLimits | None = None) -> None:
         self.root = Path(os.path.abspath(root))
@@ -103,7 +44,7 @@ class Vault:
 
     @property
     def name(self) -> str:
-        """What Obsidian calls the vault."""
+        """The vault's name in Obsidian."""
         return self.root.name
 
     def close(self) -> None:
@@ -114,28 +55,28 @@ class Vault:
 
     def read(self, path: str) -> bytes:
         *folders, name = note_parts(path)
-        with _explained(path), self._opened(folders) as folder:
+        with _tool_errors(path), self._opened(folders) as folder:
             descriptor = os.open(name, os.O_RDONLY | _NOTE, dir_fd=folder)
             with open(descriptor, "rb") as file:
                 self._check(descriptor, path)
                 return file.read(self._limits.note_bytes)
 
     def notes(self, folder: str = "") -> list[str]:
-        """The paths of all notes below a folder, in order."""
+        """Return the sorted paths of all notes below a folder."""
         parts = folder_parts(folder)
-        with _explained(folder or "the vault"), self._opened(parts) as descriptor:
+        with _tool_errors(folder or "the vault"), self._opened(parts) as descriptor:
             return sorted(_walk(descriptor, "".join(f"{part}/" for part in parts)))
 
     def create(self, path: str, content: str) -> None:
-        """Makes a note, and the folders on the way to it. One that is there already is never touched."""
+        """Create a note and its folders. An existing note is never touched."""
         *folders, name = new_note_parts(path)
-        written = self._encoded(content)
-        with self._writing, _explained(path), self._opened(folders, make=True) as folder:
+        data = self._encoded(content)
+        with self._writing, _tool_errors(path), self._opened(folders, make=True) as folder:
             descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOTE, 0o666, dir_fd=folder)
             try:
-                _write(descriptor, written)
+                _write(descriptor, data)
             except OSError:
-                # Half a note would keep the whole one from being made.
+                # A partial note would prevent the next attempt.
                 os.unlink(name, dir_fd=folder)
                 raise
             finally:
@@ -143,17 +84,17 @@ class Vault:
             os.fsync(folder)
 
     def append(self, path: str, content: str) -> None:
-        """Adds lines to the end of a note that is there."""
+        """Append lines to an existing note."""
         *folders, name = note_parts(path)
-        written = self._encoded(content)
-        with self._writing, _explained(path), self._opened(folders) as folder:
+        data = self._encoded(content)
+        with self._writing, _tool_errors(path), self._opened(folders) as folder:
             descriptor = os.open(name, os.O_RDWR | os.O_APPEND | _NOTE, dir_fd=folder)
             try:
-                size = self._check(descriptor, path, len(written) + 1)
+                size = self._check(descriptor, path, len(data) + 1)
                 if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                    written = b"\n" + written
+                    data = b"\n" + data
                 try:
-                    _write(descriptor, written)
+                    _write(descriptor, data)
                 except OSError:
                     os.ftruncate(descriptor, size)
                     raise
@@ -161,25 +102,25 @@ class Vault:
                 os.close(descriptor)
 
     def _encoded(self, content: str) -> bytes:
-        written = content.encode() if content.endswith("\n") else f"{content}\n".encode()
-        if len(written) > self._limits.write_bytes:
+        data = content.encode() if content.endswith("\n") else f"{content}\n".encode()
+        if len(data) > self._limits.write_bytes:
             raise ToolError(f"that is over {self._limits.write_bytes:,} bytes at once; write less")
-        return written
+        return data
 
     def _check(self, descriptor: int, path: str, more: int = 0) -> int:
-        """The size of an open note, which must be one."""
-        told = os.fstat(descriptor)
-        if not stat.S_ISREG(told.st_mode):
+        """Return the size of an open note. Raise ToolError if it is no file, or too large with `more` bytes."""
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise ToolError(f"{path!r} is not a note")
-        if told.st_size + more > self._limits.note_bytes:
+        if status.st_size + more > self._limits.note_bytes:
             raise ToolError(f"the note {path!r} is, or would be, over {self._limits.note_bytes:,} bytes")
-        return told.st_size
+        return status.st_size
 
     def _root(self) -> int:
         with self._opening:
             if self._descriptor is None:
                 try:
-                    # The one link that is followed is the operator's own.
+                    # Links are followed here, because the operator chose this path.
                     self._descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 except OSError as error:
                     raise ToolError(f"the vault cannot be opened: {error.strerror}") from error
@@ -187,49 +128,49 @@ class Vault:
 
     @contextmanager
     def _opened(self, folders: Sequence[str], *, make: bool = False) -> Generator[int]:
-        here = os.dup(self._root())
+        current = os.dup(self._root())
         try:
             for part in folders:
                 if make:
                     with suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=here)
-                there = os.open(part, _FOLDER, dir_fd=here)
-                os.close(here)
-                here = there
-            yield here
+                        os.mkdir(part, dir_fd=current)
+                child = os.open(part, _FOLDER, dir_fd=current)
+                os.close(current)
+                current = child
+            yield current
         finally:
-            os.close(here)
+            os.close(current)
 
 
-def _walk(folder: int, above: str, depth: int = 0) -> Iterator[str]:
-    """Links are left out, and so are folders that cannot be opened and names that are no text."""
-    with os.scandir(folder) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in entries]
-    for name, is_folder, is_link in found:
+def _walk(folder: int, prefix: str, depth: int = 0) -> Iterator[str]:
+    """Yield the paths of notes, without links, unreadable folders and names that are not text."""
+    with os.scandir(folder) as scan:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in scan]
+    for name, is_folder, is_link in entries:
         if is_link or name.startswith(".") or _SURROGATE.search(name):
             continue
         if not is_folder:
             if is_note(name):
-                yield above + name
-        elif depth < _DEEPEST:
+                yield prefix + name
+        elif depth < _MAX_DEPTH:
             with suppress(OSError):
-                below = os.open(name, _FOLDER, dir_fd=folder)
+                child = os.open(name, _FOLDER, dir_fd=folder)
                 try:
-                    yield from _walk(below, f"{above}{name}/", depth + 1)
+                    yield from _walk(child, f"{prefix}{name}/", depth + 1)
                 finally:
-                    os.close(below)
+                    os.close(child)
 
 
 def _write(descriptor: int, content: bytes) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
     os.fsync(descriptor)
 
 
 @contextmanager
-def _explained(path: str) -> Generator[None]:
-    """What the system says of a path, without the machine's own paths."""
+def _tool_errors(path: str) -> Generator[None]:
+    """Raise ToolError in place of an OSError, without paths of the machine."""
     try:
         yield
     except FileNotFoundError as error:
@@ -240,3 +181,61 @@ def _explained(path: str) -> Generator[None]:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise ToolError(f"{path!r} goes through a link, or through what is no folder") from error
         raise ToolError(f"{path!r} cannot be used: {error.strerror}") from error
+
+
+# Paths: which names a note may have. A path comes from a model, which may have it from a hostile note.
+
+_MAX_PATH = 1_000
+_MAX_PART_BYTES = 255
+# The joiner is part of many emoji; every other invisible character could make one name look like another.
+_JOINER = "\u200d"
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+# Separators of folders, drives or file streams on some system.
+_SEPARATOR = re.compile(r"[\\:]")
+# Characters that some system, or a link in Obsidian, cannot have in a name: vaults move between systems.
+_NOT_PORTABLE = re.compile(r'[*?"<>|#^\[\]]')
+_DEVICE_NAME = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+
+
+def note_parts(path: str) -> tuple[str, ...]:
+    """Return the folders and the name of a note. Raise ToolError, which tells the model what is allowed."""
+    parts = _parts(path)
+    if not is_note(parts[-1]):
+        raise ToolError("only notes can be read and written: give a path that ends in .md")
+    return parts
+
+
+def new_note_parts(path: str) -> tuple[str, ...]:
+    """Return the folders and the name of a new note, which must be valid on every system. Raise ToolError."""
+    parts = note_parts(path)
+    if _NOT_PORTABLE.search(path):
+        raise ToolError('a new note must have none of * ? " < > | # ^ [ ] in its path')
+    return parts
+
+
+def folder_parts(path: str) -> tuple[str, ...]:
+    """Return the folders of a path, none for the vault itself. Raise ToolError."""
+    return () if path.strip() in ("", ".", "/") else _parts(path.rstrip("/"))
+
+
+def is_note(name: str) -> bool:
+    return name.lower().endswith(".md") and len(name) > len(".md")
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    if len(path) > _MAX_PATH:
+        raise ToolError(f"the path is longer than {_MAX_PATH:,} characters")
+    if any(unicodedata.category(character) in _INVISIBLE and character != _JOINER for character in path):
+        raise ToolError("the path has an invisible character in it; leave it out")
+    if path.startswith(("/", "~")) or _SEPARATOR.search(path):
+        raise ToolError("give the path below the vault, such as 'Projects/Plan.md', with no colon or backslash in it")
+    parts = tuple(path.split("/"))
+    for part in parts:
+        # Some file systems ignore a joiner, so a name that begins with one and a dot is hidden too.
+        if part.replace(_JOINER, "").startswith("."):
+            raise ToolError("hidden files and folders, and what is outside of the vault, are not notes")
+        if not part.strip() or part != part.strip() or part.endswith(".") or _DEVICE_NAME.fullmatch(part):
+            raise ToolError(f"no file can be called {part!r}")
+        if len(part.encode()) > _MAX_PART_BYTES:
+            raise ToolError("a name in the path is too long")
+    return parts

@@ -1,7 +1,7 @@
-"""The tools of a vault: three that read, and two that write, for which a person is asked.
+"""The tools of a vault: three that read, and two that write after approval.
 
-What they return is what somebody wrote, framed so that it stays data. They reach nothing outside of the vault and
-nothing on a network. An agent that has them should have no tool that does: a note could ask it to carry another away.
+Their results are framed as data. They reach nothing outside the vault and no network. Do not give an agent both these
+tools and a tool that reaches a network: a hostile note could make it send another note away.
 """
 
 import asyncio
@@ -12,24 +12,24 @@ from turnwire.tools.declaration import Tool, tool
 from turnwire.tools.untrusted_text import framed
 from turnwire.tools.vault.folder import Vault
 
-_MOST_FOUND = 20
-_MOST_LISTED = 200
+_MAX_FOUND = 20
+_MAX_LISTED = 200
 
 
 class NoteIndex(Protocol):
-    """Who finds notes by what they say. The numbers in what is returned are those that an answer may cite."""
+    """A search in the notes' text. The numbers in its results are those that an answer may cite."""
 
     async def search(self, query: str, limit: int) -> Any:
-        """The passages that say most of what the query asks, best first."""
+        """Return the passages that match the query best, best first."""
         ...
 
     async def passages(self, path: str, content: bytes, start: int) -> Any:
-        """A note as it is now, from a character on, as much as a model can take at once."""
+        """Return the passages of a note from a character on, as many as a model can take at once."""
         ...
 
 
 def vault_tools(vault: Vault, index: NoteIndex) -> list[Tool]:
-    """Those that read come first."""
+    """Return the tools of a vault, the reading ones first."""
 
     @tool
     async def search_vault(query: str, limit: int = 8) -> str:
@@ -39,7 +39,7 @@ def vault_tools(vault: Vault, index: NoteIndex) -> list[Tool]:
 
         Give a few telling words as the query; limit is how many passages, at most 20.
         """
-        return framed(await index.search(query, max(1, min(limit, _MOST_FOUND))))
+        return framed(await index.search(query, max(1, min(limit, _MAX_FOUND))))
 
     @tool
     async def read_note(path: str, start: int = 0) -> str:
@@ -56,9 +56,9 @@ def vault_tools(vault: Vault, index: NoteIndex) -> list[Tool]:
 
         search keeps those with this in their path; after goes on behind a path that was listed.
         """
-        wanted = search.casefold()
-        found = [note for note in vault.notes(folder) if wanted in note.casefold() and note > after]
-        return framed({"notes": [*map(clean_text, found[:_MOST_LISTED])], "more": max(0, len(found) - _MOST_LISTED)})
+        search = search.casefold()
+        notes = [note for note in vault.notes(folder) if search in note.casefold() and note > after]
+        return framed({"notes": [*map(clean_text, notes[:_MAX_LISTED])], "more": max(0, len(notes) - _MAX_LISTED)})
 
     @tool(needs_approval=True)
     def create_note(path: str, content: str) -> str:

@@ -1,4 +1,4 @@
-"""Finding evidence: every step is told while it happens, numbers never change, three rounds are the most."""
+"""Collecting evidence: events while it happens, stable numbers, at most three rounds."""
 
 import asyncio
 import sqlite3
@@ -17,23 +17,23 @@ from turnwire.retrieval.evidence import EvidenceBook
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
 
-# Told the moment it happens
+# Events
 
 
-async def test_a_search_is_told_before_it_has_found_anything(library: Library) -> None:
-    searcher, told = HeldSearcher(library), asyncio.Queue[Event]()
-    asking = asyncio.create_task(collect_evidence(GREEN, searcher, event_sink=told.put))
+async def test_search_event_is_emitted_before_the_results(library: Library) -> None:
+    searcher, reported = HeldSearcher(library), asyncio.Queue[Event]()
+    asking = asyncio.create_task(collect_evidence(GREEN, searcher, event_sink=reported.put))
     await within(searcher.begun.wait())
-    assert told.get_nowait() == SearchEvent("search-1", "started", "search_documents", GREEN)
-    assert told.empty()
+    assert reported.get_nowait() == SearchEvent("search-1", "started", "search_documents", GREEN)
+    assert reported.empty()
     searcher.go_on.set()
-    finished = await within(told.get())
+    finished = await within(reported.get())
     assert isinstance(finished, SearchEvent)
     assert (finished.phase, finished.step_id) == ("finished", "search-1")
     await within(asking)
 
 
-async def test_nothing_goes_on_before_the_sink_has_taken_what_it_is_told(library: Library) -> None:
+async def test_search_waits_for_the_event_sink(library: Library) -> None:
     searcher, gates, seen = HeldSearcher(library), [Gate(), Gate(), Gate()], list[Event]()
     searcher.go_on.set()
 
@@ -59,36 +59,36 @@ async def test_nothing_goes_on_before_the_sink_has_taken_what_it_is_told(library
 
 
 @pytest.mark.parametrize("question", [GREEN, NOWHERE, "Who drinks oolong in the harbour of Reykjavik?"])
-async def test_the_collector_has_what_the_sink_was_told_in_the_same_order(searcher: Searcher, question: str) -> None:
-    told: list[Event] = []
+async def test_collector_and_sink_get_the_same_events(searcher: Searcher, question: str) -> None:
+    reported: list[Event] = []
 
     async def sink(event: Event) -> None:
         await asyncio.sleep(0)
-        told.append(event)
+        reported.append(event)
 
     found = await collect(question, searcher, event_sink=sink)
-    assert found.events == told
+    assert found.events == reported
     assert found.events
 
 
-async def test_nobody_needs_to_listen(searcher: Searcher) -> None:
+async def test_evidence_is_collected_without_a_sink(searcher: Searcher) -> None:
     assert (await within(collect_evidence(GREEN, searcher))).sufficient
 
 
-async def test_a_search_that_fails_is_told_and_ends_the_turn_as_chat_failed(library: Library) -> None:
+async def test_failed_search_is_emitted_and_raises_chat_failed(library: Library) -> None:
     class Broken(Searcher):
         async def search(self, query: str, *, owner: str | None, limit: int) -> list[object]:
             raise sqlite3.OperationalError("disk I/O error at /home/ann/secret")
 
-    told: list[Event] = []
+    reported: list[Event] = []
     with pytest.raises(AgentError) as caught:
-        await within(collect_evidence(GREEN, Broken(library), event_collector=told))
+        await within(collect_evidence(GREEN, Broken(library), event_collector=reported))
     assert (caught.value.code, caught.value.retryable) == ("chat_failed", True)
     assert "secret" not in str(caught.value)
-    assert [event.phase for event in of(SearchEvent, told)] == ["started", "failed"]
+    assert [event.phase for event in of(SearchEvent, reported)] == ["started", "failed"]
 
 
-async def test_a_library_that_cannot_be_read_at_all_is_chat_failed(library: Library, searcher: Searcher) -> None:
+async def test_unreadable_library_raises_chat_failed(library: Library, searcher: Searcher) -> None:
     with library.file.writing() as database:
         database.execute("DROP TABLE words")
     with pytest.raises(AgentError) as caught:
@@ -100,64 +100,64 @@ async def test_a_library_that_cannot_be_read_at_all_is_chat_failed(library: Libr
 
 
 def assert_numbers_are_stable(found: Found) -> None:
-    """Each passage has one number for the whole turn, given in the order in which they were first told."""
+    """Each passage has one number for the whole turn, in the order of first appearance."""
     numbers: dict[str | None, int] = {}
     for hit in (hit for hits in found.hits for hit in hits):
         assert numbers.setdefault(hit.chunk_id, hit.index) == hit.index
     assert list(numbers.values()) == list(range(1, len(numbers) + 1))
-    for one in found.result.evidence:
-        assert numbers[one.passage.chunk_id] == one.index
+    for item in found.result.evidence:
+        assert numbers[item.passage.chunk_id] == item.index
 
 
-async def test_numbers_are_given_once_and_kept_over_rounds(searcher: Searcher) -> None:
+async def test_evidence_numbers_are_stable_over_rounds(searcher: Searcher) -> None:
     found = await collect("Who drinks oolong in the harbour of Reykjavik?", searcher)
     assert len(found.hits) > 1
     assert_numbers_are_stable(found)
 
 
-async def test_evidence_and_its_citations_go_together(searcher: Searcher) -> None:
+async def test_evidence_and_citations_correspond(searcher: Searcher) -> None:
     result = (await collect(GREEN, searcher)).result
-    assert [one.index for one in result.citations] == [one.index for one in result.evidence]
+    assert [item.index for item in result.citations] == [item.index for item in result.evidence]
     best = result.citations[0]
     assert (best.title, best.heading, best.source_tool) == ("Tea", "Tea › Green tea", "search_documents")
     assert "eighty degrees" in (best.supporting_quote or "")
 
 
-def test_passages_that_several_searches_agree_on_come_first(library: Library) -> None:
+def test_passage_found_by_several_searches_comes_first(library: Library) -> None:
     book = EvidenceBook()
     tea, ferry = library.search("green tea", limit=3), library.search("ferry harbour", limit=3)
-    numbers = [one.index for one in book.note([*tea, *ferry], "one")]
+    numbers = [item.index for item in book.add([*tea, *ferry], "one")]
     assert numbers == list(range(1, len(numbers) + 1))
     last = ferry[-1]
-    again = book.note([last], "two")
-    assert [one.index for one in again] == [numbers[-1]]
+    again = book.add([last], "two")
+    assert [item.index for item in again] == [numbers[-1]]
     assert book.ranked()[0].passage.chunk_id == last.chunk_id
     assert again[0].tool == "one"
     assert book.get(len(book)) is not None
     assert book.get(len(book) + 1) is None
 
 
-# Whose documents
+# Ownership
 
 
 @pytest.mark.parametrize("owner", ["ann", None])
-async def test_documents_of_others_are_not_seen(library: Library, searcher: Searcher, owner: str | None) -> None:
+async def test_documents_of_others_are_not_found(library: Library, searcher: Searcher, owner: str | None) -> None:
     put(library, "diary.md", "# Diary\n\nGreen tea is brewed with melted snow, which is my secret.", owner="bob")
     found = await collect(GREEN, searcher, owner=owner)
     assert "Diary" not in {hit.title for hits in found.hits for hit in hits}
-    assert "Diary" not in {one.passage.title for one in found.result.evidence}
+    assert "Diary" not in {item.passage.title for item in found.result.evidence}
 
 
-async def test_who_owns_a_document_finds_it_beside_those_of_everyone(library: Library, searcher: Searcher) -> None:
+async def test_owner_finds_own_and_shared_documents(library: Library, searcher: Searcher) -> None:
     put(library, "diary.md", "# Diary\n\nGreen tea is brewed with melted snow, which is my secret.", owner="bob")
     found = await collect(GREEN, searcher, owner="bob")
-    assert {"Diary", "Tea"} <= {one.passage.title for one in found.result.evidence}
+    assert {"Diary", "Tea"} <= {item.passage.title for item in found.result.evidence}
 
 
 # Rounds
 
 
-async def test_a_question_that_is_answered_takes_one_round(searcher: Searcher) -> None:
+async def test_answered_question_takes_one_round(searcher: Searcher) -> None:
     found = await collect(GREEN, searcher)
     assert found.queries == [GREEN]
     (review,) = found.of(ReviewEvent)
@@ -168,16 +168,16 @@ async def test_a_question_that_is_answered_takes_one_round(searcher: Searcher) -
     assert found.result.sufficient
 
 
-async def test_what_is_kept_and_what_is_dropped_are_all_that_was_found(searcher: Searcher) -> None:
+async def test_kept_and_dropped_cover_all_evidence(searcher: Searcher) -> None:
     found = await collect("When does the ferry to Norderney leave in winter?", searcher)
     (review,) = found.of(ReviewEvent)
     assert set(review.kept).isdisjoint(review.dropped)
     assert {hit.index for hit in found.hits[0]} == {*review.kept, *review.dropped}
     assert review.dropped
-    assert [one.index for one in found.result.evidence if one.index not in review.kept] == []
+    assert [item.index for item in found.result.evidence if item.index not in review.kept] == []
 
 
-async def test_each_further_round_asks_for_what_is_missing_and_three_are_the_most(searcher: Searcher) -> None:
+async def test_further_rounds_search_missing_terms_up_to_three(searcher: Searcher) -> None:
     question = "Which oolong tournament crowned Reykjavik chess grandmasters twice?"
     found = await collect(question, searcher)
     reviews = found.of(ReviewEvent)
@@ -195,17 +195,17 @@ async def test_each_further_round_asks_for_what_is_missing_and_three_are_the_mos
     assert steps == expected
 
 
-async def test_a_second_round_can_find_what_the_first_did_not(library: Library, searcher: Searcher) -> None:
-    """Eight passages about one word of the question hide the one about the other, rarer ones."""
+async def test_second_round_finds_further_evidence(library: Library, searcher: Searcher) -> None:
+    """Eight passages about one word of the question hide the one about its rarer words."""
     for number in range(12):
         put(library, f"song{number}.md", f"# Song {number}\n\nThe whale sings and the whale swims and sings.")
     put(library, "report.md", "# Report\n\nOf barnacles on hulls, much is known: barnacles and hulls, hulls.")
     found = await collect("whale sings barnacles hulls", searcher)
-    assert "Report" in {one.passage.title for one in found.result.evidence}
+    assert "Report" in {item.passage.title for item in found.result.evidence}
     assert_numbers_are_stable(found)
 
 
-async def test_nothing_at_all_is_a_review_that_says_so(searcher: Searcher) -> None:
+async def test_empty_result_is_reviewed_as_insufficient(searcher: Searcher) -> None:
     found = await collect("Zzyzx?", searcher)
     review = found.of(ReviewEvent)[0]
     assert (review.verdict, review.feedback, review.missing) == ("rejected", "nothing was found", ("zzyzx",))
@@ -215,13 +215,13 @@ async def test_nothing_at_all_is_a_review_that_says_so(searcher: Searcher) -> No
 
 
 @pytest.mark.parametrize("question", ["?", "the of and", "🍵", '") OR (', "\u0007", "a" * 50_000, "x " * 20_000])
-async def test_any_text_can_be_asked(searcher: Searcher, question: str) -> None:
+async def test_any_question_is_collected(searcher: Searcher, question: str) -> None:
     found = await collect(question, searcher)
     assert len(found.queries) <= ROUNDS
 
 
 @pytest.mark.parametrize("question", ["w" * 300_000, "zzyzx why " * 30_000, "灯台" * 100_000, "green tea " * 30_000])
-async def test_a_question_as_long_as_a_book_makes_no_event_too_large(searcher: Searcher, question: str) -> None:
+async def test_very_long_question_keeps_events_small(searcher: Searcher, question: str) -> None:
     found = await collect(
         question, searcher, history=[Message("user", question), Message("user", "Zzyzx! " + question)]
     )
@@ -229,13 +229,13 @@ async def test_a_question_as_long_as_a_book_makes_no_event_too_large(searcher: S
     assert found.queries[0] == question[:2_000]
 
 
-async def test_after_a_long_message_a_short_one_still_counts(searcher: Searcher) -> None:
+async def test_short_question_after_a_long_one_is_searched(searcher: Searcher) -> None:
     found = await collect("Zzyzx oolong Norway?", searcher, history=[Message("user", "green tea " * 30_000)])
     assert found.queries[1].endswith("Zzyzx oolong Norway?")
 
 
 @pytest.mark.parametrize("question", [GREEN, NOWHERE])
-async def test_without_a_review_there_is_one_search_and_no_review(searcher: Searcher, question: str) -> None:
+async def test_disabled_review_makes_one_search(searcher: Searcher, question: str) -> None:
     found = await collect(question, searcher, review=False)
     assert found.queries == [question]
     assert found.of(ReviewEvent) == []
@@ -243,10 +243,10 @@ async def test_without_a_review_there_is_one_search_and_no_review(searcher: Sear
     assert len(found.result.evidence) == len(found.hits[0])
 
 
-# What was said before
+# History
 
 
-async def test_a_follow_up_is_searched_for_together_with_what_was_asked_before(searcher: Searcher) -> None:
+async def test_follow_up_is_searched_with_the_earlier_question(searcher: Searcher) -> None:
     history = [Message("user", "How is black tea brewed?"), Message("assistant", "With boiling water. [1]")]
     found = await collect("And its leaves, dried how, rolled when, sold where?", searcher, history=history)
     assert found.queries[1] == "How is black tea brewed? And its leaves, dried how, rolled when, sold where?"
@@ -254,7 +254,7 @@ async def test_a_follow_up_is_searched_for_together_with_what_was_asked_before(s
     assert first.next_queries == (found.queries[1],)
 
 
-async def test_the_last_question_before_is_the_one_that_counts(searcher: Searcher) -> None:
+async def test_follow_up_uses_the_last_earlier_question(searcher: Searcher) -> None:
     history = [
         Message("user", "When does the ferry leave?"),
         Message("assistant", "At nine."),
@@ -267,12 +267,12 @@ async def test_the_last_question_before_is_the_one_that_counts(searcher: Searche
     assert found.result.evidence[0].passage.heading == "Tea › Green tea"
 
 
-async def test_a_follow_up_of_little_words_is_about_what_was_asked_before(searcher: Searcher) -> None:
+async def test_follow_up_of_stop_words_uses_the_earlier_question(searcher: Searcher) -> None:
     history = [Message("user", "How is green tea brewed?"), Message("assistant", "At eighty degrees. [1]")]
     found = await collect("And why is that?", searcher, history=history)
     assert any("green tea" in query for query in found.queries)
     assert found.result.evidence[0].passage.heading == "Tea › Green tea"
 
 
-async def test_no_status_is_told_when_nothing_goes_wrong(searcher: Searcher) -> None:
+async def test_successful_search_emits_no_status(searcher: Searcher) -> None:
     assert (await collect(GREEN, searcher)).of(StatusEvent) == []

@@ -1,4 +1,4 @@
-"""A function as a tool: how it is described, and how its arguments are checked."""
+"""Declaring a tool: its description and the check of its arguments."""
 
 from datetime import date
 from typing import Annotated, Any
@@ -18,7 +18,11 @@ class Place(BaseModel):
 
 @tool
 def weather(
-    place: Place, day: date, units: Annotated[str, Field(description="C or F", max_length=1)] = "C", *, tags: Any = None
+    place: Place,
+    day: date,
+    units: Annotated[str, Field(description="C or F", max_length=1)] = "C",
+    *,
+    tags: Any = None,
 ) -> str:
     """What the weather is like.
 
@@ -27,7 +31,7 @@ def weather(
     return f"{place.city} {day.isoformat()} {units} {tags}"
 
 
-def test_it_is_described_by_its_name_its_docstring_and_its_type_hints() -> None:
+def test_tool_is_described_by_name_docstring_and_hints() -> None:
     assert weather.name == "weather"
     assert weather.description == "What the weather is like.\n\nOn one day, in one place."
     assert weather.parameters == snapshot(
@@ -53,7 +57,7 @@ def test_it_is_described_by_its_name_its_docstring_and_its_type_hints() -> None:
     )
 
 
-def test_it_can_be_told_otherwise() -> None:
+def test_tool_options_override_the_description() -> None:
     @tool(name="forecast", description="Tomorrow.", timeout=3, max_output=10)
     async def guess() -> str:
         """Never read."""
@@ -63,16 +67,16 @@ def test_it_can_be_told_otherwise() -> None:
     assert guess.parameters["properties"] == {}
 
 
-def test_it_is_still_the_function() -> None:
+def test_tool_can_be_called_as_the_function() -> None:
     assert weather(Place(city="Oslo"), date(2026, 11, 16)) == "Oslo 2026-11-16 C None"
 
 
-def test_it_cannot_be_changed() -> None:
+def test_tool_is_frozen() -> None:
     with pytest.raises(AttributeError):
         weather.timeout = 9  # type: ignore[misc]
 
 
-def test_a_callable_object_and_a_method_are_tools_too() -> None:
+def test_callable_object_and_method_are_tools() -> None:
     class Counter:
         """Counts."""
 
@@ -91,17 +95,17 @@ def test_a_callable_object_and_a_method_are_tools_too() -> None:
     assert as_tool(counter.back).parameters["required"] == ["number"]
 
 
-def test_what_is_a_tool_already_stays_one() -> None:
+def test_as_tool_returns_a_tool_unchanged() -> None:
     assert as_tool(weather) is weather
 
 
-def test_arguments_become_what_the_function_wants() -> None:
+def test_arguments_are_converted_to_the_parameter_types() -> None:
     checked = weather.arguments.check({"place": {"city": "Oslo"}, "day": "2026-11-16"})
     assert checked == {"place": Place(city="Oslo"), "day": date(2026, 11, 16)}
 
 
 @pytest.mark.parametrize("name", ["json", "schema", "copy", "model_config", "_private", "self", "cls"])
-def test_a_parameter_may_have_any_name(name: str) -> None:
+def test_parameter_can_have_any_name(name: str) -> None:
     scope: dict[str, Any] = {}
     exec(f"def function({name}: int) -> int:\n    return {name}", scope)
     made = tool(scope["function"])
@@ -109,40 +113,40 @@ def test_a_parameter_may_have_any_name(name: str) -> None:
     assert made.arguments.check({name: "3"}) == {name: 3}
 
 
-def test_wrong_arguments_are_told_one_by_one_and_not_repeated() -> None:
+def test_each_wrong_argument_is_reported_without_its_value() -> None:
     with pytest.raises(BadArgumentsError) as caught:
         weather.arguments.check({"place": {"town": "swordfish"}, "units": "Celsius", "more": 1})
-    told = str(caught.value)
-    assert "place.city: Field required" in told
-    assert "day: Field required" in told
-    assert "units: String should have at most 1 character" in told
-    assert "more: " in told
-    assert "swordfish" not in told
-    assert "https://" not in told
+    result = str(caught.value)
+    assert "place.city: Field required" in result
+    assert "day: Field required" in result
+    assert "units: String should have at most 1 character" in result
+    assert "more: " in result
+    assert "swordfish" not in result
+    assert "https://" not in result
 
 
 @pytest.mark.parametrize(
     "function", [lambda *numbers: numbers, lambda **named: named, lambda number, /: number], ids=["*", "**", "/"]
 )
-def test_parameters_without_a_name_are_refused(function: Any) -> None:
+def test_unnamed_parameters_are_refused(function: Any) -> None:
     with pytest.raises(TypeError, match="need names"):
         tool(name="count")(function)
 
 
 @pytest.mark.parametrize("name", ["<lambda>", "two words", "x" * 65, "wetter.heute"])
-def test_a_name_that_no_provider_takes_is_refused(name: str) -> None:
+def test_invalid_tool_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="a tool cannot be called"):
         tool(name=name)(lambda: None)
 
 
-def test_parameters_that_json_cannot_hold_are_refused() -> None:
+def test_parameters_without_json_type_are_refused() -> None:
     class Connection:
         pass
 
     def query(connection: Connection) -> str:
         return ""
 
-    with pytest.raises(TypeError, match="'query' takes something that JSON cannot hold"):
+    with pytest.raises(TypeError, match="'query' has a parameter that JSON cannot hold"):
         tool(query)
 
 
@@ -161,9 +165,9 @@ def test_parameters_that_json_cannot_hold_are_refused() -> None:
     ],
     ids=str,
 )
-def test_a_models_text_is_read_as_an_object_or_not_at_all(text: str, read: Any) -> None:
+def test_read_arguments_accepts_a_json_object_only(text: str, read: Any) -> None:
     assert read_arguments(text) == read
 
 
-def test_a_tool_says_what_it_is() -> None:
+def test_tool_has_its_properties() -> None:
     assert isinstance(weather, Tool)

@@ -1,4 +1,4 @@
-"""A tool runs within its limits, and whatever it does is an outcome."""
+"""Running a tool: results, limits, threads and errors."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ async def run(function: Any, args: dict[str, Any] | None = None, **limits: Any) 
     return await within(run_tool(tool(**limits)(function), {} if args is None else args))
 
 
-# What comes out
+# Results
 
 
 class Model(BaseModel):
@@ -60,21 +60,21 @@ class Pair:
     ],
     ids=ascii,
 )
-async def test_a_result_is_plain_json_for_the_log_and_text_for_the_model(value: Any, result: Any, text: str) -> None:
-    def give() -> Any:
+async def test_result_is_json_for_the_log_and_text_for_the_model(value: Any, result: Any, text: str) -> None:
+    def return_value() -> Any:
         return value
 
-    outcome = await run(give)
+    outcome = await run(return_value)
     assert (outcome.success, outcome.result, outcome.text) == (True, result, text)
     assert outcome.ms >= 0
 
 
 @pytest.mark.parametrize("value", ["x" * 50, ["x"] * 50], ids=["text", "JSON"])
-async def test_a_long_result_is_cut_and_says_so(value: Any) -> None:
-    async def give() -> Any:
+async def test_long_result_is_clipped_with_a_note(value: Any) -> None:
+    async def return_value() -> Any:
         return value
 
-    outcome = await run(give, max_output=20)
+    outcome = await run(return_value, max_output=20)
     assert outcome.success
     assert outcome.result == outcome.text
     assert outcome.text[:5] in ("xxxxx", '["x",')
@@ -82,7 +82,7 @@ async def test_a_long_result_is_cut_and_says_so(value: Any) -> None:
     assert len(outcome.text) < 80
 
 
-async def test_a_result_that_is_cut_fits_into_an_event_whatever_it_is(store: Store) -> None:
+async def test_clipped_result_fits_into_an_event(store: Store) -> None:
     async def answer(turn: Turn) -> AsyncIterator[Event | str]:
         outcome = await run_tool(tool(name="shout")(lambda: "🍵" * 50_000), {})
         yield ToolResultEvent("c1", "shout", outcome.success, outcome.result)
@@ -91,10 +91,10 @@ async def test_a_result_that_is_cut_fits_into_an_event_whatever_it_is(store: Sto
         assert (await desk.end(await desk.start())).outcome == "completed"
 
 
-# Where it runs
+# Threads and turns
 
 
-async def test_a_blocking_tool_runs_in_a_thread_and_holds_nobody_up() -> None:
+async def test_blocking_tool_runs_in_a_thread() -> None:
     go_on = threading.Event()
 
     def block() -> str:
@@ -108,19 +108,19 @@ async def test_a_blocking_tool_runs_in_a_thread_and_holds_nobody_up() -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_emit_and_progress_work_inside(store: Store, kind: str) -> None:
-    def tell() -> str:
+async def test_emit_and_progress_work_inside_a_tool(store: Store, kind: str) -> None:
+    def emit_event() -> str:
         emit(StatusEvent("inside"))
         progress("half way", 0.5)
         emit(ToolProgressEvent("c1", "nearly"))
         return "done"
 
-    async def tell_async() -> str:
+    async def emit_async() -> str:
         await asyncio.sleep(0)
-        return tell()
+        return emit_event()
 
     async def answer(turn: Turn) -> AsyncIterator[Event | str]:
-        outcome = await run_tool(tool(tell if kind == "sync" else tell_async), {}, call_id="c1")
+        outcome = await run_tool(tool(emit_event if kind == "sync" else emit_async), {}, call_id="c1")
         yield outcome.text
 
     async with open_desk(store, answer) as desk:
@@ -136,7 +136,7 @@ async def test_progress_outside_a_call_does_nothing() -> None:
     progress("nobody listens")
 
 
-async def test_a_tool_of_a_turn_that_is_over_is_stopped_by_what_it_tells(store: Store) -> None:
+async def test_tool_of_an_ended_turn_is_stopped_by_emit(store: Store) -> None:
     outcome: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
     go_on = asyncio.Event()
 
@@ -162,10 +162,10 @@ async def test_a_tool_of_a_turn_that_is_over_is_stopped_by_what_it_tells(store: 
         assert isinstance(await within(outcome), TurnEndedError)
 
 
-# What goes wrong
+# Errors
 
 
-async def test_what_it_raises_by_accident_is_told_by_its_name_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unexpected_exception_is_reported_by_name_only(caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:
         raise LookupError("the password is swordfish")
 
@@ -178,7 +178,7 @@ async def test_what_it_raises_by_accident_is_told_by_its_name_alone(caplog: pyte
 
 @pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration, TimeoutError, RuntimeError])
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-async def test_whatever_it_raises_is_an_outcome(kind: type[Exception], is_async: bool) -> None:
+async def test_any_exception_is_an_outcome(kind: type[Exception], is_async: bool) -> None:
     def fail() -> None:
         raise kind("odd")
 
@@ -190,7 +190,7 @@ async def test_whatever_it_raises_is_an_outcome(kind: type[Exception], is_async:
     assert "Error" in outcome.text
 
 
-async def test_what_it_raises_on_purpose_is_told_in_its_own_words(caplog: pytest.LogCaptureFixture) -> None:
+async def test_tool_error_is_reported_with_its_message(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise ToolError("there is no city 'Osl'; did you mean Oslo?")
 
@@ -201,7 +201,7 @@ async def test_what_it_raises_on_purpose_is_told_in_its_own_words(caplog: pytest
 
 
 @pytest.mark.parametrize("args", [{"number": "many"}, {}, {"number": 1, "more": 2}], ids=str)
-async def test_wrong_arguments_never_reach_it(args: dict[str, Any]) -> None:
+async def test_wrong_arguments_do_not_reach_the_tool(args: dict[str, Any]) -> None:
     def count(number: int) -> int:
         raise AssertionError
 
@@ -210,7 +210,7 @@ async def test_wrong_arguments_never_reach_it(args: dict[str, Any]) -> None:
     assert outcome.text.startswith("Error: the arguments of count are wrong: ")
 
 
-async def test_arguments_that_are_no_json_never_reach_it() -> None:
+async def test_arguments_that_are_not_json_do_not_reach_the_tool() -> None:
     def count() -> int:
         raise AssertionError
 
@@ -218,7 +218,7 @@ async def test_arguments_that_are_no_json_never_reach_it() -> None:
     assert outcome.text == "Error: the arguments of count are wrong: they are not a JSON object"
 
 
-async def test_a_tool_that_takes_too_long_is_given_up() -> None:
+async def test_slow_tool_times_out() -> None:
     ended = asyncio.Event()
 
     async def hang() -> None:
@@ -233,14 +233,14 @@ async def test_a_tool_that_takes_too_long_is_given_up() -> None:
     assert ended.is_set()
 
 
-async def test_a_thread_that_takes_too_long_is_left_behind() -> None:
+async def test_slow_thread_is_abandoned() -> None:
     go_on = threading.Event()
     outcome = await run(lambda: go_on.wait(10), name="hang", timeout=0.01)
     assert "longer than 0.01 seconds" in outcome.text
     go_on.set()
 
 
-async def test_stopping_stops_it() -> None:
+async def test_cancelled_call_cancels_the_tool() -> None:
     reached, ended = asyncio.Event(), asyncio.Event()
 
     async def hang() -> None:

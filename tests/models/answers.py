@@ -1,4 +1,4 @@
-"""How tests ask a model: every wait has a bound."""
+"""Reading a model's answer in tests, with a bound on every wait."""
 
 from contextlib import aclosing
 from typing import Any
@@ -14,24 +14,24 @@ from turnwire.models.openai_client import OpenAIModel
 QUESTION = (Message("user", "Why?"),)
 
 
-async def ask(model: OpenAIModel, pieces: list[Piece] | None = None, **options: Any) -> list[Piece]:
-    """All pieces of one answer; `pieces` also has those that came before an error."""
-    got: list[Piece] = [] if pieces is None else pieces
+async def read_answer(model: OpenAIModel, pieces: list[Piece] | None = None, **options: Any) -> list[Piece]:
+    """Return all pieces of one answer; `pieces` also has those before an error."""
+    received: list[Piece] = [] if pieces is None else pieces
 
     async def read() -> None:
         async with aclosing(model.stream("Be kind.", QUESTION, **options)) as answer:
             async for piece in answer:
-                got.append(piece)
+                received.append(piece)
 
     await within(read())
-    return got
+    return received
 
 
 async def failure(model: OpenAIModel, **options: Any) -> tuple[ModelError, list[Piece]]:
-    """The error that an answer ends with, and what came before it."""
+    """Return the error that an answer ends with, and the pieces before it."""
     pieces: list[Piece] = []
     with pytest.raises(ModelError) as caught:
-        await ask(model, pieces, **options)
+        await read_answer(model, pieces, **options)
     return caught.value, pieces
 
 

@@ -1,4 +1,4 @@
-"""Passages by meaning: whose vectors are compared, when, and what a search makes of both rankings."""
+"""The vector index, and the fusion of both rankings."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from blockbuster import blockbuster_ctx
 from tests.retrieval.paper import note, opened, rows
 from tests.serving import within
 from turnwire.core.errors import EmbedderError
-from turnwire.retrieval.index import vectors as meaning_module
+from turnwire.retrieval.index import vectors as vectors_module
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.records import Passage
 from turnwire.retrieval.index.searcher import Searcher
@@ -26,7 +26,7 @@ AXES = {"tea": 0, "oolong": 0, "beverage": 0, "ship": 1, "vessel": 1, "star": 2,
 
 
 class Toy:
-    """Knows three meanings and nothing else. `embedded` is what it was asked for; `error` is what it raises."""
+    """Embedder of three meanings. `embedded` are its texts; `error` is raised if set."""
 
     def __init__(self, name: str = "toy") -> None:
         self.name = name
@@ -85,13 +85,13 @@ async def put(library: Library, *texts: str, owner: str | None = None, start: in
 
 async def texts(library: Library, found: list[tuple[int, float]] | None) -> list[str]:
     assert found is not None
-    return [one.text for one in await asyncio.to_thread(library.passages, [passage_id for passage_id, _ in found])]
+    return [item.text for item in await asyncio.to_thread(library.passages, [passage_id for passage_id, _ in found])]
 
 
 # Vectors
 
 
-async def test_the_nearest_come_first_with_how_near_they_are(library: Library, meaning: VectorIndex) -> None:
+async def test_nearest_passages_come_first_with_similarity(library: Library, meaning: VectorIndex) -> None:
     await put(library, "A ship.", "Tea on a ship.", "Tea and oolong.", "A star.")
     assert await meaning.embed_missing() == 4
     found = await meaning.nearest("beverage", 2)
@@ -103,39 +103,39 @@ async def test_the_nearest_come_first_with_how_near_they_are(library: Library, m
     assert likeness[1] == pytest.approx(0.7, abs=0.02)
 
 
-async def test_there_may_be_fewer_than_asked_for(library: Library, meaning: VectorIndex) -> None:
+async def test_nearest_returns_fewer_than_the_limit(library: Library, meaning: VectorIndex) -> None:
     assert await meaning.nearest("tea", 5) is None
     await put(library, "Tea.", "A ship.")
     await meaning.embed_missing()
     assert len(await texts(library, await meaning.nearest("tea", 5))) == 2
 
 
-async def test_while_too_many_have_no_vector_nobody_is_compared(library: Library, meaning: VectorIndex) -> None:
+async def test_nearest_is_none_while_too_many_vectors_are_missing(library: Library, meaning: VectorIndex) -> None:
     await put(library, *(f"Tea {number}." for number in range(20)))
     await meaning.embed_missing()
     for done in range(20, 15, -1):
         assert (await meaning.nearest("tea", 1) is not None) == (done >= 18), done
-        await asyncio.to_thread(forget_a_vector, library)
+        await asyncio.to_thread(delete_vector, library)
     await meaning.embed_missing()
     assert await meaning.nearest("tea", 1) is not None
 
 
-def forget_a_vector(library: Library) -> None:
+def delete_vector(library: Library) -> None:
     with library.file.writing() as database:
         database.execute("DELETE FROM vectors WHERE passage_id = (SELECT max(passage_id) FROM vectors)")
 
 
-async def test_it_is_told_how_many_of_how_many_have_a_vector(
+async def test_embedding_reports_done_and_total(
     library: Library, meaning: VectorIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meaning_module, "_BATCH", 8)
+    monkeypatch.setattr(vectors_module, "_BATCH", 8)
     await put(library, *(f"Tea {number}." for number in range(20)))
-    told: list[tuple[int, int]] = []
-    assert await meaning.embed_missing(lambda done, total: told.append((done, total))) == 20
-    assert told == [(0, 20), (8, 20), (16, 20), (20, 20)]
+    result: list[tuple[int, int]] = []
+    assert await meaning.embed_missing(lambda done, total: result.append((done, total))) == 20
+    assert result == [(0, 20), (8, 20), (16, 20), (20, 20)]
 
 
-async def test_only_what_has_no_vector_is_embedded(library: Library, meaning: VectorIndex, toy: Toy) -> None:
+async def test_only_passages_without_a_vector_are_embedded(library: Library, meaning: VectorIndex, toy: Toy) -> None:
     await put(library, "# Drinks\n\nTea.", "A ship.")
     await meaning.embed_missing()
     assert [text.splitlines()[-1] for text in toy.embedded] == ["Tea.", "A ship."]
@@ -146,15 +146,13 @@ async def test_only_what_has_no_vector_is_embedded(library: Library, meaning: Ve
     assert [text.splitlines()[-1] for text in toy.embedded] == ["A star."]
 
 
-async def test_what_is_embedded_says_under_which_title_and_headings_it_stands(
-    library: Library, meaning: VectorIndex, toy: Toy
-) -> None:
+async def test_embedded_text_has_title_and_headings(library: Library, meaning: VectorIndex, toy: Toy) -> None:
     await put(library, "# Drinks\n\n## Hot\n\nTea.")
     await meaning.embed_missing()
     assert toy.embedded[0].startswith("Drinks\nDrinks › Hot\n")
 
 
-async def test_what_has_changed_is_seen_by_the_next_question(library: Library, meaning: VectorIndex) -> None:
+async def test_change_is_seen_by_the_next_query(library: Library, meaning: VectorIndex) -> None:
     await put(library, "Tea.", "A ship.")
     await meaning.embed_missing()
     assert await texts(library, await meaning.nearest("vessel", 1)) == ["A ship."]
@@ -164,7 +162,7 @@ async def test_what_has_changed_is_seen_by_the_next_question(library: Library, m
     assert await texts(library, await meaning.nearest("sun", 1)) == ["Only a star now."]
 
 
-async def test_passages_that_left_are_never_nearest(library: Library, meaning: VectorIndex) -> None:
+async def test_removed_passage_is_not_returned(library: Library, meaning: VectorIndex) -> None:
     await put(library, *(f"Tea {number}." for number in range(20)), "A ship.")
     await meaning.embed_missing()
     (ship,) = await asyncio.to_thread(library.search, "ship")
@@ -175,7 +173,7 @@ async def test_passages_that_left_are_never_nearest(library: Library, meaning: V
     assert await asyncio.to_thread(rows, library, "SELECT count(*) FROM vectors") == [(20,)]
 
 
-async def test_a_passage_that_leaves_while_it_is_embedded_leaves_no_vector(library: Library, toy: Toy) -> None:
+async def test_passage_removed_while_embedded_gets_no_vector(library: Library, toy: Toy) -> None:
     class Slow(Toy):
         async def embed_documents(self, texts: Sequence[str]) -> "list[Vector]":
             documents = await asyncio.to_thread(library.documents)
@@ -190,7 +188,7 @@ async def test_a_passage_that_leaves_while_it_is_embedded_leaves_no_vector(libra
     assert await asyncio.to_thread(rows, library, "SELECT count(*) FROM vectors") == [(1,)]
 
 
-async def test_vectors_of_another_embedder_are_not_compared(library: Library, meaning: VectorIndex) -> None:
+async def test_vectors_of_another_embedder_are_ignored(library: Library, meaning: VectorIndex) -> None:
     await put(library, "Tea.", "A ship.")
     await meaning.embed_missing()
     other = VectorIndex(library, Toy("another"))
@@ -200,7 +198,7 @@ async def test_vectors_of_another_embedder_are_not_compared(library: Library, me
     assert await texts(library, await meaning.nearest("tea", 1)) == ["Tea."]
 
 
-async def test_an_id_is_never_given_to_another_text(library: Library, meaning: VectorIndex) -> None:
+async def test_passage_id_is_never_reused(library: Library, meaning: VectorIndex) -> None:
     await put(library, "Tea.", "A ship.")
     await meaning.embed_missing()
     before = await meaning.nearest("beverage", 2)
@@ -209,7 +207,7 @@ async def test_an_id_is_never_given_to_another_text(library: Library, meaning: V
     assert await texts(library, before) == []
 
 
-async def test_many_may_ask_while_documents_change(library: Library, meaning: VectorIndex) -> None:
+async def test_queries_run_while_documents_change(library: Library, meaning: VectorIndex) -> None:
     await put(library, "Tea.", "A ship.", "A star.")
     await meaning.embed_missing()
 
@@ -229,10 +227,10 @@ async def test_many_may_ask_while_documents_change(library: Library, meaning: Ve
     await within(asyncio.gather(change(), *(ask(query, text) for query, text in questions.items())))
 
 
-async def test_what_the_embedder_cannot_do_is_an_error_and_keeps_what_was_made(
+async def test_embedder_error_keeps_finished_vectors(
     library: Library, meaning: VectorIndex, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meaning_module, "_BATCH", 2)
+    monkeypatch.setattr(vectors_module, "_BATCH", 2)
     await put(library, *(f"Tea {number}." for number in range(4)))
 
     def fail(done: int, total: int) -> None:
@@ -253,7 +251,7 @@ async def search(library: Library, meaning: VectorIndex | None, query: str, **op
     return await Searcher(library, meaning).search(query, owner=options.get("owner"), limit=10)
 
 
-async def test_what_both_rankings_agree_on_comes_first(library: Library, meaning: VectorIndex) -> None:
+async def test_passage_in_both_rankings_comes_first(library: Library, meaning: VectorIndex) -> None:
     await put(library, "A beverage machine.", "Oolong tea.", "A beverage of tea.", "A star.")
     await meaning.embed_missing()
     found = await search(library, meaning, "beverage tea")
@@ -262,7 +260,7 @@ async def test_what_both_rankings_agree_on_comes_first(library: Library, meaning
     assert all(passage.score > 0 for passage in found)
 
 
-async def test_what_has_none_of_the_words_is_found_by_its_meaning(library: Library, meaning: VectorIndex) -> None:
+async def test_passage_without_the_words_is_found_by_meaning(library: Library, meaning: VectorIndex) -> None:
     await put(library, "Oolong.", "A ship.")
     assert await search(library, meaning, "beverage") == []
     await meaning.embed_missing()
@@ -271,7 +269,7 @@ async def test_what_has_none_of_the_words_is_found_by_its_meaning(library: Libra
     assert found[0].score == max(passage.score for passage in found)
 
 
-async def test_meaning_shows_nobody_what_is_not_theirs(library: Library, meaning: VectorIndex) -> None:
+async def test_search_by_meaning_hides_documents_of_others(library: Library, meaning: VectorIndex) -> None:
     await put(library, "Tea for all.")
     await put(library, "Oolong of Anna.", owner="anna")
     await meaning.embed_missing()
@@ -279,7 +277,7 @@ async def test_meaning_shows_nobody_what_is_not_theirs(library: Library, meaning
     assert len(await search(library, meaning, "beverage", owner="anna")) == 2
 
 
-async def test_an_embedder_that_fails_leaves_the_words(
+async def test_failed_embedder_leaves_the_search_by_words(
     library: Library, meaning: VectorIndex, toy: Toy, caplog: pytest.LogCaptureFixture
 ) -> None:
     await put(library, "Tea.", "A ship with tea.", "Oolong.")
@@ -289,10 +287,10 @@ async def test_an_embedder_that_fails_leaves_the_words(
         found = await search(library, meaning, "tea")
     assert found == await search(library, None, "tea")
     assert [passage.text for passage in found] == ["Tea.", "A ship with tea."]
-    assert "searching by words only" in caplog.text
+    assert "the search is by words only" in caplog.text
 
 
-async def test_without_enough_vectors_it_is_a_search_by_words(library: Library, meaning: VectorIndex) -> None:
+async def test_search_is_by_words_while_vectors_are_missing(library: Library, meaning: VectorIndex) -> None:
     await put(library, *(f"Tea {number}." for number in range(12)))
     by_words = await search(library, None, "tea")
     assert await search(library, meaning, "tea") == by_words

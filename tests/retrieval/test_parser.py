@@ -1,4 +1,4 @@
-"""From bytes to text: formats, encodings, and that no bytes are too odd."""
+"""Parsing files: formats, encodings and arbitrary bytes."""
 
 import codecs
 
@@ -10,7 +10,7 @@ from tests.retrieval.paper import block_texts, pdf, word
 from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents import parser
-from turnwire.retrieval.documents.document import cut
+from turnwire.retrieval.documents.document import split_document
 from turnwire.retrieval.documents.parser import SUFFIXES, format_of, parse
 
 
@@ -29,11 +29,11 @@ from turnwire.retrieval.documents.parser import SUFFIXES, format_of, parse
         ("", None),
     ],
 )
-def test_the_format_is_known_by_the_name(name: str, kind: str | None) -> None:
+def test_format_is_known_by_the_suffix(name: str, kind: str | None) -> None:
     assert format_of(name) == kind
 
 
-def test_every_format_is_read() -> None:
+def test_every_format_is_parsed() -> None:
     contents = {
         "markdown": b"# Tea\n\nHot.",
         "text": b"Tea\n\nHot.",
@@ -46,7 +46,7 @@ def test_every_format_is_read() -> None:
         assert [text.strip("# ") for text in block_texts(parse(f"tea{suffix}", contents[kind]))] == ["Tea", "Hot."]
 
 
-def test_a_format_that_is_not_known_is_refused_with_those_that_are() -> None:
+def test_unknown_format_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnreadableDocumentError, match=r"its format is not known; known are \.adoc \.docx .*\.pdf"):
         parse("tea.exe", b"Tea")
 
@@ -63,39 +63,39 @@ def test_a_format_that_is_not_known_is_refused_with_those_that_are() -> None:
         (b"a\x1b[31mred\x07 \x7ftea\x0c", "a[31mred tea"),
     ],
 )
-def test_text_is_read_in_the_encoding_it_has(content: bytes, text: str) -> None:
+def test_text_is_decoded_in_its_encoding(content: bytes, text: str) -> None:
     assert parse("tea.txt", content).text == text
 
 
 @pytest.mark.parametrize("name", ["tea.md", "tea.txt", "tea.html"])
-def test_what_is_not_text_is_refused_whatever_its_name_says(name: str) -> None:
+def test_binary_file_with_text_suffix_is_refused(name: str) -> None:
     with pytest.raises(UnreadableDocumentError, match="it is not text"):
         parse(name, b"\x7fELF\0\0\0")
 
 
 @pytest.mark.parametrize("name", ["tea.md", "tea.txt", "tea.html"])
 @pytest.mark.parametrize("content", [b"", b" \n\t\n", codecs.BOM_UTF8, b"\x07"])
-def test_a_file_without_text_is_refused(name: str, content: bytes) -> None:
+def test_file_without_text_is_refused(name: str, content: bytes) -> None:
     with pytest.raises(UnreadableDocumentError, match="there is no text in it"):
         parse(name, content)
 
 
 @pytest.mark.parametrize("suffix", [".docx", ".html", ".md", ".pdf", ".txt"])
 @given(content=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
-def test_whatever_the_bytes_are_they_are_read_or_refused(suffix: str, content: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(suffix: str, content: bytes) -> None:
     try:
         parsed = parse(f"document{suffix}", content)
     except UnreadableDocumentError:
         return
-    # What the log would take out is out already, so that an offset means the same in both.
+    # The log's characters are removed already, so that an offset means the same in both.
     assert parsed.text == clean_text(parsed.text)
-    assert "".join(chunk.text for chunk in cut(parsed)) == parsed.text
+    assert "".join(chunk.text for chunk in split_document(parsed)) == parsed.text
 
 
-def test_a_reader_that_stumbles_is_the_files_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stumble(_: str) -> None:
+def test_unexpected_parser_error_is_an_unreadable_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> None:
         raise IndexError("list index out of range")
 
-    monkeypatch.setitem(parser._TEXT_PARSERS, "markdown", stumble)
+    monkeypatch.setitem(parser._TEXT_PARSERS, "markdown", fail)
     with pytest.raises(UnreadableDocumentError, match=r"its reader stumbled over it \(IndexError\)"):
         parse("tea.md", b"# Tea")

@@ -1,11 +1,11 @@
-"""Servers that call themselves compatible, and nearly are. Each case is one that exists."""
+"""Variants of OpenAI-compatible servers. Each case is a real one."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.models.asking import ask, failure, text
+from tests.models.answers import failure, read_answer, text
 from tests.models.conftest import MakeModel
 from tests.scripted_model import ScriptedModel, says
 from tests.scripted_wires import Answer
@@ -22,13 +22,13 @@ def call(arguments: str, name: str | None = None, **rest: Any) -> bytes:
 
 
 def exactly(*chunks: bytes) -> Answer:
-    """These chunks, and after them no other finish reason."""
+    """Return an answer of these chunks without a further finish reason."""
     return Answer(chunks, "unfinished")
 
 
 async def chat(make_model: MakeModel, server: ScriptedModel, *chunks: bytes) -> list[Piece]:
     server.plan(exactly(*chunks))
-    return await ask(make_model(api="chat"))
+    return await read_answer(make_model(api="chat"))
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def api() -> str:
     return "chat"
 
 
-async def test_calls_that_all_have_the_same_index_are_told_apart_by_their_ids(
+async def test_calls_with_the_same_index_are_separated_by_id(
     make_model: MakeModel, model_server: ScriptedModel
 ) -> None:
     pieces = await chat(
@@ -50,9 +50,7 @@ async def test_calls_that_all_have_the_same_index_are_told_apart_by_their_ids(
     assert pieces == [ToolWish("a", "search", '{"q":1}'), ToolWish("b", "search", '{"q":2}')]
 
 
-async def test_calls_without_an_index_are_told_apart_by_their_names(
-    make_model: MakeModel, model_server: ScriptedModel
-) -> None:
+async def test_calls_without_index_are_separated_by_name(make_model: MakeModel, model_server: ScriptedModel) -> None:
     pieces = await chat(
         make_model,
         model_server,
@@ -64,9 +62,7 @@ async def test_calls_without_an_index_are_told_apart_by_their_names(
     assert pieces == [ToolWish("a", "search", "{}"), ToolWish("b", "read", "{}")]
 
 
-async def test_an_id_and_a_name_that_are_repeated_begin_no_new_call(
-    make_model: MakeModel, model_server: ScriptedModel
-) -> None:
+async def test_repeated_id_and_name_begin_no_new_call(make_model: MakeModel, model_server: ScriptedModel) -> None:
     pieces = await chat(
         make_model,
         model_server,
@@ -77,21 +73,21 @@ async def test_an_id_and_a_name_that_are_repeated_begin_no_new_call(
     assert pieces == [ToolWish("a", "search", "{}")]
 
 
-async def test_a_call_in_the_very_chunk_that_ends_the_answer_counts(
-    make_model: MakeModel, model_server: ScriptedModel
-) -> None:
+async def test_call_in_the_last_chunk_is_yielded(make_model: MakeModel, model_server: ScriptedModel) -> None:
     wanted = [{"index": 0, "id": "a", "function": {"name": "search", "arguments": "{}"}}]
     pieces = await chat(make_model, model_server, chunk("stop", tool_calls=wanted))
     assert pieces == [ToolWish("a", "search", "{}")]
 
 
 @pytest.mark.parametrize("reason", ["stop", "eos_token", "stop_sequence", "function_call"])
-async def test_a_good_end_has_several_names(make_model: MakeModel, model_server: ScriptedModel, reason: str) -> None:
+async def test_known_finish_reasons_complete_an_answer(
+    make_model: MakeModel, model_server: ScriptedModel, reason: str
+) -> None:
     assert await chat(make_model, model_server, chunk(content="Yes."), chunk(reason)) == ["Yes."]
 
 
 @pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource"])
-async def test_an_end_that_nobody_knows_is_no_good_end(
+async def test_unknown_finish_reason_is_truncated(
     make_model: MakeModel, model_server: ScriptedModel, reason: str
 ) -> None:
     model_server.plan(exactly(chunk(content="Ye"), chunk(reason)))
@@ -100,7 +96,7 @@ async def test_an_end_that_nobody_knows_is_no_good_end(
     assert text(pieces) == "Ye"
 
 
-async def test_usage_that_is_counted_along_is_told_once(make_model: MakeModel, model_server: ScriptedModel) -> None:
+async def test_running_usage_is_yielded_once(make_model: MakeModel, model_server: ScriptedModel) -> None:
     counts = [
         json.dumps({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": n}}).encode() for n in (1, 2)
     ]
@@ -108,11 +104,11 @@ async def test_usage_that_is_counted_along_is_told_once(make_model: MakeModel, m
     assert pieces == [UsageEvent(model="small", input_tokens=5, output_tokens=2)]
 
 
-async def test_a_refusal_is_what_the_model_says(make_model: MakeModel, model_server: ScriptedModel) -> None:
+async def test_refusal_is_text(make_model: MakeModel, model_server: ScriptedModel) -> None:
     assert await chat(make_model, model_server, chunk(refusal="I will not."), chunk("stop")) == ["I will not."]
 
 
-async def test_chunks_that_say_nothing_are_passed_over(make_model: MakeModel, model_server: ScriptedModel) -> None:
+async def test_empty_chunks_are_ignored(make_model: MakeModel, model_server: ScriptedModel) -> None:
     silent = [b"{}", b'{"choices": null}', b'{"choices": [{"index": 0}]}', chunk(content=None, tool_calls=None)]
     assert await chat(make_model, model_server, *silent, chunk("stop", content="Yes.")) == ["Yes."]
 
@@ -120,7 +116,7 @@ async def test_chunks_that_say_nothing_are_passed_over(make_model: MakeModel, mo
 @pytest.mark.parametrize(
     "wrong", [b'{"choices": 5}', chunk(content={"parts": []}), b'{"choices": [{"delta": "Yes."}]}'], ids=str
 )
-async def test_a_field_of_the_wrong_kind_is_no_answer(
+async def test_field_of_the_wrong_type_is_an_error(
     make_model: MakeModel, model_server: ScriptedModel, wrong: bytes
 ) -> None:
     model_server.plan(exactly(wrong, chunk("stop")))
@@ -128,18 +124,16 @@ async def test_a_field_of_the_wrong_kind_is_no_answer(
     assert error.code == "model_unavailable"
 
 
-async def test_events_of_responses_that_nobody_knows_are_passed_over(
-    make_model: MakeModel, model_server: ScriptedModel
-) -> None:
+async def test_unknown_responses_events_are_ignored(make_model: MakeModel, model_server: ScriptedModel) -> None:
     model_server.plan(
         says("Yes", b'{"type": "response.sings", "delta": {"note": "c"}}', b'{"kind": 1}', ".", usage=None)
     )
-    assert await ask(make_model(api="responses")) == ["Yes", "."]
+    assert await read_answer(make_model(api="responses")) == ["Yes", "."]
 
 
-async def test_reasoning_and_refusals_of_responses_are_told(make_model: MakeModel, model_server: ScriptedModel) -> None:
+async def test_responses_reasoning_and_refusals_are_yielded(make_model: MakeModel, model_server: ScriptedModel) -> None:
     thought = b'{"type": "response.reasoning_text.delta", "delta": "Hm."}'
     refusal = b'{"type": "response.refusal.delta", "delta": "No."}'
     model_server.plan(says(thought, refusal, usage=None))
-    pieces = await ask(make_model(api="responses"))
+    pieces = await read_answer(make_model(api="responses"))
     assert [getattr(piece, "content", piece) for piece in pieces] == ["Hm.", "No."]

@@ -1,4 +1,4 @@
-"""Bringing the library up to date with a folder: only what has changed is read, and one bad file stops nothing."""
+"""Synchronising the library with a folder."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from turnwire.retrieval.index import sync as sync_module
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.sync import SyncProgress, sync_root
 
-MOST = 100_000
+MAX_BYTES = 100_000
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that were really read into text."""
+    """Record the names of the files that are parsed."""
     names: list[str] = []
     parse = sync_module.parse
 
@@ -47,7 +47,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def sync(library: Library, root: Path) -> SyncProgress:
-    return sync_root(library, root, most_bytes=MOST)
+    return sync_root(library, root, max_bytes=MAX_BYTES)
 
 
 def counts(progress: SyncProgress) -> tuple[int, int, int, int]:
@@ -61,7 +61,7 @@ def listed(library: Library) -> list[str]:
 EVERY = ["a.md", "b.txt", "folder/c.pdf", "folder/d.docx"]
 
 
-def test_every_file_of_a_folder_is_read(library: Library, root: Path) -> None:
+def test_sync_reads_every_file(library: Library, root: Path) -> None:
     progress = sync(library, root)
     assert counts(progress) == (4, 0, 0, 0)
     assert (progress.total, progress.done, progress.passages, progress.problems) == (4, 4, 4, [])
@@ -72,11 +72,11 @@ def test_every_file_of_a_folder_is_read(library: Library, root: Path) -> None:
     assert [document.root for document in library.documents()] == [str(root)] * 4
 
 
-def test_what_has_not_changed_is_not_read_again(library: Library, root: Path, parsed: list[str]) -> None:
+def test_unchanged_file_is_not_parsed_again(library: Library, root: Path, parsed: list[str]) -> None:
     sync(library, root)
     assert sorted(parsed) == EVERY
     parsed.clear()
-    # A new time is no change, and neither is another place for the same bytes.
+    # A new modification time is no change.
     os.utime(root / "a.md", (1, 1))
     before = library.documents()
     progress = sync(library, root)
@@ -86,13 +86,13 @@ def test_what_has_not_changed_is_not_read_again(library: Library, root: Path, pa
     assert library.documents() == before
 
 
-def test_only_what_has_changed_is_read_again(library: Library, root: Path, parsed: list[str]) -> None:
+def test_changed_file_is_parsed_again(library: Library, root: Path, parsed: list[str]) -> None:
     sync(library, root)
     parsed.clear()
-    told = (root / "a.md").stat()
+    result = (root / "a.md").stat()
     (root / "a.md").write_text("# Green\n\nHat.")
     # An editor, or a copy, may keep size and time.
-    os.utime(root / "a.md", ns=(told.st_atime_ns, told.st_mtime_ns))
+    os.utime(root / "a.md", ns=(result.st_atime_ns, result.st_mtime_ns))
     (root / "e.md").write_text("Herbal tea.")
     (root / "b.txt").unlink()
     assert counts(sync(library, root)) == (1, 1, 2, 1)
@@ -102,19 +102,19 @@ def test_only_what_has_changed_is_read_again(library: Library, root: Path, parse
     assert library.search("hat")[0].title == "Green"
 
 
-def test_a_file_that_was_moved_leaves_its_old_place(library: Library, root: Path) -> None:
+def test_moved_file_replaces_its_old_document(library: Library, root: Path) -> None:
     sync(library, root)
     (root / "a.md").rename(root / "folder" / "moved.md")
     assert counts(sync(library, root)) == (1, 0, 3, 1)
     assert len(library.search("green")) == 1
 
 
-def test_one_that_cannot_be_read_is_reported_and_the_rest_goes_on(library: Library, root: Path) -> None:
+def test_unreadable_file_is_reported_and_the_rest_indexed(library: Library, root: Path) -> None:
     (root / "a-broken.pdf").write_bytes(b"no PDF")
     (root / "binary.md").write_bytes(b"\0\1\2")
     (root / "broken.docx").write_bytes(b"PK no archive")
     (root / "empty.md").write_text("\n")
-    (root / "large.txt").write_text("x" * (MOST + 1))
+    (root / "large.txt").write_text("x" * (MAX_BYTES + 1))
     (root / "link.md").symlink_to("/etc/hostname")
     os.mkfifo(root / "pipe.md")
     progress = sync(library, root)
@@ -132,7 +132,7 @@ def test_one_that_cannot_be_read_is_reported_and_the_rest_goes_on(library: Libra
     assert listed(library) == EVERY
 
 
-def test_a_reader_that_stumbles_stops_nothing(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parser_error_does_not_stop_the_sync(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from turnwire.retrieval.documents import parser
 
     monkeypatch.setitem(parser._TEXT_PARSERS, "markdown", lambda text: [][1])
@@ -141,7 +141,7 @@ def test_a_reader_that_stumbles_stops_nothing(library: Library, root: Path, monk
     assert listed(library) == EVERY[1:]
 
 
-def test_what_can_no_longer_be_read_leaves_and_comes_back(library: Library, root: Path) -> None:
+def test_unreadable_document_is_removed_until_it_is_readable(library: Library, root: Path) -> None:
     sync(library, root)
     (root / "a.md").write_bytes(b"\0")
     progress = sync(library, root)
@@ -152,7 +152,7 @@ def test_what_can_no_longer_be_read_leaves_and_comes_back(library: Library, root
     assert counts(sync(library, root)) == (1, 0, 3, 0)
 
 
-def test_a_root_that_is_gone_leaves_no_documents(library: Library, root: Path) -> None:
+def test_missing_root_leaves_no_documents(library: Library, root: Path) -> None:
     sync(library, root)
     root.rename(root.with_name("moved"))
     progress = sync(library, root)
@@ -161,7 +161,7 @@ def test_a_root_that_is_gone_leaves_no_documents(library: Library, root: Path) -
     assert library.documents() == []
 
 
-def test_one_root_knows_nothing_of_another(library: Library, root: Path) -> None:
+def test_sync_of_one_root_keeps_the_documents_of_another(library: Library, root: Path) -> None:
     other = root.with_name("other")
     other.mkdir()
     (other / "a.md").write_text("Green tea as well.")
@@ -171,13 +171,13 @@ def test_one_root_knows_nothing_of_another(library: Library, root: Path) -> None
     assert listed(library) == ["a.md", *EVERY]
 
 
-def test_a_single_file_may_be_a_root(library: Library, root: Path) -> None:
+def test_single_file_can_be_a_root(library: Library, root: Path) -> None:
     assert counts(sync(library, root / "a.md")) == (1, 0, 0, 0)
     assert counts(sync(library, root / "a.md")) == (0, 0, 1, 0)
     assert listed(library) == ["a.md"]
 
 
-def test_a_root_is_known_by_where_it_really_is(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_is_identified_by_its_resolved_path(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sync(library, root)
     link = root.with_name("link")
     link.symlink_to(root)
@@ -186,15 +186,15 @@ def test_a_root_is_known_by_where_it_really_is(library: Library, root: Path, mon
     assert list(library.roots()) == [str(root)]
 
 
-def test_progress_is_told_after_every_file(library: Library, root: Path) -> None:
+def test_progress_is_reported_after_every_file(library: Library, root: Path) -> None:
     (root / "b-broken.pdf").write_bytes(b"no PDF")
-    told: list[SyncProgress] = []
-    sync_root(library, root, most_bytes=MOST, report=lambda progress: told.append(structs.replace(progress)))
-    assert [(progress.done, progress.total) for progress in told] == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5), (5, 5)]
-    assert [progress.added for progress in told] == [1, 1, 2, 3, 4, 4]
+    result: list[SyncProgress] = []
+    sync_root(library, root, max_bytes=MAX_BYTES, report=lambda progress: result.append(structs.replace(progress)))
+    assert [(progress.done, progress.total) for progress in result] == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5), (5, 5)]
+    assert [progress.added for progress in result] == [1, 1, 2, 3, 4, 4]
 
 
-def test_who_stops_in_the_middle_keeps_what_was_written(
+def test_interrupted_sync_keeps_committed_batches(
     library: Library, root: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_module, "_BATCH_DOCUMENTS", 2)
@@ -204,7 +204,7 @@ def test_who_stops_in_the_middle_keeps_what_was_written(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sync_root(library, root, most_bytes=MOST, report=stop)
+        sync_root(library, root, max_bytes=MAX_BYTES, report=stop)
     assert listed(library) == EVERY[:2]
     parsed.clear()
     assert counts(sync(library, root)) == (2, 0, 2, 0)
@@ -212,7 +212,7 @@ def test_who_stops_in_the_middle_keeps_what_was_written(
     assert listed(library) == EVERY
 
 
-def test_who_stops_in_the_middle_loses_nothing_that_was_there(library: Library, root: Path) -> None:
+def test_interrupted_sync_removes_nothing(library: Library, root: Path) -> None:
     sync(library, root)
     (root / "b.txt").unlink()
 
@@ -220,11 +220,11 @@ def test_who_stops_in_the_middle_loses_nothing_that_was_there(library: Library, 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sync_root(library, root, most_bytes=MOST, report=stop)
+        sync_root(library, root, max_bytes=MAX_BYTES, report=stop)
     assert listed(library) == EVERY
 
 
-def test_much_is_written_in_several_transactions(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sync_is_written_in_batches(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_module, "_BATCH_PASSAGES", 10)
     sizes: list[int] = []
     put = library.put

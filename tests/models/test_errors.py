@@ -1,4 +1,4 @@
-"""What goes wrong between a model's server and us has a stable code, and words that give nothing away."""
+"""Errors of model servers: stable codes, and messages without secrets."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from typing import Any, get_args
 import anyio
 import pytest
 
-from tests.models.asking import QUESTION, ask, failure, text
+from tests.models.answers import QUESTION, failure, read_answer, text
 from tests.models.conftest import MakeModel
 from tests.scripted_model import (
     Answer,
@@ -60,7 +60,7 @@ KEY = "sk-very-secret-0123456789"
     ],
     ids=lambda value: value.ending if isinstance(value, Answer) else str(value),
 )
-async def test_half_an_answer_is_told_and_then_an_error(
+async def test_truncated_answer_yields_its_text_then_raises(
     model: OpenAIModel, model_server: ScriptedModel, answer: Answer, code: str, retryable: bool
 ) -> None:
     model_server.plan(answer)
@@ -69,16 +69,14 @@ async def test_half_an_answer_is_told_and_then_an_error(
     assert (error.code, error.retryable) == (code, retryable)
 
 
-async def test_an_answer_that_grew_too_long_still_says_what_it_cost(
-    model: OpenAIModel, model_server: ScriptedModel
-) -> None:
+async def test_answer_over_the_length_limit_reports_usage(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(too_long("Half an"))
     _, pieces = await failure(model)
     assert pieces[-1] == UsageEvent(model="small", input_tokens=11, output_tokens=7)
 
 
 @pytest.mark.parametrize("ending", ["unfinished", "length", "cut"])
-async def test_a_tool_call_of_half_an_answer_is_never_told(
+async def test_truncated_answer_yields_no_tool_call(
     model: OpenAIModel, model_server: ScriptedModel, ending: Any
 ) -> None:
     whole = calls(("delete_all", {"sure": True}))
@@ -91,7 +89,9 @@ async def test_a_tool_call_of_half_an_answer_is_never_told(
 
 
 @pytest.mark.parametrize("answer", [silent("Half an"), silent(), hangs()], ids=["midway", "at once", "no answer"])
-async def test_silence_is_bounded(make_model: MakeModel, model_server: ScriptedModel, answer: Answer | Failure) -> None:
+async def test_silent_server_times_out(
+    make_model: MakeModel, model_server: ScriptedModel, answer: Answer | Failure
+) -> None:
     model_server.plan(answer)
     error, pieces = await failure(make_model(timeout=0.2))
     assert text(pieces) == "".join(piece for piece in getattr(answer, "pieces", ()))
@@ -100,7 +100,7 @@ async def test_silence_is_bounded(make_model: MakeModel, model_server: ScriptedM
     await model_server.aborted()
 
 
-async def test_a_server_that_is_not_there_is_unavailable(make_model: MakeModel) -> None:
+async def test_unreachable_server_is_model_unavailable(make_model: MakeModel) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         error, _ = await failure(make_model(base_url=f"http://127.0.0.1:{unused.getsockname()[1]}/v1"))
@@ -130,7 +130,7 @@ async def test_a_server_that_is_not_there_is_unavailable(make_model: MakeModel) 
     ],
     ids=lambda value: str(value.status or "") if isinstance(value, Failure) else value,
 )
-async def test_a_refusal_has_a_code_and_says_what_to_do(
+async def test_http_error_has_a_code_and_an_instruction(
     model: OpenAIModel, model_server: ScriptedModel, refusal: Failure, code: str, words: str
 ) -> None:
     model_server.plan(refusal)
@@ -154,7 +154,7 @@ async def test_a_refusal_has_a_code_and_says_what_to_do(
     ],
     ids=lambda answer: getattr(answer, "ending", None) or str(getattr(answer, "status", "")),
 )
-async def test_nothing_that_is_shown_has_the_key_or_the_servers_words(
+async def test_error_shows_neither_key_nor_server_message(
     make_model: MakeModel,
     model_server: ScriptedModel,
     caplog: pytest.LogCaptureFixture,
@@ -172,12 +172,12 @@ async def test_nothing_that_is_shown_has_the_key_or_the_servers_words(
     assert KEY not in caplog.text
 
 
-# Trying again
+# Retries
 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that the client makes between its tries, which take no time here."""
+    """Record the client's backoff pauses, and skip them."""
     made: list[float] = []
 
     async def pause(seconds: float) -> None:
@@ -187,16 +187,16 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-async def test_a_model_that_has_not_begun_is_asked_again(
+async def test_request_is_retried_before_the_first_byte(
     make_model: MakeModel, model_server: ScriptedModel, pauses: list[float]
 ) -> None:
     model_server.plan(fails(500), fails(429, retry_after_ms=1234), says("At last."))
-    assert text(await ask(make_model(retries=2))) == "At last."
+    assert text(await read_answer(make_model(retries=2))) == "At last."
     assert len(model_server.requests) == 3
     assert pauses[1] == 1.234
 
 
-async def test_it_is_asked_no_more_often_than_that(
+async def test_number_of_retries_is_limited(
     make_model: MakeModel, model_server: ScriptedModel, pauses: list[float]
 ) -> None:
     model_server.plan(*[fails(429)] * 3)
@@ -205,25 +205,23 @@ async def test_it_is_asked_no_more_often_than_that(
     assert len(pauses) == 2
 
 
-async def test_what_will_not_change_is_not_tried_again(make_model: MakeModel, model_server: ScriptedModel) -> None:
+async def test_permanent_error_is_not_retried(make_model: MakeModel, model_server: ScriptedModel) -> None:
     model_server.plan(fails(401))
     await failure(make_model(retries=2))
     assert len(model_server.requests) == 1
 
 
 @pytest.mark.parametrize("answer", [cuts("Half"), truncates("Half"), garbles("Half"), breaks("Half")])
-async def test_an_answer_that_has_begun_is_never_tried_again(
-    make_model: MakeModel, model_server: ScriptedModel, answer: Answer
-) -> None:
+async def test_begun_answer_is_not_retried(make_model: MakeModel, model_server: ScriptedModel, answer: Answer) -> None:
     model_server.plan(answer)
     await failure(make_model(retries=2))
     assert len(model_server.requests) == 1
 
 
-# Leaving early
+# Cancellation
 
 
-async def test_closing_the_answer_hangs_up(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_closed_stream_closes_the_connection(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(silent("Half an"))
     answer = model.stream("", QUESTION)
     assert await within(anext(answer)) == "Half"
@@ -232,11 +230,11 @@ async def test_closing_the_answer_hangs_up(model: OpenAIModel, model_server: Scr
 
 
 @pytest.mark.parametrize("answer", [silent("Half an"), hangs()], ids=["midway", "no answer"])
-async def test_cancelling_the_task_hangs_up(
+async def test_cancelled_task_closes_the_connection(
     model: OpenAIModel, model_server: ScriptedModel, answer: Answer | Failure
 ) -> None:
     model_server.plan(answer)
-    task = asyncio.create_task(ask(model))
+    task = asyncio.create_task(read_answer(model))
     await model_server.request()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -244,24 +242,24 @@ async def test_cancelling_the_task_hangs_up(
     await model_server.aborted()
 
 
-async def test_a_model_goes_on_after_somebody_has_left(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_model_works_after_a_closed_stream(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(silent("Half an"), says("Whole."))
     answer = model.stream("", QUESTION)
     await within(anext(answer))
     await within(answer.aclose())
-    assert text(await ask(model)) == "Whole."
+    assert text(await read_answer(model)) == "Whole."
 
 
-# What is written down
+# Documentation
 
 
-def test_every_code_of_a_model_error_is_documented() -> None:
+def test_every_model_error_code_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text()
     for code in get_args(ModelErrorCode):
         assert f"`{code}`" in page
 
 
-async def test_a_model_error_is_one_that_an_agent_may_let_pass(model: OpenAIModel, model_server: ScriptedModel) -> None:
+async def test_model_error_is_an_agent_error(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(fails(401))
     error, _ = await failure(model)
     assert isinstance(error, AgentError)

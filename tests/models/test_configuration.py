@@ -1,11 +1,11 @@
-"""Building a model: what must be there, what is said when it is not, and what is never said."""
+"""Building a model: required packages, addresses, keys and settings."""
 
 import subprocess
 import sys
 
 import pytest
 
-from tests.models.asking import ask, text
+from tests.models.answers import read_answer, text
 from tests.scripted_model import ScriptedModel, says
 from turnwire.assembly import build_model
 from turnwire.core.errors import ModelUnusableError
@@ -21,32 +21,32 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_openai_package_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ModelUnusableError, match=r"pip install 'turnwire\[openai\]'"):
         OpenAIModel("small", base_url="http://localhost:1/v1")
 
 
 @pytest.mark.parametrize("url", ["localhost:8080/v1", "ftp://localhost", "http://", "http://[", "http://a:b/v1", "v1"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ModelUnusableError, match="http://localhost:8080/v1"):
         OpenAIModel("small", base_url=url)
 
 
 @pytest.mark.parametrize("wrong", ["schlüssel", "two\nlines", "nul\0"])
-def test_a_key_that_cannot_be_one_is_refused_and_not_repeated(wrong: str) -> None:
+def test_invalid_key_is_refused_and_not_quoted(wrong: str) -> None:
     with pytest.raises(ModelUnusableError) as caught:
         OpenAIModel("small", base_url="http://localhost:1/v1", api_key=KEY + wrong)
     assert KEY not in str(caught.value)
     assert caught.value.__context__ is None
 
 
-def test_openai_itself_needs_a_key() -> None:
+def test_openai_service_needs_a_key() -> None:
     with pytest.raises(ModelUnusableError, match="needs an API key"):
         OpenAIModel("small")
 
 
-async def test_openai_itself_is_the_server_when_no_other_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_openai_service_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     model = OpenAIModel("small")
     assert str(model._client.base_url) == "https://api.openai.com/v1/"
@@ -56,29 +56,35 @@ async def test_openai_itself_is_the_server_when_no_other_is_named(monkeypatch: p
 # Settings
 
 
-def test_without_a_model_there_is_none() -> None:
+def test_settings_without_a_model_build_none() -> None:
     assert build_model(Settings()) is None
     assert build_model(Settings(model="")) is None
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_the_settings_name_the_model_its_server_and_its_key(
+async def test_settings_give_model_address_and_key(
     model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch, api: str
 ) -> None:
-    given = {"MODEL": "small", "MODEL_URL": model_server.url, "MODEL_KEY": KEY, "MODEL_API": api, "MODEL_RETRIES": "0"}
-    for name, value in given.items():
+    options = {
+        "MODEL": "small",
+        "MODEL_URL": model_server.url,
+        "MODEL_KEY": KEY,
+        "MODEL_API": api,
+        "MODEL_RETRIES": "0",
+    }
+    for name, value in options.items():
         monkeypatch.setenv(f"TURNWIRE_{name}", value)
     model = build_model(Settings())
     assert isinstance(model, OpenAIModel)
     model_server.plan(says("Yes."))
-    assert text(await ask(model)) == "Yes."
+    assert text(await read_answer(model)) == "Yes."
     await model.close()
     request = model_server.requests[0]
     assert request.path == {"chat": "/v1/chat/completions", "responses": "/v1/responses"}[api]
     assert (request.body["model"], request.headers["authorization"]) == ("small", f"Bearer {KEY}")
 
 
-def test_the_key_is_in_no_picture_of_the_settings() -> None:
+def test_key_is_hidden_in_the_settings_repr() -> None:
     settings = Settings.model_validate({"model": "small", "model_key": KEY})
     for shown in (repr(settings), str(settings), settings.model_dump_json()):
         assert KEY not in shown
@@ -88,7 +94,7 @@ def test_the_key_is_in_no_picture_of_the_settings() -> None:
 
 
 @pytest.mark.process
-def test_nothing_loads_openai_before_a_model_is_built() -> None:
+def test_openai_is_not_imported_before_a_model_is_built() -> None:
     program = (
         "import sys, turnwire, turnwire.assembly, turnwire.models.openai_client; turnwire.Turnwire;"
         "print([name for name in sys.modules if name.partition('.')[0] in ('openai', 'httpx2')])"
@@ -98,7 +104,7 @@ def test_nothing_loads_openai_before_a_model_is_built() -> None:
 
 
 @pytest.mark.process
-def test_the_contract_alone_loads_little() -> None:
+def test_contract_imports_little() -> None:
     program = (
         "import sys, turnwire.models.contract;"
         "print([name for name in ('openai', 'pydantic', 'fastapi', 'sqlite3') if name in sys.modules])"
