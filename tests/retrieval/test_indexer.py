@@ -237,6 +237,7 @@ async def test_question_wait_is_bounded(
 # Uploads
 
 
+@pytest.mark.process
 async def test_upload_is_visible_to_its_owner_only(path: Path) -> None:
     async with open_indexer(path) as indexer:
         document = await within(indexer.add("tea.pdf", pdf("Anna drinks oolong."), "anna"))
@@ -248,6 +249,7 @@ async def test_upload_is_visible_to_its_owner_only(path: Path) -> None:
         assert await names(indexer, "anna") == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
@@ -263,6 +265,7 @@ async def test_unreadable_upload_is_refused_with_a_reason(path: Path, name: str,
         await within(indexer.add("tea.md", b"Tea", "anna"))
 
 
+@pytest.mark.process
 async def test_slow_upload_is_refused(path: Path) -> None:
     async with open_indexer(path, seconds=0.001) as indexer:
         with pytest.raises(UnreadableDocumentError, match=r"it took longer than 0\.001 seconds to read"):
@@ -331,6 +334,7 @@ async def _until_found(indexer: DocumentIndexer, query: str) -> None:
 # Vectors
 
 
+@pytest.mark.process
 async def test_vectors_are_made_after_reading_and_after_uploads(path: Path, docs: Path) -> None:
     toy = Toy()
     async with open_indexer(path, docs, meaning=toy) as indexer:
@@ -340,6 +344,7 @@ async def test_vectors_are_made_after_reading_and_after_uploads(path: Path, docs
     assert toy.is_closed
 
 
+@pytest.mark.process
 async def test_failed_embedding_leaves_the_search_by_words(
     path: Path, docs: Path, caplog: pytest.LogCaptureFixture, expects_errors: None
 ) -> None:
