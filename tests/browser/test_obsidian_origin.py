@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
-from tests.browser.driving import PATIENCE_MS, new_context
+from tests.browser.browser_tab import PATIENCE_MS, new_context
 from tests.clients.conftest import node
 from tests.clients.test_obsidian import plugin
 from tests.serving import Puppet, Served, quick_settings, serving

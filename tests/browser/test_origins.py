@@ -8,7 +8,7 @@ from typing import Any
 from playwright.async_api import Browser
 
 from tests.browser.conftest import Serve
-from tests.browser.driving import new_context
+from tests.browser.browser_tab import new_context
 from tests.serving import saying
 
 STREAM = """

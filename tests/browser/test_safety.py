@@ -7,7 +7,7 @@ from typing import Any
 from playwright.async_api import Browser, expect
 
 from tests.browser.conftest import Serve
-from tests.browser.driving import Tab, tab
+from tests.browser.browser_tab import Tab, tab
 from tests.serving import Puppet, saying, within
 from turnwire.core.events import SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
 

@@ -1,6 +1,6 @@
 // AG-UI's HttpAgent, which verifies every run.
 import { HttpAgent } from "@ag-ui/client";
-import { say, told, until, url } from "./talking.mjs";
+import { say, told, until, url } from "./script_io.mjs";
 
 const [scene, message, ...more] = told;
 const agent = new HttpAgent({ url: `${url}/ag-ui`, threadId: "thread-1" });

@@ -1,5 +1,5 @@
 // The AI SDK's chat, over HTTP (5, 6 and 7) and on a WebSocket (7).
-import { say, told, until, url } from "./talking.mjs";
+import { say, told, until, url } from "./script_io.mjs";
 
 const [transportName, scene, ...more] = told;
 const ai = await import({ http5: "ai5", http6: "ai" }[transportName] ?? "ai7");

@@ -1,6 +1,6 @@
 // OpenAI's client for Node.
 import OpenAI from "openai";
-import { say, told, until, url } from "./talking.mjs";
+import { say, told, until, url } from "./script_io.mjs";
 
 const [scene, input] = told;
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0 });

@@ -1,6 +1,6 @@
 // EventSource, as browsers have it: it comes back after every close, until it is told 204.
 import { EventSource } from "eventsource";
-import { say, url } from "./talking.mjs";
+import { say, url } from "./script_io.mjs";
 
 const source = new EventSource(url);
 const ids = [];

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Browser, Locator, expect
 
 from tests.browser.conftest import Serve
-from tests.browser.driving import Tab, tab
+from tests.browser.browser_tab import Tab, tab
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, Served, within
 from turnwire.core.events import ReviewEvent, SearchEvent, ToolCallEvent

@@ -6,7 +6,7 @@ from pathlib import Path
 from playwright.async_api import Browser, expect
 
 from tests.browser.conftest import Serve
-from tests.browser.driving import tab
+from tests.browser.browser_tab import tab
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, saying, within
 from turnwire.core.events import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from playwright.async_api import Browser, expect
 
 from tests.browser.conftest import Serve
-from tests.browser.driving import new_context, tab
+from tests.browser.browser_tab import new_context, tab
 from tests.process.running import served
 from tests.serving import Puppet, until
 
