@@ -1,4 +1,4 @@
-"""A tab of a real browser, in the words of who uses the page. It writes down every request and every complaint."""
+"""A tab of a real browser with the actions of a user; it records every request and console error."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,26 +17,26 @@ class Tab:
         self.page = page
         self.url = url
         self.requests: list[Request] = []
-        self.complaints: list[str] = []
-        """What the browser's console says is wrong: an exception, or something that the page's policy forbids."""
+        self.console_errors: list[str] = []
+        """Errors and warnings of the browser's console, and exceptions."""
         self.expected: tuple[str, ...] = ()
-        """How those complaints begin that a test provokes."""
+        """Prefixes of the messages that a test provokes."""
         page.on("request", lambda request: self.requests.append(request))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", self._listen)
+        page.on("pageerror", lambda error: self.console_errors.append(str(error)))
+        page.on("console", self._on_console)
         page.set_default_timeout(PATIENCE_MS)
 
-    def _listen(self, message: ConsoleMessage) -> None:
-        # An answer that is an error, or none at all, is the page's to tell; the browser always complains of it.
-        known = ("Failed to load resource", *self.expected)
-        if message.type in ("error", "warning") and not message.text.startswith(known):
-            self.complaints.append(message.text)
+    def _on_console(self, message: ConsoleMessage) -> None:
+        # The browser reports every failed request; the page itself must handle those.
+        ignored = ("Failed to load resource", *self.expected)
+        if message.type in ("error", "warning") and not message.text.startswith(ignored):
+            self.console_errors.append(message.text)
 
     @property
-    def strays(self) -> list[str]:
-        """Requests to somewhere else."""
+    def foreign_urls(self) -> list[str]:
+        """Return the URLs of requests to other hosts."""
         here = urlsplit(self.url).netloc
-        return [one.url for one in self.requests if urlsplit(one.url).netloc not in (here, "")]
+        return [request.url for request in self.requests if urlsplit(request.url).netloc not in (here, "")]
 
     def part(self, name: str) -> Locator:
         return self.page.get_by_test_id(name)
@@ -47,21 +47,21 @@ class Tab:
 
     @property
     def answer(self) -> Locator:
-        """The newest answer's text."""
+        """Return the newest answer's text."""
         return self.part("answer").last
 
     @property
     def turn(self) -> Locator:
-        """The newest turn."""
+        """Return the newest turn."""
         return self.part("turn").last
 
     async def ended(self, outcome: str = "completed") -> None:
         await expect(self.turn).to_have_attribute("data-outcome", outcome)
 
     async def turn_id(self) -> str:
-        found = await self.turn.get_attribute("data-turn-id")
-        assert found
-        return found
+        turn_id = await self.turn.get_attribute("data-turn-id")
+        assert turn_id
+        return turn_id
 
 
 async def new_context(browser: Browser, **options: Any) -> BrowserContext:
@@ -72,16 +72,16 @@ async def new_context(browser: Browser, **options: Any) -> BrowserContext:
 async def tab(
     browser: Browser, url: str, path: str = "/", context: BrowserContext | None = None, **options: Any
 ) -> AsyncIterator[Tab]:
-    """A tab of a browser of its own, or of one that has others. Nothing it loads may come from elsewhere."""
+    """Open a tab, in a new browser context or in `context`; fail if it loads anything from another host."""
     own = context or await new_context(browser, **options)
-    shown = Tab(await own.new_page(), url)
+    opened = Tab(await own.new_page(), url)
     try:
-        await shown.page.goto(url + path)
-        yield shown
-        assert not shown.strays, shown.strays
-        assert not shown.complaints, shown.complaints
+        await opened.page.goto(url + path)
+        yield opened
+        assert not opened.foreign_urls, opened.foreign_urls
+        assert not opened.console_errors, opened.console_errors
     finally:
         if context is None:
             await own.close()
         else:
-            await shown.page.close()
+            await opened.page.close()

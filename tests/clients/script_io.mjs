@@ -1,6 +1,6 @@
-// What the scripts have in common: they are told what to do in their arguments, and print one JSON value a line.
-export const [url, ...told] = process.argv.slice(2);
-export const say = (value) => console.log(JSON.stringify(value));
+// Shared by the scripts: they take a URL and a scene as arguments, and print one JSON value per line.
+export const [url, ...args] = process.argv.slice(2);
+export const print = (value) => console.log(JSON.stringify(value));
 
 export async function until(holds) {
   for (let waited = 0; waited < 20_000; waited += 5) {
