@@ -1,4 +1,4 @@
-"""Debian's Chromium, once a process, and servers for it on the same event loop."""
+"""Fixtures for one Chromium per process, and servers for it on the same event loop."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -28,15 +28,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def browser_program() -> str:
-    found = find_browser()
-    if found is None:
+    program = find_browser()
+    if program is None:
         pytest.fail("these tests drive a browser: apt-get install chromium")
-    return found
+    return program
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    # Chromium refuses its sandbox to root; the pages it is shown here are our own.
+    # Chromium has no sandbox for root; the test pages are our own.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as driver:
         started = await driver.chromium.launch(executable_path=browser_program(), args=arguments)
@@ -46,12 +46,12 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 def serve(tmp_path: Path, puppet: Any) -> Serve:
-    """Serves an agent, the puppet if none is given; further arguments are settings."""
+    """Return a function that serves an agent, by default the puppet; further arguments are settings."""
 
     def start(agent: Any = None, *, store: Any = "memory", docs: Any = (), agents: Any = None, **settings: Any) -> Any:
         if agent is None and not docs and not agents:
             agent = puppet
-        settled = quick_settings(tmp_path / "data", **settings)
-        return serving(Turnwire(agent, agents=agents, store=store, settings=settled, docs=docs))
+        configured = quick_settings(tmp_path / "data", **settings)
+        return serving(Turnwire(agent, agents=agents, store=store, settings=configured, docs=docs))
 
     return start

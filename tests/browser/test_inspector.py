@@ -1,17 +1,17 @@
-"""The turn inspector: a turn's log as a picture, live or finished, and what a reader saw at any position of it."""
+"""Tests of the turn inspector: a turn's timeline, live or finished, and the view at any position."""
 
 import json
 from pathlib import Path
 
 from playwright.async_api import Browser, expect
 
+from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
-from tests.browser.driving import tab
 from tests.serving import Puppet
 from turnwire.core.events import ToolCallEvent, ToolResultEvent
 
 
-async def test_a_turn_is_inspected_while_it_runs_and_afterwards(
+async def test_inspector_shows_a_turn_live_and_finished(
     browser: Browser, serve: Serve, puppet: Puppet, tmp_path: Path
 ) -> None:
     async with serve() as server:
@@ -22,7 +22,7 @@ async def test_a_turn_is_inspected_while_it_runs_and_afterwards(
             await expect(page.part("asked")).to_have_text("When does it leave?")
             await expect(page.part("picture")).to_contain_text("timetable")
             await expect(page.part("seen")).to_contain_text("It leaves")
-            # Live: what happens now is there now.
+            # The inspector follows the running turn.
             part.say(ToolResultEvent("c1", "timetable", True, "09:00", 5), "at nine.")
             await expect(page.part("seen")).to_contain_text("It leaves at nine.")
             part.end()
@@ -34,7 +34,7 @@ async def test_a_turn_is_inspected_while_it_runs_and_afterwards(
             await expect(page.part("position")).to_have_text("8 / 8")
             kinds = await page.part("events").locator("[data-type]").all_inner_texts()
             assert kinds == ["session", "message", "tool_call", "token", "tool_result", "token", "response", "done"]
-            # Back to an earlier position: what was seen then, and no more.
+            # An earlier position shows only the text up to it.
             await page.part("scrubber").fill("4")
             await expect(page.part("position")).to_have_text("4 / 8")
             await expect(page.part("seen")).to_contain_text("It leaves")
@@ -51,7 +51,7 @@ async def test_a_turn_is_inspected_while_it_runs_and_afterwards(
         assert [line["position"] for line in lines] == list(range(1, 9))
 
 
-async def test_a_turn_that_is_not_there_or_not_ones_own_is_told(browser: Browser, serve: Serve) -> None:
+async def test_missing_or_foreign_turn_shows_an_alert(browser: Browser, serve: Serve) -> None:
     async with serve() as server, tab(browser, server.url, "/turns/nothing") as page:
         await expect(page.page.get_by_role("alert")).to_be_visible()
         _, text = await server.turnwire.keys.create("anna", ("read",))

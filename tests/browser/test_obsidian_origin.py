@@ -1,4 +1,4 @@
-"""The Obsidian plugin in a browser, from where its apps are: across origins it streams, or says that it may not."""
+"""Tests of the Obsidian plugin in a browser at the origins of Obsidian's apps."""
 
 import asyncio
 import subprocess
@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
-from tests.browser.driving import PATIENCE_MS, new_context
+from tests.browser.browser_tab import PATIENCE_MS, new_context
 from tests.clients.conftest import node
 from tests.clients.test_obsidian import plugin
 from tests.serving import Puppet, Served, quick_settings, serving
@@ -21,17 +21,17 @@ from turnwire.core.events import ToolCallEvent, ToolResultEvent
 
 __all__ = ["node", "plugin", "vault"]
 
-# What the plugin is built with may have to be installed first.
+# The plugin's packages may have to be installed first.
 pytestmark = pytest.mark.timeout(420)
 
 ANDROID = "http://localhost"
-"""The one of Obsidian's origins that a page of a browser can have."""
+"""The only one of Obsidian's origins that a browser page can have."""
 STRANGER = "http://localhost:8080"
 
 
 @pytest.fixture(scope="session")
 def program(node: str, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The plugin, and a mock of Obsidian around it, as one script."""
+    """Return the plugin and a mock of Obsidian as one script."""
     file = tmp_path_factory.mktemp("page") / "page.js"
     subprocess.run([node, "tests/build-page.mjs", str(file)], cwd=plugin, check=True, timeout=60)
     return file.read_text()
@@ -44,9 +44,9 @@ def serving_puppet(vault: Path, puppet: Puppet) -> AbstractAsyncContextManager[S
 
 @asynccontextmanager
 async def pane(browser: Browser, origin: str, program: str, server: Served) -> AsyncIterator[Page]:
-    """A page at an origin, of which nothing but the page itself is made up, with the plugin's pane in it."""
+    """Open the plugin's pane in an empty page at an origin."""
     context = await new_context(browser)
-    # The browser takes a page that is made up for one of the internet, which must ask before it calls this machine.
+    # The browser treats the fulfilled page as a public one, which needs permission to call this machine.
     await context.grant_permissions(["local-network-access"], origin=origin)
     page = await context.new_page()
     page.set_default_timeout(PATIENCE_MS)
@@ -54,12 +54,12 @@ async def pane(browser: Browser, origin: str, program: str, server: Served) -> A
     async def show(route: Route) -> None:
         await route.fulfill(body="<!doctype html><title>Obsidian</title><body>", content_type="text/html")
 
-    async def ask_without_origin(asked: dict[str, Any]) -> dict[str, Any]:
+    async def ask_without_origin(query: dict[str, Any]) -> dict[str, Any]:
         async with httpx.AsyncClient(trust_env=False, verify=False, timeout=30) as client:
-            told = await client.request(
-                asked["method"], asked["url"], headers=asked["headers"], content=asked.get("body", "")
+            response = await client.request(
+                query["method"], query["url"], headers=query["headers"], content=query.get("body", "")
             )
-        return {"status": told.status_code, "headers": dict(told.headers), "text": told.text}
+        return {"status": response.status_code, "headers": dict(response.headers), "text": response.text}
 
     await page.route(f"{origin}/", show)
     await page.expose_function("askWithoutOrigin", ask_without_origin)
@@ -77,7 +77,9 @@ async def ask(page: Page, text: str) -> None:
     await page.get_by_role("button", name="Send").click()
 
 
-async def test_it_streams_across_origins(browser: Browser, program: str, vault: Path, puppet: Puppet) -> None:
+async def test_plugin_streams_from_an_allowed_origin(
+    browser: Browser, program: str, vault: Path, puppet: Puppet
+) -> None:
     async with serving_puppet(vault, puppet) as server, pane(browser, ANDROID, program, server) as page:
         assert await page.evaluate("location.origin") == ANDROID
         await expect(page.locator(".turnwire-notice")).to_be_empty()
@@ -86,7 +88,7 @@ async def test_it_streams_across_origins(browser: Browser, program: str, vault: 
         part.say(ToolCallEvent("c1", "search_vault", {"query": "rocket"}))
         await expect(page.get_by_role("status")).to_have_text("Searching the vault for “rocket”")
         part.say(ToolResultEvent("c1", "search_vault", True, "found"), "On ")
-        # Each piece is there before the next one is said.
+        # Each piece is shown before the next one is sent.
         answer = page.locator(".turnwire-answer")
         await expect(answer).to_have_text("On ")
         part.say("Friday.")
@@ -96,7 +98,7 @@ async def test_it_streams_across_origins(browser: Browser, program: str, vault: 
         await asyncio.wait_for(part.over.wait(), 10)
 
 
-async def test_where_it_may_not_stream_it_says_so_and_answers_all_the_same(
+async def test_plugin_at_a_forbidden_origin_warns_and_polls(
     browser: Browser, program: str, vault: Path, puppet: Puppet
 ) -> None:
     async with serving_puppet(vault, puppet) as server, pane(browser, STRANGER, program, server) as page:

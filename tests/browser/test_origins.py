@@ -1,4 +1,4 @@
-"""Pages of other origins: those on the list may ask and read, all others may not; a cookie opens nothing to either."""
+"""Tests of pages of other origins: allowed ones may send and read, others may not, and no cookie helps them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,8 +7,8 @@ from typing import Any
 
 from playwright.async_api import Browser
 
+from tests.browser.browser_tab import new_context
 from tests.browser.conftest import Serve
-from tests.browser.driving import new_context
 from tests.serving import saying
 
 STREAM = """
@@ -45,7 +45,7 @@ EMPTY = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 15\r\nCo
 
 @asynccontextmanager
 async def page_elsewhere(browser: Browser) -> AsyncIterator[tuple[Any, str]]:
-    """An empty page of somebody else's server."""
+    """Open an empty page of another server."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -65,29 +65,29 @@ async def page_elsewhere(browser: Browser) -> AsyncIterator[tuple[Any, str]]:
             await context.close()
 
 
-async def test_a_page_on_the_list_asks_streams_and_resumes(browser: Browser, serve: Serve) -> None:
+async def test_allowed_origin_can_stream_and_resume(browser: Browser, serve: Serve) -> None:
     async with page_elsewhere(browser) as (page, origin), serve(saying("Hi", "!"), allowed_origins=[origin]) as server:
-        told = await page.evaluate(STREAM, [server.url, {"Idempotency-Key": "k1"}])
-        assert told["status"] == 200
-        assert told["turn"]
-        assert '"type":"done"' in told["text"]
-        assert '"type":"done"' in told["rest"]
-        assert '"type":"session"' not in told["rest"]
+        result = await page.evaluate(STREAM, [server.url, {"Idempotency-Key": "k1"}])
+        assert result["status"] == 200
+        assert result["turn"]
+        assert '"type":"done"' in result["text"]
+        assert '"type":"done"' in result["rest"]
+        assert '"type":"session"' not in result["rest"]
         assert await page.evaluate(SOCKET, server.url.replace("http", "ws") + "/v1/ws") == "open"
-        # With a key, too, which makes the browser ask first.
+        # A key makes the browser send a preflight request.
         _, text = await server.turnwire.keys.create("anna", ("read", "write"))
-        told = await page.evaluate(STREAM, [server.url, {"Authorization": f"Bearer {text}"}])
-        assert told["status"] == 200
+        result = await page.evaluate(STREAM, [server.url, {"Authorization": f"Bearer {text}"}])
+        assert result["status"] == 200
 
 
-async def test_a_page_that_is_not_on_the_list_gets_nothing(browser: Browser, serve: Serve) -> None:
+async def test_other_origin_is_refused_and_starts_nothing(browser: Browser, serve: Serve) -> None:
     async with page_elsewhere(browser) as (page, _), serve(saying("Hi")) as server:
         body = '{"message": "Hello"}'
         attempts: list[dict[str, Any]] = [
             {},
             {"credentials": "include"},
             {"method": "POST", "body": body, "headers": {"Content-Type": "application/json"}},
-            # Such as need no permission to be sent: their answer cannot be read, and nothing comes of them.
+            # Simple requests need no preflight: their response cannot be read, and they start nothing.
             {"method": "POST", "body": body, "headers": {"Content-Type": "text/plain"}},
             {"method": "POST", "body": body, "mode": "no-cors"},
         ]
@@ -99,8 +99,8 @@ async def test_a_page_that_is_not_on_the_list_gets_nothing(browser: Browser, ser
         assert await server.written() == (0, 0)
 
 
-async def test_a_cookie_serves_no_page_but_our_own(browser: Browser, serve: Serve) -> None:
-    """Another port of this machine is another origin, yet the same site: the browser does send it the cookie."""
+async def test_cookie_is_accepted_from_the_own_origin_only(browser: Browser, serve: Serve) -> None:
+    """Another port is another origin but the same site, so the browser does send the cookie."""
     async with page_elsewhere(browser) as (page, _), serve(saying("Hi")) as server:
         _, text = await server.turnwire.keys.create("anna", ("read", "write", "approve"))
         own = await page.context.new_page()
@@ -109,9 +109,9 @@ async def test_a_cookie_serves_no_page_but_our_own(browser: Browser, serve: Serv
             method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ key }) })).status"""
         assert await own.evaluate(login, text) == 200
         assert await own.evaluate("async () => (await fetch('/v1/sessions', { method: 'POST' })).status") == 201
-        wanted = server.url.replace("http", "ws") + "/v1/ws"
-        assert await own.evaluate(SOCKET, wanted) == "open"
-        # A stream that only the cookie can open: an EventSource sends no headers of its own.
+        socket_url = server.url.replace("http", "ws") + "/v1/ws"
+        assert await own.evaluate(SOCKET, socket_url) == "open"
+        # Only the cookie can open this stream: an EventSource sends no custom headers.
         opened = """() => new Promise(resolve => {
             const source = new EventSource("/v1/sessions/s/events");
             source.onopen = () => resolve("open"); source.onerror = () => resolve("refused"); })"""
@@ -121,7 +121,7 @@ async def test_a_cookie_serves_no_page_but_our_own(browser: Browser, serve: Serv
         )
         assert await own.evaluate(opened) == "open"
         before = await server.written("anna")
-        assert await page.evaluate(SOCKET, wanted) == "refused"
+        assert await page.evaluate(SOCKET, socket_url) == "refused"
         for options in (
             {"credentials": "include"},
             {"credentials": "include", "method": "POST", "mode": "no-cors"},

@@ -1,4 +1,4 @@
-"""Whatever an answer or a document says, nothing in it runs, and nothing is told to anybody else."""
+"""Tests that hostile answers and documents run no code and send no requests."""
 
 import asyncio
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 from playwright.async_api import Browser, expect
 
+from tests.browser.browser_tab import Tab, tab
 from tests.browser.conftest import Serve
-from tests.browser.driving import Tab, tab
 from tests.serving import Puppet, saying, until, within
 from turnwire.core.events import SearchEvent, StatusEvent, ToolCallEvent, ToolResultEvent
 
@@ -37,24 +37,26 @@ HOSTILE = f"""
 """
 
 
-async def is_harmless(page: Tab) -> None:
+async def assert_harmless(page: Tab) -> None:
     assert page.failures == []
     assert await page.page.evaluate("window.pwned") is None
-    assert page.strays == []
+    assert page.foreign_urls == []
     for forbidden in ("script:not([src])", "iframe", "object", "embed", "form#form", "base", "svg[onload]", "video"):
         assert await page.page.locator(forbidden).count() == 0, forbidden
-    running = "Array.from(document.querySelectorAll('*')).flatMap(one => Array.from(one.attributes))"
-    assert await page.page.evaluate(f"{running}.filter(one => /^on/i.test(one.name)).length") == 0
-    leading = "Array.from(document.querySelectorAll('[href],[src]')).map(one => one.href ?? one.src)"
-    addresses = await page.page.evaluate(leading)
-    assert [one for one in addresses if isinstance(one, str) and one.lower().startswith(("javascript", "vbs"))] == []
-    images = await page.page.evaluate("Array.from(document.images).map(one => one.src)")
-    assert [one for one in images if not one.startswith((page.url, "data:image/"))] == []
+    attribute_query = "Array.from(document.querySelectorAll('*')).flatMap(node => Array.from(node.attributes))"
+    assert await page.page.evaluate(f"{attribute_query}.filter(attribute => /^on/i.test(attribute.name)).length") == 0
+    link_query = "Array.from(document.querySelectorAll('[href],[src]')).map(node => node.href ?? node.src)"
+    addresses = await page.page.evaluate(link_query)
+    assert [
+        item for item in addresses if isinstance(item, str) and item.lower().startswith(("javascript", "vbs"))
+    ] == []
+    images = await page.page.evaluate("Array.from(document.images).map(node => node.src)")
+    assert [item for item in images if not item.startswith((page.url, "data:image/"))] == []
 
 
-async def test_a_hostile_answer_runs_nothing_and_reaches_nobody(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+async def test_hostile_answer_runs_no_code_and_sends_no_request(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, tab(browser, server.url) as page:
-        # What is cleaned is parsed first, in a document that is not shown. Some browsers apply the policy to that, too.
+        # The sanitizer parses the text in a detached document, to which some browsers apply the policy too.
         page.may_violate = True
         await page.ask("<img src=x onerror='window.pwned = 20'> <script>window.pwned = 21</script>")
         part = await puppet.part()
@@ -62,7 +64,7 @@ async def test_a_hostile_answer_runs_nothing_and_reaches_nobody(browser: Browser
         part.say(SearchEvent("s1", "started", tool="<b>search</b>", query=HOSTILE))
         part.say(ToolCallEvent("c1", "<img src=x onerror=pwned=1>", {"html": HOSTILE}))
         part.say(ToolResultEvent("c1", "<img src=x onerror=pwned=1>", True, HOSTILE))
-        # Cut anywhere: half of a tag is hostile in its own way.
+        # Split anywhere, also inside a tag.
         for start in range(0, len(HOSTILE), 37):
             part.say(HOSTILE[start : start + 37])
         await expect(page.answer).to_contain_text("honest")
@@ -70,24 +72,24 @@ async def test_a_hostile_answer_runs_nothing_and_reaches_nobody(browser: Browser
         await page.ended()
         await page.part("steps").get_by_role("button").first.click()
         await page.part("step-tool").locator("summary").click()
-        await is_harmless(page)
-        # A link says where it leads, whatever its text claims, and takes nothing along.
+        await assert_harmless(page)
+        # A link shows its target, whatever its text claims, and sends no referrer.
         honest = page.answer.get_by_role("link", name="honest")
         await expect(honest).to_contain_text("example.org")
         await expect(honest).to_have_attribute("target", "_blank")
         assert {"noopener", "noreferrer"} <= set((await honest.get_attribute("rel") or "").split())
         await expect(page.answer.get_by_role("link", name="www.bank.example")).to_contain_text("evil.example")
-        # The code is shown, not run, and the page still works.
+        # Code is shown, not run, and the page still works.
         await expect(page.answer.locator("pre").first).to_contain_text("window.pwned = 11")
         await page.page.reload()
         await expect(page.answer).to_contain_text("honest")
-        await is_harmless(page)
+        await assert_harmless(page)
         await page.page.goto(f"{server.url}/turns/{await page.turn_id()}")
         await expect(page.page.locator("main")).to_be_visible()
-        await is_harmless(page)
+        await assert_harmless(page)
 
 
-async def test_a_hostile_document_is_shown_as_it_is(browser: Browser, serve: Serve, tmp_path: Path) -> None:
+async def test_hostile_document_runs_no_code(browser: Browser, serve: Serve, tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
     text = f"# The <b>ferry</b>\n\nThe ferry to Juist leaves at noon from the pier.\n\n{HOSTILE}"
@@ -95,16 +97,16 @@ async def test_a_hostile_document_is_shown_as_it_is(browser: Browser, serve: Ser
     async with serve(docs=[folder]) as server, tab(browser, server.url) as page:
         assert server.turnwire.librarian is not None
         await within(server.turnwire.librarian.settled())
-        # What is cleaned is parsed first, in a document that is not shown. Some browsers apply the policy to that, too.
+        # The sanitizer parses the text in a detached document, to which some browsers apply the policy too.
         page.may_violate = True
         await page.ask("When does the ferry to Juist leave?")
         await page.ended()
         await page.answer.locator("[data-cite]").first.click()
         await expect(page.part("source").locator("mark").first).to_contain_text("ferry to Juist")
-        await is_harmless(page)
+        await assert_harmless(page)
 
 
-async def test_a_key_is_asked_for_once_and_kept_nowhere_a_script_could_read_it(browser: Browser, serve: Serve) -> None:
+async def test_key_is_entered_once_and_unreadable_for_scripts(browser: Browser, serve: Serve) -> None:
     async with serve(saying("Hello, Anna.")) as server:
         key, text = await server.turnwire.keys.create("anna", ("read", "write", "approve"))
         async with tab(browser, server.url) as page:
@@ -118,27 +120,27 @@ async def test_a_key_is_asked_for_once_and_kept_nowhere_a_script_could_read_it(b
             await expect(page.answer).to_have_text("Hello, Anna.")
             await page.page.reload()
             await expect(page.answer).to_have_text("Hello, Anna.")
-            kept = await page.page.evaluate(
+            stored = await page.page.evaluate(
                 "JSON.stringify([localStorage, sessionStorage, document.cookie, location.href, history.state])"
             )
-            assert key.id not in kept
-            assert text not in kept
-            (cookie,) = [dict[str, Any](one) for one in await page.page.context.cookies()]
+            assert key.id not in stored
+            assert text not in stored
+            (cookie,) = [dict[str, Any](item) for item in await page.page.context.cookies()]
             assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Lax")
             assert text not in cookie["value"]
-            # Whose session is over is asked again.
+            # A revoked key needs a new login.
             await server.turnwire.keys.revoke(key.id)
             server.turnwire.streams.close_key(key.id)
             await page.page.reload()
             await expect(page.page.get_by_label("key", exact=False).first).to_be_visible()
 
 
-async def test_what_the_cleaning_missed_the_policy_would_stop(browser: Browser, serve: Serve) -> None:
-    """The second wall, tried by itself: all of it is put into the page as it is."""
+async def test_content_security_policy_blocks_unsanitized_html(browser: Browser, serve: Serve) -> None:
+    """Insert the hostile HTML without sanitizing, to test the policy alone."""
     arrived: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A browser may connect beforehand, to be quick; that alone tells nobody anything.
+        # A browser may preconnect without sending a request.
         if request := await reader.readline():
             arrived.append(request)
         writer.close()
@@ -159,5 +161,5 @@ async def test_what_the_cleaning_missed_the_policy_would_stop(browser: Browser, 
             stopped = {"connect-src", "form-action", "img-src"}
             await until(lambda: stopped <= {one.directive for one in page.violations})
             assert (await page.page.evaluate("location.href")).startswith(server.url)
-            page.requests.clear()  # The browser tells of those that it refused, too; none has arrived.
+            page.requests.clear()  # These include requests that the browser refused; none has arrived.
     assert arrived == []

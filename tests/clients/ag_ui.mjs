@@ -1,27 +1,27 @@
 // AG-UI's HttpAgent, which verifies every run.
 import { HttpAgent } from "@ag-ui/client";
-import { say, told, until, url } from "./talking.mjs";
+import { args, print, until, url } from "./script_io.mjs";
 
-const [scene, message, ...more] = told;
+const [scene, message, ...more] = args;
 const agent = new HttpAgent({ url: `${url}/ag-ui`, threadId: "thread-1" });
 const seen = [];
-const said = {};
+const failure = {};
 const subscriber = {
   onEvent: ({ event }) => { seen.push(event); },
-  onRunErrorEvent: ({ event }) => { said.error = { message: event.message, code: event.code }; },
+  onRunErrorEvent: ({ event }) => { failure.error = { message: event.message, code: event.code }; },
 };
 
 async function run(parameters) {
   seen.length = 0;
-  delete said.error;
-  delete said.rejected;
+  delete failure.error;
+  delete failure.rejected;
   try {
     await agent.runAgent(parameters, subscriber);
   } catch (error) {
-    said.rejected = String(error);
+    failure.rejected = String(error);
   }
   const finished = seen.findLast((event) => event.type === "RUN_FINISHED");
-  say({ ...said, types: seen.map((event) => event.type), outcome: finished?.outcome, messages: agent.messages });
+  print({ ...failure, types: seen.map((event) => event.type), outcome: finished?.outcome, messages: agent.messages });
   return finished;
 }
 
@@ -30,7 +30,7 @@ if (scene === "stop") {
   const running = run({ runId: "run-1" });
   await until(() => seen.some((event) => event.type === "TEXT_MESSAGE_CONTENT"));
   const turn = await (await fetch(`${url}/v1/turns/run-1/cancel`, { method: "POST" })).json();
-  say({ cancelled: turn.outcome });
+  print({ cancelled: turn.outcome });
   await running;
 } else {
   const finished = await run({ runId: "run-1" });

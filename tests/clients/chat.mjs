@@ -1,7 +1,7 @@
 // The AI SDK's chat, over HTTP (5, 6 and 7) and on a WebSocket (7).
-import { say, told, until, url } from "./talking.mjs";
+import { args, print, until, url } from "./script_io.mjs";
 
-const [transportName, scene, ...more] = told;
+const [transportName, scene, ...more] = args;
 const ai = await import({ http5: "ai5", http6: "ai" }[transportName] ?? "ai7");
 
 class State {
@@ -46,40 +46,40 @@ const report = (chat) => ({ status: chat.status, error: chat.error?.message, mes
 const chat = await open("chat-1");
 if (scene === "ask") {
   await chat.sendMessage({ text: more[0] });
-  say(report(chat));
+  print(report(chat));
 } else if (scene === "again") {
   await chat.sendMessage({ text: more[0] });
   const first = last(chat).id;
   await chat.regenerate();
-  say({ ...report(chat), first });
+  print({ ...report(chat), first });
 } else if (scene === "decide") {
   await chat.sendMessage({ text: more[0] });
-  const part = last(chat).parts.find((one) => one.approval);
-  say({ asked: part, ...report(chat) });
+  const part = last(chat).parts.find((item) => item.approval);
+  print({ approval: part, ...report(chat) });
   await chat.addToolApprovalResponse({ id: part.approval.id, approved: more[1] === "true", reason: "as I like" });
   await until(() => chat.status === "ready" && text(chat));
-  say(report(chat));
+  print(report(chat));
 } else if (scene === "stop") {
   const sending = chat.sendMessage({ text: more[0] });
   await until(() => text(chat));
-  say({ begun: text(chat) });
+  print({ begun: text(chat) });
   const stopping = fetch(`${url}/api/chat/chat-1/stop`, { method: "POST" });
   await chat.stop();
   await sending;
   if (transportName !== "ws7") await stopping;
-  say(report(chat));
+  print(report(chat));
 } else if (scene === "resume") {
   const sending = chat.sendMessage({ text: more[0] });
   await until(() => text(chat));
-  // A page that was loaded again knows what was asked, and nothing of the answer.
+  // A reloaded page has the question, and nothing of the answer.
   const again = await open("chat-1", chat.messages.slice(0, 1));
   const resuming = again.resumeStream();
   await until(() => text(again));
-  say({ begun: text(again) });
+  print({ begun: text(again) });
   await Promise.all([sending, resuming]);
-  say({ ...report(again), same: JSON.stringify(last(again)) === JSON.stringify(last(chat)) });
+  print({ ...report(again), same: JSON.stringify(last(again)) === JSON.stringify(last(chat)) });
   const idle = await open("chat-1", again.messages);
   await idle.resumeStream();
-  say(report(idle));
+  print(report(idle));
 }
-for (const one of chats) one.transport.close?.();
+for (const opened of chats) opened.transport.close?.();

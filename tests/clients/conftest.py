@@ -1,7 +1,6 @@
-"""Real clients, run by Node against a real server in this process.
+"""Fixtures that run real clients in Node against a real server in this process.
 
-They are installed once, beside this file, as package-lock.json says. Node is part of what is tested here: without it
-these tests fail, and say how to get it.
+The clients are installed once, beside this file, from package-lock.json. Without Node these tests fail with a hint.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ _RUN_SECONDS = 45
 
 
 class Script:
-    """A script that runs; what it prints, value by value."""
+    """A running script that prints one JSON value per line."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -50,21 +49,21 @@ class Script:
         async with asyncio.timeout(_RUN_SECONDS):
             line = await self._process.stdout.readline()
         if not line:
-            raise AssertionError(f"the script ended:\n{await self.complaints()}")
+            raise AssertionError(f"the script ended:\n{await self.stderr()}")
         return json.loads(line)
 
-    async def complaints(self) -> str:
+    async def stderr(self) -> str:
         assert self._process.stderr is not None
         async with asyncio.timeout(PATIENCE):
             return (await self._process.stderr.read()).decode()
 
     async def ended(self) -> None:
-        """Waits until it has ended by itself, well and with nothing left to say."""
+        """Wait until the script has exited with status 0 and no further output."""
         assert self._process.stdout is not None
         async with asyncio.timeout(_RUN_SECONDS):
-            left = await self._process.stdout.read()
+            output = await self._process.stdout.read()
             status = await self._process.wait()
-        assert (left, status) == (b"", 0), f"{left!r}\n{await self.complaints()}"
+        assert (output, status) == (b"", 0), f"{output!r}\n{await self.stderr()}"
 
 
 Run = Callable[..., Any]
@@ -72,21 +71,21 @@ Run = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    """The program, with the clients installed."""
-    found, npm = shutil.which("node"), shutil.which("npm")
-    if found is None or npm is None:
+    """Return the path of Node, after installing the clients."""
+    program, npm = shutil.which("node"), shutil.which("npm")
+    if program is None or npm is None:
         pytest.fail("these tests run JavaScript clients: install Node 20 or newer with npm, from https://nodejs.org")
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     if int(version.removeprefix("v").partition(".")[0]) < _OLDEST_NODE:
         pytest.fail(f"these tests need Node {_OLDEST_NODE} or newer, from https://nodejs.org; here is {version}")
-    wanted = hashlib.sha256(LOCK.read_bytes() + version.encode()).hexdigest()
+    digest = hashlib.sha256(LOCK.read_bytes() + version.encode()).hexdigest()
     with LOCK.open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Other workers wait for the one that installs.
-        if not STAMP.exists() or STAMP.read_text() != wanted:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Other test workers wait for the installation.
+        if not STAMP.exists() or STAMP.read_text() != digest:
             print("Installing the JavaScript clients (npm ci) …", file=sys.__stderr__, flush=True)
             _install(npm)
-            STAMP.write_text(wanted)
-    return found
+            STAMP.write_text(digest)
+    return program
 
 
 def _install(npm: str) -> None:
@@ -96,12 +95,12 @@ def _install(npm: str) -> None:
     except subprocess.CalledProcessError as error:
         pytest.fail(f"npm could not install the clients in {HERE.name}/:\n{error.stderr}")
     except subprocess.TimeoutExpired:
-        pytest.fail(f"npm did not install the clients within {_INSTALL_SECONDS} seconds; is the network there?")
+        pytest.fail(f"npm did not install the clients within {_INSTALL_SECONDS} seconds; check the network")
 
 
 @pytest.fixture
 def run(node: str) -> Run:
-    """Runs a script, given its name and arguments, for as long as the block lasts."""
+    """Return a context manager that runs a script with arguments, and kills it at the end."""
 
     @asynccontextmanager
     async def start(name: str, *arguments: str) -> AsyncIterator[Script]:

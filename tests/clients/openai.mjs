@@ -1,8 +1,8 @@
 // OpenAI's client for Node.
 import OpenAI from "openai";
-import { say, told, until, url } from "./talking.mjs";
+import { args, print, until, url } from "./script_io.mjs";
 
-const [scene, input] = told;
+const [scene, input] = args;
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0 });
 
 if (scene === "responses") {
@@ -14,14 +14,14 @@ if (scene === "responses") {
     if (event.type === "response.output_text.delta") text += event.delta;
   }
   const final = await stream.finalResponse();
-  say({ text, types, id: final.id, status: final.status, output: final.output, final: final.output_text });
+  print({ text, types, id: final.id, status: final.status, output: final.output, final: final.output_text });
   const plain = await client.responses.create({ model: "turnwire", input: "plain", previous_response_id: final.id });
-  say({ text: plain.output_text, status: plain.status, previous: plain.previous_response_id });
+  print({ text: plain.output_text, status: plain.status, previous: plain.previous_response_id });
 } else if (scene === "failing") {
   const stream = await client.responses.create({ model: "turnwire", input, stream: true });
   let last;
   for await (const event of stream) last = event;
-  say({ type: last.type, status: last.response.status, error: last.response.error });
+  print({ type: last.type, status: last.response.status, error: last.response.error });
 } else if (scene === "background") {
   const begun = await client.responses.create({ model: "turnwire", input, background: true, stream: true });
   const first = [];
@@ -30,20 +30,20 @@ if (scene === "responses") {
     if (event.type === "response.output_text.delta") break; // Leaves the connection.
   }
   const { id } = first[0].response;
-  say({ id, seen: first.length });
+  print({ id, seen: first.length });
   const rest = [];
   const resumed = await client.responses.retrieve(id, { stream: true, starting_after: first.at(-1).sequence_number });
   for await (const event of resumed) rest.push(event);
   const numbers = [...first, ...rest].map((event) => event.sequence_number);
   const text = [...first, ...rest].filter((event) => event.type === "response.output_text.delta").map((event) => event.delta).join("");
-  say({ text, gapless: numbers.every((number, index) => number === index), last: rest.at(-1).type });
+  print({ text, gapless: numbers.every((number, index) => number === index), last: rest.at(-1).type });
   const replayed = client.responses.stream({ response_id: id, starting_after: first.at(-1).sequence_number });
-  say({ final: (await replayed.finalResponse()).output_text, polled: (await client.responses.retrieve(id)).status });
+  print({ final: (await replayed.finalResponse()).output_text, polled: (await client.responses.retrieve(id)).status });
 } else if (scene === "cancel") {
   const begun = await client.responses.create({ model: "turnwire", input, background: true });
-  say({ id: begun.id, status: begun.status });
+  print({ id: begun.id, status: begun.status });
   await until(() => true);
-  say({ status: (await client.responses.cancel(begun.id)).status });
+  print({ status: (await client.responses.cancel(begun.id)).status });
 } else if (scene === "completions") {
   const stream = client.chat.completions.stream({
     model: "turnwire", messages: [{ role: "user", content: input }], stream_options: { include_usage: true },
@@ -51,9 +51,9 @@ if (scene === "responses") {
   let text = "";
   for await (const chunk of stream) text += chunk.choices[0]?.delta?.content ?? "";
   const final = await stream.finalChatCompletion();
-  say({ text, final: final.choices[0].message.content, reason: final.choices[0].finish_reason, usage: final.usage });
+  print({ text, final: final.choices[0].message.content, reason: final.choices[0].finish_reason, usage: final.usage });
   const whole = await client.chat.completions.create({ model: "turnwire", messages: [{ role: "user", content: input }] });
-  say({ text: whole.choices[0].message.content, models: (await client.models.list()).data.map((model) => model.id) });
+  print({ text: whole.choices[0].message.content, models: (await client.models.list()).data.map((model) => model.id) });
 } else if (scene === "broken") {
   const stream = await client.chat.completions.create({
     model: "turnwire", messages: [{ role: "user", content: input }], stream: true,
@@ -61,8 +61,8 @@ if (scene === "responses") {
   let text = "";
   try {
     for await (const chunk of stream) text += chunk.choices[0]?.delta?.content ?? "";
-    say({ text, error: null });
+    print({ text, error: null });
   } catch (error) {
-    say({ text, error: String(error) });
+    print({ text, error: String(error) });
   }
 }

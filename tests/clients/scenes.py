@@ -1,4 +1,4 @@
-"""An agent that plays what it is asked for: every kind of turn that a client may meet."""
+"""A scripted agent that plays every kind of turn a client may meet; the message names the scene."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,7 +21,7 @@ from turnwire.core.events import (
 from turnwire.core.turns import Turn
 
 RICH = "Zürich\u2028 is 🌞 [1], [2].\n"
-"""With a separator that some line splitters know, and a character outside the first plane."""
+"""A text with a Unicode line separator and a character outside the basic plane."""
 
 
 async def play(turn: Turn) -> AsyncIterator[Event | str]:

@@ -1,4 +1,4 @@
-"""The AI SDK's own chat: versions 5, 6 and 7 over HTTP, version 7 on a WebSocket."""
+"""Tests of the AI SDK's own chat client: versions 5, 6 and 7 over HTTP, version 7 on a WebSocket."""
 
 from typing import Any
 
@@ -17,87 +17,89 @@ def transport(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def of(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+def parts_of(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [part for part in message["parts"] if part["type"] == kind]
 
 
 def text_of(message: dict[str, Any]) -> str:
-    return "".join(part["text"] for part in of(message, "text"))
+    return "".join(part["text"] for part in parts_of(message, "text"))
 
 
-async def test_everything_in_a_turn_is_shown(serve: Serve, run: Run, transport: str) -> None:
+async def test_every_event_of_a_turn_becomes_a_message_part(serve: Serve, run: Run, transport: str) -> None:
     async with serve(play) as server, run("chat.mjs", server.url, transport, "ask", "rich") as script:
-        told = await script.next()
+        report = await script.next()
         await script.ended()
-    message = told["message"]
-    assert (told["status"], told.get("error")) == ("ready", None)
+    message = report["message"]
+    assert (report["status"], report.get("error")) == ("ready", None)
     assert text_of(message) == RICH
-    assert "".join(part["text"] for part in of(message, "reasoning")) == "Where is it sunny?"
-    good, bad = of(message, "dynamic-tool")
+    assert "".join(part["text"] for part in parts_of(message, "reasoning")) == "Where is it sunny?"
+    good, bad = parts_of(message, "dynamic-tool")
     assert (good["state"], good["input"], good["output"]) == (
         "output-available",
         {"city": "Zürich"},
         {"sky": "sunny"},
     )
     assert (bad["state"], bad["errorText"]) == ("output-error", "no such city")
-    (link,), (document,) = of(message, "source-url"), of(message, "source-document")
+    (link,), (document,) = parts_of(message, "source-url"), parts_of(message, "source-document")
     assert (link["sourceId"], link["url"], document["title"]) == ("1", "https://example.org/sun", "Notes")
     assert message["metadata"]["outcome"] == "completed"
     assert message["metadata"]["usage"]["inputTokens"] == 11
-    assert "to myself" not in str(of(message, "text"))
+    assert "to myself" not in str(parts_of(message, "text"))
 
 
-async def test_a_failed_turn_is_an_error(serve: Serve, run: Run, transport: str) -> None:
+async def test_failed_turn_is_an_error_with_partial_text(serve: Serve, run: Run, transport: str) -> None:
     async with serve(play) as server, run("chat.mjs", server.url, transport, "ask", "fail") as script:
-        told = await script.next()
-    assert (told["status"], told["error"]) == ("error", "the model is away")
-    assert text_of(told["message"]) == "It begins "
+        report = await script.next()
+    assert (report["status"], report["error"]) == ("error", "the model is away")
+    assert text_of(report["message"]) == "It begins "
 
 
-async def test_an_answer_is_made_anew(serve: Serve, run: Run, transport: str) -> None:
+async def test_regenerate_starts_a_second_turn(serve: Serve, run: Run, transport: str) -> None:
     async with serve(play) as server, run("chat.mjs", server.url, transport, "again", "plain") as script:
-        told = await script.next()
-        assert (told["status"], told["count"], text_of(told["message"])) == ("ready", 2, "Plain answer.")
-        assert told["message"]["id"] != told["first"]
+        report = await script.next()
+        assert (report["status"], report["count"], text_of(report["message"])) == ("ready", 2, "Plain answer.")
+        assert report["message"]["id"] != report["first"]
         assert await server.written() == (1, 2)
 
 
 @pytest.mark.parametrize("approved", [True, False])
-@pytest.mark.parametrize("transport", ["http6", "http7", "ws7"])  # Version 5 knows no approvals.
-async def test_a_person_decides(serve: Serve, run: Run, transport: str, approved: bool) -> None:
+@pytest.mark.parametrize("transport", ["http6", "http7", "ws7"])  # Version 5 has no approvals.
+async def test_approval_decision_continues_the_same_message(
+    serve: Serve, run: Run, transport: str, approved: bool
+) -> None:
     decision = str(approved).lower()
     async with serve(play) as server, run("chat.mjs", server.url, transport, "decide", "pay", decision) as script:
-        asked = await script.next()
-        assert (asked["status"], asked["asked"]["state"]) == ("ready", "approval-requested")
-        assert asked["asked"]["input"] == {"amount": 40}
-        told = await script.next()
+        request = await script.next()
+        assert (request["status"], request["approval"]["state"]) == ("ready", "approval-requested")
+        assert request["approval"]["input"] == {"amount": 40}
+        report = await script.next()
         await script.ended()
         assert await server.written() == (1, 1)
-    assert (told["status"], told["count"]) == ("ready", 2)
-    assert told["message"]["id"] == asked["message"]["id"]
-    (call,) = of(told["message"], "dynamic-tool")
+    assert (report["status"], report["count"]) == ("ready", 2)
+    assert report["message"]["id"] == request["message"]["id"]
+    (call,) = parts_of(report["message"], "dynamic-tool")
     assert call["state"] == ("output-available" if approved else "output-denied")
-    assert text_of(told["message"]) == ("Paid." if approved else "Denied: as I like")
+    assert text_of(report["message"]) == ("Paid." if approved else "Denied: as I like")
 
 
-async def test_stop_stops_the_turn(serve: Serve, run: Run, puppet: Puppet, transport: str) -> None:
+async def test_stop_cancels_the_turn(serve: Serve, run: Run, puppet: Puppet, transport: str) -> None:
     async with serve() as server, run("chat.mjs", server.url, transport, "stop", "slow") as script:
         part = await puppet.part()
         part.say("Partial")
         assert await script.next() == {"begun": "Partial"}
-        told = await script.next()
-        assert (told["status"], text_of(told["message"])) == ("ready", "Partial")
-        assert (await server.ended(told["message"]["id"]))["outcome"] == "cancelled"
+        report = await script.next()
+        assert (report["status"], text_of(report["message"])) == ("ready", "Partial")
+        assert (await server.ended(report["message"]["id"]))["outcome"] == "cancelled"
 
 
-async def test_a_page_that_is_loaded_again_resumes(serve: Serve, run: Run, puppet: Puppet, transport: str) -> None:
+async def test_reloaded_page_resumes_the_answer(serve: Serve, run: Run, puppet: Puppet, transport: str) -> None:
     async with serve() as server, run("chat.mjs", server.url, transport, "resume", "slow") as script:
         part = await puppet.part()
         part.say("Hello ")
         assert await script.next() == {"begun": "Hello "}
         part.say("again")
         part.end()
-        told, idle = await script.next(), await script.next()
+        report, idle = await script.next(), await script.next()
         await script.ended()
-    assert (told["status"], text_of(told["message"]), told["same"]) == ("ready", "Hello again", True)
+    assert (report["status"], text_of(report["message"]), report["same"]) == ("ready", "Hello again", True)
     assert (idle["status"], idle["count"]) == ("ready", 2)

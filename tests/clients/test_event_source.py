@@ -1,4 +1,4 @@
-"""EventSource on `/v1/turns/{id}/events`: it reconnects by itself, and 204 stops it."""
+"""Tests of EventSource on `/v1/turns/{id}/events`: it reconnects automatically, and 204 stops it."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.serving import Puppet
 pytestmark = pytest.mark.timeout(300)
 
 
-async def test_it_comes_back_with_the_last_id_until_the_turn_has_ended(serve: Serve, run: Run, puppet: Puppet) -> None:
+async def test_event_source_reconnects_with_last_id_until_turn_ends(serve: Serve, run: Run, puppet: Puppet) -> None:
     async with serve(stream_lifetime=0.6) as server:
         turn_id = await server.start()
         part = await puppet.part()
@@ -18,16 +18,16 @@ async def test_it_comes_back_with_the_last_id_until_the_turn_has_ended(serve: Se
             seen = [await script.next()]
             while seen[-1]["event"].get("content") != "one ":
                 seen.append(await script.next())
-            # The stream is ended by its age; only one that was opened again shows what comes now.
-            while (told := await script.next())["event"]["type"] != "reconnect":
-                seen.append(told)
+            # The server closes the stream by its age; only a reopened stream gets the next events.
+            while (message := await script.next())["event"]["type"] != "reconnect":
+                seen.append(message)
             part.say("two")
             part.end()
-            while "closed" not in (told := await script.next()):
-                seen.append(told)
-    events = [one["event"] for one in seen if one["event"]["type"] != "reconnect"]
+            while "closed" not in (message := await script.next()):
+                seen.append(message)
+    events = [item["event"] for item in seen if item["event"]["type"] != "reconnect"]
     assert "".join(event["content"] for event in events if event["type"] == "token") == "one two"
     assert [event["type"] for event in events].count("session") == 1
     assert events[-1]["type"] == "done"
-    assert told["closed"] == 204
-    assert told["opened"] >= 2
+    assert message["closed"] == 204
+    assert message["opened"] >= 2

@@ -1,6 +1,6 @@
-"""The Obsidian plugin: its own tests, in an Obsidian that is mocked at its edge, with streams from a real server.
+"""Runs the Obsidian plugin's own tests (clients/obsidian/tests) against a real server and a mocked Obsidian.
 
-They are in clients/obsidian/tests. Here is the server, whose agent does what they write in their messages.
+The server's agent plays the script in each message.
 """
 
 import asyncio
@@ -41,23 +41,23 @@ pytestmark = pytest.mark.timeout(_INSTALL_SECONDS + _RUN_SECONDS)
 
 @pytest.fixture(scope="session")
 def plugin(node: str) -> Path:
-    """Its folder, with what it is built and tested with installed as its lock file says."""
+    """Return the plugin's folder, after installing its packages from the lock file."""
     lock, stamp = PLUGIN / "package-lock.json", PLUGIN / "node_modules" / ".turnwire-stamp"
-    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
-    with lock.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_text() != wanted:
-            print("Installing what the Obsidian plugin is tested with (npm ci) …", file=sys.__stderr__, flush=True)
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
+    with lock.open("rb") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.read_text() != digest:
+            print("Installing the packages of the Obsidian plugin (npm ci) …", file=sys.__stderr__, flush=True)
             command = ["npm", "ci", "--ignore-scripts"]
             done = subprocess.run(command, cwd=PLUGIN, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
             if done.returncode:
-                pytest.fail(f"npm could not install what clients/obsidian needs:\n{done.stderr}")
-            stamp.write_text(wanted)
+                pytest.fail(f"npm could not install the packages of clients/obsidian:\n{done.stderr}")
+            stamp.write_text(digest)
     return PLUGIN
 
 
 class Stage:
-    """An agent that plays the script in its message, and one that opens the gates which the other waits at."""
+    """Two agents: `play` plays the script in its message, `open` opens the gates that `play` waits for."""
 
     def __init__(self) -> None:
         self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -67,7 +67,7 @@ class Stage:
         yield "open"
 
     async def play(self, turn: Turn) -> AsyncIterator[Event | str]:
-        # In a note's conversation the first question names the note before it.
+        # In a conversation about a note, the note's name comes before the first script.
         steps: list[list[Any]] = json.loads(turn.message[turn.message.index("[[") :])
         first = 0
         if turn.resumption is not None:
@@ -75,27 +75,27 @@ class Stage:
             (decision,) = turn.resumption.decisions
             yield ToolResultEvent(decision.call_id, decision.tool, decision.approved, None)
             yield "allowed " if decision.approved else "denied "
-        for number, (kind, *told) in enumerate(steps[first:], first + 1):
+        for number, (kind, *arguments) in enumerate(steps[first:], first + 1):
             match kind:
                 case "say":
-                    yield told[0]
+                    yield arguments[0]
                 case "think":
-                    yield ReasoningEvent(told[0])
+                    yield ReasoningEvent(arguments[0])
                 case "wait":
-                    await self._gates[told[0]].wait()
+                    await self._gates[arguments[0]].wait()
                 case "call":
-                    yield ToolCallEvent(f"call_{told[0]}", *told)
+                    yield ToolCallEvent(f"call_{arguments[0]}", *arguments)
                 case "result":
-                    yield ToolResultEvent(f"call_{told[0]}", told[0], True, "found", 12.0)
+                    yield ToolResultEvent(f"call_{arguments[0]}", arguments[0], True, "found", 12.0)
                 case "ask":
-                    yield ToolCallEvent(f"call_{number}", *told)
-                    raise WaitForApproval([ApprovalRequestEvent(f"call_{number}", *told)], str(number).encode())
+                    yield ToolCallEvent(f"call_{number}", *arguments)
+                    raise WaitForApproval([ApprovalRequestEvent(f"call_{number}", *arguments)], str(number).encode())
                 case "cite":
-                    index, note, quote = told
+                    index, note, quote = arguments
                     url = f"obsidian://open?vault=test&file={note.replace('/', '%2F')}"
                     yield CitationEvent(index, "d", url=url, supporting_quote=quote)
                 case _:
-                    raise AgentError(told[0])
+                    raise AgentError(arguments[0])
 
 
 async def npm(plugin: Path, *command: str, **environment: str) -> None:
@@ -115,7 +115,7 @@ async def npm(plugin: Path, *command: str, **environment: str) -> None:
     assert process.returncode == 0, out.decode()
 
 
-async def test_it_shows_streams_of_a_real_server_through_every_drop(node: str, plugin: Path, vault: Path) -> None:
+async def test_plugin_tests_pass_against_a_real_server(node: str, plugin: Path, vault: Path) -> None:
     stage = Stage()
     settings = quick_settings(vault.parent / "data", vault=vault)
     turnwire = Turnwire(agents={"play": stage.play, "gate": stage.open}, store="memory", settings=settings)
@@ -123,7 +123,7 @@ async def test_it_shows_streams_of_a_real_server_through_every_drop(node: str, p
         await npm(plugin, node, "node_modules/vitest/vitest.mjs", "run", TURNWIRE_URL=server.url)
 
 
-async def test_it_is_built_into_one_file_as_obsidian_loads_it(node: str, plugin: Path, tmp_path: Path) -> None:
+async def test_plugin_builds_into_one_commonjs_file(node: str, plugin: Path, tmp_path: Path) -> None:
     await npm(plugin, node, "build.mjs", str(tmp_path / "main.js"))
     built = (tmp_path / "main.js").read_text()
     assert 'require("obsidian")' in built

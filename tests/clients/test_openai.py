@@ -1,4 +1,4 @@
-"""OpenAI's own clients, for Node and for Python."""
+"""Tests of OpenAI's own clients for Node and Python."""
 
 import openai
 import pytest
@@ -15,31 +15,31 @@ pytestmark = pytest.mark.timeout(300)
 # Node
 
 
-async def test_a_response_is_streamed_and_continued(serve: Serve, run: Run) -> None:
+async def test_node_response_is_streamed_and_continued(serve: Serve, run: Run) -> None:
     async with serve(play) as server, run("openai.mjs", server.url, "responses", "rich") as script:
-        told, plain = await script.next(), await script.next()
+        report, plain = await script.next(), await script.next()
         await script.ended()
         assert await server.written() == (1, 2)
-    assert told["text"] == told["final"] == RICH
-    assert (told["types"][0], told["types"][-1], told["status"]) == (
+    assert report["text"] == report["final"] == RICH
+    assert (report["types"][0], report["types"][-1], report["status"]) == (
         "response.created",
         "response.completed",
         "completed",
     )
-    kinds = [item["type"] for item in told["output"]]
+    kinds = [item["type"] for item in report["output"]]
     assert kinds.count("function_call") == kinds.count("function_call_output") == 2
     assert {"reasoning", "message"} <= set(kinds)
-    assert plain == {"text": "Plain answer.", "status": "completed", "previous": told["id"]}
+    assert plain == {"text": "Plain answer.", "status": "completed", "previous": report["id"]}
 
 
-async def test_a_failed_turn_is_a_failed_response(serve: Serve, run: Run) -> None:
+async def test_node_failed_turn_is_a_failed_response(serve: Serve, run: Run) -> None:
     async with serve(play) as server, run("openai.mjs", server.url, "failing", "fail") as script:
-        told = await script.next()
-    assert (told["type"], told["status"]) == ("response.failed", "failed")
-    assert told["error"]["message"] == "the model is away"
+        report = await script.next()
+    assert (report["type"], report["status"]) == ("response.failed", "failed")
+    assert report["error"]["message"] == "the model is away"
 
 
-async def test_a_background_response_is_left_and_resumed(serve: Serve, run: Run, puppet: Puppet) -> None:
+async def test_node_background_response_resumes_after_disconnect(serve: Serve, run: Run, puppet: Puppet) -> None:
     async with serve() as server, run("openai.mjs", server.url, "background", "slow") as script:
         part = await puppet.part()
         part.say("Hello ")
@@ -51,26 +51,26 @@ async def test_a_background_response_is_left_and_resumed(serve: Serve, run: Run,
         await script.ended()
 
 
-async def test_a_background_response_is_cancelled(serve: Serve, run: Run, puppet: Puppet) -> None:
+async def test_node_background_response_is_cancelled(serve: Serve, run: Run, puppet: Puppet) -> None:
     async with serve() as server, run("openai.mjs", server.url, "cancel", "slow") as script:
         assert (await script.next())["status"] in ("queued", "in_progress")
         assert await script.next() == {"status": "cancelled"}
 
 
-async def test_completions_are_streamed_and_whole(serve: Serve, run: Run) -> None:
+async def test_node_completion_has_same_text_streamed_and_whole(serve: Serve, run: Run) -> None:
     async with serve(play) as server, run("openai.mjs", server.url, "completions", "rich") as script:
-        told, whole = await script.next(), await script.next()
+        report, whole = await script.next(), await script.next()
         await script.ended()
-    assert told["text"] == told["final"] == whole["text"] == RICH
-    assert (told["reason"], told["usage"]["prompt_tokens"]) == ("stop", 11)
+    assert report["text"] == report["final"] == whole["text"] == RICH
+    assert (report["reason"], report["usage"]["prompt_tokens"]) == ("stop", 11)
     assert "turnwire" in whole["models"] or whole["models"] == ["default"]
 
 
-async def test_a_completion_that_fails_is_not_taken_for_whole(serve: Serve, run: Run) -> None:
+async def test_node_failed_completion_raises_after_partial_text(serve: Serve, run: Run) -> None:
     async with serve(play) as server, run("openai.mjs", server.url, "broken", "fail") as script:
-        told = await script.next()
-    assert told["text"] == "It begins "
-    assert told["error"]
+        report = await script.next()
+    assert report["text"] == "It begins "
+    assert report["error"]
 
 
 # Python
@@ -80,7 +80,7 @@ def client_of(server: Served) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
-async def test_in_python_a_response_is_streamed(serve: Serve) -> None:
+async def test_python_response_is_streamed(serve: Serve) -> None:
     async with (
         serve(play) as server,
         client_of(server) as client,
@@ -91,7 +91,7 @@ async def test_in_python_a_response_is_streamed(serve: Serve) -> None:
     assert "".join(deltas) == final.output_text == RICH
 
 
-async def test_in_python_a_background_response_is_left_and_resumed(serve: Serve, puppet: Puppet) -> None:
+async def test_python_background_response_resumes_after_disconnect(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, client_of(server) as client:
         begun = await client.responses.create(model="turnwire", input="slow", background=True, stream=True)
         part = await puppet.part()
@@ -114,10 +114,10 @@ async def test_in_python_a_background_response_is_left_and_resumed(serve: Serve,
     assert final.output_text == "Hello again"
 
 
-async def test_in_python_completions_are_streamed(serve: Serve) -> None:
+async def test_python_completion_is_streamed_and_failure_raises(serve: Serve) -> None:
     async with serve(play) as server, client_of(server) as client:
-        asked = [{"role": "user", "content": "rich"}]
-        async with client.chat.completions.stream(model="turnwire", messages=asked) as stream:  # type: ignore[arg-type]
+        messages = [{"role": "user", "content": "rich"}]
+        async with client.chat.completions.stream(model="turnwire", messages=messages) as stream:  # type: ignore[arg-type]
             async for _ in stream:
                 pass
             final = await stream.get_final_completion()

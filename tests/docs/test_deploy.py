@@ -1,4 +1,4 @@
-"""What is in `deploy/` and what its page says are the same, and fit the settings and commands there are."""
+"""Tests that `deploy/`, its documentation page, the settings and the commands agree."""
 
 import re
 import shutil
@@ -28,12 +28,12 @@ def documents(name: str) -> list[Any]:
 
 
 def containers() -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The pods of the Kubernetes file, each with its container."""
-    pods = [one["spec"]["template"]["spec"] for one in documents("kubernetes.yaml") if one["kind"] == "Deployment"]
+    """Return the pods of the Kubernetes file, each with its container."""
+    pods = [item["spec"]["template"]["spec"] for item in documents("kubernetes.yaml") if item["kind"] == "Deployment"]
     return [(pod, pod["containers"][0]) for pod in pods]
 
 
-def test_the_page_names_every_file_and_quotes_them_as_they_are() -> None:
+def test_page_links_every_file_and_quotes_it_literally() -> None:
     texts = [path.read_text() for path in FILES]
     assert [path.name for path in FILES if f"](../deploy/{path.name})" not in PAGE] == []
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -43,28 +43,28 @@ def test_the_page_names_every_file_and_quotes_them_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("path", [*FILES, ROOT / "docs" / "deploy.md"], ids=lambda path: path.name)
-def test_every_setting_that_is_named_is_one(path: Path) -> None:
+def test_named_settings_exist(path: Path) -> None:
     text = path.read_text()
     named = {name.lower() for name in re.findall(r"TURNWIRE_([A-Z_]+)", text)}
-    told = {name for name in re.findall(r"`([a-z]+_\w+)`", text) if name not in NOT_SETTINGS}
-    assert named | told <= set(Settings.model_fields)
+    quoted_names = {name for name in re.findall(r"`([a-z]+_\w+)`", text) if name not in NOT_SETTINGS}
+    assert named | quoted_names <= set(Settings.model_fields)
 
 
-def test_every_command_is_one_and_has_these_options() -> None:
-    called = [re.search(r"^ExecStart=\S+ (.*)$", path.read_text(), re.MULTILINE)[1].split() for path in SERVICES]  # type: ignore[index]
-    called += [container["args"] for _, container in containers()]
+def test_commands_and_their_options_exist() -> None:
+    commands_run = [re.search(r"^ExecStart=\S+ (.*)$", path.read_text(), re.MULTILINE)[1].split() for path in SERVICES]  # type: ignore[index]
+    commands_run += [container["args"] for _, container in containers()]
     (compose,) = documents("compose.yaml")
-    called += [service["command"] for service in compose["services"].values() if "command" in service]
+    commands_run += [service["command"] for service in compose["services"].values() if "command" in service]
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    assert len(called) == 6
-    for name, *options in called:
+    assert len(commands_run) == 6
+    for name, *options in commands_run:
         known = {flag for option in commands[name].params for flag in option.opts}
         assert {option for option in options if option.startswith("--")} <= known, name
 
 
-def test_whoever_stops_it_waits_longer_than_it_may_take() -> None:
+def test_stop_timeouts_exceed_the_shutdown_time() -> None:
     for pod, container in containers():
-        env = {one["name"]: float(one["value"]) for one in container["env"]}
+        env = {item["name"]: float(item["value"]) for item in container["env"]}
         needed = env.get("TURNWIRE_DRAIN_DELAY", 0) + env["TURNWIRE_SHUTDOWN_GRACE"]
         assert needed + 20 <= pod["terminationGracePeriodSeconds"]
     (compose,) = documents("compose.yaml")
@@ -76,7 +76,7 @@ def test_whoever_stops_it_waits_longer_than_it_may_take() -> None:
         assert Settings.model_fields["shutdown_grace"].default + 20 <= int(seconds)
 
 
-def test_probes_ask_what_needs_no_key_under_a_name_that_is_always_allowed() -> None:
+def test_probes_use_public_paths_and_an_allowed_host() -> None:
     probes = [container[kind]["httpGet"] for _, container in containers() for kind in container if "Probe" in kind]
     assert {probe["path"] for probe in probes} == {"/readyz", "/healthz"} <= _PUBLIC
     assert all(probe["httpHeaders"] == [{"name": "Host", "value": "localhost"}] for probe in probes)
@@ -85,12 +85,12 @@ def test_probes_ask_what_needs_no_key_under_a_name_that_is_always_allowed() -> N
 
 @pytest.mark.process
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
-def test_systemd_takes_the_units(path: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
     if (verify := shutil.which("systemd-analyze")) is None:
-        # Where there is no systemd, nobody runs a unit either; what can be checked without it is above.
+        # Without systemd only the checks above are possible.
         return
-    # It looks whether the program is there.
+    # systemd checks that the program exists.
     unit = tmp_path / path.name
     unit.write_text(path.read_text().replace("/opt/turnwire/bin/turnwire", sys.executable))
-    found = subprocess.run([verify, "verify", unit], capture_output=True, text=True, timeout=30)
-    assert (found.returncode, path.name in found.stderr) == (0, False), found.stderr
+    verified = subprocess.run([verify, "verify", unit], capture_output=True, text=True, timeout=30)
+    assert (verified.returncode, path.name in verified.stderr) == (0, False), verified.stderr

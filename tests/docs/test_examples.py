@@ -1,6 +1,6 @@
-"""Every Python block in the README and the docs is a file that runs.
+"""Tests that every Python block in the README and the docs is an example file that runs.
 
-Those that ask a model ask a scripted one: it calls the tool it is offered, if any, and then says good morning.
+Examples with a model use a scripted one, which calls the offered tool, if any, and then says good morning.
 """
 
 import importlib.util
@@ -23,21 +23,21 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_python_block_is_an_example_file(page: Path) -> None:
+def test_python_blocks_equal_example_files(page: Path) -> None:
     texts = {example.read_text() for example in EXAMPLES}
     assert all(block in texts for block in BLOCK.findall(page.read_text()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+def test_links_to_files_exist(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def use_tool(request: Request) -> Answer:
     results = {"tool", "function_call_output"}
-    told = request.body.get("messages") or request.body["input"]
-    has_result = any(results & {message.get("role"), message.get("type")} for message in told)
+    messages = request.body.get("messages") or request.body["input"]
+    has_result = any(results & {message.get("role"), message.get("type")} for message in messages)
     return says("Good morning, it is sunny.") if has_result else calls(("weather", {"city": "Oslo"}))
 
 
@@ -47,7 +47,7 @@ ANSWERING = [
 
 
 @pytest.mark.parametrize("example", ANSWERING, ids=lambda example: example.stem)
-async def test_every_example_answers(
+async def test_example_answers_a_message(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_server: ScriptedModel
 ) -> None:
     monkeypatch.chdir(tmp_path)

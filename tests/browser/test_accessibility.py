@@ -1,4 +1,4 @@
-"""For everybody: with the keyboard alone, with a screen reader, on a phone, in the dark."""
+"""Tests of the page with the keyboard, a screen reader, a phone and a dark theme."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Locator, expect
 
+from tests.browser.browser_tab import Tab, tab
 from tests.browser.conftest import Serve
-from tests.browser.driving import Tab, tab
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, Served, within
 from turnwire.core.events import ReviewEvent, SearchEvent, ToolCallEvent
@@ -31,21 +31,21 @@ Averyveryverylongwordthatnobodywouldeverwritebutsomemodelsdoallthesame"""
 
 
 async def has_focus(locator: Locator) -> bool:
-    return await locator.evaluate("one => one === document.activeElement || one.contains(document.activeElement)")
+    return await locator.evaluate("node => node === document.activeElement || node.contains(document.activeElement)")
 
 
-async def tab_to(page: Tab, locator: Locator, *, key: str = "Tab", most: int = 60) -> None:
-    """Goes on with the keyboard until the focus is there, and is to be seen there."""
-    for _ in range(most):
+async def tab_to(page: Tab, locator: Locator, *, key: str = "Tab", limit: int = 60) -> None:
+    """Press `key` until the element has a visible focus."""
+    for _ in range(limit):
         if await has_focus(locator):
-            outline = "one => getComputedStyle(document.activeElement).outlineStyle !== 'none'"
-            shadow = "one => getComputedStyle(document.activeElement).boxShadow !== 'none'"
-            border = "one => document.activeElement.matches(':focus-visible')"
+            outline = "node => getComputedStyle(document.activeElement).outlineStyle !== 'none'"
+            shadow = "node => getComputedStyle(document.activeElement).boxShadow !== 'none'"
+            border = "node => document.activeElement.matches(':focus-visible')"
             assert await locator.evaluate(border)
             assert await locator.evaluate(outline) or await locator.evaluate(shadow)
             return
         await page.page.keyboard.press(key)
-    raise AssertionError(f"the keyboard does not get to {locator}")
+    raise AssertionError(f"the keyboard does not reach {locator}")
 
 
 async def settled(server: Served) -> None:
@@ -54,14 +54,17 @@ async def settled(server: Served) -> None:
 
 
 async def violations(page: Tab) -> list[str]:
-    """What axe finds that keeps somebody out. It is run beside the page's policy, which would not let it in."""
+    """Return the serious and critical violations that axe finds."""
     await page.page.evaluate(AXE)
-    found = await page.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    grave = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
-    return [f"{one['id']}: {one['help']} at {[node['html'][:200] for node in one['nodes']]}" for one in grave]
+    report = await page.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    severe = [violation for violation in report["violations"] if violation["impact"] in ("serious", "critical")]
+    return [
+        f"{violation['id']}: {violation['help']} at {[node['html'][:200] for node in violation['nodes']]}"
+        for violation in severe
+    ]
 
 
-async def test_all_of_it_can_be_done_with_the_keyboard_alone(browser: Browser, serve: Serve, shelf: Path) -> None:
+async def test_keyboard_alone_reaches_every_function(browser: Browser, serve: Serve, shelf: Path) -> None:
     async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
         await settled(server)
         keyboard = page.page.keyboard
@@ -78,7 +81,7 @@ async def test_all_of_it_can_be_done_with_the_keyboard_alone(browser: Browser, s
         assert await has_focus(page.part("source"))
         await keyboard.press("Escape")
         await expect(page.part("source")).to_be_hidden()
-        # One is back where one was.
+        # The focus returns to the citation.
         await expect(chip).to_be_focused()
         await tab_to(page, page.part("retry"))
         await keyboard.press("Enter")
@@ -93,12 +96,12 @@ async def test_all_of_it_can_be_done_with_the_keyboard_alone(browser: Browser, s
         await expect(page.part("composer")).to_be_focused()
 
 
-async def test_stopping_and_deciding_need_no_mouse(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+async def test_keyboard_stops_and_approves(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve(agents={"puppet": puppet, "careful": careful}) as server, tab(browser, server.url) as page:
         keyboard = page.page.keyboard
         await expect(page.part("composer")).to_be_focused()
         await keyboard.type("Count")
-        # An input method ends a word with this key: it must not send half a sentence.
+        # An input method confirms a word with Enter, which must not send the message.
         await page.part("composer").dispatch_event("keydown", {"key": "Enter", "keyCode": 229, "isComposing": True})
         await expect(page.part("turn")).to_have_count(0)
         await keyboard.press("Enter")
@@ -118,9 +121,7 @@ async def test_stopping_and_deciding_need_no_mouse(browser: Browser, serve: Serv
         await expect(page.answer).to_have_text("May I? Paid.")
 
 
-async def test_a_screen_reader_is_told_in_one_line_and_not_token_by_token(
-    browser: Browser, serve: Serve, puppet: Puppet
-) -> None:
+async def test_screen_reader_gets_one_status_line_and_no_tokens(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, tab(browser, server.url) as page:
         await page.ask("When does it leave?")
         part = await puppet.part()
@@ -130,7 +131,7 @@ async def test_a_screen_reader_is_told_in_one_line_and_not_token_by_token(
         await expect(status).to_have_text("Searching")
         part.say("At nine")
         await expect(page.answer).to_have_text("At nine")
-        live = "one => one.closest('[aria-live=polite],[aria-live=assertive],[role=status],[role=alert]') === null"
+        live = "node => node.closest('[aria-live=polite],[aria-live=assertive],[role=status],[role=alert]') === null"
         assert await page.answer.evaluate(live)
         await expect(page.part("transcript")).to_have_attribute("aria-live", "off")
         part.end()
@@ -138,7 +139,7 @@ async def test_a_screen_reader_is_told_in_one_line_and_not_token_by_token(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_axe_finds_nothing_that_keeps_anybody_out(
+async def test_axe_finds_no_serious_violation(
     browser: Browser, serve: Serve, shelf: Path, scheme: Any, puppet: Puppet
 ) -> None:
     agents = {"puppet": puppet, "careful": careful}
@@ -177,9 +178,7 @@ async def test_axe_finds_nothing_that_keeps_anybody_out(
         assert await violations(page) == []
 
 
-async def test_on_a_phone_nothing_is_cut_off_or_out_of_reach(
-    browser: Browser, serve: Serve, shelf: Path, puppet: Puppet
-) -> None:
+async def test_phone_layout_fits_the_screen(browser: Browser, serve: Serve, shelf: Path, puppet: Puppet) -> None:
     async def fits() -> bool:
         return await page.page.evaluate(
             "document.scrollingElement.scrollWidth <= innerWidth && document.body.scrollWidth <= innerWidth"
@@ -210,7 +209,7 @@ async def test_on_a_phone_nothing_is_cut_off_or_out_of_reach(
         await page.ended()
         chip = page.answer.locator("[data-cite]").first
         await chip.tap()
-        # Beside the chip, or at once in the document.
+        # Either the card or the document opens.
         await expect(page.part("peek").or_(page.part("source")).first).to_be_in_viewport()
         if await page.part("source").count() == 0:
             await page.part("peek-open").tap()
@@ -224,10 +223,10 @@ async def test_on_a_phone_nothing_is_cut_off_or_out_of_reach(
         assert await fits()
 
 
-async def test_who_reads_further_up_is_left_alone(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+async def test_scrolled_up_transcript_keeps_its_position(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async def distance() -> float:
-        """How far the end is below what is seen."""
-        return await page.part("scroller").evaluate("one => one.scrollHeight - one.scrollTop - one.clientHeight")
+        """Return the distance from the viewport to the end."""
+        return await page.part("scroller").evaluate("node => node.scrollHeight - node.scrollTop - node.clientHeight")
 
     async with serve() as server, tab(browser, server.url) as page:
         await page.ask("Tell me a long story")
@@ -238,10 +237,10 @@ async def test_who_reads_further_up_is_left_alone(browser: Browser, serve: Serve
         await page.part("scroller").hover()
         await page.page.mouse.wheel(0, -600)
         await expect(page.part("latest")).to_be_visible()
-        top = await page.part("scroller").evaluate("one => one.scrollTop")
+        top = await page.part("scroller").evaluate("node => node.scrollTop")
         part.say(*[f"Paragraph {number}.\n\n" for number in range(60, 80)])
         await expect(page.answer).to_contain_text("Paragraph 79.")
-        assert await page.part("scroller").evaluate("one => one.scrollTop") == top
+        assert await page.part("scroller").evaluate("node => node.scrollTop") == top
         await page.part("latest").click()
         part.say("The end.")
         await expect(page.answer.get_by_text("The end.")).to_be_in_viewport()

@@ -1,12 +1,12 @@
-"""Asking on the page: what is done is shown while it is done, and everything that can be pressed does what it says."""
+"""Tests of a conversation on the page: live steps and text, and every button."""
 
 import re
 from pathlib import Path
 
 from playwright.async_api import Browser, expect
 
+from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
-from tests.browser.driving import tab
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, saying, within
 from turnwire.core.events import (
@@ -25,9 +25,7 @@ HITS = (
 )
 
 
-async def test_steps_and_words_are_shown_in_order_while_they_happen(
-    browser: Browser, serve: Serve, puppet: Puppet
-) -> None:
+async def test_steps_and_text_appear_live_and_in_order(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, tab(browser, server.url) as page:
         await page.ask("When does it leave?")
         part = await puppet.part()
@@ -55,7 +53,7 @@ async def test_steps_and_words_are_shown_in_order_while_they_happen(
         part.say(ToolResultEvent("c1", "timetable", True, "09:00", 34))
         await expect(tool).to_have_attribute("data-state", "succeeded")
         await expect(tool).to_contain_text("34 ms")
-        # In the order in which they happened, and nothing of the answer yet.
+        # The steps are in order, and the answer is still empty.
         steps = page.part("steps").locator("li[data-testid]")
         kinds = [await step.get_attribute("data-testid") for step in await steps.all()]
         assert kinds == ["step-search", "step-review", "step-tool"]
@@ -68,7 +66,7 @@ async def test_steps_and_words_are_shown_in_order_while_they_happen(
         await expect(page.part("steps")).to_have_attribute("data-open", "true")
         part.end()
         await page.ended()
-        # It folds when it is done, and opens again.
+        # Finished steps fold, and open again.
         await expect(page.part("steps")).to_have_attribute("data-open", "false")
         await expect(search).to_be_hidden()
         await page.part("steps").get_by_role("button").first.click()
@@ -77,7 +75,7 @@ async def test_steps_and_words_are_shown_in_order_while_they_happen(
         await expect(page.part("sessions")).to_contain_text("When does it leave?")
 
 
-async def test_a_citation_opens_its_document_at_the_passage(browser: Browser, serve: Serve, shelf: Path) -> None:
+async def test_citation_opens_the_document_at_the_passage(browser: Browser, serve: Serve, shelf: Path) -> None:
     async with serve(docs=[shelf]) as server, tab(browser, server.url) as page:
         assert server.turnwire.librarian is not None
         await within(server.turnwire.librarian.settled())
@@ -91,14 +89,16 @@ async def test_a_citation_opens_its_document_at_the_passage(browser: Browser, se
         await expect(source.locator("mark").first).to_be_in_viewport()
         marked = " ".join(await source.locator("mark").all_inner_texts())
         assert "The ferry to Norderney leaves the harbour at nine every morning." in marked
-        # The whole document is there, and only the passage is marked.
+        # The whole document is shown, with only the passage marked.
         await expect(source).to_contain_text("Children travel for nothing.")
         assert "Children" not in marked
         await page.part("source-close").click()
         await expect(source).to_be_hidden()
 
 
-async def test_stop_stops_the_agent_and_keeps_what_there_is(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+async def test_stop_cancels_the_agent_and_keeps_the_partial_answer(
+    browser: Browser, serve: Serve, puppet: Puppet
+) -> None:
     async with serve() as server, tab(browser, server.url) as page:
         await page.ask("Count to a million")
         part = await puppet.part()
@@ -113,7 +113,7 @@ async def test_stop_stops_the_agent_and_keeps_what_there_is(browser: Browser, se
         assert (snapshot["outcome"], snapshot["state"]["text"]) == ("cancelled", "One, two, ")
 
 
-async def test_what_is_written_meanwhile_waits_its_turn(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+async def test_message_sent_during_an_answer_is_queued(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, tab(browser, server.url) as page:
         await page.ask("First")
         first = await puppet.part()
@@ -131,7 +131,7 @@ async def test_what_is_written_meanwhile_waits_its_turn(browser: Browser, serve:
         await expect(page.answer).to_have_text("Two.")
 
 
-async def test_a_tool_runs_if_the_person_allows_it_and_not_if_not(browser: Browser, serve: Serve) -> None:
+async def test_tool_runs_after_approval_and_not_after_denial(browser: Browser, serve: Serve) -> None:
     async with serve(careful) as server, tab(browser, server.url) as page:
         await page.ask("Buy it")
         approval = page.part("approval")
@@ -149,7 +149,7 @@ async def test_a_tool_runs_if_the_person_allows_it_and_not_if_not(browser: Brows
         await expect(page.answer).to_have_text("May I? Denied: too dear")
 
 
-async def test_an_uploaded_document_is_answered_from(
+async def test_uploaded_document_is_used_for_answers(
     browser: Browser, serve: Serve, shelf: Path, tmp_path: Path
 ) -> None:
     treasure = tmp_path / "treasure.md"
@@ -163,14 +163,14 @@ async def test_an_uploaded_document_is_answered_from(
         await page.ask("Where is the treasure of Baltrum buried?")
         await page.ended()
         await expect(page.answer).to_contain_text("under the oak")
-        # What cannot be read is told, and nothing is lost by it.
+        # An unreadable file is reported.
         odd = tmp_path / "odd.exe"
         odd.write_bytes(b"MZ")
         await page.part("upload-input").set_input_files(odd)
         await expect(page.page.get_by_role("alert")).to_contain_text("known are")
 
 
-async def test_a_message_is_answered_again_and_asked_otherwise(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+async def test_retry_and_edit_create_branches(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, tab(browser, server.url) as page:
         for message, answer in (("One?", "First."), ("Two?", "Second.")):
             await page.ask(message)
@@ -198,13 +198,13 @@ async def test_a_message_is_answered_again_and_asked_otherwise(browser: Browser,
         await expect(page.answer).to_have_text("Third.")
         await page.page.get_by_role("button", name="Previous version").click()
         await expect(page.answer).to_have_text("Second, better.")
-        # All of it is there again after a reload, on the newest branch.
+        # A reload shows the newest branch.
         await page.page.reload()
         await expect(page.answer).to_have_text("Third.")
         await expect(page.part("turn")).to_have_count(2)
 
 
-async def test_one_chooses_who_answers_and_finds_what_was_said(browser: Browser, serve: Serve) -> None:
+async def test_agent_is_selectable_and_sessions_are_searchable(browser: Browser, serve: Serve) -> None:
     agents = {"polite": saying("Good morning!"), "rude": saying("What do you want?")}
     async with serve(agents=agents) as server, tab(browser, server.url) as page:
         await page.ask("Hello")
@@ -220,7 +220,7 @@ async def test_one_chooses_who_answers_and_finds_what_was_said(browser: Browser,
         await expect(page.answer).to_have_text("Good morning!")
 
 
-async def test_a_conversation_is_named_copied_from_and_erased(browser: Browser, serve: Serve) -> None:
+async def test_conversation_can_be_copied_renamed_and_deleted(browser: Browser, serve: Serve) -> None:
     async with serve(saying("**Forty**-two.")) as server, tab(browser, server.url) as page:
         await page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         await page.ask("What is it?")
@@ -237,7 +237,7 @@ async def test_a_conversation_is_named_copied_from_and_erased(browser: Browser, 
         await page.part("rename-box").fill("The answer")
         await page.part("rename-box").press("Enter")
         await expect(page.part("title")).to_have_text("The answer")
-        # Both are kept, the name by the server and the colours by the browser.
+        # The server keeps the name, the browser the theme.
         await page.page.reload()
         await expect(page.part("title")).to_have_text("The answer")
         assert await page.page.evaluate(background) != light

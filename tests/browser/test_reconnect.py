@@ -1,4 +1,4 @@
-"""The turn is the server's: a page that is reloaded, doubled, cut off or whose server was killed goes on with it."""
+"""Tests that the page continues a turn after a reload, in several tabs, after a cut and after a killed server."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -6,21 +6,19 @@ from pathlib import Path
 
 from playwright.async_api import Browser, expect
 
+from tests.browser.browser_tab import new_context, tab
 from tests.browser.conftest import Serve
-from tests.browser.driving import new_context, tab
 from tests.process.server_process import served
 from tests.serving import Puppet, until
 
-# A headless browser shows all of its tabs, so it has to be told.
-SEEN = """state => {
+# A headless browser reports all tabs as visible, so tests set the visibility.
+SET_VISIBILITY = """state => {
   Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
 
 
-async def test_a_page_that_is_reloaded_in_the_middle_of_an_answer_goes_on(
-    browser: Browser, serve: Serve, puppet: Puppet
-) -> None:
+async def test_reload_during_an_answer_continues_it(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, tab(browser, server.url) as page:
         await page.ask("Count")
         part = await puppet.part()
@@ -40,7 +38,7 @@ async def test_a_page_that_is_reloaded_in_the_middle_of_an_answer_goes_on(
         await expect(page.part("turn")).to_have_count(1)
 
 
-async def test_two_tabs_and_another_device_are_live_at_once(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+async def test_two_tabs_and_a_phone_are_live_at_once(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     context = await new_context(browser)
     async with serve() as server, tab(browser, server.url, context=context) as first:
         await first.ask("Count")
@@ -59,7 +57,7 @@ async def test_two_tabs_and_another_device_are_live_at_once(browser: Browser, se
             part.end()
             for page in all_three:
                 await page.ended()
-            # What one of them asks, all of them see being answered.
+            # A message of one tab is shown live in all of them.
             await phone.ask("And backwards?")
             part = await puppet.part()
             part.say("Two, one.")
@@ -72,36 +70,36 @@ async def test_two_tabs_and_another_device_are_live_at_once(browser: Browser, se
     await context.close()
 
 
-async def test_a_server_that_is_killed_and_started_again_is_come_back_to(browser: Browser, tmp_path: Path) -> None:
+async def test_page_reconnects_to_a_killed_and_restarted_server(browser: Browser, tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with served(data, agents=["slow"], lease="2") as server, tab(browser, server.url) as page:
         await page.ask("100000")
         await expect(page.answer).to_contain_text("30 ")
         await server.kill()
         await expect(page.part("connection")).to_contain_text("unreachable")
-        seen = (await page.answer.inner_text()).split()
+        words_before = (await page.answer.inner_text()).split()
         port = str(server.port)
         async with served(data, "--port", port, agents=["slow"], lease="2"):
             await expect(page.part("connection")).not_to_contain_text("unreachable")
             await page.ended("interrupted")
             await expect(page.part("failure")).to_be_visible()
-            # Nothing that was shown was taken back, nothing came twice.
+            # The shown text stays, and nothing is doubled.
             shown = (await page.answer.inner_text()).split()
-            assert shown[: len(seen)] == seen
+            assert shown[: len(words_before)] == words_before
             assert shown == [str(number) for number in range(len(shown))]
-            # And it is of use again, with no reload.
+            # The page works again without a reload.
             await page.ask("5")
             await page.ended()
             await expect(page.answer).to_have_text("0 1 2 3 4")
 
 
-async def test_a_network_that_is_gone_for_a_while_costs_nothing(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+async def test_broken_connections_lose_no_text(browser: Browser, serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, tab(browser, server.url) as page:
         await page.ask("Count")
         part = await puppet.part()
         part.say("One, ")
         await expect(page.answer).to_have_text("One,")
-        # As a proxy does that gives up.
+        # Abort the connections as a proxy would.
         for _ in range(3):
             for connection in tuple(server.turnwire.streams._connections):
                 connection.abort()
@@ -113,10 +111,8 @@ async def test_a_network_that_is_gone_for_a_while_costs_nothing(browser: Browser
         await expect(page.answer).to_have_text("One, more, more, more, last.")
 
 
-async def test_many_tabs_do_not_use_up_the_connections_of_the_browser(
-    browser: Browser, serve: Serve, puppet: Puppet
-) -> None:
-    """A browser opens six to a server. A tab that nobody sees lets go of its own, and goes on when it is seen."""
+async def test_hidden_tabs_close_their_streams(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    """A browser opens only six connections to a server, so a hidden tab closes its stream until it is visible."""
     context = await new_context(browser)
     async with serve() as server, AsyncExitStack() as open_tabs:
         first = await open_tabs.enter_async_context(tab(browser, server.url, context=context))
@@ -129,16 +125,18 @@ async def test_many_tabs_do_not_use_up_the_connections_of_the_browser(
         for _ in range(4):
             hidden.append(await open_tabs.enter_async_context(tab(browser, server.url, path, context=context)))
             await expect(hidden[-1].answer).to_have_text("One,")
-        for one in hidden:
-            await one.page.evaluate(SEEN, "hidden")
+        for opened in hidden:
+            await opened.page.evaluate(SET_VISIBILITY, "hidden")
         await until(lambda: server.turnwire.streams.open_count == 0)
         part.say("two, ")
-        seen = [await open_tabs.enter_async_context(tab(browser, server.url, path, context=context)) for _ in range(3)]
-        for one in seen:
-            await expect(one.answer).to_have_text("One, two,")
-        await first.page.evaluate(SEEN, "visible")
+        visible = [
+            await open_tabs.enter_async_context(tab(browser, server.url, path, context=context)) for _ in range(3)
+        ]
+        for opened in visible:
+            await expect(opened.answer).to_have_text("One, two,")
+        await first.page.evaluate(SET_VISIBILITY, "visible")
         await expect(first.answer).to_have_text("One, two,")
         part.end()
-        for one in (first, *seen):
-            await one.ended()
+        for opened in (first, *visible):
+            await opened.ended()
     await context.close()

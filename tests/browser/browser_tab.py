@@ -1,4 +1,4 @@
-"""A tab of a real browser, in the words of who uses the page. It records requests, failures and policy violations.
+"""A tab of a real browser with the actions of a user. It records requests, failures and policy violations.
 
 The browser's own console messages are not read: their wording and number differ from one version to the next.
 """
@@ -33,30 +33,30 @@ class Tab:
         self.url = url
         self.requests: list[Request] = []
         self.failures: list[str] = []
-        """Exceptions that nobody caught, and what the page's scripts write to the console as an error or a warning."""
+        """Uncaught exceptions, and errors and warnings that the page's scripts write to the console."""
         self.violations: list[Violation] = []
         self.may_violate = False
-        """Whether the test shows the page something that its policy may have to stop."""
+        """True if the test shows the page content that its policy may have to stop."""
         page.on("request", lambda request: self.requests.append(request))
         page.on("pageerror", lambda error: self.failures.append(str(error)))
-        page.on("console", self._listen)
+        page.on("console", self._on_console)
         page.set_default_timeout(PATIENCE_MS)
 
     async def watch_policy(self) -> None:
-        """Records what the policy stops on each page that is opened from now on."""
+        """Record what the policy stops on each page that is opened from now on."""
         await self.page.expose_function("reportViolation", lambda *fields: self.violations.append(Violation(*fields)))
         await self.page.add_init_script(REPORT_VIOLATIONS)
 
-    def _listen(self, message: ConsoleMessage) -> None:
-        # What a script writes has arguments; what the browser itself has to say has none.
+    def _on_console(self, message: ConsoleMessage) -> None:
+        # Messages of scripts have arguments; the browser's own messages have none.
         if message.type in ("error", "warning") and message.args:
             self.failures.append(message.text)
 
     @property
-    def strays(self) -> list[str]:
-        """Requests to somewhere else."""
+    def foreign_urls(self) -> list[str]:
+        """Return the URLs of requests to other hosts."""
         here = urlsplit(self.url).netloc
-        return [one.url for one in self.requests if urlsplit(one.url).netloc not in (here, "")]
+        return [request.url for request in self.requests if urlsplit(request.url).netloc not in (here, "")]
 
     def part(self, name: str) -> Locator:
         return self.page.get_by_test_id(name)
@@ -67,21 +67,21 @@ class Tab:
 
     @property
     def answer(self) -> Locator:
-        """The newest answer's text."""
+        """Return the newest answer's text."""
         return self.part("answer").last
 
     @property
     def turn(self) -> Locator:
-        """The newest turn."""
+        """Return the newest turn."""
         return self.part("turn").last
 
     async def ended(self, outcome: str = "completed") -> None:
         await expect(self.turn).to_have_attribute("data-outcome", outcome)
 
     async def turn_id(self) -> str:
-        found = await self.turn.get_attribute("data-turn-id")
-        assert found
-        return found
+        turn_id = await self.turn.get_attribute("data-turn-id")
+        assert turn_id
+        return turn_id
 
 
 async def new_context(browser: Browser, **options: Any) -> BrowserContext:
@@ -92,18 +92,18 @@ async def new_context(browser: Browser, **options: Any) -> BrowserContext:
 async def tab(
     browser: Browser, url: str, path: str = "/", context: BrowserContext | None = None, **options: Any
 ) -> AsyncIterator[Tab]:
-    """A tab of a browser of its own, or of one that has others. Nothing it loads may come from elsewhere."""
+    """Open a tab, in a new browser context or in `context`; fail if it loads anything from another host."""
     own = context or await new_context(browser, **options)
-    shown = Tab(await own.new_page(), url)
+    opened = Tab(await own.new_page(), url)
     try:
-        await shown.watch_policy()
-        await shown.page.goto(url + path)
-        yield shown
-        assert not shown.strays, shown.strays
-        assert not shown.failures, shown.failures
-        assert shown.may_violate or not shown.violations, shown.violations
+        await opened.watch_policy()
+        await opened.page.goto(url + path)
+        yield opened
+        assert not opened.foreign_urls, opened.foreign_urls
+        assert not opened.failures, opened.failures
+        assert opened.may_violate or not opened.violations, opened.violations
     finally:
         if context is None:
             await own.close()
         else:
-            await shown.page.close()
+            await opened.page.close()
