@@ -18,7 +18,7 @@ from turnwire.assembly import WIRES as OFFERED
 from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent
 from turnwire.core.contracts import Wire
 from turnwire.core.events import Event, Outcome, RestartEvent
-from turnwire.server.streams.resume import encoder_at, place_of, place_of_frame, settled_encoder, void_of
+from turnwire.server.streams.resume import BYTES, FRAMES, encoder_at, find_point, settled_encoder, void_of
 from turnwire.stores.memory import MemoryStore
 from turnwire.wires.openai.responses_encoder import OpenAIResponses
 
@@ -155,10 +155,10 @@ async def stored(answer: tuple[list[Event], Outcome | None]) -> tuple[MemoryStor
 async def go_on(store: MemoryStore, turn_id: str, wire: Wire, reader: Reader, had: bytes) -> bytes:
     """What a client has in the end that lost its connection when it had these bytes."""
     if reader.cursor == "byte":
-        place = await place_of(store, turn_id, wire, len(had))
+        place = await find_point(store, turn_id, wire, BYTES, len(had))
     elif reader.cursor == "frame":
         had = whole_frames(had)
-        place = await place_of_frame(store, turn_id, wire, had.count(b"\n\n"))
+        place = await find_point(store, turn_id, wire, FRAMES, had.count(b"\n\n"))
     else:
         if reader.is_sse:
             had = whole_frames(had)

@@ -56,7 +56,7 @@ async def test_every_example_answers(
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     mounted = hasattr(module, "turnwire")
-    turnwire = module.turnwire if mounted else module.app.turnwire
+    turnwire = module.turnwire if mounted else module.app.lifespan
     async with serving(turnwire, module.app, path="/agent" if mounted else "") as server:
         answer = await server.http.post("chat", json={"message": "good morning"}, headers={"X-User": "ada"})
     assert answer.status_code == 200

@@ -287,7 +287,7 @@ async def test_nothing_but_a_decision_is_one(serve: Serve) -> None:
         error = await bob.http.post("/v1/chat/completions", json={"messages": decided})
         assert "wait for you" in openai_error(error, 400)["message"]
         unknown: Any = [*decided[:3], {**decided[3], "tool_call_id": f"{decided[3]['tool_call_id']}x"}]
-        with pytest.raises(openai.BadRequestError, match="was not asked about"):
+        with pytest.raises(openai.BadRequestError, match="there is no request for approval"):
             await client.chat.completions.create(model="", messages=unknown)
         (choice,) = (await within(client.chat.completions.create(model="", messages=decided))).choices
         assert choice.finish_reason == "stop"

@@ -406,7 +406,7 @@ async def test_what_is_known_already_is_not_sent_again(serve: Serve) -> None:
         one = await client.responses.create(input="one", conversation="chat")
         again: Any = [{"role": "assistant", "content": "one"}, {"role": "user", "content": "two"}]
         for where in ({"previous_response_id": one.id}, {"conversation": "chat"}):
-            with pytest.raises(openai.BadRequestError, match="only what is new"):
+            with pytest.raises(openai.BadRequestError, match="only new messages"):
                 await client.responses.create(input=again, **where)  # type: ignore[call-overload]
 
 
@@ -479,5 +479,5 @@ async def test_a_running_response_is_stopped_and_deleted(server: Served, puppet:
 async def test_the_guides_example_is_answered() -> None:
     path = Path(__file__).parents[2] / "docs" / "examples" / "openai_client.py"
     example = runpy.run_path(str(path))
-    async with serving(example["app"].turnwire, example["app"]) as server:
+    async with serving(example["app"].lifespan, example["app"]) as server:
         assert await within(example["ask"](f"{server.url}/v1")) == "Good morning."

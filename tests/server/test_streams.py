@@ -7,9 +7,11 @@ import pytest
 
 from tests.server.conftest import Serve
 from tests.serving import Puppet, Served, error_of
-from turnwire.assembly import SSE_CHAT
 from turnwire.server.auth import Caller
-from turnwire.server.streams.stream import SessionStream, TurnStream
+from turnwire.server.request import Request
+from turnwire.server.streams.resume import START
+from turnwire.server.streams.stream import SessionSource, Stream, stream_turn
+from turnwire.wires.sse_chat.encoder import SseChat
 
 
 async def test_a_stream_says_before_its_first_byte_where_it_can_be_resumed(server: Served, puppet: Puppet) -> None:
@@ -170,13 +172,15 @@ async def test_a_stream_that_was_asked_for_just_before_the_server_stops_is_begun
 ) -> None:
     turn_id = await server.start()
     await puppet.part()
-    turnwire, caller, cycle = server.turnwire, Caller("local", ()), Cycle()
-    record = await turnwire.store.find_turn("local", turn_id)
-    hub = turnwire.streams
-    hub.drain()
+    services, wire, cycle = server.turnwire.services, SseChat(), Cycle()
+    record = await services.store.find_turn("local", turn_id)
+    services.streams.drain()
+    request = Request({"path": "/", "headers": []}, cycle.receive, cycle.send)
+    request.caller = Caller("local", ())
     if kind == "turn":
-        stream = TurnStream(hub, turnwire.runner, caller, record, 0, SSE_CHAT, [])
+        stream = stream_turn(request, services, record, wire, START)
     else:
-        stream = SessionStream(hub, turnwire.store, caller, record.session_id, None, 0, [])
+        source = SessionSource(services.store, record.session_id, None, 0, wire.session_encoder)
+        stream = Stream(request, services, wire, source, [])
     await stream.run(cycle.receive, cycle.send)
     assert cycle.sent[:2] == ["http.response.start", "http.response.body"]

@@ -67,8 +67,8 @@ class Logins:
         claim = f"{key.id}.{expires_at}"
         return _set_cookie(scope, headers, f"{claim}.{_signature(key, claim)}", seconds)
 
-    def no_cookie(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
-        """The same, to forget it."""
+    def expired_cookie(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
+        """Return the value of a `Set-Cookie` header that deletes the cookie."""
         return _set_cookie(scope, headers, "", 0)
 
     def _read(self, text: str) -> ApiKey | None:
@@ -143,7 +143,7 @@ class KeyRing:
         async with self._changing:
             self._keys = {key.id: key for key in await self._store.list_keys()}
 
-    async def keep_up(self) -> None:
+    async def follow_changes(self) -> None:
         """Follows what other processes do to the keys, for ever."""
         changed = asyncio.Event()
         self._store.watch(KEYS, lambda _: changed.set())

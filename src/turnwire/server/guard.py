@@ -19,7 +19,8 @@ _EXPOSED = (
 _ASKING_HEADERS = b"Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-API-Key, X-Run-Id, X-Session-Id"
 _CLIENT_FACT = re.compile(rb"x-stainless-[a-z-]{1,40}")
 
-Headers = list[tuple[bytes, bytes]]
+Header = tuple[bytes, bytes]
+Headers = list[Header]
 
 
 class Guard:
@@ -29,7 +30,7 @@ class Guard:
         if settings.vault is not None if settings.allow_obsidian is None else settings.allow_obsidian:
             self._origins |= _OBSIDIAN
 
-    def check(self, method: str, headers: dict[bytes, bytes], *, local_only: bool) -> Headers:
+    def check(self, headers: dict[bytes, bytes], *, local_only: bool) -> Headers:
         """The headers to add to the answer. Raises HttpError 421 or 403.
 
         The Host check keeps a web page from reaching this machine under a name of its own; the Origin
@@ -62,22 +63,21 @@ class Guard:
         A browser lets every page open one anywhere, with the user's cookies, and read it: so the page's origin must be
         allowed, or this server's own, whatever key is presented.
         """
-        added = self.check("GET", headers, local_only=local_only)
+        added = self.check(headers, local_only=local_only)
         is_allowed = any(name == b"access-control-allow-origin" for name, _ in added)
         if b"origin" in headers and not is_allowed and not is_from_own_page(headers):
             raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
         return added
 
     def preflight(self, method: str, headers: dict[bytes, bytes], added: Headers) -> Headers | None:
-        """The headers of the answer to a browser's question whether it may call; None if it is none."""
+        """Return the headers of the answer to a preflight request, beside the `added`; None for any other request."""
         if method != "OPTIONS" or b"access-control-request-method" not in headers:
             return None
         if not any(name == b"access-control-allow-origin" for name, _ in added):
             raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
-        if headers.get(b"access-control-request-private-network") == b"true":
-            added = [*added, (b"access-control-allow-private-network", b"true")]
+        private = headers.get(b"access-control-request-private-network") == b"true"
         return [
-            *added,
+            *([(b"access-control-allow-private-network", b"true")] if private else []),
             (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE"),
             (
                 b"access-control-allow-headers",

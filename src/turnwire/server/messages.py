@@ -5,7 +5,7 @@ import binascii
 import hashlib
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import (
@@ -223,20 +223,6 @@ def parse_message(body: bytes, model: type[MessageBody] = MessageBody) -> Messag
         if first["type"] == "json_invalid":
             raise HttpError(400, "invalid_json", f"the body is not JSON: {first['msg']}") from None
         raise invalid_body(error) from None
-
-
-def path_of(scope: dict[str, Any]) -> str:
-    """The path below the place where the app is mounted."""
-    path, root = scope["path"], scope.get("root_path", "")
-    return path[len(root) :] if root and path.startswith(f"{root}/") else path
-
-
-def query_of(scope: dict[str, Any]) -> dict[str, str]:
-    """Raises HttpError 400."""
-    try:
-        return dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=50))
-    except ValueError:
-        raise HttpError(400, "invalid_request", "the query has more than 50 fields") from None
 
 
 class Cursor(msgspec.Struct, frozen=True):

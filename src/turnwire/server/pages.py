@@ -16,8 +16,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from turnwire.server.guard import Headers
-from turnwire.server.payloads import respond
-from turnwire.server.streams.connection import Send
+from turnwire.server.request import Request
 
 FOLDER = Path(__file__).parent / "page"
 POLICY = (
@@ -71,14 +70,15 @@ class Pages:
         self._assets = assets
         self._built = lru_cache(maxsize=16)(self._build)
 
-    def find(self, scope: dict[str, Any], path: str, headers: dict[bytes, bytes]) -> PageFile | None:
-        """Who does not ask for HTML at `/` gets the plain words that a terminal can show."""
-        if scope["method"] not in ("GET", "HEAD"):
+    def find(self, request: Request) -> PageFile | None:
+        """Return the file of a path. A client that does not accept HTML at `/` gets the API's plain text instead."""
+        scope, path = request.scope, request.path
+        if request.method not in ("GET", "HEAD"):
             return None
         if path.startswith(_ASSETS):
             return self._assets.get(path.removeprefix(_ASSETS))
         if path == "/":
-            return self._page(_START, scope) if b"text/html" in headers.get(b"accept", b"") else None
+            return self._page(_START, scope) if b"text/html" in request.headers.get(b"accept", b"") else None
         return self._page(_INSPECTOR, scope) if _TURN_PATH.fullmatch(path) else None
 
     def _page(self, name: str, scope: dict[str, Any]) -> PageFile | None:
@@ -95,22 +95,20 @@ class Pages:
         return _page_file(name, _ADDRESS.sub(address, self._pages[name]))
 
 
-async def send_page(
-    send: Send, scope: dict[str, Any], page: PageFile, headers: dict[bytes, bytes], added: Headers
-) -> None:
+async def send_page(request: Request, page: PageFile) -> None:
     tag = f'W/"{page.version}"'.encode("ascii")
-    kept = b"public, max-age=31536000, immutable" if page.is_kept(scope) else b"no-cache"
-    answer = [*added, *_ONLY_HERE, (b"etag", tag), (b"cache-control", kept), (b"vary", b"Accept, Accept-Encoding")]
-    if tag in headers.get(b"if-none-match", b""):
-        await respond(send, 304, b"", answer)
+    caching = b"public, max-age=31536000, immutable" if page.is_kept(request.scope) else b"no-cache"
+    headers = [*_ONLY_HERE, (b"etag", tag), (b"cache-control", caching), (b"vary", b"Accept, Accept-Encoding")]
+    if tag in request.headers.get(b"if-none-match", b""):
+        await request.respond(304, headers=headers)
         return
     body = page.body
-    if page.zipped and b"gzip" in headers.get(b"accept-encoding", b""):
+    if page.zipped and b"gzip" in request.headers.get(b"accept-encoding", b""):
         body = page.zipped
-        answer.append((b"content-encoding", b"gzip"))
-    answer.append((b"content-type", page.media_type.encode("ascii")))
-    answer.append((b"content-length", str(len(body)).encode("ascii")))
-    await respond(send, 200, b"" if scope["method"] == "HEAD" else body, answer)
+        headers.append((b"content-encoding", b"gzip"))
+    headers.append((b"content-type", page.media_type.encode("ascii")))
+    headers.append((b"content-length", str(len(body)).encode("ascii")))
+    await request.respond(200, b"" if request.method == "HEAD" else body, headers)
 
 
 @cache

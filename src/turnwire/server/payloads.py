@@ -9,7 +9,6 @@ from turnwire.core.contracts import ApiKey, Budget
 from turnwire.core.turns import Session, TurnRecord, TurnState
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
-from turnwire.server.streams.connection import Send
 
 
 def answer_status(state: TurnState) -> int:
@@ -17,7 +16,7 @@ def answer_status(state: TurnState) -> int:
     return 200 if state.outcome is not None else 202
 
 
-def answer_of(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
+def answer_json(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
     """The answer of an ended turn, and what is left for the next one if there is a limit.
 
     Of a turn that waits, `approvals` are what it waits for.
@@ -41,6 +40,11 @@ def answer_of(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
     if budget is not None:
         told["budget"] = {"tokens_left": budget.left, "resets_at": time_text(budget.resets_at)}
     return told
+
+
+def budget_header(budget: Budget | None) -> Headers:
+    """Return the header with the tokens that are left, if there is a limit."""
+    return [] if budget is None else [(b"x-tokens-left", str(budget.left).encode("ascii"))]
 
 
 def budget_json(budget: Budget) -> dict[str, Any]:
@@ -124,20 +128,3 @@ def logged_json(logged: LoggedEvent) -> bytes:
         logged.at,
         logged.body,
     )
-
-
-# Answers that are sent in one piece, by the endpoints that are not FastAPI's.
-
-
-async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def respond_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    await respond(send, status, body, json_headers(body, headers))
-
-
-def json_headers(body: bytes, headers: Headers) -> Headers:
-    length = str(len(body)).encode()
-    return [*headers, (b"content-type", b"application/json"), (b"content-length", length)]

@@ -85,8 +85,8 @@ class Connection:
         if self.is_blocked and self._task is not None:
             await asyncio.wait([self._task])
 
-    def tell(self, control: Control) -> None:
-        """Says something that is not an event; breaks the connection if the wire has no word for it."""
+    def send_control(self, control: Control) -> None:
+        """Send a control frame; break the connection if the wire has none for it."""
         frame = self.wire.control(control)
         if frame is None:
             self.abort()

@@ -17,10 +17,12 @@ from turnwire.server.auth import Caller
 from turnwire.server.streams.connection import Connection, QuietConnection, Send
 from turnwire.server.streams.pump import TurnPump, TurnReader
 from turnwire.server.streams.replay import StateReader, TurnReplay
-from turnwire.server.streams.resume import Void
+from turnwire.server.streams.resume import ResumePoint, Void
 from turnwire.settings import Settings
 
 _NEAR = 256
+
+Reader = TurnReader | TurnReplay
 
 
 class StreamHub:
@@ -89,28 +91,33 @@ class StreamHub:
         self._connections.discard(connection)
         self._release(connection.principal)
 
-    def attach(
-        self, record: TurnRecord, after: int, connection: Connection, void: Void = ()
-    ) -> TurnReader | TurnReplay:
-        """Has a turn's log written to the connection, from a position until its end. To be closed by the caller.
+    def attach(self, record: TurnRecord, point: ResumePoint, connection: Connection) -> Reader | None:
+        """Write a turn's log to the connection, from a resume point to its end.
 
-        `void` is what a wire that keeps state leaves out.
+        Returns the reader that does it, which the caller closes; None if the point is the end of the log.
         """
-        if after > 0:
+        if point.control is not None:
+            connection.send_control(point.control)
+        if point.rest or point.is_end:
+            connection.write(point.rest, last=point.is_end)
+        if point.is_end:
+            return None
+        if point.position > 0:
             metrics.RESUMES.add()
         if record.phase == "ended":
-            return TurnReplay(self._store, record.id, connection, after, void)
-        return TurnReader(self._pump_for(record, connection.wire, after, void), connection, after)
+            return TurnReplay(self._store, record.id, connection, point.position, point.void)
+        return TurnReader(self._pump_for(record, connection.wire, point), connection, point.position)
 
-    def _pump_for(self, record: TurnRecord, wire: Wire, after: int, void: Void) -> TurnPump:
-        key = record.id, wire.key, void
+    def _pump_for(self, record: TurnRecord, wire: Wire, point: ResumePoint) -> TurnPump:
+        key = record.id, wire.key, point.void
         pump = self._pumps.get(key)
         if pump is None:
             # A reader near the end begins in the window; one that is far behind reads up to it by itself.
-            start = after if record.last_position - after <= _NEAR else record.last_position
+            is_near = record.last_position - point.position <= _NEAR
+            start = point.position if is_near else record.last_position
             if wire.keeps_state:
                 start = 0
-            pump = self._pumps[key] = TurnPump(self._store, record, wire, start, void, self._drop_pump)
+            pump = self._pumps[key] = TurnPump(self._store, record, wire, start, point.void, self._drop_pump)
         return pump
 
     def _drop_pump(self, pump: TurnPump) -> None:

@@ -7,9 +7,9 @@ keeps in memory.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
-from turnwire.assembly import SSE_CHAT
 from turnwire.core import metrics
 from turnwire.core.contracts import Encoder, Gap, LogReader, Store
 from turnwire.core.errors import EventsGoneError, NotFoundError, RestartedError
@@ -23,6 +23,10 @@ _WRITE_BYTES = 64 * 1024
 _PAGE_BYTES = 2 * _WRITE_BYTES
 _PAGE_EVENTS = 4_000
 _FIRST_PAGE_EVENTS = 64
+
+
+EncoderFor = Callable[[str], Encoder]
+"""Makes the encoder of one turn, by its id, in a stream of several turns."""
 
 
 class StateReader(LogReader, Protocol):
@@ -124,7 +128,12 @@ class TurnReplay:
 
 
 async def stream_session(
-    store: Store, session_id: str, last: TurnRecord | None, position: int, connection: Connection
+    store: Store,
+    session_id: str,
+    last: TurnRecord | None,
+    position: int,
+    connection: Connection,
+    encoder_for: EncoderFor,
 ) -> None:
     """Writes what comes after a position of the `last` turn seen, then every later turn, and waits for more.
 
@@ -136,7 +145,7 @@ async def stream_session(
         turn = last
         while not connection.is_finished:
             if turn is not None and not (turn.phase == "ended" and position >= turn.last_position):
-                await _write_turn(store, turn.id, position, connection)
+                await _write_turn(store, turn.id, position, connection, encoder_for(turn.id))
             accepted.clear()
             following = await store.next_turn(session_id, turn.id if turn else None)
             while following is None:
@@ -154,8 +163,8 @@ async def stream_session(
         unwatch()
 
 
-async def _write_turn(store: Store, turn_id: str, position: int, connection: Connection) -> None:
-    replay = Replay(store, turn_id, connection, position, encoder=SSE_CHAT.session_encoder(turn_id))
+async def _write_turn(store: Store, turn_id: str, position: int, connection: Connection, encoder: Encoder) -> None:
+    replay = Replay(store, turn_id, connection, position, encoder=encoder)
     changed = asyncio.Event()
     unwatch = store.watch(turn_id, lambda _: changed.set())
     try:

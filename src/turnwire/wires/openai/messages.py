@@ -1,7 +1,6 @@
 """The bodies that clients of OpenAI's send, and the message to an agent that becomes of them."""
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Annotated, Any, TypeVar, cast
@@ -19,7 +18,6 @@ from turnwire.wires.openai.chat_encoder import parse_call_id
 # Errors as clients of OpenAI's know them: in that shape, with those statuses, on those routes.
 
 
-_ROUTES = re.compile(r"/v1/(responses|chat/completions|models)(/.*)?")
 _STATUSES = {
     "agent_not_found": 404,
     # A client takes a 409 for something that may go well the next time, and tries again.
@@ -38,10 +36,8 @@ def invalid(param: str, message: str, code: str = "invalid_request") -> HttpErro
     return HttpError(400, code, f"{param}: {message}", param=param)
 
 
-def in_dialect(path: str, error: HttpError) -> HttpError:
-    """The error as the clients of this path know it."""
-    if _ROUTES.fullmatch(path) is None:
-        return error
+def in_dialect(error: HttpError) -> HttpError:
+    """Return an error as OpenAI's clients expect it."""
     status = _STATUSES.get(error.code, 400 if error.status in (416, 422) else error.status)
     more = dict(error.more)
     fields = more.pop("fields", None)
