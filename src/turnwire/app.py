@@ -14,7 +14,7 @@ from tempfile import gettempdir
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from turnwire import assembly
+from turnwire import __version__, assembly
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Accepted, Agent, Store
 from turnwire.core.errors import StoreError
@@ -157,6 +157,7 @@ class Turnwire:
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
         self._lifecycle = Lifecycle()
         self.services = Services(
+            version=__version__,
             store=self.store,
             runner=self.runner,
             streams=self.streams,

@@ -38,6 +38,7 @@ class Lifecycle:
 class Services(Struct, frozen=True, kw_only=True):
     """Everything that endpoints need of a server. `documents` and `vault` may be the same indexer."""
 
+    version: str
     store: Store
     runner: TurnRunner
     streams: StreamHub

@@ -2,7 +2,6 @@
 
 from fastapi import APIRouter, Request, Response
 
-from turnwire import __version__
 from turnwire.core.contracts import takes_attachments
 from turnwire.retrieval.documents.parser import SUFFIXES
 from turnwire.server.api.dependencies import Json, Reading, ServicesDep
@@ -62,7 +61,7 @@ def _identity(services: Services, caller: Caller | None) -> Json:
         "scopes": list(caller.scopes) if caller else [],
         "login_required": caller is None and services.auth.takes_logins,
         "logged_in": caller is not None and caller.is_logged_in,
-        "version": __version__,
+        "version": services.version,
         "documents": has_documents,
         "upload_suffixes": sorted(SUFFIXES) if has_documents else [],
     }

@@ -9,7 +9,6 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from turnwire import __version__
 from turnwire.core.errors import TurnwireError
 from turnwire.server.api import account, documents, operations, sessions, turns
 from turnwire.server.errors import HttpError, http_error, internal_error, invalid_fields
@@ -22,7 +21,7 @@ _DESCRIPTION = "Agents in, one durable log per turn, every wire out."
 
 def build_api(services: Services, routes: Sequence[AnyRoute]) -> FastAPI:
     """Build the FastAPI app; `routes` are only described by its OpenAPI document."""
-    api = FastAPI(title="Turnwire", version=__version__, description=_DESCRIPTION, redoc_url=None)
+    api = FastAPI(title="Turnwire", version=services.version, description=_DESCRIPTION, redoc_url=None)
     api.state.services = services
     for router in (
         operations.probes_router,

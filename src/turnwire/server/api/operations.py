@@ -12,7 +12,6 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.requests import Request
 from starlette.responses import Response
 
-import turnwire as package
 from turnwire.core.codec import time_text
 from turnwire.core.contracts import Worker
 from turnwire.core.turns import TurnRecord
@@ -28,7 +27,7 @@ _MAX_COUNTED_TURNS = 100_000
 
 
 async def server_readings(services: Services) -> list[MetricReading]:
-    about = {"version": package.__version__, "worker": services.runner.worker}
+    about = {"version": services.version, "worker": services.runner.worker}
     runner, is_draining = services.runner, services.lifecycle.is_draining
     phases = Counter(record.phase for record in await services.store.under_way(None, _MAX_COUNTED_TURNS))
     return [
