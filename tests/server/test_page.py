@@ -19,7 +19,8 @@ from turnwire.server.pages import FOLDER, POLICY
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "clients" / "web"
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-MOST_BYTES = 60_000
+MAX_BYTES = 60_000
+PAGES = ("/", "/docs", "/turns/some")
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ async def test_a_browser_gets_the_page_and_everybody_else_plain_words(server: Se
     assert inspector.text != page.text
 
 
-@pytest.mark.parametrize("path", ["/", "/turns/some"])
+@pytest.mark.parametrize("path", PAGES)
 async def test_every_file_of_a_page_is_there_safe_and_kept(server: Served, path: str) -> None:
     answers = await loaded(server.http, path)
     assert len(answers) >= 3
@@ -90,21 +91,21 @@ async def test_every_file_of_a_page_is_there_safe_and_kept(server: Served, path:
 
 
 async def test_the_page_weighs_little(server: Served) -> None:
-    for path in ("/", "/turns/some"):
+    for path in PAGES:
         answers = await loaded(server.http, path)
         weight = 0
         for answer in answers.values():
             packed = answer.headers.get("content-encoding") == "gzip"
             weight += int(answer.headers["content-length"])
             assert packed or len(gzip.compress(answer.content)) >= len(answer.content)
-        assert weight <= MOST_BYTES, f"{path} weighs {weight:,} bytes"
+        assert weight <= MAX_BYTES, f"{path} weighs {weight:,} bytes"
     plain = await server.http.get("/", headers={**HTML, "Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers
     assert plain.text == (await server.http.get("/", headers=HTML)).text
 
 
 async def test_nothing_in_the_page_is_inline_or_from_elsewhere(server: Served) -> None:
-    for path in ("/", "/turns/some"):
+    for path in PAGES:
         page = await server.http.get(path, headers=HTML)
         assert [address for address in addresses(page) if not address.startswith("/assets/")] == []
         assert re.findall(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=|javascript:", page.text) == []
@@ -126,7 +127,7 @@ async def test_a_page_of_another_hash_is_asked_for_again(server: Served) -> None
 async def test_the_page_is_public_and_what_it_shows_is_not(serve: Serve) -> None:
     async with serve() as server:
         await server.turnwire.keys.create("anna", ("read",))
-        for path in ("/", "/turns/some"):
+        for path in PAGES:
             assert {answer.status_code for answer in (await loaded(server.http, path)).values()} == {200}
         error_of(await server.http.get("/v1/turns/some"), 401)
         error_of(await server.http.get("/v1/turns/some/log.jsonl"), 401)
@@ -135,7 +136,7 @@ async def test_the_page_is_public_and_what_it_shows_is_not(serve: Serve) -> None
 
 
 async def test_the_page_is_not_for_a_host_name_that_is_not_ours(server: Served) -> None:
-    for path in ("/", "/turns/some", "/assets/app.css"):
+    for path in (*PAGES, "/assets/app.css"):
         answer = await server.http.get(path, headers={**HTML, "Host": "evil.example"})
         assert error_of(answer, 421)["code"] == "host_not_allowed"
 
@@ -145,10 +146,18 @@ async def test_a_mounted_page_finds_its_parts(puppet: Puppet, tmp_path: Path) ->
     host = FastAPI(lifespan=turnwire.lifespan)
     host.mount("/my agent", turnwire.asgi())
     async with serving(turnwire, host) as served, Client(served.url).http as browser:
-        for path in ("/my%20agent/", "/my%20agent/turns/some"):
+        for path in ("/my%20agent/", "/my%20agent/docs", "/my%20agent/turns/some"):
             answers = await loaded(browser, path)
             assert all(address.startswith("/my%20agent/") for address in answers)
             assert {answer.status_code for answer in answers.values()} == {200}
+
+
+async def test_openapi_document_has_every_schema_that_it_refers_to(server: Served) -> None:
+    document = (await server.http.get("/openapi.json")).json()
+    references = set(re.findall(r"'\$ref': '([^']+)'", str(document)))
+    schemas = document["components"]["schemas"]
+    assert {"ChatBody", "MessageBody", "RagMessageBody", "ResponseBody", "RunInput"} <= set(schemas)
+    assert references <= {f"#/components/schemas/{name}" for name in schemas}
 
 
 def test_the_sources_make_this_very_page(tmp_path: Path) -> None:

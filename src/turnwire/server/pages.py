@@ -35,7 +35,7 @@ MEDIA_TYPES = {
     ".woff2": "font/woff2",
 }
 
-_START, _INSPECTOR = "index.html", "turn.html"
+_START, _INSPECTOR, _REFERENCE = "index.html", "turn.html", "docs.html"
 _ASSETS = "/assets/"
 _TURN_PATH = re.compile(r"/turns/[^/]+")
 _ADDRESS = re.compile(rb'"/assets/([\w.-]+)"')
@@ -79,6 +79,8 @@ class Pages:
             return self._assets.get(path.removeprefix(_ASSETS))
         if path == "/":
             return self._page(_START, scope) if b"text/html" in request.headers.get(b"accept", b"") else None
+        if path == "/docs":
+            return self._page(_REFERENCE, scope)
         return self._page(_INSPECTOR, scope) if _TURN_PATH.fullmatch(path) else None
 
     def _page(self, name: str, scope: dict[str, Any]) -> PageFile | None:

@@ -21,7 +21,7 @@ _DESCRIPTION = "Agents in, one durable log per turn, every wire out."
 
 def build_api(services: Services, routes: Sequence[AnyRoute]) -> FastAPI:
     """Build the FastAPI app; `routes` are only described by its OpenAPI document."""
-    api = FastAPI(title="Turnwire", version=services.version, description=_DESCRIPTION, redoc_url=None)
+    api = FastAPI(title="Turnwire", version=services.version, description=_DESCRIPTION, docs_url=None, redoc_url=None)
     api.state.services = services
     for router in (
         operations.probes_router,
