@@ -23,8 +23,7 @@ WireFactory = Callable[[Mapping[str, str]], Wire]
 class Lifecycle:
     """The state of a server between start-up and shutdown.
 
-    `leaving` is set when the process was told to end; it goes on accepting turns for `drain_delay` all the same, until
-    `is_draining`.
+    `leaving` is set by the first signal to end. Turns are accepted until `is_draining`, `drain_delay` seconds later.
     """
 
     __slots__ = ("is_draining", "is_open", "leaving")

@@ -43,7 +43,7 @@ async def start_turn(
     """Start a turn for a message in the session that the body names, or in a new one; or join the one already started.
 
     `parent` is the turn of that session whose history the turn continues; with `restart` it continues none. The body
-    can name the parent too. `history` is what was said elsewhere before a new session.
+    can name the parent too. `history` are the client's earlier messages of a new session.
     """
     # Checked first, because the request may create the session: a refused request leaves nothing behind.
     if services.lifecycle.is_draining:

@@ -1,6 +1,6 @@
-"""Every open stream of this process: who may open one, who has gone quiet, who must go.
+"""Every open stream of this process: limits, heartbeats, timeouts, and shutdown.
 
-One ticker serves them all; a stream has no timer of its own.
+One ticker serves all streams; a stream has no timer of its own.
 """
 
 import asyncio
@@ -20,14 +20,16 @@ from turnwire.server.streams.replay import StateReader, TurnReplay
 from turnwire.server.streams.resume import ResumePoint, Void
 from turnwire.settings import Settings
 
-_NEAR = 256
+_NEAR_EVENTS = 256
 
 Reader = TurnReader | TurnReplay
 
 
 class StreamHub:
+    """The open streams of a process, and the pumps that write to them."""
+
     def __init__(self, store: StateReader, settings: Settings, is_valid: Callable[[str], bool]) -> None:
-        """`is_valid` says whether an API key may still be used."""
+        """`is_valid` tells by its id whether an API key is still valid."""
         self._store = store
         self._is_valid = is_valid
         self._max_open = settings.max_open_streams
@@ -58,7 +60,7 @@ class StreamHub:
 
     @contextmanager
     def room(self, principal: str) -> Generator[None]:
-        """Keeps a place for a stream while it is being prepared. Raises TooManyStreamsError, ShuttingDownError."""
+        """Count a stream while it is being prepared. Raises TooManyStreamsError, ShuttingDownError."""
         if self._draining:
             raise ShuttingDownError
         if self._open_by[principal] >= self._max_open:
@@ -77,15 +79,15 @@ class StreamHub:
     def connect(self, send: Send, wire: Wire, caller: Caller) -> Connection:
         kind = QuietConnection if wire.keeps_state else Connection
         connection = kind(send, wire, caller.principal, caller.key_id)
-        self.welcome(connection)
+        self.register(connection)
         return connection
 
-    def welcome(self, connection: Connection) -> None:
-        """Looks after a connection until it is disconnected."""
+    def register(self, connection: Connection) -> None:
+        """Manage a connection until it is disconnected."""
         self._connections.add(connection)
         self._open_by[connection.principal] += 1
         if self._draining:
-            connection.finish(self._farewell())
+            connection.finish(_reconnect())
 
     def disconnect(self, connection: Connection) -> None:
         self._connections.discard(connection)
@@ -112,8 +114,8 @@ class StreamHub:
         key = record.id, wire.key, point.void
         pump = self._pumps.get(key)
         if pump is None:
-            # A reader near the end begins in the window; one that is far behind reads up to it by itself.
-            is_near = record.last_position - point.position <= _NEAR
+            # The window begins at a reader near the end; one that is far behind reads up to the end by itself.
+            is_near = record.last_position - point.position <= _NEAR_EVENTS
             start = point.position if is_near else record.last_position
             if wire.keeps_state:
                 start = 0
@@ -122,31 +124,28 @@ class StreamHub:
 
     def _drop_pump(self, pump: TurnPump) -> None:
         key = pump.turn_id, pump.wire.key, pump.void
-        if self._pumps.get(key) is pump:  # After a failure there may be another one already.
+        if self._pumps.get(key) is pump:  # After a failure a new pump may have taken its place.
             del self._pumps[key]
 
     def drain(self) -> None:
-        """Tells every reader to come back to another process, or to this one after its restart."""
+        """End every stream with a request to reconnect, to another process or to this one after its restart."""
         self._draining = True
         for connection in tuple(self._connections):
-            connection.finish(self._farewell())
+            connection.finish(_reconnect())
 
     def close_key(self, key_id: str) -> None:
+        """Break the streams of a revoked key."""
         for connection in tuple(self._connections):
             if connection.key_id == key_id:
                 connection.abort()
-
-    def _farewell(self) -> Reconnect:
-        # Spread out, so that they do not all come back in the same moment.
-        return Reconnect(random.randint(200, 2_000))
 
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(self._tick)
             for connection in tuple(self._connections):
-                self._look_after(connection)
+                self._check(connection)
 
-    def _look_after(self, connection: Connection) -> None:
+    def _check(self, connection: Connection) -> None:
         connection.age_ticks += 1
         if connection.is_finished and not connection.is_blocked:
             return
@@ -159,8 +158,13 @@ class StreamHub:
                     metrics.SLOW_READERS.add()
                 connection.abort()
         elif connection.age_ticks >= self._lifetime_ticks:
-            connection.finish(self._farewell())
+            connection.finish(_reconnect())
         else:
             connection.quiet_ticks += 1
             if connection.quiet_ticks >= self._heartbeat_ticks and connection.takes_heartbeat():
                 connection.write(connection.wire.heartbeat)
+
+
+def _reconnect() -> Reconnect:
+    # Spread out, so that clients do not all reconnect in the same moment.
+    return Reconnect(random.randint(200, 2_000))

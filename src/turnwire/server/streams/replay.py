@@ -1,8 +1,7 @@
-"""Writing a log from the store, page by page, at the reader's pace.
+"""Replays: a log written from the store, page by page, at the reader's pace.
 
-For readers of a turn that has ended, and for those that are too far behind a running one. A page
-has about the same size however large its events are: it is what a reader that takes nothing
-keeps in memory.
+They serve readers of an ended turn, and readers that are too far behind a running one. A page has about the same size
+however large its events are, because a blocked reader keeps one in memory.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ class StateReader(LogReader, Protocol):
 
 
 class Replay:
-    """`encoder` is for a stream of several turns, which goes on when one of them has ended."""
+    """One reader's pass over a log. With an `encoder` the stream has several turns, and does not end with this one."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Replay:
         self.has_ended = False
         self._void = void
         self._encoder = encoder
-        self._goes_on = encoder is not None
+        self._continues = encoder is not None
         self._store = store
         self._turn_id = turn_id
         self._connection = connection
@@ -67,11 +66,11 @@ class Replay:
         for piece, position, is_last in pieces:
             if self._connection.is_finished:
                 return
-            await self._connection.written(piece, last=is_last and not self._goes_on)
+            await self._connection.written(piece, last=is_last and not self._continues)
             self.position, self.has_ended = position, is_last
 
     async def _read_page(self) -> list[tuple[bytes, int, bool]]:
-        """Each piece to be written, the position after it, and whether it is the last."""
+        """Return the pieces to write, each with the position after it and whether it is the last."""
         wire = self._connection.wire
         if self._encoder is None:
             self._encoder = await encoder_at(self._store, self._turn_id, wire, self.position, self._void)
@@ -86,7 +85,7 @@ class Replay:
                 pieces.append((b"".join(frames[start:end]), newest.position, newest.is_last))
                 start, size, total = end, 0, total + size
         if wire.keeps_state:
-            total = sum(len(logged.body) for logged in events)  # Much may be read where little is said.
+            total = sum(len(logged.body) for logged in events)  # Many events may make few bytes.
         if events:
             fitting = _PAGE_BYTES * len(events) // max(total, 1)
             self._page_events = max(1, min(fitting, _PAGE_EVENTS))
@@ -104,7 +103,7 @@ class Replay:
 
 
 class TurnReplay:
-    """One reader of a turn that has ended: there is nothing to wait for."""
+    """One reader of a turn that has ended."""
 
     __slots__ = ("_task",)
 
@@ -124,9 +123,6 @@ class TurnReplay:
             connection.abort()
 
 
-# All the turns of a session in one stream, each whole and in order.
-
-
 async def stream_session(
     store: Store,
     session_id: str,
@@ -135,10 +131,7 @@ async def stream_session(
     connection: Connection,
     encoder_for: EncoderFor,
 ) -> None:
-    """Writes what comes after a position of the `last` turn seen, then every later turn, and waits for more.
-
-    It ends when the session is deleted.
-    """
+    """Write the rest of the `last` turn after a position, then every later turn, until the session is deleted."""
     accepted = asyncio.Event()
     unwatch = store.watch(session_id, lambda _: accepted.set())
     try:

@@ -78,11 +78,11 @@ class Socket(Connection):
             self.close(COME_BACK)
 
     def finish(self, control: Control) -> None:
-        farewell = self.wire.control(control)
+        frame = self.wire.control(control)
         if self.is_blocked:
             self._queue.clear()
-        if farewell is not None:
-            self.write(farewell)
+        if frame is not None:
+            self.write(frame)
         self.close(COME_BACK, "come back")
 
     def close(self, code: int, reason: str = "") -> None:
@@ -362,7 +362,7 @@ class SocketHandler(ABC):
         self.socket = socket = Socket(send, self._wire, self.caller.principal, self.caller.key_id)
         self.turns = SocketTurns(streams, self.services.runner, socket)
         limiter = RateLimiter(settings.max_socket_rate)
-        streams.welcome(socket)
+        streams.register(socket)
         try:
             await send(self._acceptance)
             async with aclosing(socket.messages(receive, settings.max_body_bytes)) as messages:
