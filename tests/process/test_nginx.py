@@ -17,7 +17,7 @@ import pytest
 
 from tests.process.running import Running, served, working
 from tests.process.sharing import ANEW, Follower, a_database
-from tests.server.socketing import talking, text_of
+from tests.server.socket_client import talking, text_of
 from tests.serving import PATIENCE, Client, until, within
 
 pytestmark = pytest.mark.timeout(180)

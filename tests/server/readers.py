@@ -1,4 +1,4 @@
-"""Clients of a server that answers from documents: who they are, what they upload, what they are told."""
+"""Clients of a server that answers from documents: users, uploads, answers."""
 
 import asyncio
 from collections.abc import AsyncIterator

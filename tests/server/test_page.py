@@ -1,4 +1,4 @@
-"""The page as a browser gets it: whole, small, kept where it can be, and told to load nothing from elsewhere."""
+"""The web pages: complete, small, cached, and limited to this origin by their policy."""
 
 import gzip
 import re
@@ -52,7 +52,7 @@ async def loaded(client: httpx.AsyncClient, page: str) -> dict[str, httpx.Respon
     return answers
 
 
-async def test_a_browser_gets_the_page_and_everybody_else_plain_words(server: Served) -> None:
+async def test_root_is_the_page_for_browsers_and_plain_text_for_others(server: Served) -> None:
     page = await server.http.get("/", headers=HTML)
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "<script" in page.text
@@ -67,7 +67,7 @@ async def test_a_browser_gets_the_page_and_everybody_else_plain_words(server: Se
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_every_file_of_a_page_is_there_safe_and_kept(server: Served, path: str) -> None:
+async def test_every_file_of_a_page_is_served_with_policy_and_caching(server: Served, path: str) -> None:
     answers = await loaded(server.http, path)
     assert len(answers) >= 3
     for address, answer in answers.items():
@@ -90,7 +90,7 @@ async def test_every_file_of_a_page_is_there_safe_and_kept(server: Served, path:
         assert head.headers["etag"] == told["etag"]
 
 
-async def test_the_page_weighs_little(server: Served) -> None:
+async def test_page_size_is_limited(server: Served) -> None:
     for path in PAGES:
         answers = await loaded(server.http, path)
         weight = 0
@@ -104,7 +104,7 @@ async def test_the_page_weighs_little(server: Served) -> None:
     assert plain.text == (await server.http.get("/", headers=HTML)).text
 
 
-async def test_nothing_in_the_page_is_inline_or_from_elsewhere(server: Served) -> None:
+async def test_page_has_no_inline_code_and_no_other_origin(server: Served) -> None:
     for path in PAGES:
         page = await server.http.get(path, headers=HTML)
         assert [address for address in addresses(page) if not address.startswith("/assets/")] == []
@@ -114,17 +114,17 @@ async def test_nothing_in_the_page_is_inline_or_from_elsewhere(server: Served) -
 @pytest.mark.parametrize(
     "path", ["/assets/nothing.js", "/assets/", "/assets/../pages.py", "/assets/%2e%2e/index.html", "/assets/a/b.js"]
 )
-async def test_only_what_was_built_is_there(server: Served, path: str) -> None:
+async def test_unknown_asset_is_not_found(server: Served, path: str) -> None:
     error_of(await server.http.get(path, headers=HTML), 404)
 
 
-async def test_a_page_of_another_hash_is_asked_for_again(server: Served) -> None:
+async def test_asset_with_another_version_is_not_cached(server: Served) -> None:
     address = next(one for one in addresses(await server.http.get("/", headers=HTML)) if ".css" in one)
     stale = await server.http.get(address[:-1] + ("0" if address[-1] != "0" else "1"))
     assert (stale.status_code, stale.headers["cache-control"]) == (200, "no-cache")
 
 
-async def test_the_page_is_public_and_what_it_shows_is_not(serve: Serve) -> None:
+async def test_page_is_public_and_its_data_is_not(serve: Serve) -> None:
     async with serve() as server:
         await server.turnwire.keys.create("anna", ("read",))
         for path in PAGES:
@@ -135,7 +135,7 @@ async def test_the_page_is_public_and_what_it_shows_is_not(serve: Serve) -> None
         error_of(await server.http.post("/turns/some"), 401)
 
 
-async def test_the_page_is_not_for_a_host_name_that_is_not_ours(server: Served) -> None:
+async def test_page_of_a_foreign_host_name_is_refused(server: Served) -> None:
     for path in (*PAGES, "/assets/app.css"):
         answer = await server.http.get(path, headers={**HTML, "Host": "evil.example"})
         assert error_of(answer, 421)["code"] == "host_not_allowed"
@@ -160,7 +160,7 @@ async def test_openapi_document_has_every_schema_that_it_refers_to(server: Serve
     assert references <= {f"#/components/schemas/{name}" for name in schemas}
 
 
-def test_the_sources_make_this_very_page(tmp_path: Path) -> None:
+def test_build_of_the_sources_equals_the_committed_page(tmp_path: Path) -> None:
     node = node_with(SOURCES)
     built = subprocess.run(
         [node, "build.mjs", "--out", str(tmp_path / "page")], cwd=SOURCES, capture_output=True, text=True, timeout=50
@@ -177,7 +177,7 @@ def test_the_sources_make_this_very_page(tmp_path: Path) -> None:
     assert different == [], "build the page again: npm ci && npm run build in clients/web"
 
 
-def test_the_parts_of_the_page_pass_their_own_tests() -> None:
+def test_javascript_tests_of_the_page_pass() -> None:
     node = node_with(SOURCES)
     done = subprocess.run([node, "test/run.mjs"], cwd=SOURCES, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""A slow reader costs only itself: bounded memory, and it can come back to where it was."""
+"""Slow readers: bounded memory, no delay for others, and a close that can be resumed from."""
 
 import asyncio
 import os
@@ -83,7 +83,7 @@ def resident_bytes() -> int:
     return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def test_stalled_readers_of_a_running_turn_cost_little_and_hold_nobody_up(
+async def test_stalled_readers_of_a_running_turn_have_bounded_memory_and_delay_nobody(
     serve: Serve, kind: StoreKind, puppet: Puppet
 ) -> None:
     async with serve(store=kind, write_timeout=1, max_open_streams=500) as server:
@@ -113,7 +113,7 @@ async def test_stalled_readers_of_a_running_turn_cost_little_and_hold_nobody_up(
 
 
 @pytest.mark.parametrize("of", ["turns", "sessions"])
-async def test_stalled_readers_of_a_finished_turn_cost_little(serve: Serve, puppet: Puppet, of: str) -> None:
+async def test_stalled_readers_of_a_finished_turn_have_bounded_memory(serve: Serve, puppet: Puppet, of: str) -> None:
     async with serve(store="sqlite", write_timeout=0.5, max_open_streams=500) as server:
         async with server.ask() as asking:
             part = await puppet.part()

@@ -18,7 +18,7 @@ SEARCH = (
 )
 CITATION = CitationEvent(1, "tides.md", "tides.md#1", "Tides", supporting_quote="High water is at noon")
 LINES = (*SEARCH, "High water ", "is at noon – 正午 😀 [1].", StatusEvent("checking"), CITATION, "\n\nThat is all.")
-"""What an agent says in a turn with something in every phase."""
+"""The events of a turn with something in every phase."""
 ANSWER = "High water is at noon – 正午 😀 [1].\n\nThat is all."
 
 
