@@ -26,7 +26,7 @@ OPENING = b": stream-open\n\n"
 
 
 def run_input(run_id: str = "r1", text: str = "Hello", *, thread: str = "th", **more: Any) -> dict[str, Any]:
-    """What `HttpAgent` sends."""
+    """Return the body that `HttpAgent` sends."""
     return {
         "threadId": thread,
         "runId": run_id,

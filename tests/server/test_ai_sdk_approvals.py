@@ -44,7 +44,7 @@ async def server(serve: Serve, kind: StoreKind) -> AsyncIterator[Served]:
 
 
 async def waiting(client: Client, message: dict[str, Any] | None = None) -> str:
-    """The id of a turn that waits."""
+    """Return the id of a waiting turn."""
     return (await post(client, message or asks("Buy it"))).headers["x-turn-id"]
 
 
@@ -172,7 +172,7 @@ async def test_each_segment_counts_its_chunks_from_zero(server: Served) -> None:
 
 
 def _from(whole: list[bytes], answer: Any) -> list[bytes]:
-    """The chunks from where an answer begins."""
+    """Return the chunks from the start of an answer."""
     said = chunks(answer.content)
     begins = [place for place in range(len(whole)) if whole[place : place + len(said)] == said]
     return whole[begins[-1] :]

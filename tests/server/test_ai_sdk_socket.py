@@ -36,7 +36,7 @@ async def rest(talk: Talk, request: str = "r1") -> list[Told]:
 
 
 def read(told: list[Told]) -> UIMessage:
-    """What the client makes of it; its chunks are counted from 0 without a gap."""
+    """Return the message that the client builds, and check that chunks are numbered without gaps."""
     chunks = [one for one in told if one["type"] == "chunk"]
     assert [one["sequence"] for one in chunks] == list(range(len(chunks)))
     raw = b"".join(b"data: %b\n\n" % json.dumps(one["chunk"]).encode() for one in chunks)

@@ -42,7 +42,7 @@ async def tell(turn: Turn) -> AsyncIterator[Event | str]:
 
 
 class Seen:
-    """What a client has got over all its connections: whole frames, or bytes."""
+    """The whole frames, or bytes, that a client has received over all its connections."""
 
     def __init__(self) -> None:
         self.frames: list[dict[str, Any]] = []
@@ -57,7 +57,7 @@ class Seen:
 async def frames(
     client: Client, method: str, path: str, last: str | None = None, **request: Any
 ) -> AsyncIterator[tuple[str, str]]:
-    """The whole frames of a stream, each its id and data. Raises what a broken connection raises."""
+    """Yield the id and data of each whole frame. Raises the error of a broken connection."""
     headers = {} if last is None else {"Last-Event-ID": last}
     rest = b""
     async with client.http.stream(method, path, headers=headers, **request) as response:
@@ -76,7 +76,7 @@ async def frames(
 
 class SseChat:
     most_bytes = 2_500
-    """That one connection lets through; more than the largest frame, or there would be no progress."""
+    """Return how many bytes a connection lets through: more than the largest frame, to make progress."""
 
     async def begin(self, server: Served) -> str:
         return await server.start()

@@ -224,7 +224,7 @@ async def careful(turn: Turn) -> AsyncIterator[Any]:
 
 
 def answered(message: Any, *answers: str) -> Any:
-    """The conversation with a call of the answer's to be answered."""
+    """Return the conversation with answers to the calls of a message."""
     told = [
         {"role": "tool", "tool_call_id": call.id, "content": content}
         for call, content in zip(message.tool_calls, answers, strict=False)
@@ -265,7 +265,7 @@ async def test_decision_continues_the_stream(serve: Serve) -> None:
 
 
 async def _again(server: Served, client: AsyncOpenAI, chunks: list[Any]) -> Any:
-    """The waiting answer as one object, made of its chunks."""
+    """Return the waiting answer as one object, made of its chunks."""
     calls = [call.model_dump() for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
     message = {"role": "assistant", "content": said(chunks), "tool_calls": calls}
     choice = {"index": 0, "finish_reason": "tool_calls", "message": message}

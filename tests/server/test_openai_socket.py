@@ -11,7 +11,7 @@ URL = "/v1/responses"
 
 
 async def response(talk: Talk) -> list[Told]:
-    """The next events, to the end of a response."""
+    """Return the next events, to the end of a response."""
     found = [await talk.hear()]
     while found[-1]["type"] not in ("response.completed", "response.failed", "response.incomplete", "error"):
         found.append(await talk.hear())

@@ -30,18 +30,18 @@ async def server(serve: Serve) -> AsyncIterator[Served]:
 
 
 def addresses(page: httpx.Response) -> list[str]:
-    """What the page's HTML loads."""
+    """Return the addresses that the page's HTML loads."""
     return re.findall(r'(?:src|href)="([^"]+)"', page.text)
 
 
 def imports(script: httpx.Response) -> list[str]:
-    """What a script loads, by its address: `import` and `export` from, static or when it is needed."""
+    """Return the addresses that a script imports, statically or dynamically."""
     found = re.findall(r'(?:from|import)\s*\(?"(\./[^"]+)"', script.text)
     return [str(httpx.URL(str(script.url)).join(name).path) for name in found]
 
 
 async def loaded(client: httpx.AsyncClient, page: str) -> dict[str, httpx.Response]:
-    """A page and all that it loads, as a browser that knows gzip gets it."""
+    """Return a page and everything that it loads, as a browser with gzip gets it."""
     first = await client.get(page, headers=HTML)
     answers, wanted = {page: first}, addresses(first)
     while wanted:

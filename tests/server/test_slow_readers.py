@@ -53,7 +53,7 @@ def every_stream_from_now_on(server: Served) -> list[object]:
 
 
 async def what_was_sent(one: socket.socket) -> list[Frame]:
-    """The whole frames that lie in a stalled reader's socket, whose connection is broken."""
+    """Return the whole frames in a stalled reader's socket after its connection is broken."""
     loop, received = asyncio.get_running_loop(), b""
     try:
         async with asyncio.timeout(PATIENCE):
@@ -66,7 +66,7 @@ async def what_was_sent(one: socket.socket) -> list[Frame]:
 
 
 def unchunked(body: bytes) -> bytes:
-    """What there is of a chunked body that may break off anywhere."""
+    """Return the data of a chunked body that may end anywhere."""
     found = b""
     while body:
         size, _, body = body.partition(b"\r\n")
@@ -77,7 +77,7 @@ def unchunked(body: bytes) -> bytes:
 
 
 def resident_bytes() -> int:
-    """What this process takes of the machine's memory; where that is not told, the most it has ever taken."""
+    """Return the resident memory of this process, or its peak where the system reports no more."""
     if not STATM.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

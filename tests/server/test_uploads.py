@@ -37,7 +37,7 @@ async def server(serve_documents: Serve) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def unchanged(server: Served, data: Path) -> AsyncIterator[None]:
-    """What happens in here leaves nothing behind: no document, and no file."""
+    """Check that the block leaves no document and no file behind."""
     before = await held(server), files(data)
     yield
     gc.collect()

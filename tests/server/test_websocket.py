@@ -407,7 +407,7 @@ async def test_messages_of_a_client_that_does_not_read_are_not_handled(serve: Se
 
 
 async def most_queued(socket: Any, holds: Callable[[], bool]) -> int:
-    """The most that waited to be sent, until something holds."""
+    """Return the largest queue size until a condition holds."""
     most = 0
 
     def look() -> bool:

@@ -64,7 +64,7 @@ class TextReader:
 
 
 def phases(body: bytes) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:
-    """The events, the answer and the trailer of a whole stream."""
+    """Return the events, the answer and the trailer of a whole stream."""
     lines, _, rest = body.decode().partition("\x1d")
     answer, separator, trailer = rest.partition("\x1e")
     assert separator
