@@ -6,7 +6,6 @@ of them.
 
 import asyncio
 import logging
-from typing import Protocol
 
 from turnwire.core import metrics
 from turnwire.core.contracts import Reset, Store, Wire
@@ -28,19 +27,17 @@ STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache, no-transform"), (b"x-a
 _DEFAULT_WIRE = "sse_chat"
 
 
-class Source(Protocol):
-    """What a stream sends, and when it begins."""
+class StreamSource:
+    """What a stream sends, and when it begins. With `waits` the outcome of `wait` decides how the response starts."""
 
-    waits: bool
-    """Whether `wait` decides between a stream and an error, before the response starts."""
+    waits = False
 
     async def wait(self) -> None:
         """Wait until the response can start. Raises HttpError or TurnwireError, which is then the response."""
-        ...
 
     async def begin(self, connection: Connection) -> Reader | None:
         """Write everything, or return the reader that does."""
-        ...
+        raise NotImplementedError
 
 
 class Stream:
@@ -53,7 +50,7 @@ class Stream:
         request: Request,
         services: Services,
         wire: Wire,
-        source: Source,
+        source: StreamSource,
         headers: Headers,
         record: TurnRecord | None = None,
     ) -> None:
@@ -61,7 +58,7 @@ class Stream:
         self._runner = services.runner
         self._caller = request.caller
         self._wire = wire
-        self._source: Source | None = source
+        self._source: StreamSource | None = source
         content_type = b"content-type", wire.media_type.encode("ascii")
         self._headers = [*request.added, *STREAM_HEADERS, content_type, *headers]
         self._error_headers = [*request.added, *(turn_headers(record) if record else ())]
@@ -112,24 +109,19 @@ def _start(status: int, headers: Headers) -> dict[str, object]:
     return {"type": "http.response.start", "status": status, "headers": headers}
 
 
-class TurnSource:
+class TurnSource(StreamSource):
     """One turn from a resume point."""
-
-    waits = False
 
     def __init__(self, hub: StreamHub, record: TurnRecord, point: ResumePoint) -> None:
         self._hub = hub
         self._record = record
         self._point = point
 
-    async def wait(self) -> None:
-        pass
-
     async def begin(self, connection: Connection) -> Reader | None:
         return self._hub.attach(self._record, self._point, connection)
 
 
-class FirstFrameSource:
+class FirstFrameSource(StreamSource):
     """One turn from its start, as soon as the wire has something to send; a turn that fails before is an error.
 
     After `timeout` seconds the stream begins in any case.
@@ -162,13 +154,11 @@ class FirstFrameSource:
         return self._hub.attach(self._record, self._point, connection)
 
 
-class SessionSource:
+class SessionSource(StreamSource):
     """All turns of a session, after a position of the `last` one seen, for as long as the client reads.
 
     `after` is None if the client's position is not one of that turn; then the session is sent from its start.
     """
-
-    waits = False
 
     def __init__(
         self, store: Store, session_id: str, last: TurnRecord | None, after: int | None, encoder_for: EncoderFor
@@ -178,9 +168,6 @@ class SessionSource:
         self._last = last
         self._after = after
         self._encoder_for = encoder_for
-
-    async def wait(self) -> None:
-        pass
 
     async def begin(self, connection: Connection) -> None:
         connection.write(connection.wire.opening)

@@ -25,6 +25,7 @@ from turnwire.server.streams.resume import (
     settled_encoder,
     walk_log,
 )
+from turnwire.server.streams.stream import StreamSource
 from turnwire.wires.ai_sdk.frames import END, chunks_of
 
 
@@ -132,21 +133,16 @@ async def find_chunk(store: LogReader, run: RunId, wire: Wire, index: int) -> tu
     return replace(finder.point, void=void), total - 1
 
 
-class AnswerSource:
+class AnswerSource(StreamSource):
     """The bare text of a turn's answer.
 
     A turn that does not complete breaks the connection, because plain text cannot say that it failed.
     """
 
-    waits = False
-
     def __init__(self, store: LogReader, turn_id: str, void: Void) -> None:
         self._store = store
         self._turn_id = turn_id
         self._void = void
-
-    async def wait(self) -> None:
-        pass
 
     async def begin(self, connection: Connection) -> None:
         encoder = settled_encoder(connection.wire, self._void)
