@@ -27,12 +27,12 @@ logger = logging.getLogger("turnwire.server")
 PUBLIC_PATHS = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/login", "/logout", "/v1/me"})
 """Paths that need no key."""
 _METRICS = frozenset({"/metrics"})
-# What a form adds around the file in it.
+# The bytes that a form adds to its file.
 _FORM_BYTES = 64 * 1024
 
 
 class Lifespan(Protocol):
-    """What opens and closes the services. Opening twice does no harm."""
+    """The owner of the services, which opens and closes them. Opening twice does no harm."""
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...

@@ -24,87 +24,6 @@ from turnwire.server.guard import is_from_own_page
 
 logger = logging.getLogger("turnwire.server")
 
-_COOKIE = "turnwire"
-_SAFE_METHODS = ("GET", "HEAD")
-
-
-class Logins:
-    """Login cookies: a browser exchanges its key for a cookie, so that no script needs to hold the key."""
-
-    def __init__(
-        self, valid_key: Callable[[str], ApiKey | None], lifetime: float, allowed_origins: Sequence[str] = ()
-    ) -> None:
-        """`valid_key` returns a usable key by its id; `lifetime` is in seconds.
-
-        Pages of the allowed origins may act for the user who is logged in.
-        """
-        self._valid_key = valid_key
-        self._lifetime = lifetime
-        self._origins = frozenset(origin.rstrip("/").lower().encode("latin-1") for origin in allowed_origins)
-
-    def key_of(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> ApiKey | None:
-        """Return the key of a request's login cookie.
-
-        A browser sends the cookie for other sites' pages too, so a request that can change something must come from an
-        allowed origin. Raises HttpError 403.
-        """
-        key = next(filter(None, map(self._read, _values(scope, cookie_name(headers)))), None)
-        is_safe = scope["type"] == "http" and scope["method"] in _SAFE_METHODS
-        if key is not None and not is_safe:
-            self.check_origin(headers)
-        return key
-
-    def check_origin(self, headers: dict[bytes, bytes]) -> None:
-        """Raise HttpError 403 if the request comes from a page that is not allowed."""
-        if headers.get(b"origin", b"").lower() not in self._origins and not is_from_own_page(headers):
-            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
-
-    def cookie_for(self, key: ApiKey, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
-        """Return the value of a `Set-Cookie` header for a login with this key."""
-        expires_at = now_ms() + int(self._lifetime * 1000)
-        if key.expires_at is not None:
-            expires_at = min(expires_at, key.expires_at)
-        seconds = max(0, expires_at - now_ms()) // 1000
-        claim = f"{key.id}.{expires_at}"
-        return _set_cookie(scope, headers, f"{claim}.{_signature(key, claim)}", seconds)
-
-    def expired_cookie(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
-        """Return the value of a `Set-Cookie` header that deletes the cookie."""
-        return _set_cookie(scope, headers, "", 0)
-
-    def _read(self, text: str) -> ApiKey | None:
-        claim, _, signature = text.rpartition(".")
-        key_id, _, until = claim.partition(".")
-        key = self._valid_key(key_id)
-        if key is None or not hmac.compare_digest(signature.encode(), _signature(key, claim).encode()):
-            return None
-        return key if now_ms() < int(until) else None
-
-
-def cookie_name(headers: dict[bytes, bytes]) -> str:
-    """Return the cookie's name, with the port: cookies ignore ports, and a machine may run two servers."""
-    _, _, port = headers.get(b"host", b"").decode("latin-1").rpartition(":")
-    return f"{_COOKIE}_{port}" if port.isdecimal() else _COOKIE
-
-
-def _set_cookie(scope: dict[str, Any], headers: dict[bytes, bytes], value: str, seconds: int) -> str:
-    path = scope.get("root_path", "") or "/"
-    secure = "; Secure" if scope.get("scheme") == "https" else ""
-    return f"{cookie_name(headers)}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
-
-
-def _values(scope: dict[str, Any], cookie: str) -> list[str]:
-    """Return all values of a cookie: a name may be repeated, and HTTP/2 sends each cookie in its own header."""
-    headers = (value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie")
-    pairs = (pair.strip().partition("=") for header in headers for pair in header.split(";"))
-    return [value for name, _, value in pairs if name == cookie]
-
-
-def _signature(key: ApiKey, claim: str) -> str:
-    """Return the signature of a claim, made with the key's digest, so that neither reveals the key."""
-    return hmac.new(f"turnwire login {key.digest}".encode(), claim.encode(), hashlib.sha256).hexdigest()
-
-
 ALL_SCOPES: tuple[Scope, ...] = ("read", "write", "approve")
 """The default scopes of a key. `operate` shows other users' turns, so it is given only on request."""
 _LOCAL_SCOPES: tuple[Scope, ...] = (*ALL_SCOPES, "operate")
@@ -112,6 +31,8 @@ LOCAL_PRINCIPAL = "local"
 _PREFIX = "tw_"
 # The longest time until a change by another process is known here.
 _REFRESH_SECONDS = 2.0
+_COOKIE = "turnwire"
+_SAFE_METHODS = ("GET", "HEAD")
 
 Authenticate = Callable[[dict[str, Any]], str | None]
 """A host application's own authentication: takes the ASGI scope, and returns the principal or None."""
@@ -205,6 +126,83 @@ class KeyRing:
 
     def is_valid(self, key_id: str) -> bool:
         return self.valid(key_id) is not None
+
+
+class Logins:
+    """Login cookies: a browser exchanges its key for a cookie, so that no script needs to hold the key."""
+
+    def __init__(
+        self, valid_key: Callable[[str], ApiKey | None], lifetime: float, allowed_origins: Sequence[str] = ()
+    ) -> None:
+        """`valid_key` returns a usable key by its id; `lifetime` is in seconds.
+
+        Pages of the allowed origins may act for the user who is logged in.
+        """
+        self._valid_key = valid_key
+        self._lifetime = lifetime
+        self._origins = frozenset(origin.rstrip("/").lower().encode("latin-1") for origin in allowed_origins)
+
+    def key_of(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> ApiKey | None:
+        """Return the key of a request's login cookie.
+
+        A browser sends the cookie for other sites' pages too, so a request that can change something must come from an
+        allowed origin. Raises HttpError 403.
+        """
+        key = next(filter(None, map(self._read, _values(scope, cookie_name(headers)))), None)
+        is_safe = scope["type"] == "http" and scope["method"] in _SAFE_METHODS
+        if key is not None and not is_safe:
+            self.check_origin(headers)
+        return key
+
+    def check_origin(self, headers: dict[bytes, bytes]) -> None:
+        """Raise HttpError 403 if the request comes from a page that is not allowed."""
+        if headers.get(b"origin", b"").lower() not in self._origins and not is_from_own_page(headers):
+            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+
+    def cookie_for(self, key: ApiKey, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
+        """Return the value of a `Set-Cookie` header for a login with this key."""
+        expires_at = now_ms() + int(self._lifetime * 1000)
+        if key.expires_at is not None:
+            expires_at = min(expires_at, key.expires_at)
+        seconds = max(0, expires_at - now_ms()) // 1000
+        claim = f"{key.id}.{expires_at}"
+        return _set_cookie(scope, headers, f"{claim}.{_signature(key, claim)}", seconds)
+
+    def expired_cookie(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
+        """Return the value of a `Set-Cookie` header that deletes the cookie."""
+        return _set_cookie(scope, headers, "", 0)
+
+    def _read(self, text: str) -> ApiKey | None:
+        claim, _, signature = text.rpartition(".")
+        key_id, _, until = claim.partition(".")
+        key = self._valid_key(key_id)
+        if key is None or not hmac.compare_digest(signature.encode(), _signature(key, claim).encode()):
+            return None
+        return key if now_ms() < int(until) else None
+
+
+def cookie_name(headers: dict[bytes, bytes]) -> str:
+    """Return the cookie's name, with the port: cookies ignore ports, and a machine may run two servers."""
+    _, _, port = headers.get(b"host", b"").decode("latin-1").rpartition(":")
+    return f"{_COOKIE}_{port}" if port.isdecimal() else _COOKIE
+
+
+def _set_cookie(scope: dict[str, Any], headers: dict[bytes, bytes], value: str, seconds: int) -> str:
+    path = scope.get("root_path", "") or "/"
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
+    return f"{cookie_name(headers)}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
+
+
+def _values(scope: dict[str, Any], cookie: str) -> list[str]:
+    """Return all values of a cookie: a name may be repeated, and HTTP/2 sends each cookie in its own header."""
+    headers = (value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie")
+    pairs = (pair.strip().partition("=") for header in headers for pair in header.split(";"))
+    return [value for name, _, value in pairs if name == cookie]
+
+
+def _signature(key: ApiKey, claim: str) -> str:
+    """Return the signature of a claim, made with the key's digest, so that neither reveals the key."""
+    return hmac.new(f"turnwire login {key.digest}".encode(), claim.encode(), hashlib.sha256).hexdigest()
 
 
 class Authenticator:

@@ -15,7 +15,7 @@ _MAX_KEY_LENGTH = 255
 
 
 class Request:
-    """What an endpoint needs of a request, and the way to answer it.
+    """A request, and the way to answer it.
 
     `path` is relative to where the app is mounted, `params` are the path parameters by name, and `added` are the
     headers that every answer gets. The router sets `params`, authentication sets `caller`.

@@ -1,4 +1,4 @@
-"""Where a client continues in a log: one walk over the log for every wire that keeps state.
+"""Resume points: one walk over a log finds where a client continues, on every wire that keeps state.
 
 The encoder of such a wire needs a log from its start, whatever the reader has already. What a restart has made void is
 left out, because these wires cannot take back what they have sent.
@@ -27,7 +27,7 @@ _RESTART_BODY = b'{"type":"restart"'
 
 
 class ResumePoint(Struct, frozen=True):
-    """Where a reader continues: after a position, of whose frame it still needs the `rest`.
+    """A point where a reader continues: after a position, of whose frame it still needs the `rest`.
 
     `control` is sent before anything else. With `is_end` nothing follows the rest.
     """
@@ -168,7 +168,7 @@ def whole_log(turn_id: str) -> Generator[None]:
 
 
 class Unit(Struct, frozen=True):
-    """What a wire's clients count: how many there are in some bytes, and the bytes without the first ones.
+    """A unit that clients count: `count` returns how many are in some bytes, `skip` the bytes without the first ones.
 
     `advice` tells a client how to continue after so many of them.
     """

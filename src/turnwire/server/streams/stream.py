@@ -28,7 +28,7 @@ _DEFAULT_WIRE = "sse_chat"
 
 
 class StreamSource:
-    """What a stream sends, and when it begins. With `waits` the outcome of `wait` decides how the response starts."""
+    """The content of a stream. With `waits` the outcome of `wait` decides how the response starts."""
 
     waits = False
 

@@ -26,7 +26,7 @@ _MAX_TURNS = 200
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
-    """How a message is answered. With `restart` its turn continues none, though it is not the first.
+    """The plan for a message. With `restart` its turn continues none, though it is not the first.
 
     `history` is the client's, which a new session keeps from its first turn on.
     """

@@ -28,7 +28,7 @@ _MAX_TURNS = 200
 
 
 class ChatPlan(Struct, frozen=True, kw_only=True):
-    """How a message is answered: by the turn that it joins, or by a new one.
+    """The plan for a message: the turn that it joins, or a new one.
 
     With `restart` the new turn continues none, though it is not the first of its session. `options` go to the agent.
     """
