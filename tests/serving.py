@@ -1,4 +1,4 @@
-"""Real servers for tests, agents that do as they are told, and a client that knows only what the protocol says.
+"""Real servers for tests, scripted agents, and a client that implements only the protocol.
 
 `serving` is uvicorn on a real socket, on the test's own event loop. Every wait in here has a bound.
 """
@@ -43,7 +43,7 @@ class Part:
 
 
 class Puppet:
-    """An agent that says what the test tells it to, when the test tells it to."""
+    """An agent that the test controls: what it says, and when."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -62,12 +62,12 @@ class Puppet:
             part.over.set()
 
     async def part(self) -> Part:
-        """The next turn that begins."""
+        """Return the next turn that begins."""
         return await within(self._begun.get())
 
 
 def saying(*lines: Event | str) -> Any:
-    """An agent that says just this."""
+    """Return an agent that says these lines."""
 
     async def answer(turn: Turn) -> AsyncIterator[Event | str]:
         for line in lines:
@@ -155,7 +155,7 @@ class Stream:
         self._ready: list[Frame] = []
 
     async def next_block(self) -> Frame | None:
-        """The next frame or comment; None at the end of the stream."""
+        """Return the next frame or comment; None at the end of the stream."""
         while not self._ready:
             chunk = await anext(self._chunks, None)
             if chunk is None:
@@ -165,7 +165,7 @@ class Stream:
         return self._ready.pop(0)
 
     async def next(self) -> Frame:
-        """The next frame, comments left out."""
+        """Return the next frame that is not a comment."""
         async with asyncio.timeout(PATIENCE):
             while (block := await self.next_block()) is not None:
                 if block.data is not None:
@@ -174,14 +174,14 @@ class Stream:
         raise AssertionError("the stream ended")
 
     async def until(self, kind: str) -> list[Frame]:
-        """The next frames, up to the first one of this type."""
+        """Return the next frames, up to the first one of this type."""
         found = [await self.next()]
         while found[-1].type != kind:
             found.append(await self.next())
         return found
 
     async def rest(self) -> list[Frame]:
-        """All frames until the server ends the stream."""
+        """Return all frames until the server ends the stream."""
         found: list[Frame] = []
         async with asyncio.timeout(PATIENCE):
             while (block := await self.next_block()) is not None:
@@ -192,7 +192,7 @@ class Stream:
 
 
 class Client:
-    """What tests ask a server. `http` is for everything that has no method here."""
+    """A client of a server. `http` is for every request that has no method here."""
 
     def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
         self.url = url
@@ -214,11 +214,11 @@ class Client:
             yield Stream(response)
 
     def ask(self, message: str = "Hello", *, headers: dict[str, str] | None = None, **body: Any) -> Any:
-        """Opens POST /chat/stream."""
+        """Open POST /chat/stream."""
         return self.stream("POST", "/chat/stream", json={"message": message, **body}, headers=headers)
 
     def events(self, turn_id: str, after: int | str | None = None, last_id: str | None = None) -> Any:
-        """Opens GET /v1/turns/{id}/events."""
+        """Open GET /v1/turns/{id}/events."""
         return self.stream(
             "GET",
             f"/v1/turns/{turn_id}/events",
@@ -227,12 +227,12 @@ class Client:
         )
 
     async def whole(self, turn_id: str) -> list[Frame]:
-        """All events of an ended turn, or of a running one when it has ended."""
+        """Return all events of a turn, once it has ended."""
         async with self.events(turn_id) as stream:
             return await stream.rest()
 
     async def start(self, message: str = "Hello", **body: Any) -> str:
-        """Starts a turn that nobody reads yet; its id."""
+        """Start a turn without reading it, and return its id."""
         async with self.ask(message, **body) as stream:
             return stream.turn_id
 
@@ -241,7 +241,7 @@ class Client:
 
 
 def error_of(response: httpx.Response, status: int | None = None) -> dict[str, Any]:
-    """The error in an answer, which must have the one shape."""
+    """Return the error of a response, and check its shape."""
     assert response.headers["content-type"] == "application/json", response.text
     body = response.json()
     assert set(body) == {"error"}, body
@@ -259,7 +259,7 @@ class RawAnswer(NamedTuple):
 
 
 async def raw_request(port: int, request: bytes) -> RawAnswer:
-    """Sends bytes that no client library would send, and reads the answer until the connection ends."""
+    """Send bytes that no client library would send, and read the answer until the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         async with asyncio.timeout(PATIENCE):
@@ -288,14 +288,14 @@ async def _write_all(writer: asyncio.StreamWriter, request: bytes) -> None:
 
 
 async def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Waits for something that nobody announces."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
 async def within(waiting: Any, seconds: float = PATIENCE) -> Any:
-    """Waits, but not for ever."""
+    """Wait with a bound."""
     async with asyncio.timeout(seconds):
         return await waiting
 
@@ -311,7 +311,7 @@ class Served(Client):
         self.turnwire = turnwire
 
     async def reached(self, turn_id: str, position: int) -> None:
-        """Waits until a position is committed."""
+        """Wait until a position is committed."""
         async with asyncio.timeout(PATIENCE):
             following = follow(self.turnwire.store, turn_id)
             async for events in following:
@@ -320,12 +320,12 @@ class Served(Client):
             await following.aclose()
 
     async def ended(self, turn_id: str) -> dict[str, Any]:
-        """Waits until a turn has ended; its snapshot."""
+        """Wait until a turn has ended, and return its snapshot."""
         await self.reached(turn_id, 1_000_000_000)
         return await self.snapshot(turn_id)
 
     async def written(self, principal: str = "local") -> tuple[int, int]:
-        """How many sessions and turns there are."""
+        """Return the numbers of sessions and turns."""
         store = self.turnwire.store
         return len(await store.list_sessions(principal, limit=10_000)), len(
             await store.list_turns(principal, limit=10_000)
@@ -353,7 +353,7 @@ def quick_settings(folder: Path, **settings: Any) -> Settings:
 async def serving(
     turnwire: Turnwire, app: Any = None, *, lifespan: str = "on", path: str = ""
 ) -> AsyncIterator[Served]:
-    """Serves on a free port until the block ends. `app` may wrap or mount the app of `turnwire` at `path`."""
+    """Serve on a free port until the block ends. `app` may wrap or mount the app of `turnwire` at `path`."""
     listening = listen()
     config = uvicorn.Config(
         app or turnwire.asgi(),
@@ -386,7 +386,7 @@ async def serving(
 
 
 def listen() -> socket.socket:
-    """A socket such as `turnwire serve` makes."""
+    """Return a listening socket like that of `turnwire serve`."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     listening.bind(("127.0.0.1", 0))

@@ -25,7 +25,6 @@ from turnwire.core import errors, metrics
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import Control
 from turnwire.core.events import Event, EventBase
-from turnwire.server.api.app import build_api
 from turnwire.server.api.operations import process_readings, server_readings
 from turnwire.settings import Settings
 
@@ -75,7 +74,7 @@ def test_every_module_says_what_it_is_for_and_has_what_it_promises(name: str) ->
 
 def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    api = build_api(Turnwire(store="memory"))
+    api = Turnwire(store="memory").asgi().api
     assert project["version"] == turnwire.__version__ == api.version
 
 
@@ -161,7 +160,7 @@ def test_every_control_frame_is_documented(control: type) -> None:
 
 
 def routes() -> list[str]:
-    paths = build_api(Turnwire(store="memory")).openapi()["paths"]
+    paths = Turnwire(store="memory").asgi().api.openapi()["paths"]
     return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
 
 
@@ -179,7 +178,8 @@ def every_metric() -> dict[str, str]:
     """The names of all metrics, and what each is said to be."""
     turnwire = Turnwire(store="memory")
     readings = {
-        reading.name: reading.help for reading in (*asyncio.run(server_readings(turnwire)), *process_readings())
+        reading.name: reading.help
+        for reading in (*asyncio.run(server_readings(turnwire.services)), *process_readings())
     }
     return {**readings, **{metric.name: metric.help for metric in metrics.ALL}}
 

@@ -18,10 +18,10 @@ const out = values.out ?? join(here, "../../src/turnwire/server/page");
 
 await rm(out, { recursive: true, force: true });
 await mkdir(join(out, "assets"), { recursive: true });
-// Two separate bundles: each page loads less than with a shared chunk.
+// Separate bundles: each page loads less than with a shared chunk.
 await build({
   absWorkingDir: here,
-  entryPoints: { app: "src/app.tsx", turn: "src/turn.tsx" },
+  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", turn: "src/turn.tsx" },
   outdir: join(out, "assets"),
   bundle: true,
   format: "esm",
@@ -36,7 +36,7 @@ await build({
 });
 await build({
   absWorkingDir: here,
-  entryPoints: ["static/theme.js", "src/style/app.css", "src/style/inspector.css"],
+  entryPoints: ["static/theme.js", "src/style/app.css", "src/style/docs.css", "src/style/inspector.css"],
   outdir: join(out, "assets"),
   entryNames: "[name]",
   bundle: true,
@@ -45,7 +45,7 @@ await build({
   charset: "utf8",
   logLevel: "warning",
 });
-for (const name of ["index.html", "turn.html"]) await cp(join(here, "static", name), join(out, name));
+for (const name of ["docs.html", "index.html", "turn.html"]) await cp(join(here, "static", name), join(out, name));
 await cp(join(here, "static/icon.svg"), join(out, "assets/icon.svg"));
 
 await writeFile(join(out, "assets/licences.txt"), await licences());
@@ -53,6 +53,7 @@ await writeFile(join(out, "assets/licences.txt"), await licences());
 if (values.sizes) {
   const pages = {
     "/": ["index.html", "assets/theme.js", "assets/app.css", "assets/app.js", "assets/icon.svg"],
+    "/docs": ["docs.html", "assets/theme.js", "assets/docs.css", "assets/docs.js", "assets/icon.svg"],
     "/turns/{id}": [
       "turn.html",
       "assets/theme.js",

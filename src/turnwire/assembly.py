@@ -1,4 +1,4 @@
-"""The one place that names concrete classes: which store, which agents, which wires."""
+"""Concrete classes chosen from settings: stores, agents, models, wires and their routes."""
 
 import importlib
 import inspect
@@ -22,20 +22,26 @@ from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SummarisedHistory
 from turnwire.reporting.reports import Reports, turn_lines
+from turnwire.server.router import AnyRoute
+from turnwire.server.services import WireFactory
 from turnwire.settings import AgentSettings, Settings
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.sqlite import SqliteStore
 from turnwire.stores.sqlite.schema import DATABASE_NAME
+from turnwire.wires.ag_ui import routes as ag_ui_routes
 from turnwire.wires.ag_ui.encoder import AgUi
+from turnwire.wires.ai_sdk import routes as ai_sdk_routes
 from turnwire.wires.ai_sdk.encoder import AiSdk
+from turnwire.wires.openai import chat_routes, responses_routes
 from turnwire.wires.openai.chat_encoder import OpenAIChat
 from turnwire.wires.openai.responses_encoder import OpenAIResponses
-from turnwire.wires.sse_chat.encoder import SseChat
-from turnwire.wires.three_phase_text.encoder import ThreePhaseText
+from turnwire.wires.sse_chat import routes as sse_chat_routes
+from turnwire.wires.three_phase_text import routes as three_phase_text_routes
+from turnwire.wires.websocket import routes as websocket_routes
 from turnwire.wires.websocket.encoder import WebSocket
 
 if TYPE_CHECKING:
-    # Extensions and retrieval take a while to load; who brings an agent of their own need not wait for them.
+    # Extensions and retrieval take a while to load, and a server of another agent does not need them.
     from turnwire.extensions.kernel import Kernel
     from turnwire.reporting.opentelemetry import Tracing
     from turnwire.reporting.webhooks import Webhooks
@@ -50,19 +56,31 @@ LIBRARY_FILE = "documents.db"
 _OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 StoreKind = Literal["memory", "postgres", "sqlite"]
 
-SSE_CHAT = SseChat()
-THREE_PHASE_TEXT = ThreePhaseText()
-WIRES: Mapping[str, Callable[[Mapping[str, str]], Wire]] = {
+WIRES: Mapping[str, WireFactory] = {
     "ag_ui": AgUi.of_query,
     "ai_sdk": AiSdk.of_query,
     "openai_chat": lambda options: OpenAIChat(include_usage=options.get("include_usage") == "true"),
     "openai_responses": lambda options: OpenAIResponses(segment=_number(options, "segment", 1)),
-    "sse_chat": lambda options: SSE_CHAT,
-    "three_phase_text": lambda options: THREE_PHASE_TEXT,
+    "sse_chat": lambda options: sse_chat_routes.SSE_CHAT,
+    "three_phase_text": lambda options: three_phase_text_routes.THREE_PHASE_TEXT,
 }
-"""How to build each wire from what a client asks for in its query. Raises ValueError, which names the option."""
+"""The wires that a client can choose with `?wire=`."""
 SOCKET_WIRES: Mapping[str, Callable[[str], Wire]] = {"websocket": WebSocket}
-"""Those that only a socket carries: each message names its turn."""
+"""The wires that only a socket carries, whose messages name their turn; built from the turn's id."""
+_ROUTE_MODULES = (
+    sse_chat_routes,
+    websocket_routes,
+    three_phase_text_routes,
+    ai_sdk_routes,
+    ag_ui_routes,
+    responses_routes,
+    chat_routes,
+)
+
+
+def build_routes() -> list[AnyRoute]:
+    """Return the routes of all wires, for one server."""
+    return [route for module in _ROUTE_MODULES for route in module.routes()]
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
@@ -73,7 +91,7 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def build_store(kind: StoreKind, settings: Settings) -> Store:
-    """Raises StoreUnusableError."""
+    """Return the store of this kind. Raises StoreUnusableError."""
     if kind == "memory":
         return MemoryStore(lease=settings.lease, keeps_outbox=settings.webhook_url is not None)
     if kind == "postgres":
@@ -83,7 +101,7 @@ def build_store(kind: StoreKind, settings: Settings) -> Store:
 
 def _build_postgres(settings: Settings) -> Store:
     if settings.database_url is None:
-        raise StoreUnusableError("PostgreSQL", "nobody says which database; set `database_url`")
+        raise StoreUnusableError("PostgreSQL", "no database is configured; set `database_url`")
     try:
         from turnwire.stores.postgres import PostgresStore
     except ImportError as error:
@@ -98,7 +116,7 @@ def _build_postgres(settings: Settings) -> Store:
 
 
 def build_move(folder: Path, url: str) -> "tuple[SqliteExport, PostgresImport]":
-    """Where to move from and to. Raises StoreUnusableError."""
+    """Return the source and the target of a move from SQLite to PostgreSQL. Raises StoreUnusableError."""
     try:
         from turnwire.stores.postgres.transfer import PostgresImport
     except ImportError as error:
@@ -111,14 +129,14 @@ def build_move(folder: Path, url: str) -> "tuple[SqliteExport, PostgresImport]":
 
 
 def build_reports(store: Store, runner: TurnRunner, settings: Settings, tracer_provider: Any = None) -> Reports:
-    """What tells the outside of ended turns. Raises ValueError if the extra for spans is missing."""
+    """Return the reports of ended turns: log lines, webhooks, spans. Raises ValueError if the extra is missing."""
     lines = turn_lines(store, content=settings.log_content)
     tracing = build_tracing(store, runner.worker, settings, tracer_provider)
     return Reports(runner, [lines], build_webhooks(store, settings), tracing)
 
 
 def build_webhooks(store: Store, settings: Settings) -> "Webhooks | None":
-    """What tells the operator's address of ended turns, if there is one."""
+    """Return the webhooks of ended turns; None if no address is configured."""
     if settings.webhook_url is None or settings.webhook_secret is None:
         return None
     from turnwire.reporting.webhooks import WebhookLimits, Webhooks
@@ -130,17 +148,18 @@ def build_webhooks(store: Store, settings: Settings) -> "Webhooks | None":
 
 
 def build_tracing(store: Store, worker: str, settings: Settings, provider: Any = None) -> "Tracing | None":
-    """What makes spans of ended turns, if anybody takes them: a provider, or an address in the settings or in the
-    environment. Raises ValueError if the extra is missing.
+    """Return the tracing of ended turns; None without a provider or an address in the settings or the environment.
+
+    Raises ValueError if the extra is missing.
     """
-    told = settings.telemetry_url or any(map(os.environ.get, _OTLP_VARIABLES))
-    if provider is None and not told:
+    has_address = settings.telemetry_url or any(map(os.environ.get, _OTLP_VARIABLES))
+    if provider is None and not has_address:
         return None
     try:
         from turnwire.reporting.opentelemetry import Tracing, otlp_provider
     except ImportError as error:
         if provider is None and settings.telemetry_url is None:
-            return None  # The variables may be meant for the agents alone.
+            return None  # The variables may be meant only for the agents.
         raise ValueError("spans need an extra: pip install 'turnwire[otel]'") from error
     exporter = None
     if provider is None:
@@ -149,13 +168,13 @@ def build_tracing(store: Store, worker: str, settings: Settings, provider: Any =
 
 
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:
-    """Raises ModelUnusableError."""
+    """Return the runner of these agents. Raises ModelUnusableError."""
     limits = Limits(**{name: getattr(settings, name) for name in Limits.__struct_fields__})
-    return TurnRunner(store, agents, limits, build_historian(store, settings))
+    return TurnRunner(store, agents, limits, build_history(store, settings))
 
 
-def build_historian(store: Store, settings: Settings) -> HistorySource:
-    """Who makes the history of a turn. Raises ModelUnusableError."""
+def build_history(store: Store, settings: Settings) -> HistorySource:
+    """Return what makes the history of a turn. Raises ModelUnusableError."""
     if settings.compaction == "trim":
         return TrimmedHistory(store, settings.history_turns, settings.history_tokens)
     model = build_model(settings)
@@ -165,18 +184,18 @@ def build_historian(store: Store, settings: Settings) -> HistorySource:
 
 
 def build_kernel(store: Store, runner: TurnRunner, folders: Sequence[Path], settings: Settings) -> "Kernel":
-    """What runs the extensions in these folders, and those that are installed."""
+    """Return the kernel of the extensions in these folders, and of the installed ones."""
     from turnwire.extensions.calls import KernelLimits
     from turnwire.extensions.kernel import Kernel
 
-    given = KernelLimits.__struct_fields__
-    limits = KernelLimits(**{name: getattr(settings, name) for name in given if name in Settings.model_fields})
+    names = [name for name in KernelLimits.__struct_fields__ if name in Settings.model_fields]
+    limits = KernelLimits(**{name: getattr(settings, name) for name in names})
     keeps = not isinstance(store, MemoryStore)
     return Kernel(store, runner, [*folders, *settings.extensions], settings.data, keeps=keeps, limits=limits)
 
 
 def offer_tools(agents: Mapping[str, Agent], tools: "Sequence[Tool]") -> None:
-    """Gives tools to the agents that can take them: our own. An agent's own tool of the same name stays."""
+    """Add tools to our own agents, which are the only ones that can take more. An agent's own tools come first."""
     from turnwire.agents.chat_completions import ChatCompletionsAgent
 
     for agent in agents.values():
@@ -186,7 +205,7 @@ def offer_tools(agents: Mapping[str, Agent], tools: "Sequence[Tool]") -> None:
 
 
 def build_model(settings: Settings) -> Model | None:
-    """The model that the settings name, if they name one. Raises ModelUnusableError."""
+    """Return the model of the settings; None if there is none. Raises ModelUnusableError."""
     if not settings.model:
         return None
     return OpenAIModel(
@@ -200,7 +219,7 @@ def build_model(settings: Settings) -> Model | None:
 
 
 def build_embedder(settings: Settings) -> "Embedder | None":
-    """What compares texts by meaning, if there is anything. Raises EmbedderUnusableError."""
+    """Return what embeds texts for search by meaning; None if there is nothing. Raises EmbedderUnusableError."""
     if settings.embeddings == "off" or (settings.embeddings == "auto" and not _has_minilm()):
         return None
     if settings.embeddings != "endpoint":
@@ -224,7 +243,7 @@ def _has_minilm() -> bool:
 def build_retrieval(
     folder: Path, docs: Sequence[Path], settings: Settings, *, watch: bool = False
 ) -> "tuple[DocumentIndexer, RetrievalAgent]":
-    """The keeper of a library in this folder, and the agent that answers from it."""
+    """Return the indexer of a library in this folder, and the agent that answers from it."""
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.index.library import Library
     from turnwire.retrieval.index.vectors import VectorIndex
@@ -234,35 +253,36 @@ def build_retrieval(
     embedder = build_embedder(settings)
     meaning = None if embedder is None else VectorIndex(library, embedder)
     limits = UploadLimits(settings.max_document_bytes, settings.max_uploads, settings.document_timeout)
-    librarian = DocumentIndexer(library, docs, own_documentation(), limits=limits, meaning=meaning, watch=watch)
-    agent = RetrievalAgent(librarian.searcher, build_model(settings), librarian.notices)
-    return librarian, agent
+    indexer = DocumentIndexer(library, docs, own_documentation(), limits=limits, meaning=meaning, watch=watch)
+    agent = RetrievalAgent(indexer.searcher, build_model(settings), indexer.notices)
+    return indexer, agent
 
 
 def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[DocumentIndexer, Agent]":
-    """The keeper of a vault's notes, in a library of their own below this folder, and the agent that answers from them.
+    """Return the indexer of a vault's notes, and the agent that answers from them.
 
-    A vault that is no longer served is no longer read: the next one has another library. Raises ModelUnusableError.
+    Each vault has its own library below this folder, so that no answer comes from a vault that is no longer served.
+    Raises ModelUnusableError.
     """
     from turnwire.retrieval.vault import VAULT_INSTRUCTIONS, NoteShelf, QuotingVaultAgent, VaultAgent
     from turnwire.tools.vault import Vault, vault_tools
 
     root = vault.resolve()
-    own = folder / "vaults" / sha256(os.fsencode(root)).hexdigest()[:20]
-    librarian, quoting = build_retrieval(own, [root], settings, watch=True)
+    library = folder / "vaults" / sha256(os.fsencode(root)).hexdigest()[:20]
+    indexer, quoting = build_retrieval(library, [root], settings, watch=True)
     notes = Vault(root)
-    shelf = NoteShelf(librarian.searcher, str(root), notes.name)
+    shelf = NoteShelf(indexer.searcher, str(root), notes.name)
     model = build_model(settings)
     if model is None:
-        return librarian, QuotingVaultAgent(quoting, shelf)
+        return indexer, QuotingVaultAgent(quoting, shelf)
     from turnwire.agents.chat_completions import ChatCompletionsAgent
 
     answering = ChatCompletionsAgent(model, instructions=VAULT_INSTRUCTIONS, tools=vault_tools(notes, shelf))
-    return librarian, VaultAgent(answering, notes, shelf, librarian.notices)
+    return indexer, VaultAgent(answering, notes, shelf, indexer.notices)
 
 
 def own_documentation() -> list[Path]:
-    """Turnwire's own documents: in the package, or beside the source."""
+    """Return the paths of Turnwire's own documentation, in the package or beside the source."""
     package = Path(__file__).parent
     for folder in (package / "documentation", package.parents[1]):
         if (folder / "docs" / "concepts.md").exists():
@@ -270,68 +290,68 @@ def own_documentation() -> list[Path]:
     return []
 
 
-def as_agent(given: Any) -> Agent:
-    """Makes an agent of what a developer has. Raises TypeError, which says what would do.
+def as_agent(target: Any) -> Agent:
+    """Return the agent of a function, an object or an SDK's agent. Raises TypeError, which says what is accepted.
 
     Raises ImportError for an agent of an SDK whose adapter lacks a package.
     """
-    if (on_crash := getattr(given, "on_crash", "close")) not in get_args(OnCrash):
-        raise TypeError(f"on_crash of {given!r} is {on_crash!r}; it can be 'close' or 'resume'")
-    if _is(inspect.isasyncgenfunction, given):
-        return _as_declared(GeneratorAgent(given), given)
-    if resumes(given) and (kind_of(given) or is_adapter(given)):
+    if (on_crash := getattr(target, "on_crash", "close")) not in get_args(OnCrash):
+        raise TypeError(f"on_crash of {target!r} is {on_crash!r}; it can be 'close' or 'resume'")
+    if _is(inspect.isasyncgenfunction, target):
+        return _as_declared(GeneratorAgent(target), target)
+    if resumes(target) and (kind_of(target) or is_adapter(target)):
         raise TypeError(
-            f"{given!r} cannot have on_crash = 'resume': its SDK cannot be called again in the middle of a turn. "
+            f"{target!r} cannot have on_crash = 'resume': its SDK cannot be called again in the middle of a turn. "
             "Agents that yield events can, and ChatCompletionsAgent"
         )
-    if not isinstance(given, type) and callable(method := getattr(given, "answer", None)):
-        return _as_declared(FunctionAgent(method), given) if inspect.iscoroutinefunction(method) else given
-    if kind := kind_of(given):
-        return kind.adapt(given)
-    if _is(inspect.iscoroutinefunction, given):
-        return _as_declared(FunctionAgent(given), given)
+    if not isinstance(target, type) and callable(method := getattr(target, "answer", None)):
+        return _as_declared(FunctionAgent(method), target) if inspect.iscoroutinefunction(method) else target
+    if kind := kind_of(target):
+        return kind.adapt(target)
+    if _is(inspect.iscoroutinefunction, target):
+        return _as_declared(FunctionAgent(target), target)
     raise TypeError(
-        f"{given!r} is not an agent: give an async function `async def answer(turn)` that yields or returns its "
+        f"{target!r} is not an agent: give an async function `async def answer(turn)` that yields or returns its "
         "answer, an object with such an `answer` method, or an agent of the OpenAI Agents SDK, LangChain, LangGraph "
         "or Pydantic AI"
     )
 
 
-def _as_declared(agent: GeneratorAgent | FunctionAgent, given: Any) -> Agent:
-    """What a function says of itself is true of the agent that is made of it."""
-    agent.takes_attachments = takes_attachments(given)
-    agent.on_crash = getattr(given, "on_crash", "close")
-    agent.repeats = getattr(given, "repeats", None)
+def _as_declared(agent: GeneratorAgent | FunctionAgent, target: Any) -> Agent:
+    """Copy what a function declares about itself to the agent that wraps it."""
+    agent.takes_attachments = takes_attachments(target)
+    agent.on_crash = getattr(target, "on_crash", "close")
+    agent.repeats = getattr(target, "repeats", None)
     return agent
 
 
-def _is(kind: Callable[[Any], bool], given: Any) -> bool:
-    """Of a function, or of an object that is called like one."""
-    return kind(given) or (not inspect.isclass(given) and kind(getattr(given, "__call__", None)))  # noqa: B004
+def _is(kind: Callable[[Any], bool], target: Any) -> bool:
+    """Return True if a function, or the `__call__` of an object, is of this kind."""
+    return kind(target) or (not inspect.isclass(target) and kind(getattr(target, "__call__", None)))  # noqa: B004
 
 
 def build_agents(settings: Settings, taken: Container[str] = ()) -> dict[str, Agent]:
-    """The agents that the settings name, without those whose names are taken. Raises ValueError, which says why not."""
+    """Return the agents of the settings whose names are not taken. Raises ValueError, which says what is wrong."""
     servers: dict[str, Toolset] = {}
 
-    def build_agent(wanted: AgentSettings) -> Agent:
+    def build_agent(configured: AgentSettings) -> Agent:
         from turnwire.agents.from_settings import build_configured
 
-        return build_configured(wanted, settings, [*map(load_tool, wanted.tools)], servers)
+        return build_configured(configured, settings, [*map(load_tool, configured.tools)], servers)
 
     agents: dict[str, Agent] = {}
-    for name, wanted in settings.agents.items():
+    for name, configured in settings.agents.items():
         if name in taken:
             continue
         try:
-            agents[name] = load_agent(wanted) if isinstance(wanted, str) else build_agent(wanted)
+            agents[name] = load_agent(configured) if isinstance(configured, str) else build_agent(configured)
         except (ImportError, ModelUnusableError, TypeError, ValueError) as error:
             raise ValueError(f"the agent {name!r} of the settings cannot be made: {error}") from error
     return agents
 
 
 def load_tool(reference: str) -> Any:
-    """A tool by the name it has in `turnwire.tools`, or imported as `module:name`. Raises ValueError."""
+    """Return a tool by its name in `turnwire.tools`, or imported as `module:name`. Raises ValueError."""
     if reference == "fetch_url":
         from turnwire.tools import fetch_url
 
@@ -340,7 +360,7 @@ def load_tool(reference: str) -> Any:
 
 
 def load_agent(reference: str) -> Agent:
-    """Imports `module:name`, also from the current folder. Raises ValueError, which says what is wrong."""
+    """Import an agent as `module:name`, also from the current folder. Raises ValueError, which says what is wrong."""
     try:
         return as_agent(_load(reference))
     except (ImportError, TypeError) as error:

@@ -31,7 +31,7 @@ async def test_a_letter_waits_for_a_person(
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    turnwire = module.app.turnwire
+    turnwire = module.app.lifespan
     async with serving(turnwire, module.app) as server:
         answer = await server.http.post("chat", json={"message": "Write to Bob"})
         assert answer.status_code == 202

@@ -23,7 +23,7 @@ from tests.contracts.log_strategies import DENSE, log_of, logs
 from tests.node_packages import node_with
 from tests.process.server_process import served
 from tests.server.conftest import Serve
-from tests.server.cutting import cutting
+from tests.server.cutting_proxy import cutting
 from tests.serving import Puppet, Served, within
 from turnwire.core.codec import LoggedEvent, log_event, now_ms
 from turnwire.core.events import DoneEvent, Event, Hit, RestartEvent, Usage

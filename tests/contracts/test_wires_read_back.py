@@ -18,7 +18,7 @@ from turnwire.assembly import WIRES as OFFERED
 from turnwire.core.codec import SUSPENSION_EVENTS, LoggedEvent
 from turnwire.core.contracts import Wire
 from turnwire.core.events import Event, Outcome, RestartEvent
-from turnwire.server.streams.resume import encoder_at, place_of, place_of_frame, settled_encoder, void_of
+from turnwire.server.streams.resume import BYTES, FRAMES, encoder_at, find_point, settled_encoder, void_of
 from turnwire.stores.memory import MemoryStore
 from turnwire.wires.openai.responses_encoder import OpenAIResponses
 
@@ -151,10 +151,10 @@ async def stored(answer: tuple[list[Event], Outcome | None]) -> tuple[MemoryStor
 async def resume(store: MemoryStore, turn_id: str, wire: Wire, reader: Reader, received: bytes) -> bytes:
     """Return all that a client has after it lost its connection with these bytes and resumed."""
     if reader.cursor == "byte":
-        point = await place_of(store, turn_id, wire, len(received))
+        point = await find_point(store, turn_id, wire, BYTES, len(received))
     elif reader.cursor == "frame":
         received = whole_frames(received)
-        point = await place_of_frame(store, turn_id, wire, received.count(b"\n\n"))
+        point = await find_point(store, turn_id, wire, FRAMES, received.count(b"\n\n"))
     else:
         if reader.is_sse:
             received = whole_frames(received)

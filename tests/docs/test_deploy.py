@@ -12,7 +12,7 @@ import typer.main
 import yaml
 
 from turnwire.cli import app
-from turnwire.server.app import _PUBLIC
+from turnwire.server.app import PUBLIC_PATHS
 from turnwire.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ def test_stop_timeouts_exceed_the_shutdown_time() -> None:
 
 def test_probes_use_public_paths_and_an_allowed_host() -> None:
     probes = [container[kind]["httpGet"] for _, container in containers() for kind in container if "Probe" in kind]
-    assert {probe["path"] for probe in probes} == {"/readyz", "/healthz"} <= _PUBLIC
+    assert {probe["path"] for probe in probes} == {"/readyz", "/healthz"} <= PUBLIC_PATHS
     assert all(probe["httpHeaders"] == [{"name": "Host", "value": "localhost"}] for probe in probes)
     assert "health_uri /readyz\n" in (DEPLOY / "Caddyfile").read_text()
 

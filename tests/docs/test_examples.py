@@ -61,7 +61,7 @@ async def test_example_answers_a_message(
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     mounted = hasattr(module, "turnwire")
-    turnwire = module.turnwire if mounted else module.app.turnwire
+    turnwire = module.turnwire if mounted else module.app.lifespan
     async with serving(turnwire, module.app, path="/agent" if mounted else "") as server:
         answer = await server.http.post("chat", json={"message": "good morning"}, headers={"X-User": "ada"})
     assert answer.status_code == 200

@@ -17,7 +17,7 @@ import pytest
 
 from tests.process.server_process import ServerProcess, served, working
 from tests.process.shared_database import NEW_CONNECTION, Follower, temporary_database
-from tests.server.socketing import talking, text_of
+from tests.server.socket_client import talking, text_of
 from tests.serving import PATIENCE, Client, until, within
 
 pytestmark = pytest.mark.timeout(180)

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from tests.process.server_process import served
-from tests.server.socketing import positions, talking, text_of
+from tests.server.socket_client import positions, talking, text_of
 from tests.serving import PATIENCE
 
 

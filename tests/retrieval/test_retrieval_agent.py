@@ -29,7 +29,7 @@ from tests.retrieval.shelf import (
 )
 from tests.scripted_model import ScriptedModel, breaks, calls, cuts, fails, hangs, says, silent, thinks, truncates
 from tests.scripted_wires import Answer
-from tests.server.texting import ask, messages, phases
+from tests.server.text_client import ask, messages, phases
 from tests.serving import Served, error_of, quick_settings, serving, until, within
 from turnwire import Turnwire
 from turnwire.core.events import (

@@ -35,7 +35,7 @@ def the_event_loop_is_never_blocked() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def errors_in_the_log(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """What the log may say; a test that makes something fail on purpose puts the start of the message in here."""
+    """Return the log messages that are expected; a test that provokes a failure adds the start of its message."""
     expected: list[str] = []
     yield expected
     unexpected = [

@@ -16,7 +16,7 @@ async def openai_of(server: Client, key: str = "none", **options: Any) -> AsyncI
 
 
 def openai_error(response: Any, status: int) -> dict[str, Any]:
-    """The error in an answer, which must have the shape that OpenAI's have."""
+    """Return the error of a response, and check that it has OpenAI's shape."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     error = response.json()["error"]

@@ -1,4 +1,4 @@
-"""Clients of a server that answers from documents: who they are, what they upload, what they are told."""
+"""Clients of a server that answers from documents: users, uploads, answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,19 +32,19 @@ async def upload(client: Client, name: str, content: str | bytes) -> httpx.Respo
 
 
 def form(name: bytes, content: bytes, field: bytes = b"file") -> bytes:
-    """The body of an upload, its name as these very bytes: a client library would tidy it up."""
+    """Return the body of an upload with a raw file name, which a client library would clean."""
     head = b'--%b\r\nContent-Disposition: form-data; name="%b"; filename="%b"\r\n\r\n'
     return head % (BOUNDARY.encode(), field, name) + content + f"\r\n--{BOUNDARY}--\r\n".encode()
 
 
 async def listed(client: Client, **query: Any) -> list[str]:
-    """The names of the documents that somebody may read."""
+    """Return the names of the documents that a client may read."""
     answer = await client.http.get("/v1/documents", params={"limit": 200, **query})
     return [document["name"] for document in answer.json()["documents"]]
 
 
 async def answer(client: Client, question: str, **body: Any) -> dict[str, Any]:
-    """The `response` event of a turn that went well."""
+    """Return the `response` event of a completed turn."""
     async with client.ask(question, **body) as stream:
         frames = await stream.rest()
     assert frames[-1].event["outcome"] == "completed"
@@ -59,7 +59,7 @@ async def shown(client: Client, document_id: str, start: int | None = None, end:
 
 
 async def held(server: Served) -> tuple[int, int]:
-    """How many documents and passages the library holds, whoever they belong to."""
+    """Return the numbers of documents and passages of all owners."""
     librarian = server.turnwire.librarian
     assert librarian is not None
     return await asyncio.to_thread(librarian.library.count)

@@ -1,4 +1,4 @@
-"""`/ag-ui` over real sockets: runs, their resumption, decisions, what a thread holds, and who may see it."""
+"""`/ag-ui` over real sockets: runs, resumption, decisions, thread messages, ownership."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -26,7 +26,7 @@ OPENING = b": stream-open\n\n"
 
 
 def run_input(run_id: str = "r1", text: str = "Hello", *, thread: str = "th", **more: Any) -> dict[str, Any]:
-    """What `HttpAgent` sends."""
+    """Return the body that `HttpAgent` sends."""
     return {
         "threadId": thread,
         "runId": run_id,
@@ -106,7 +106,7 @@ async def test_a_run_is_answered_with_its_events(server: Served, puppet: Puppet)
     assert (snapshot["external_id"], snapshot["outcome"]) == ("run-1", "completed")
 
 
-async def test_the_last_message_of_the_user_is_asked_and_the_thread_goes_on(server: Served, puppet: Puppet) -> None:
+async def test_last_user_message_is_answered_and_thread_continues(server: Served, puppet: Puppet) -> None:
     async with run(server, "r1", "One") as stream:
         (await puppet.part()).end()
         await stream.rest()
@@ -124,7 +124,7 @@ async def test_the_last_message_of_the_user_is_asked_and_the_thread_goes_on(serv
         await stream.rest()
 
 
-async def test_what_was_said_in_a_thread_that_is_new_here_is_the_history(server: Served, puppet: Puppet) -> None:
+async def test_earlier_messages_of_a_new_thread_become_the_history(server: Served, puppet: Puppet) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q":"x"}'}}
     lost = {"id": "c2", "type": "function", "function": {"name": "find", "arguments": "{"}}
     told = [
@@ -157,7 +157,7 @@ async def test_what_was_said_in_a_thread_that_is_new_here_is_the_history(server:
     assert [message["content"] for message in (await held(server))["messages"]] == ["One", "Here.", "Two", "2", "Three"]
 
 
-async def test_a_question_may_be_asked_in_the_same_words_twice(serve: Serve, puppet: Puppet) -> None:
+async def test_repeated_question_in_a_thread_keeps_its_history(serve: Serve, puppet: Puppet) -> None:
     told = [
         {"role": "user", "content": "Why?"},
         {"role": "assistant", "content": "Because."},
@@ -171,7 +171,7 @@ async def test_a_question_may_be_asked_in_the_same_words_twice(serve: Serve, pup
             await stream.rest()
 
 
-async def test_an_answer_is_made_anew_from_what_stood_before_it(server: Served, puppet: Puppet) -> None:
+async def test_regenerated_answer_continues_the_turn_before_it(server: Served, puppet: Puppet) -> None:
     async def answered(run_id: str, messages: list[dict[str, Any]], says: str) -> tuple[Any, list[Frame]]:
         async with run(server, run_id, messages=messages) as stream:
             part = await puppet.part()
@@ -195,7 +195,7 @@ async def test_an_answer_is_made_anew_from_what_stood_before_it(server: Served, 
     assert [message.content for message in history] == ["One", "anew"]
 
 
-async def test_options_of_a_message_stand_in_the_forwarded_props(serve: Serve, puppet: Puppet) -> None:
+async def test_message_options_are_read_from_forwarded_props(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server:
         more: Any = {
             "forwardedProps": {"review": False, "on_busy": "reject", "model": "theirs"},
@@ -222,7 +222,7 @@ async def test_options_of_a_message_stand_in_the_forwarded_props(serve: Serve, p
     ("outcome", "agent"),
     [("failed", AgentError("no luck", code="out_of_luck")), ("broken", RuntimeError("a secret"))],
 )
-async def test_a_failure_is_told_in_the_protocols_word(
+async def test_failure_is_a_run_error(
     serve: Serve, puppet: Puppet, outcome: str, agent: Exception, errors_in_the_log: list[str]
 ) -> None:
     errors_in_the_log.append("the agent")
@@ -240,7 +240,7 @@ async def test_a_failure_is_told_in_the_protocols_word(
 # Joining and resuming
 
 
-async def test_a_run_that_is_known_is_joined_and_never_started_twice(server: Served, puppet: Puppet) -> None:
+async def test_known_run_is_joined_and_never_started_twice(server: Served, puppet: Puppet) -> None:
     async with run(server) as first:
         part = await puppet.part()
         part.say("Good ")
@@ -257,7 +257,7 @@ async def test_a_run_that_is_known_is_joined_and_never_started_twice(server: Ser
 
 
 @pytest.mark.parametrize("how", ["post", "get", "offset"])
-async def test_a_client_goes_on_after_any_frame_it_has(serve: Serve, kind: StoreKind, how: str) -> None:
+async def test_client_continues_after_any_frame(serve: Serve, kind: StoreKind, how: str) -> None:
     lines = [
         "Let me see. ",
         ToolCallEvent("c1", "find", {}),
@@ -287,7 +287,7 @@ async def test_a_client_goes_on_after_any_frame_it_has(serve: Serve, kind: Store
         assert error_of(beyond, 416)["code"] == "bad_offset"
 
 
-async def test_the_wire_is_resumed_by_its_ids_on_the_route_of_every_wire_too(serve: Serve) -> None:
+async def test_turn_events_route_resumes_ag_ui_by_frame_id(serve: Serve) -> None:
     async with serve(saying("Good ", ToolCallEvent("c1", "find", {}), "day.")) as server:
         await whole(server)
         path, query = "/v1/turns/r1/events", {"wire": "ag_ui", "run_id": "r1", "thread_id": "th"}
@@ -302,7 +302,7 @@ async def test_the_wire_is_resumed_by_its_ids_on_the_route_of_every_wire_too(ser
         assert (await server.http.get(path, params=query, headers=last)).status_code == 204
 
 
-async def test_a_dropped_client_misses_nothing_that_happens_meanwhile(server: Served, puppet: Puppet) -> None:
+async def test_dropped_client_misses_no_event(server: Served, puppet: Puppet) -> None:
     async with run(server) as stream:
         part = await puppet.part()
         part.say("Good ")
@@ -318,7 +318,7 @@ async def test_a_dropped_client_misses_nothing_that_happens_meanwhile(server: Se
     assert text_of(seen) == "Good day."
 
 
-async def test_what_was_begun_anew_is_left_out_and_who_has_the_old_must_read_again(serve: Serve) -> None:
+async def test_void_frames_are_left_out_and_their_reader_gets_409(serve: Serve) -> None:
     async with serve(saying("Good ", "n", "ight", RestartEvent(3, "worker_lost"), "day.")) as server:
         await server.ended(await server.start(turn_id="r1"))
         async with read(server, "r1") as stream:
@@ -331,7 +331,7 @@ async def test_what_was_begun_anew_is_left_out_and_who_has_the_old_must_read_aga
         assert error_of(old, 409)["code"] == "reset"
 
 
-async def test_the_header_names_the_run_where_the_body_does_not(serve: Serve) -> None:
+async def test_run_id_header_names_the_run_without_run_id_in_body(serve: Serve) -> None:
     async with serve(saying("a")) as server:
         body = {name: value for name, value in run_input().items() if name not in ("runId", "protocolVersion")}
         async with server.stream("POST", "/ag-ui", json=body, headers={"X-Run-Id": "mine"}) as stream:
@@ -341,7 +341,7 @@ async def test_the_header_names_the_run_where_the_body_does_not(serve: Serve) ->
             assert await stream.rest() == frames
 
 
-async def test_a_page_elsewhere_may_send_and_read_the_header_that_names_a_run(serve: Serve) -> None:
+async def test_allowed_origin_may_send_and_read_the_run_id_header(serve: Serve) -> None:
     async with serve(saying("a"), allowed_origins=["http://page.test"]) as server:
         origin = {"Origin": "http://page.test"}
         asking = {**origin, "Access-Control-Request-Method": "POST"}
@@ -351,7 +351,7 @@ async def test_a_page_elsewhere_may_send_and_read_the_header_that_names_a_run(se
         assert "X-Run-Id" in answer.headers["access-control-expose-headers"].split(", ")
 
 
-async def test_a_run_without_names_goes_by_ours(serve: Serve) -> None:
+async def test_run_without_client_id_has_the_turn_id(serve: Serve) -> None:
     async with serve(saying("a")) as server:
         async with server.stream("POST", "/ag-ui", json={"messages": run_input()["messages"]}) as stream:
             frames = await stream.rest()
@@ -362,7 +362,7 @@ async def test_a_run_without_names_goes_by_ours(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("what", [{"runId": "r1"}, {"threadId": "th"}])
-async def test_stop_stops(server: Served, puppet: Puppet, what: dict[str, str]) -> None:
+async def test_stop_cancels_the_run(server: Served, puppet: Puppet, what: dict[str, str]) -> None:
     async with run(server) as stream:
         part = await puppet.part()
         part.say("so f")
@@ -375,7 +375,7 @@ async def test_stop_stops(server: Served, puppet: Puppet, what: dict[str, str]) 
     assert (await server.http.post("/ag-ui/stop", json=what)).json() == {"stopped": []}
 
 
-async def test_stop_needs_to_be_told_what(server: Served) -> None:
+async def test_stop_without_run_or_thread_is_refused(server: Served) -> None:
     assert error_of(await server.http.post("/ag-ui/stop", json={}), 422)["code"] == "invalid_request"
     assert error_of(await server.http.post("/ag-ui/stop", json={"runId": "no"}), 404)["code"] == "turn_not_found"
     assert error_of(await server.http.post("/ag-ui/stop", json={"threadId": "no"}), 404)["code"] == "session_not_found"
@@ -409,7 +409,7 @@ def interrupts_of(frames: list[Frame]) -> list[dict[str, Any]]:
     return frames[-1].event["outcome"]["interrupts"]
 
 
-async def test_decisions_come_with_the_next_run_and_the_turn_goes_on(serve: Serve, kind: StoreKind) -> None:
+async def test_decisions_of_the_next_run_continue_the_turn(serve: Serve, kind: StoreKind) -> None:
     async with serve(careful, store=kind) as server:
         first = await whole(server)
         keep_the_rules(first)
@@ -459,7 +459,7 @@ async def whole_after(server: Client, last: str | None, decisions: list[dict[str
         return await stream.rest()
 
 
-async def test_a_decision_that_cannot_be_taken_says_why_and_takes_nothing(serve: Serve) -> None:
+async def test_invalid_decision_is_refused_and_changes_nothing(serve: Serve) -> None:
     async with serve(careful) as server:
         asked = interrupts_of(await whole(server))
 
@@ -485,7 +485,7 @@ async def test_a_decision_that_cannot_be_taken_says_why_and_takes_nothing(serve:
         assert (await refused(409, resolved(asked[1:], approved=False)))["code"] == "approval_conflict"
 
 
-async def test_who_writes_on_instead_of_deciding_has_the_question_withdrawn(serve: Serve) -> None:
+async def test_message_instead_of_decision_interrupts_the_waiting_turn(serve: Serve) -> None:
     async with serve(careful) as server:
         asked = interrupts_of(await whole(server))
         await within(whole(server, "r2", "Never mind"))
@@ -494,7 +494,7 @@ async def test_who_writes_on_instead_of_deciding_has_the_question_withdrawn(serv
         assert error_of(late, 409)["code"] == "turn_not_waiting"
 
 
-async def test_a_turn_that_was_cancelled_while_it_waited_is_replayed_as_two_runs(serve: Serve) -> None:
+async def test_turn_cancelled_while_waiting_is_replayed_as_two_runs(serve: Serve) -> None:
     async with serve(careful) as server:
         first = await whole(server)
         assert (await server.http.post("/ag-ui/stop", json={"threadId": "th"})).json() == {"stopped": ["r1"]}
@@ -504,7 +504,7 @@ async def test_a_turn_that_was_cancelled_while_it_waited_is_replayed_as_two_runs
     assert again[-1].event["outcome"] == {"type": "cancelled"}
 
 
-async def test_a_key_that_may_write_may_not_approve(serve: Serve) -> None:
+async def test_key_without_approve_scope_cannot_decide(serve: Serve) -> None:
     async with serve(careful) as server, holder(server, "anna", ("read", "write")) as writer:
         asked = interrupts_of(await whole(writer))
         denied = await writer.http.post("/ag-ui", json=run_input("r2", resume=resolved(asked, approved=True)))
@@ -515,7 +515,7 @@ async def test_a_key_that_may_write_may_not_approve(serve: Serve) -> None:
 # What a thread holds
 
 
-async def test_a_page_that_is_opened_anew_finds_the_thread(server: Served, puppet: Puppet) -> None:
+async def test_thread_messages_are_returned_to_a_reloaded_page(server: Served, puppet: Puppet) -> None:
     assert await held(server) == {"messages": [], "activeRun": None}
     async with run(server, "r1", "One") as stream:
         part = await puppet.part()
@@ -553,7 +553,7 @@ async def test_a_page_that_is_opened_anew_finds_the_thread(server: Served, puppe
         await server.http.post("/ag-ui/stop", json={"threadId": "th"})
 
 
-async def test_a_page_that_is_opened_anew_finds_what_is_still_to_be_decided(serve: Serve) -> None:
+async def test_pending_interrupts_are_returned_to_a_reloaded_page(serve: Serve) -> None:
     async with serve(careful) as server:
         asked = interrupts_of(await whole(server))
         found = await held(server)
@@ -595,14 +595,14 @@ async def test_a_page_that_is_opened_anew_finds_what_is_still_to_be_decided(serv
         (b'{"resume":[{"status":"cancelled"}]}', 422),
     ],
 )
-async def test_a_bad_request_says_what_is_wrong_and_starts_nothing(serve: Serve, body: bytes, status: int) -> None:
+async def test_bad_request_names_the_field_and_starts_nothing(serve: Serve, body: bytes, status: int) -> None:
     async with serve() as server:
         answer = await server.http.post("/ag-ui", content=body, headers={"Content-Type": "application/json"})
         assert error_of(answer, status)["code"] in ("invalid_json", "invalid_request")
         assert await server.written() == (0, 0)
 
 
-async def test_a_bad_place_is_refused(serve: Serve) -> None:
+async def test_bad_cursor_is_refused(serve: Serve) -> None:
     async with serve(saying("a")) as server:
         await whole(server)
         assert error_of(await server.http.get("/ag-ui"), 422)["code"] == "invalid_request"
@@ -619,7 +619,7 @@ async def test_a_bad_place_is_refused(serve: Serve) -> None:
             assert error_of(answer, 404)["code"] == "turn_not_found"
 
 
-async def test_a_thread_and_its_runs_are_their_owners_alone(serve: Serve) -> None:
+async def test_thread_and_runs_of_another_principal_are_not_found(serve: Serve) -> None:
     async with serve(careful, authenticate=by_user) as server, user(server, "anna") as anna, user(server, "bob") as bob:
         first = await whole(anna)
         asked = interrupts_of(first)

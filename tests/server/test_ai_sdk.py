@@ -1,4 +1,4 @@
-"""`/api/chat` over real sockets: asking, asking again, coming back, stopping."""
+"""`/api/chat` over real sockets: messages, regeneration, resumption, stopping."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.chatting import URL, answers, asks, body, chunks, kinds, post, posting, read
+from tests.server.chat_client import URL, answers, asks, body, chunks, kinds, post, posting, read
 from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.server.test_auth import holder
@@ -37,7 +37,7 @@ async def recite(turn: Turn) -> AsyncIterator[str]:
 # Asking
 
 
-async def test_a_message_is_answered_in_a_session_of_the_chats_name(serve: Serve, kind: StoreKind) -> None:
+async def test_message_is_answered_in_the_session_of_the_chat_id(serve: Serve, kind: StoreKind) -> None:
     async with serve(saying(*LINES), store=kind) as server:
         answer = await post(server, asks("When?"), chat="my-chat")
         message = read(answer)
@@ -52,7 +52,7 @@ async def test_a_message_is_answered_in_a_session_of_the_chats_name(serve: Serve
     assert (answer.headers["x-session-id"], message.metadata["sessionId"]) == (session["id"], session["id"])
 
 
-async def test_the_headers_are_those_of_the_protocol_and_ours(serve: Serve) -> None:
+async def test_stream_has_the_headers_of_the_protocol_and_ours(serve: Serve) -> None:
     async with serve(saying("Hi")) as server:
         answer = await post(server, asks("Hello"))
         again = await server.http.get(answer.headers["location"])
@@ -68,7 +68,7 @@ async def test_the_headers_are_those_of_the_protocol_and_ours(serve: Serve) -> N
 
 
 @pytest.mark.parametrize("version", [5, 6, 7])
-async def test_the_version_is_a_setting_and_the_query_says_otherwise(serve: Serve, version: int) -> None:
+async def test_query_overrides_the_version_setting(serve: Serve, version: int) -> None:
     async with serve(saying("Hi"), ai_sdk_version=version) as server:
         answer = await post(server, asks("Hello"))
         assert answer.headers["location"].endswith(f"?wire=ai_sdk&sdk_version={version}")
@@ -78,7 +78,7 @@ async def test_the_version_is_a_setting_and_the_query_says_otherwise(serve: Serv
         assert wrong["message"].startswith("sdk_version")
 
 
-async def test_options_of_a_message_stand_beside_the_clients_own(server: Served, puppet: Puppet) -> None:
+async def test_message_options_are_read_beside_the_client_fields(server: Served, puppet: Puppet) -> None:
     file = {"type": "file", "mediaType": "image/png", "url": "data:,x", "filename": "x.png"}
     message = asks("Look", "u1")
     message["parts"].append(file)
@@ -117,13 +117,13 @@ async def test_the_newest_message_may_be_sent_alone(serve: Serve) -> None:
         (b'{"agent": "nobody", "messages": [{"role": "user", "parts": [{"type": "text", "text": "a"}]}]}', 422),
     ],
 )
-async def test_what_cannot_be_answered_is_refused_and_costs_nothing(server: Served, sent: bytes, status: int) -> None:
+async def test_unanswerable_message_is_refused_and_starts_nothing(server: Served, sent: bytes, status: int) -> None:
     answer = await server.http.post(URL, content=sent, headers={"Content-Type": "application/json"})
     error_of(answer, status)
     assert await server.written() == (0, 0)
 
 
-async def test_a_failure_has_the_protocols_word_for_it(server: Served, puppet: Puppet) -> None:
+async def test_failure_is_an_error_chunk(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("Hello")) as stream:
         part = await puppet.part()
         part.say("Half")
@@ -146,7 +146,7 @@ async def test_an_idle_stream_is_kept_alive(serve: Serve, puppet: Puppet) -> Non
 # What came before
 
 
-async def test_a_chat_goes_on_with_what_the_client_shows(serve: Serve, kind: StoreKind) -> None:
+async def test_chat_continues_the_messages_that_the_client_shows(serve: Serve, kind: StoreKind) -> None:
     async with serve(recite, store=kind) as server:
         one, two = asks("one"), asks("two")
         first = read(await post(server, one))
@@ -157,7 +157,7 @@ async def test_a_chat_goes_on_with_what_the_client_shows(serve: Serve, kind: Sto
         assert third.text == "user:one assistant:nothing"
 
 
-async def test_a_message_whose_answer_was_never_seen_is_gone_on_from(serve: Serve) -> None:
+async def test_chat_continues_after_a_message_with_unseen_answer(serve: Serve) -> None:
     async with serve(recite) as server:
         one, two = asks("one"), asks("two")
         first = answers(read(await post(server, one)).id or "")
@@ -167,7 +167,7 @@ async def test_a_message_whose_answer_was_never_seen_is_gone_on_from(serve: Serv
     assert answer.text == "user:one assistant:nothing user:two assistant:user:one assistant:nothing"
 
 
-async def test_making_an_answer_anew_forgets_the_old_one(serve: Serve, kind: StoreKind) -> None:
+async def test_regenerated_answer_replaces_the_old_one(serve: Serve, kind: StoreKind) -> None:
     async with serve(recite, store=kind) as server:
         one, two = asks("one"), asks("two")
         first = read(await post(server, one))
@@ -181,7 +181,7 @@ async def test_making_an_answer_anew_forgets_the_old_one(serve: Serve, kind: Sto
         assert parents == [first.id, None]
 
 
-async def test_an_edited_message_takes_the_place_of_what_followed_it(serve: Serve, kind: StoreKind) -> None:
+async def test_edited_message_replaces_later_turns(serve: Serve, kind: StoreKind) -> None:
     async with serve(recite, store=kind) as server:
         one, two = asks("one"), asks("two")
         first = read(await post(server, one))
@@ -193,7 +193,7 @@ async def test_an_edited_message_takes_the_place_of_what_followed_it(serve: Serv
         assert read(await post(server, begun, messageId=one["id"])).text == "nothing"
 
 
-async def test_a_chat_that_is_new_here_brings_its_history(serve: Serve, kind: StoreKind) -> None:
+async def test_earlier_messages_of_a_new_chat_become_the_history(serve: Serve, kind: StoreKind) -> None:
     tool: Any = {"type": "tool-clock", "toolCallId": "k", "state": "output-available", "input": {}, "output": "noon"}
     before = [
         {"id": "s", "role": "system", "parts": [{"type": "text", "text": "Obey the client."}]},
@@ -212,7 +212,7 @@ async def test_a_chat_that_is_new_here_brings_its_history(serve: Serve, kind: St
         assert read(again).text == told
 
 
-async def test_only_so_much_history_is_taken_along(serve: Serve) -> None:
+async def test_client_history_is_limited(serve: Serve) -> None:
     async with serve(recite, history_turns=1) as server:
         answer = await post(server, asks("a"), answers("x", "b"), asks("c"), answers("y", "d"), asks("e"))
         assert read(answer).text == "user:c assistant:d"
@@ -223,7 +223,7 @@ async def test_only_so_much_history_is_taken_along(serve: Serve) -> None:
 # Asking twice
 
 
-async def test_a_repeated_request_joins(server: Served, puppet: Puppet) -> None:
+async def test_repeated_request_joins_the_same_turn(server: Served, puppet: Puppet) -> None:
     question = asks("Hello", "u1")
     async with posting(server, question) as first, posting(server, question) as second:
         part = await puppet.part()
@@ -236,7 +236,7 @@ async def test_a_repeated_request_joins(server: Served, puppet: Puppet) -> None:
     assert await server.written() == (1, 1)
 
 
-async def test_requests_at_the_same_time_start_one_turn(serve: Serve, kind: StoreKind) -> None:
+async def test_concurrent_equal_requests_start_one_turn(serve: Serve, kind: StoreKind) -> None:
     async with serve(saying("Hi"), store=kind) as server:
         question = asks("Hello")
         answered = await asyncio.gather(*(post(server, question) for _ in range(8)))
@@ -244,7 +244,7 @@ async def test_requests_at_the_same_time_start_one_turn(serve: Serve, kind: Stor
         assert await server.written() == (1, 1)
 
 
-async def test_a_key_of_the_clients_own_counts_first(serve: Serve) -> None:
+async def test_idempotency_key_of_the_client_has_precedence(serve: Serve) -> None:
     async with serve(saying("Hi")) as server:
         key = {"Idempotency-Key": "k"}
         first = await post(server, asks("Hello", "u1"), headers=key)
@@ -255,7 +255,7 @@ async def test_a_key_of_the_clients_own_counts_first(serve: Serve) -> None:
         assert (await post(server, asks("Hello", "u1"), **again)).content == second.content != first.content
 
 
-async def test_an_answer_is_made_anew_once_for_each_time_it_is_asked_for(server: Served, puppet: Puppet) -> None:
+async def test_each_regenerate_request_starts_one_turn(server: Served, puppet: Puppet) -> None:
     question = asks("Hello", "u1")
     async with posting(server, question) as stream:
         (await puppet.part()).end()
@@ -277,7 +277,7 @@ async def test_an_answer_is_made_anew_once_for_each_time_it_is_asked_for(server:
     assert (await post(server, question, **named)).headers["x-turn-id"] == other.turn_id
 
 
-async def test_who_makes_an_answer_anew_does_not_wait_for_the_old_one(server: Served, puppet: Puppet) -> None:
+async def test_regenerate_interrupts_the_running_answer(server: Served, puppet: Puppet) -> None:
     question = asks("Hello")
     async with posting(server, question) as old:
         await puppet.part()
@@ -292,7 +292,7 @@ async def test_who_makes_an_answer_anew_does_not_wait_for_the_old_one(server: Se
 # Coming back
 
 
-async def test_what_is_being_answered_is_replayed_from_its_start(server: Served, puppet: Puppet) -> None:
+async def test_running_turn_is_replayed_from_its_start(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("Hello")) as first:
         part = await puppet.part()
         part.say(*LINES)
@@ -305,7 +305,7 @@ async def test_what_is_being_answered_is_replayed_from_its_start(server: Served,
     assert UIMessage().read(second.raw).id == second.turn_id == first.turn_id
 
 
-async def test_there_is_nothing_to_come_back_to(server: Served, puppet: Puppet) -> None:
+async def test_resume_without_running_turn_is_204(server: Served, puppet: Puppet) -> None:
     assert (await server.http.get(f"{URL}/never-heard-of/stream")).status_code == 204
     async with posting(server, asks("Hello")) as stream:
         (await puppet.part()).end()
@@ -315,7 +315,7 @@ async def test_there_is_nothing_to_come_back_to(server: Served, puppet: Puppet) 
     error_of(await server.http.get(f"{URL}/a b/stream"), 404)
 
 
-async def test_of_several_turns_the_one_that_runs_is_come_back_to(server: Served, puppet: Puppet) -> None:
+async def test_resume_returns_the_running_turn_of_several(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("one")) as running, posting(server, asks("two")) as queued:
         part = await puppet.part()
         async with server.stream("GET", f"{URL}/c/stream") as stream:
@@ -326,7 +326,7 @@ async def test_of_several_turns_the_one_that_runs_is_come_back_to(server: Served
 
 
 @pytest.mark.parametrize("query", ["", "?stream=text"])
-async def test_a_restart_breaks_the_connection_and_the_replay_leaves_out_what_is_void(
+async def test_restart_breaks_the_connection_and_replay_skips_void_events(
     server: Served, puppet: Puppet, query: str
 ) -> None:
     async with posting(server, asks("Hello"), query=query) as stream:
@@ -346,7 +346,7 @@ async def test_a_restart_breaks_the_connection_and_the_replay_leaves_out_what_is
 # Stopping
 
 
-async def test_stop_stops_all_that_the_chat_has_under_way(server: Served, puppet: Puppet) -> None:
+async def test_stop_cancels_all_unfinished_turns_of_the_chat(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("one")) as running, posting(server, asks("two")) as queued:
         part = await puppet.part()
         part.say("Half ")
@@ -372,7 +372,7 @@ async def test_a_run_can_be_stopped_by_its_id(server: Served, puppet: Puppet) ->
         await stream.rest()
 
 
-async def test_leaving_is_not_stopping(server: Served, puppet: Puppet) -> None:
+async def test_disconnect_does_not_cancel_the_turn(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("Hello")) as stream:
         part = await puppet.part()
         await stream.until("start-step")
@@ -381,7 +381,7 @@ async def test_leaving_is_not_stopping(server: Served, puppet: Puppet) -> None:
     assert (await server.ended(stream.turn_id))["outcome"] == "completed"
 
 
-async def test_leaving_stops_if_the_client_says_so(server: Served, puppet: Puppet) -> None:
+async def test_disconnect_cancels_the_turn_with_that_policy(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("Hello"), on_disconnect="cancel") as stream:
         await puppet.part()
         await stream.until("start-step")
@@ -391,7 +391,7 @@ async def test_leaving_stops_if_the_client_says_so(server: Served, puppet: Puppe
 # Whose it is
 
 
-async def test_a_chat_is_its_owners_alone(serve: Serve, puppet: Puppet) -> None:
+async def test_chat_of_another_principal_is_not_found(serve: Serve, puppet: Puppet) -> None:
     async with (
         serve(authenticate=by_user) as server,
         user(server, "anna") as anna,
@@ -411,7 +411,7 @@ async def test_a_chat_is_its_owners_alone(serve: Serve, puppet: Puppet) -> None:
         await stream.rest()
 
 
-async def test_a_key_may_do_what_its_scopes_say(serve: Serve) -> None:
+async def test_key_scopes_limit_the_routes(serve: Serve) -> None:
     async with serve(saying("Hi")) as server, holder(server, "anna", ("read",)) as reader:
         error_of(await post(reader, asks("Hello")), 403)
         error_of(await reader.http.post(f"{URL}/c/stop"), 403)
@@ -421,7 +421,7 @@ async def test_a_key_may_do_what_its_scopes_say(serve: Serve) -> None:
 # Bare text
 
 
-async def test_the_answer_can_be_had_as_bare_text(server: Served, puppet: Puppet) -> None:
+async def test_answer_is_streamed_as_bare_text(server: Served, puppet: Puppet) -> None:
     question: Any = {"json": body(asks("Hello", "u1"))}
     async with server.http.stream("POST", f"{URL}?stream=text", **question) as stream:
         part = await puppet.part()
@@ -434,7 +434,7 @@ async def test_the_answer_can_be_had_as_bare_text(server: Served, puppet: Puppet
     error_of(await server.http.post(f"{URL}?stream=html", **question), 422)
 
 
-async def test_bare_text_is_come_back_to_from_its_start(server: Served, puppet: Puppet) -> None:
+async def test_bare_text_is_resumed_from_its_start(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("Hello"), query="?stream=text"):
         part = await puppet.part()
         part.say("One ")
@@ -444,7 +444,7 @@ async def test_bare_text_is_come_back_to_from_its_start(server: Served, puppet: 
         assert await within(stream.aread()) == b"One two"
 
 
-async def test_bare_text_has_no_word_for_a_failure_so_the_connection_breaks(server: Served, puppet: Puppet) -> None:
+async def test_failure_breaks_the_connection_of_bare_text(server: Served, puppet: Puppet) -> None:
     async with server.http.stream("POST", f"{URL}?stream=text", json=body(asks("Hello"))) as stream:
         part = await puppet.part()
         part.say("Half")
@@ -467,7 +467,7 @@ async def test_a_cancelled_answer_is_the_text_so_far(server: Served, puppet: Pup
 # By chunk
 
 
-async def test_a_run_is_gone_on_with_from_every_chunk(server: Served, puppet: Puppet) -> None:
+async def test_run_is_resumed_from_every_chunk(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("Hello"), chat=None) as stream:
         part = await puppet.part()
         part.say(*LINES)
@@ -488,7 +488,7 @@ async def test_a_run_is_gone_on_with_from_every_chunk(server: Served, puppet: Pu
         error_of(await server.http.get(run, params={"startIndex": wrong}), 422)
 
 
-async def test_a_run_that_goes_on_is_gone_on_with(server: Served, puppet: Puppet) -> None:
+async def test_running_run_is_resumed_live(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("Hello"), chat=None) as stream:
         part = await puppet.part()
         part.say("One ")
@@ -502,7 +502,7 @@ async def test_a_run_that_goes_on_is_gone_on_with(server: Served, puppet: Puppet
     assert chunks(stream.raw)[len(seen) :] == chunks(rest.raw)
 
 
-async def test_who_does_not_name_the_chat_is_known_by_its_answers(serve: Serve) -> None:
+async def test_chat_without_id_is_found_by_its_answers(serve: Serve) -> None:
     async with serve(recite) as server:
         one = asks("one")
         first = await post(server, one, chat=None)
@@ -528,7 +528,7 @@ PLAIN = {"Content-Type": "text/plain;charset=UTF-8"}
         ({"Sec-Fetch-Site": "same-site"}, 415),
     ],
 )
-async def test_plain_text_is_taken_from_where_a_call_may_come_from(
+async def test_plain_text_body_is_accepted_from_allowed_origins(
     serve: Serve, headers: dict[str, str], status: int
 ) -> None:
     """A page of anybody's can send plain text with the cookies of whoever is logged in to a host application."""
@@ -544,7 +544,7 @@ async def test_plain_text_is_taken_from_where_a_call_may_come_from(
             assert "X-Workflow-Run-Id" in answer.headers["access-control-expose-headers"]
 
 
-async def test_without_a_key_a_foreign_page_sends_nothing_at_all(serve: Serve) -> None:
+async def test_foreign_origin_is_refused_without_key(serve: Serve) -> None:
     async with serve(saying("Hi")) as server:
         for kind in ("text/plain", "application/json"):
             sent = {"Content-Type": kind, "Origin": "https://evil.example"}

@@ -1,11 +1,11 @@
-"""Approvals on `/api/chat`: the turn waits, the client's next message decides, the same message goes on."""
+"""Approvals on `/api/chat`: the turn waits, the client's next message decides, the answer's message continues."""
 
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.server.chatting import URL, asks, chunks, decides, post, posting, read
+from tests.server.chat_client import URL, asks, chunks, decides, post, posting, read
 from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.server.test_auth import holder
@@ -17,7 +17,7 @@ from turnwire.core.turns import Turn
 
 PAY, BUY = {"amount": 40, "account": 1234567890123456789}, {"what": "boat"}
 SHOWN = {"amount": 40.0, "account": 1234567890123456800}
-"""What JavaScript makes of the first."""
+"""The first value as JavaScript reads it."""
 
 
 async def careful(turn: Turn) -> AsyncIterator[Any]:
@@ -44,7 +44,7 @@ async def server(serve: Serve, kind: StoreKind) -> AsyncIterator[Served]:
 
 
 async def waiting(client: Client, message: dict[str, Any] | None = None) -> str:
-    """The id of a turn that waits."""
+    """Return the id of a waiting turn."""
     return (await post(client, message or asks("Buy it"))).headers["x-turn-id"]
 
 
@@ -52,7 +52,7 @@ FIRST = (("c1", SHOWN, True), ("c2", BUY, False))
 SECOND = (("c3", {}, True),)
 
 
-async def test_a_turn_that_waits_ends_the_message_for_now(server: Served) -> None:
+async def test_waiting_turn_ends_the_message(server: Served) -> None:
     message = read(await post(server, asks("Buy it")))
     assert (message.text, message.finish_reason, message.error) == ("May I? ", "tool-calls", None)
     assert [(part["tool"], part["state"], part["input"]) for part in message.of("tool")] == [
@@ -61,7 +61,7 @@ async def test_a_turn_that_waits_ends_the_message_for_now(server: Served) -> Non
     ]
 
 
-async def test_decisions_go_on_with_the_same_message(server: Served) -> None:
+async def test_decisions_continue_the_same_message(server: Served) -> None:
     asked = await post(server, asks("Buy it"))
     turn_id = asked.headers["x-turn-id"]
     message = UIMessage().read(asked.content)
@@ -81,7 +81,7 @@ async def test_decisions_go_on_with_the_same_message(server: Served) -> None:
     ]
 
 
-async def test_a_repeated_decision_is_answered_with_the_same_again(server: Served) -> None:
+async def test_repeated_decision_gets_the_same_stream(server: Served) -> None:
     turn_id = await waiting(server)
     one = await post(server, decides(turn_id, *FIRST))
     assert (await post(server, decides(turn_id, *FIRST))).content == one.content
@@ -91,7 +91,7 @@ async def test_a_repeated_decision_is_answered_with_the_same_again(server: Serve
     assert chunks((await post(server, decides(turn_id, *FIRST))).content)[:3] == chunks(one.content)[:3]
 
 
-async def test_a_waiting_turn_is_come_back_to_whole(server: Served) -> None:
+async def test_waiting_turn_is_resumed_whole(server: Served) -> None:
     asked = await post(server, asks("Buy it"))
     assert (await server.http.get(f"{URL}/c/stream")).content == asked.content
     turn_id = asked.headers["x-turn-id"]
@@ -102,7 +102,7 @@ async def test_a_waiting_turn_is_come_back_to_whole(server: Served) -> None:
     assert (await server.http.get(f"{URL}/c/stream")).status_code == 204
 
 
-async def test_a_part_of_the_decisions_is_kept_and_the_rest_waited_for(server: Served) -> None:
+async def test_partial_decisions_are_kept_and_the_turn_still_waits(server: Served) -> None:
     turn_id = await waiting(server)
     for _ in range(2):
         part = read(await post(server, decides(turn_id, FIRST[0])))
@@ -115,7 +115,7 @@ async def test_a_part_of_the_decisions_is_kept_and_the_rest_waited_for(server: S
     assert [part["state"] for part in rest.of("tool")] == ["output-available", "output-denied", "approval-requested"]
 
 
-async def test_a_decision_says_what_is_wrong_with_it(server: Served) -> None:
+async def test_invalid_decision_is_refused_with_its_reason(server: Served) -> None:
     turn_id = await waiting(server)
     other = {**PAY, "amount": 41}
     assert error_of(await post(server, decides(turn_id, ("c1", other, True))), 409)["code"] == "approval_conflict"
@@ -129,7 +129,7 @@ async def test_a_decision_says_what_is_wrong_with_it(server: Served) -> None:
     assert error_of(await post(server, decides(turn_id, ("c1", SHOWN, False))), 409)["code"] == "approval_conflict"
 
 
-async def test_stop_ends_the_wait(server: Served) -> None:
+async def test_stop_cancels_a_waiting_turn(server: Served) -> None:
     turn_id = await waiting(server)
     await within(server.http.post(f"{URL}/c/stop"))
     assert error_of(await post(server, decides(turn_id, *FIRST)), 409)["code"] == "turn_not_waiting"
@@ -137,7 +137,7 @@ async def test_stop_ends_the_wait(server: Served) -> None:
     assert (replayed.aborted, [part["state"] for part in replayed.of("tool")]) == (True, ["output-error"] * 2)
 
 
-async def test_who_writes_on_instead_of_deciding_is_not_kept_waiting(server: Served) -> None:
+async def test_message_instead_of_decision_interrupts_the_wait(server: Served) -> None:
     question = asks("Buy it")
     turn_id = await waiting(server, question)
     heard = read(await post(server, question, asks("Never mind")))
@@ -145,7 +145,7 @@ async def test_who_writes_on_instead_of_deciding_is_not_kept_waiting(server: Ser
     assert (await server.snapshot(turn_id))["outcome"] == "cancelled"
 
 
-async def test_who_asks_to_be_queued_is(server: Served) -> None:
+async def test_message_with_enqueue_waits_behind_a_waiting_turn(server: Served) -> None:
     turn_id = await waiting(server)
     async with posting(server, asks("Later"), on_busy="enqueue") as queued:
         assert (await server.snapshot(queued.turn_id))["phase"] == "queued"
@@ -155,7 +155,7 @@ async def test_who_asks_to_be_queued_is(server: Served) -> None:
     assert UIMessage().read(queued.raw).text.startswith("Heard after ")
 
 
-async def test_every_segment_is_a_run_that_is_counted_from_its_start(server: Served) -> None:
+async def test_each_segment_counts_its_chunks_from_zero(server: Served) -> None:
     asked = await post(server, asks("Buy it"), chat=None)
     turn_id = asked.headers["x-turn-id"]
     one = await post(server, decides(turn_id, *FIRST), chat=None)
@@ -172,20 +172,20 @@ async def test_every_segment_is_a_run_that_is_counted_from_its_start(server: Ser
 
 
 def _from(whole: list[bytes], answer: Any) -> list[bytes]:
-    """The chunks from where an answer begins."""
+    """Return the chunks from the start of an answer."""
     said = chunks(answer.content)
     begins = [place for place in range(len(whole)) if whole[place : place + len(said)] == said]
     return whole[begins[-1] :]
 
 
-async def test_only_the_owner_decides(serve: Serve) -> None:
+async def test_decision_of_another_principal_is_not_found(serve: Serve) -> None:
     async with serve(careful, authenticate=by_user) as server, user(server, "anna") as anna, user(server, "bob") as bob:
         turn_id = await waiting(anna)
         assert error_of(await post(bob, decides(turn_id, *FIRST), chat=None), 404)["code"] == "turn_not_found"
         assert (await post(anna, decides(turn_id, *FIRST))).status_code == 200
 
 
-async def test_a_key_that_may_write_may_not_approve(serve: Serve) -> None:
+async def test_key_without_approve_scope_cannot_decide(serve: Serve) -> None:
     async with (
         serve(careful) as server,
         holder(server, "anna", ("read", "write")) as writer,
@@ -196,7 +196,7 @@ async def test_a_key_that_may_write_may_not_approve(serve: Serve) -> None:
         assert (await post(approver, decides(turn_id, *FIRST))).status_code == 200
 
 
-async def test_version_five_is_told_by_a_part_and_decides_by_our_route(serve: Serve) -> None:
+async def test_version_5_gets_a_data_part_and_decides_by_our_route(serve: Serve) -> None:
     async with serve(careful, ai_sdk_version=5) as server:
         asked = await post(server, asks("Buy it"))
         message = read(asked, version=5)

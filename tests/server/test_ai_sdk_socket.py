@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.server.chatting import asks, decides
+from tests.server.chat_client import asks, decides
 from tests.server.conftest import Serve
-from tests.server.socketing import Talk, Told, talking
+from tests.server.socket_client import Talk, Told, talking
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, saying, within
 from tests.wires.ui_message import UIMessage
@@ -36,14 +36,14 @@ async def rest(talk: Talk, request: str = "r1") -> list[Told]:
 
 
 def read(told: list[Told]) -> UIMessage:
-    """What the client makes of it; its chunks are counted from 0 without a gap."""
+    """Return the message that the client builds, and check that chunks are numbered without gaps."""
     chunks = [one for one in told if one["type"] == "chunk"]
     assert [one["sequence"] for one in chunks] == list(range(len(chunks)))
     raw = b"".join(b"data: %b\n\n" % json.dumps(one["chunk"]).encode() for one in chunks)
     return UIMessage(7).read(raw + b"data: [DONE]\n\n")
 
 
-async def test_a_chat_is_answered_in_chunks_that_are_counted(serve: Serve) -> None:
+async def test_chat_is_answered_in_numbered_chunks(serve: Serve) -> None:
     async with serve(saying("Hello ", "there")) as server, talking(server, URL) as talk:
         await send(talk, asks("Hi"))
         told = await rest(talk)
@@ -51,7 +51,7 @@ async def test_a_chat_is_answered_in_chunks_that_are_counted(serve: Serve) -> No
     assert read(told).text == "Hello there"
 
 
-async def test_what_runs_is_resumed_from_its_start_and_what_does_not_is_not(serve: Serve, puppet: Puppet) -> None:
+async def test_resume_replays_a_running_turn_and_reports_none(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server:
         async with talking(server, URL) as talk:
             await resume(talk, "r0")
@@ -70,7 +70,7 @@ async def test_what_runs_is_resumed_from_its_start_and_what_does_not_is_not(serv
     assert read(told).text == "Hello there"
 
 
-async def test_an_abort_stops_the_turn_and_a_lost_connection_does_not(serve: Serve, puppet: Puppet) -> None:
+async def test_abort_cancels_the_turn_and_disconnect_does_not(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server:
         async with talking(server, URL) as talk:
             await send(talk, asks("Stop"), chat="c1")
@@ -86,7 +86,7 @@ async def test_an_abort_stops_the_turn_and_a_lost_connection_does_not(serve: Ser
         assert (await server.ended(told["chunk"]["messageId"]))["outcome"] == "completed"
 
 
-async def test_a_decision_goes_on_with_the_same_message(serve: Serve) -> None:
+async def test_decision_continues_the_same_message(serve: Serve) -> None:
     async with serve(careful) as server, talking(server, URL) as talk:
         await send(talk, asked := asks("Pay"))
         told = await rest(talk)
@@ -99,7 +99,7 @@ async def test_a_decision_goes_on_with_the_same_message(serve: Serve) -> None:
     assert "Paid." in "".join(one["chunk"].get("delta", "") for one in told[:-1])
 
 
-async def test_what_is_refused_is_an_error_of_its_request(serve: Serve) -> None:
+async def test_refused_message_is_an_error_of_its_request(serve: Serve) -> None:
     async with serve(saying("a")) as server, talking(server, URL) as talk:
         await send(talk, {"id": "a", "role": "assistant", "parts": []})
         assert (await talk.hear())["type"] == "error"
@@ -112,7 +112,7 @@ async def test_what_is_refused_is_an_error_of_its_request(serve: Serve) -> None:
     assert await server.written() == (0, 0)
 
 
-async def test_a_version_that_is_not_known_is_refused_before(serve: Serve) -> None:
+async def test_unknown_version_is_refused_before_accepting(serve: Serve) -> None:
     async with serve(saying("a")) as server:
         with pytest.raises(InvalidStatus, match="422"):
             async with talking(server, f"{URL}?sdk_version=9"):

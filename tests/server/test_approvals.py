@@ -1,4 +1,4 @@
-"""Deciding over HTTP: who may, what is answered, and what the routes that wait do meanwhile."""
+"""Approvals over HTTP: scopes, answers, and the routes that wait for a turn."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -33,7 +33,7 @@ async def decide(server: Client, turn_id: str, call_id: str = "c1", **body: Any)
     return await server.http.post(f"/v1/turns/{turn_id}/approvals/{call_id}", json={"approved": True, **body})
 
 
-async def test_a_stream_shows_the_request_stays_open_and_goes_on(server: Served) -> None:
+async def test_stream_shows_the_approval_request_stays_open_and_continues(server: Served) -> None:
     async with server.ask() as stream:
         request = (await stream.until("approval_request"))[-1]
         assert request.event == {
@@ -60,7 +60,7 @@ async def test_a_stream_shows_the_request_stays_open_and_goes_on(server: Served)
 
 
 @pytest.mark.parametrize("route", ["/chat", "/v1/rag/sessions/shop/messages"])
-async def test_a_json_route_answers_that_a_decision_is_needed(server: Served, route: str) -> None:
+async def test_json_route_answers_202_with_the_approvals(server: Served, route: str) -> None:
     asking: Any = {"json": {"message": "Buy it"}, "headers": {"Idempotency-Key": "k"}}
     waiting = await within(server.http.post(route, **asking))
     assert waiting.status_code == 202
@@ -73,7 +73,7 @@ async def test_a_json_route_answers_that_a_decision_is_needed(server: Served, ro
     assert (ended.status_code, ended.json()["content"]) == (200, "May I? Denied: too dear")
 
 
-async def test_a_decision_says_what_is_wrong_with_it(server: Served) -> None:
+async def test_invalid_decision_is_refused_with_its_reason(server: Served) -> None:
     async with server.ask() as stream:
         await stream.until("approval_request")
         turn_id = stream.turn_id
@@ -90,21 +90,21 @@ async def test_a_decision_says_what_is_wrong_with_it(server: Served) -> None:
     assert (await decide(server, turn_id)).status_code == 200
 
 
-async def test_a_turn_that_ended_while_it_waited_takes_no_decision(server: Served) -> None:
+async def test_decision_about_a_turn_that_ended_while_waiting_is_refused(server: Served) -> None:
     async with server.ask() as stream:
         await stream.until("approval_request")
         await server.http.post(f"/v1/turns/{stream.turn_id}/cancel")
         assert error_of(await decide(server, stream.turn_id), 409)["code"] == "turn_not_waiting"
 
 
-async def test_only_the_owner_can_decide(serve: Serve) -> None:
+async def test_decision_of_another_principal_is_not_found(serve: Serve) -> None:
     async with serve(careful, authenticate=by_user) as server, user(server, "anna") as anna, user(server, "bob") as bob:
         turn_id = await waiting_turn(anna)
         assert error_of(await decide(bob, turn_id), 404)["code"] == "turn_not_found"
         assert (await decide(anna, turn_id)).status_code == 200
 
 
-async def test_a_key_that_may_write_may_not_approve(serve: Serve) -> None:
+async def test_key_without_approve_scope_cannot_decide(serve: Serve) -> None:
     async with (
         serve(careful) as server,
         holder(server, "anna", ("read", "write")) as writer,

@@ -1,4 +1,4 @@
-"""Files in a message: given to an agent that takes them, refused for any other, never lost without a word."""
+"""Attachments of a message: passed to an agent that takes them, refused for any other, never lost silently."""
 
 import asyncio
 import base64
@@ -45,7 +45,7 @@ async def blind(serve: Serve, kind: StoreKind):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_an_agent_that_does_not_take_them_is_named_in_a_422(blind: Served, route: str) -> None:
+async def test_attachments_for_an_agent_without_support_are_a_422_with_its_name(blind: Served, route: str) -> None:
     error = error_of(await post(blind, route, attachments=[PICTURE]), 422)
     assert error["code"] == "attachments_not_taken"
     assert "'default'" in error["message"]
@@ -54,7 +54,7 @@ async def test_an_agent_that_does_not_take_them_is_named_in_a_422(blind: Served,
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", ["images", "image", "image_url", "image_urls", "files", "file", "attachment"])
-async def test_a_field_of_other_servers_is_named_and_not_ignored(blind: Served, route: str, name: str) -> None:
+async def test_file_field_of_other_servers_is_refused_by_name(blind: Served, route: str, name: str) -> None:
     error = error_of(await post(blind, route, **{name: [PICTURE]}), 422)
     assert error["message"].startswith(f"{name}: ")
     assert "`attachments`" in error["message"]
@@ -62,7 +62,7 @@ async def test_a_field_of_other_servers_is_named_and_not_ignored(blind: Served, 
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", ["message", "prompt"])
-async def test_content_parts_are_told_where_text_and_files_go(blind: Served, route: str, name: str) -> None:
+async def test_content_parts_are_refused_with_advice(blind: Served, route: str, name: str) -> None:
     if name == "prompt" and "rag" not in route:
         return  # An older name, known on the older routes alone.
     parts = [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": "https://example.org/x"}}]
@@ -87,7 +87,7 @@ async def test_content_parts_are_told_where_text_and_files_go(blind: Served, rou
         ("cat.png", "attachments.0"),
     ],
 )
-async def test_what_is_not_a_file_is_a_422_that_names_the_field(
+async def test_invalid_attachment_is_a_422_with_its_field(
     serve: Serve, seeing: Seeing, attachment: Any, field: str
 ) -> None:
     async with serve(seeing) as server:
@@ -99,7 +99,7 @@ async def test_what_is_not_a_file_is_a_422_that_names_the_field(
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_an_agent_that_takes_them_finds_them_in_its_options(serve: Serve, seeing: Seeing, route: str) -> None:
+async def test_attachments_reach_the_agent_in_its_options(serve: Serve, seeing: Seeing, route: str) -> None:
     async with serve(seeing) as server:
         await server.http.post("/v1/sessions", json={"id": "mine"})
         asking = asyncio.create_task(post(server, route, attachments=[PICTURE, LINKED]))
@@ -109,13 +109,13 @@ async def test_an_agent_that_takes_them_finds_them_in_its_options(serve: Serve, 
         assert (await within(asking)).status_code in (200, 202)
 
 
-async def test_no_files_are_no_files(serve: Serve) -> None:
+async def test_empty_attachments_are_ignored(serve: Serve) -> None:
     async with serve(saying("Hello.")) as server:
         nothing: dict[str, Any] = {"attachments": [], "images": [], "files": None}
         assert (await post(server, "/chat", **nothing)).json()["content"] == "Hello."
 
 
-async def test_files_are_part_of_what_a_repeated_key_is_checked_against(serve: Serve, seeing: Seeing) -> None:
+async def test_attachments_are_part_of_the_fingerprint(serve: Serve, seeing: Seeing) -> None:
     async with serve(seeing) as server:
         await server.http.post("/v1/sessions", json={"id": "mine"})
 
@@ -131,7 +131,7 @@ async def test_files_are_part_of_what_a_repeated_key_is_checked_against(serve: S
             assert error_of(await start(**other), 409)["code"] == "idempotency_conflict"
 
 
-async def test_the_files_of_a_queued_turn_outlive_the_process(tmp_path: Path) -> None:
+async def test_attachments_of_a_queued_turn_survive_a_restart(tmp_path: Path) -> None:
     first, second = Seeing(), Seeing()
     settings = quick_settings(tmp_path)
     async with serving(Turnwire(first, settings=settings)) as server:
@@ -155,7 +155,7 @@ async def test_a_queued_turn_whose_agent_takes_files_no_longer_fails_and_says_so
         assert (error.event["code"], done.event["outcome"]) == ("attachments_not_taken", "failed")
 
 
-async def test_a_function_says_of_itself_that_it_takes_files(serve: Serve) -> None:
+async def test_function_declares_that_it_takes_attachments(serve: Serve) -> None:
     async def yields(turn: Turn):
         yield turn.options["attachments"][0]["name"]
 
@@ -176,7 +176,7 @@ async def test_a_function_says_of_itself_that_it_takes_files(serve: Serve) -> No
             assert answer.json()["content"] == "cat.png"
 
 
-async def test_files_are_in_the_description_of_a_message_and_misnamed_ones_are_not(serve: Serve) -> None:
+async def test_schema_has_attachments_and_no_misnamed_fields(serve: Serve) -> None:
     async with serve(saying("Hello.")) as server:
         message = (await server.http.get("/openapi.json")).json()["components"]["schemas"]["MessageBody"]
         assert "attachments" in message["properties"]

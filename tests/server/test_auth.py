@@ -1,9 +1,8 @@
-"""Who may call: this machine without keys, a key's holder with them, the host application's users with its hook."""
+"""Authentication: loopback without keys, API keys, and the hook of a host application."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
 import pytest
@@ -198,7 +197,7 @@ async def test_a_key_without_a_scope_may_not_do_what_needs_it(serve: Serve, pupp
         assert await server.written("anna") == (1, 1)
 
 
-async def test_an_expired_key_is_no_key(serve: Serve) -> None:
+async def test_expired_key_is_refused(serve: Serve) -> None:
     async with serve() as server:
         async with holder(server, expires_at=now_ms() - 1) as anna:
             error_of(await anna.http.get("/v1/sessions"), 401)
@@ -266,7 +265,7 @@ async def test_the_operator_may_call_where_others_need_a_key(serve: Serve) -> No
 # A host application's own check
 
 
-async def test_a_host_application_says_who_is_calling(serve: Serve, puppet: Puppet) -> None:
+async def test_authenticate_of_a_host_application_names_the_principal(serve: Serve, puppet: Puppet) -> None:
     def authenticate(scope: dict) -> str | None:
         return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 
@@ -289,7 +288,7 @@ async def test_a_host_application_says_who_is_calling(serve: Serve, puppet: Pupp
 # Browsers
 
 
-async def test_an_allowed_origin_may_ask_and_is_answered(serve: Serve, puppet: Puppet) -> None:
+async def test_preflight_of_an_allowed_origin_is_answered(serve: Serve, puppet: Puppet) -> None:
     origin = "https://page.example"
     async with serve(allowed_origins=[origin + "/"]) as server:
         ask = {"Origin": origin, "Access-Control-Request-Method": "POST"}
@@ -312,7 +311,7 @@ async def test_an_allowed_origin_may_ask_and_is_answered(serve: Serve, puppet: P
             assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, origin)
 
 
-async def test_an_origin_that_is_not_allowed_is_told_so(serve: Serve) -> None:
+async def test_preflight_of_a_foreign_origin_is_refused(serve: Serve) -> None:
     ask = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     async with serve(allowed_origins=["https://page.example"]) as server, holder(server) as anna:
         answer = await anna.http.options("/chat/stream", headers=ask)
@@ -323,17 +322,14 @@ async def test_an_origin_that_is_not_allowed_is_told_so(serve: Serve) -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_a_key_of_another_process_is_known_within_two_seconds_though_no_hint_arrives() -> None:
-    class Deaf(MemoryStore):
-        def watch(self, key: str, wake: Any) -> Any:
-            """Nobody is told of anything."""
-            return lambda: None
-
+def test_key_of_another_process_is_known_within_two_seconds_without_notifications() -> None:
     async def seen_by_another() -> tuple[bool, bool]:
-        world = MemoryTables()
-        here, there = KeyRing(MemoryStore(world)), KeyRing(Deaf(world))
+        tables = MemoryTables()
+        silent = MemoryStore(tables)
+        silent.watch = lambda key, wake: lambda: None
+        here, there = KeyRing(MemoryStore(tables)), KeyRing(silent)
         await there.open()
-        keeping_up = asyncio.create_task(there.keep_up())
+        keeping_up = asyncio.create_task(there.follow_changes())
         await asyncio.sleep(1)  # Of simulated time, as below.
         key, _ = await here.create("anna", ALL)
         await asyncio.sleep(2.1)

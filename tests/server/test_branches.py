@@ -1,10 +1,10 @@
-"""Asking again, or otherwise: a message may go on after any turn of its session, and the log tells which."""
+"""Branches: a message can continue any turn of its session."""
 
 from typing import Any
 
 from tests.server.conftest import Serve
 from tests.server.readers import by_user, user
-from tests.server.socketing import talking
+from tests.server.socket_client import talking
 from tests.serving import Puppet, Served, error_of
 
 
@@ -18,7 +18,7 @@ async def said(server: Served, puppet: Puppet, message: str, answer: str, **body
     return stream.turn_id, [message.content for message in part.turn.history]
 
 
-async def test_a_message_goes_on_after_the_turn_it_names(server: Served, puppet: Puppet) -> None:
+async def test_message_continues_the_parent_turn_it_names(server: Served, puppet: Puppet) -> None:
     first, _ = await said(server, puppet, "One?", "1", session_id="s")
     second, history = await said(server, puppet, "Two?", "2", session_id="s")
     assert history == ["One?", "1"]
@@ -36,7 +36,7 @@ async def test_a_message_goes_on_after_the_turn_it_names(server: Served, puppet:
     assert parents == {first: None, second: first, again: first, after: again, anew: None}
 
 
-async def test_a_turn_by_a_name_of_ones_own_can_be_gone_on_after(server: Served, puppet: Puppet) -> None:
+async def test_parent_turn_can_be_named_by_client_id(server: Served, puppet: Puppet) -> None:
     first, _ = await said(server, puppet, "One?", "1", session_id="s", turn_id="mine")
     await said(server, puppet, "Two?", "2", session_id="s")
     async with talking(server) as talk:
@@ -48,7 +48,7 @@ async def test_a_turn_by_a_name_of_ones_own_can_be_gone_on_after(server: Served,
     assert (await server.snapshot(told["turn_id"]))["parent_turn_id"] == first
 
 
-async def test_what_is_gone_on_after_must_be_there_and_ones_own(serve: Serve, puppet: Puppet) -> None:
+async def test_unknown_or_foreign_parent_turn_is_not_found(serve: Serve, puppet: Puppet) -> None:
     async with serve(authenticate=by_user) as server, user(server, "anna") as anna, user(server, "bob") as bob:
         turn_id = await anna.start(session_id="s")
         (await puppet.part()).end()
@@ -70,7 +70,7 @@ async def test_what_is_gone_on_after_must_be_there_and_ones_own(serve: Serve, pu
         assert await server.written("bob") == (0, 0)
 
 
-async def test_the_same_key_after_another_turn_is_another_request(server: Served, puppet: Puppet) -> None:
+async def test_same_key_with_another_parent_is_a_conflict(server: Served, puppet: Puppet) -> None:
     first, _ = await said(server, puppet, "One?", "1", session_id="s")
     key = {"Idempotency-Key": "k"}
     body = {"message": "Two?", "session_id": "s"}

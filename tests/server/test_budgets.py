@@ -1,4 +1,4 @@
-"""Tokens per principal and day, over HTTP: what is left is told, and with nothing left nothing is started."""
+"""Token budgets per principal and day over HTTP: reported while tokens are left, 429 when they are spent."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,9 +30,7 @@ def is_next_midnight(text: str) -> bool:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_with_nothing_left_a_message_is_a_429_that_says_when_to_come_back(
-    serve: Serve, kind: StoreKind, route: str
-) -> None:
+async def test_spent_budget_is_a_429_with_the_reset_time(serve: Serve, kind: StoreKind, route: str) -> None:
     async with serve(costing(120), store=kind, max_tokens_per_day=100) as server:
         await server.http.post("/chat", json={"message": "Hello", "session_id": "mine"})
         written = await server.written()
@@ -45,7 +43,7 @@ async def test_with_nothing_left_a_message_is_a_429_that_says_when_to_come_back(
 
 
 @pytest.mark.parametrize("route", ["/chat", "/v1/rag/sessions/mine/messages"])
-async def test_an_answer_tells_what_is_left(serve: Serve, route: str) -> None:
+async def test_answer_has_the_remaining_budget(serve: Serve, route: str) -> None:
     async with serve(costing(30), max_tokens_per_day=100) as server:
         budgets = [(await server.http.post(route, json={"message": "Hello"})).json()["budget"] for _ in range(2)]
         assert [budget["tokens_left"] for budget in budgets] == [70, 40]
@@ -53,7 +51,7 @@ async def test_an_answer_tells_what_is_left(serve: Serve, route: str) -> None:
 
 
 @pytest.mark.parametrize("route", ["/chat/stream", "/v1/rag/sessions/mine/messages/stream"])
-async def test_a_stream_tells_what_was_left_when_it_began(serve: Serve, route: str) -> None:
+async def test_stream_header_has_the_remaining_budget(serve: Serve, route: str) -> None:
     async with serve(costing(30), max_tokens_per_day=100) as server:
         await server.http.post("/chat", json={"message": "Hello"})
         async with server.http.stream("POST", route, json={"message": "Hello"}) as response:
@@ -61,7 +59,7 @@ async def test_a_stream_tells_what_was_left_when_it_began(serve: Serve, route: s
             assert response.headers["x-tokens-left"] in ("70", "40")
 
 
-async def test_without_a_limit_nothing_is_told_but_what_was_used(serve: Serve) -> None:
+async def test_without_limit_only_the_used_tokens_are_reported(serve: Serve) -> None:
     async with serve(costing(30)) as server:
         answer = await server.http.post("/chat", json={"message": "Hello"})
         assert "budget" not in answer.json()
@@ -73,7 +71,7 @@ async def test_without_a_limit_nothing_is_told_but_what_was_used(serve: Serve) -
         assert told == {"limit": None, "used": 60, "left": None}
 
 
-async def test_everybody_has_a_budget_of_their_own_and_sees_only_that(serve: Serve, kind: StoreKind) -> None:
+async def test_budget_is_per_principal(serve: Serve, kind: StoreKind) -> None:
     def authenticate(scope: dict[str, Any]) -> str:
         return dict(scope["headers"])[b"x-user"].decode()
 
@@ -88,7 +86,7 @@ async def test_everybody_has_a_budget_of_their_own_and_sees_only_that(serve: Ser
         await bob.http.aclose()
 
 
-async def test_a_running_turn_ends_with_the_same_code_and_keeps_its_answer(
+async def test_running_turn_over_budget_ends_with_the_code_and_keeps_its_answer(
     serve: Serve, kind: StoreKind, puppet: Puppet
 ) -> None:
     async with serve(store=kind, max_tokens_per_day=100) as server, server.ask() as stream:
@@ -100,7 +98,7 @@ async def test_a_running_turn_ends_with_the_same_code_and_keeps_its_answer(
         assert (await server.http.get("/v1/budget")).json()["used"] == 101
 
 
-async def test_deleting_the_session_or_restarting_the_server_gives_nothing_back(tmp_path: Path) -> None:
+async def test_spent_budget_survives_session_deletion_and_restart(tmp_path: Path) -> None:
     settings = quick_settings(tmp_path, max_tokens_per_day=100)
     for _ in range(2):
         async with serving(Turnwire(costing(50), settings=settings)) as server:
@@ -110,7 +108,7 @@ async def test_deleting_the_session_or_restarting_the_server_gives_nothing_back(
         assert error_of(await server.http.post("/chat", json={"message": "Hello"}), 429)["used"] == 100
 
 
-async def test_a_request_that_is_repeated_joins_its_turn_also_when_nothing_is_left(serve: Serve) -> None:
+async def test_repeated_request_joins_its_turn_with_spent_budget(serve: Serve) -> None:
     async with serve(costing(120), max_tokens_per_day=100) as server:
         again = [
             await server.http.post("/chat", json={"message": "Hello"}, headers={"Idempotency-Key": "k"})

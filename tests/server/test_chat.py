@@ -114,7 +114,7 @@ async def test_a_failed_turn_has_its_error_before_done(server: Served, puppet: P
         assert frames[-1].event["outcome"] == "failed"
 
 
-async def test_what_an_agent_raises_is_not_shown_to_the_client(
+async def test_agent_exception_text_is_not_sent_to_the_client(
     server: Served, puppet: Puppet, errors_in_the_log: list[str]
 ) -> None:
     errors_in_the_log.append("the agent 'default' failed in turn")
@@ -140,7 +140,7 @@ async def test_a_client_that_leaves_leaves_the_turn_running(server: Served, pupp
     assert [message["content"] for message in session["transcript"]] == ["Hello", "The first half, and the second."]
 
 
-async def test_the_next_turn_of_a_session_is_given_the_one_before(server: Served, puppet: Puppet) -> None:
+async def test_next_turn_of_a_session_has_the_history(server: Served, puppet: Puppet) -> None:
     async with server.ask("One?") as stream:
         part = await puppet.part()
         part.say("First.")
@@ -198,7 +198,7 @@ async def test_chat_answers_a_failed_turn_with_a_500_that_names_the_turn(serve: 
         assert snapshot["session_id"] == error["session_id"]
 
 
-async def test_chat_answers_a_cancelled_turn_with_what_there_was(server: Served, puppet: Puppet) -> None:
+async def test_chat_answers_a_cancelled_turn_with_the_partial_text(server: Served, puppet: Puppet) -> None:
 
     asking = asyncio.create_task(server.http.post("/chat", json={"message": "Hello"}))
     part = await puppet.part()

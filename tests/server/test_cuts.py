@@ -1,4 +1,4 @@
-"""Connections that break at random bytes: who can resume ends with the whole answer, who cannot is told.
+"""Connections that break at random bytes: clients that can resume get the whole answer, others notice the break.
 
 Every wire is cut 200 times. Turns are live while they are read, and have mostly ended before the last of their cuts.
 """
@@ -15,11 +15,11 @@ import httpx
 import pytest
 from websockets.exceptions import WebSocketException
 
-from tests.server.chatting import asks
-from tests.server.chatting import body as chat_body
+from tests.server.chat_client import asks
+from tests.server.chat_client import body as chat_body
 from tests.server.conftest import Serve
-from tests.server.cutting import cutting
-from tests.server.socketing import talking
+from tests.server.cutting_proxy import cutting
+from tests.server.socket_client import talking
 from tests.server.test_ag_ui import run_input
 from tests.serving import Client, Served, within
 from turnwire.core.events import CitationEvent, Event, StatusEvent, ToolCallEvent, ToolResultEvent
@@ -42,7 +42,7 @@ async def tell(turn: Turn) -> AsyncIterator[Event | str]:
 
 
 class Seen:
-    """What a client has got over all its connections: whole frames, or bytes."""
+    """The whole frames, or bytes, that a client has received over all its connections."""
 
     def __init__(self) -> None:
         self.frames: list[dict[str, Any]] = []
@@ -57,7 +57,7 @@ class Seen:
 async def frames(
     client: Client, method: str, path: str, last: str | None = None, **request: Any
 ) -> AsyncIterator[tuple[str, str]]:
-    """The whole frames of a stream, each its id and data. Raises what a broken connection raises."""
+    """Yield the id and data of each whole frame. Raises the error of a broken connection."""
     headers = {} if last is None else {"Last-Event-ID": last}
     rest = b""
     async with client.http.stream(method, path, headers=headers, **request) as response:
@@ -76,7 +76,7 @@ async def frames(
 
 class SseChat:
     most_bytes = 2_500
-    """That one connection lets through; more than the largest frame, or there would be no progress."""
+    """Return how many bytes a connection lets through: more than the largest frame, to make progress."""
 
     async def begin(self, server: Served) -> str:
         return await server.start()
@@ -203,7 +203,7 @@ async def completion(client: Client, turn_id: str) -> list[str]:
 
 
 @pytest.mark.parametrize("read", [full_replay, completion])
-async def test_a_client_that_cannot_resume_never_takes_a_part_for_the_whole(
+async def test_client_without_resume_never_mistakes_a_part_for_the_whole(
     serve: Serve, read: Callable[[Client, str], Awaitable[list[str]]]
 ) -> None:
     chance = random.Random(read.__name__)

@@ -1,4 +1,4 @@
-"""A server that nobody gave an agent: it answers from documents, its own if there are no others."""
+"""The default agent: it answers from documents, from Turnwire's own documentation if there are no others."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ import pytest
 from tests.retrieval.shelf import GREEN, NOWHERE, TEA
 from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import answer, held, listed
-from tests.server.texting import ask, phases
+from tests.server.text_client import ask, phases
 from tests.serving import PATIENCE, Puppet, Served, quick_settings, saying, serving
 from turnwire import Turnwire
 from turnwire.assembly import own_documentation
@@ -67,7 +67,7 @@ async def test_a_single_file_may_be_given_and_a_path_as_text(tmp_path: Path, she
         assert await listed(server) == ["tea.md"]
 
 
-async def test_what_is_not_there_is_not_made_up(serve_documents: Serve) -> None:
+async def test_question_without_evidence_gets_no_invented_answer(serve_documents: Serve) -> None:
     async with serve_documents() as server:
         told = await answer(server, NOWHERE)
         assert told["mode"] == "not_found"
@@ -126,7 +126,7 @@ async def server(serve_documents: Serve, kind: StoreKind):
         yield served
 
 
-async def test_a_turn_is_told_in_the_order_in_which_it_happens(server: Served) -> None:
+async def test_turn_events_are_in_the_order_of_the_work(server: Served) -> None:
     async with server.ask(GREEN) as stream:
         events = [frame.event for frame in await stream.rest()]
     types = [event["type"] for event in events if event["type"] != "status"]
@@ -146,14 +146,14 @@ async def test_a_turn_is_told_in_the_order_in_which_it_happens(server: Served) -
         assert response["content"][citation["answer_end"] :].startswith(f" [{citation['index']}]")
 
 
-async def test_a_turn_that_is_not_reviewed_tells_of_no_review(server: Served) -> None:
+async def test_turn_without_review_has_no_review_event(server: Served) -> None:
     async with server.ask(GREEN, review=False) as stream:
         types = [frame.type for frame in await stream.rest()]
     assert "search" in types
     assert "review" not in types
 
 
-async def test_a_turn_tells_how_long_each_of_its_parts_took(server: Served) -> None:
+async def test_turn_has_timings_of_its_parts(server: Served) -> None:
     async with server.ask(GREEN) as stream:
         timings = (await stream.rest())[-2].event["timings"]
     assert set(timings) == {

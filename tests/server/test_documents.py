@@ -1,4 +1,4 @@
-"""`/v1/documents`: what answers come from, to be listed, read, and found again from a citation."""
+"""`/v1/documents`: documents are listed, read, and found from a citation."""
 
 import asyncio
 import threading
@@ -58,7 +58,7 @@ async def documents(client: Client) -> dict[str, dict[str, Any]]:
 # The list
 
 
-async def test_a_list_is_told_page_by_page_by_name(anna: Client) -> None:
+async def test_documents_are_listed_page_by_page_by_name(anna: Client) -> None:
     pages: list[list[str]] = []
     after: dict[str, str] = {}
     while True:
@@ -73,7 +73,7 @@ async def test_a_list_is_told_page_by_page_by_name(anna: Client) -> None:
     assert (await anna.http.get("/v1/documents", params={"limit": len(names)})).json()["next"] is None
 
 
-async def test_a_document_in_the_list_says_what_it_is(anna: Client) -> None:
+async def test_listed_document_has_its_fields(anna: Client) -> None:
     found = await documents(anna)
     tea, harbour = found["tea.md"], found["harbour.pdf"]
     assert (tea["title"], tea["format"], tea["shared"], tea["pages"]) == ("Tea", "markdown", True, None)
@@ -94,12 +94,12 @@ async def test_a_list_is_searched_by_name_and_title(anna: Client) -> None:
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=many", "search=" + "x" * 201])
-async def test_a_list_that_cannot_be_made_is_refused(anna: Client, query: str) -> None:
+async def test_invalid_list_parameters_are_refused(anna: Client, query: str) -> None:
     assert error_of(await anna.http.get(f"/v1/documents?{query}"), 422)["code"] == "invalid_request"
 
 
 @pytest.mark.process
-async def test_a_page_after_what_is_not_there_for_you_is_not_found(anna: Client, bob: Client) -> None:
+async def test_list_after_a_foreign_document_is_not_found(anna: Client, bob: Client) -> None:
     secret = (await upload(anna, "diary.md", SECRET)).json()["id"]
     for after in ("nothing", "", "\x00", "ÿ", "x" * 3_000, secret):
         response = await bob.http.get("/v1/documents", params={"after": after})
@@ -127,7 +127,7 @@ async def test_a_document_is_shown_whole(anna: Client, shelf: Path) -> None:
         ("When does the 5th bell ring?", "bells.md", "Part 5"),
     ],
 )
-async def test_a_citation_leads_back_to_its_very_words(
+async def test_citation_range_returns_the_quoted_text(
     anna: Client, question: str, name: str, place: str | None
 ) -> None:
     told = await answer(anna, question)
@@ -188,7 +188,7 @@ BAD_RANGES = (
 )
 
 
-async def test_a_range_that_is_none_is_refused(anna: Client) -> None:
+async def test_invalid_range_is_refused(anna: Client) -> None:
     tea = (await documents(anna))["tea.md"]["id"]
     for query in BAD_RANGES:
         error = error_of(await anna.http.get(f"/v1/documents/{tea}", params=query), 422)
@@ -222,9 +222,7 @@ async def test_a_document_that_changes_while_it_is_shown_is_not_found(
 # Whose it is
 
 
-async def test_what_the_operator_gave_is_everyones_and_nobodys_to_delete(
-    server: Served, anna: Client, bob: Client
-) -> None:
+async def test_shared_document_is_readable_and_not_deletable(server: Served, anna: Client, bob: Client) -> None:
     before = await held(server)
     for client in (anna, bob):
         tea = (await documents(client))["tea.md"]
@@ -236,7 +234,7 @@ async def test_what_the_operator_gave_is_everyones_and_nobodys_to_delete(
 
 
 @pytest.mark.process
-async def test_what_was_uploaded_is_there_for_its_owner_alone(server: Served, anna: Client, bob: Client) -> None:
+async def test_uploaded_document_is_visible_to_its_owner_only(server: Served, anna: Client, bob: Client) -> None:
     before = await held(server)
     made = await upload(anna, "diary.md", SECRET)
     assert made.status_code == 201
@@ -294,7 +292,7 @@ async def test_a_server_without_documents_says_so(serve: Serve) -> None:
             assert error_of(response, 404)["code"] == "no_documents"
 
 
-async def test_a_failure_that_nobody_foresaw_is_told_once(
+async def test_unexpected_failure_is_answered_once(
     server: Served, anna: Client, monkeypatch: pytest.MonkeyPatch, errors_in_the_log: list[str]
 ) -> None:
     def fail(*question: Any, **how: Any) -> None:
@@ -309,7 +307,7 @@ async def test_a_failure_that_nobody_foresaw_is_told_once(
 # How far it is
 
 
-async def test_a_list_says_how_far_the_reading_is(serve_documents: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_list_has_the_indexing_progress(serve_documents: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, read = threading.Event(), threading.Event(), indexer.sync_root
 
     def sync(*where: Any, report: Callable[[SyncProgress], None], **how: Any) -> SyncProgress:

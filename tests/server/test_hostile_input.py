@@ -1,4 +1,4 @@
-"""Whatever is sent: a clear 4xx in the one shape, or an exact round trip; nothing started, nothing written."""
+"""Hostile input: a 4xx in the one shape, or an exact round trip; nothing is started or written."""
 
 import json
 
@@ -57,7 +57,7 @@ BROKEN_BODIES = (
 
 
 @pytest.mark.parametrize("path", POSTS)
-async def test_a_body_that_is_not_what_it_should_be_is_refused(server: Served, path: str) -> None:
+async def test_invalid_body_is_refused(server: Served, path: str) -> None:
     for body in BROKEN_BODIES:
         error = error_of(await server.http.post(path, content=body, headers=JSON))
         assert error["code"] in ("invalid_json", "invalid_request"), body[:80]
@@ -90,7 +90,7 @@ WRONG_FIELDS = (
 
 
 @pytest.mark.parametrize("path", ["/chat", "/chat/stream", "/v1/sessions/mine/turns", *RAG])
-async def test_a_field_that_is_not_what_it_should_be_is_named(server: Served, path: str) -> None:
+async def test_invalid_field_is_named(server: Served, path: str) -> None:
     for field, value in WRONG_FIELDS:
         error = error_of(await server.http.post(path, json={"message": "Hello", field: value}), 422)
         assert error["code"] == "invalid_request"
@@ -98,7 +98,7 @@ async def test_a_field_that_is_not_what_it_should_be_is_named(server: Served, pa
         assert error["fields"][0]["field"].startswith(field), value
 
 
-async def test_an_error_does_not_repeat_what_was_sent(server: Served) -> None:
+async def test_error_does_not_repeat_the_input(server: Served) -> None:
     secret = "hunter2hunter2"
     for body in (
         {"message": [secret]},
@@ -239,7 +239,7 @@ REQUEST_LINES = (
 )
 
 
-async def test_a_request_line_that_is_none_is_refused(server: Served) -> None:
+async def test_invalid_request_line_is_refused(server: Served) -> None:
     for line in REQUEST_LINES:
         answer = await raw_request(server.port, line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert 400 <= answer.status < 500, line
@@ -275,7 +275,7 @@ async def test_a_header_of_any_bytes_does_no_harm(server: Served, line: str) -> 
         assert answer.status == 200 or 400 <= answer.status < 500, header
 
 
-async def test_an_operators_nonsense_is_refused_too(server: Served) -> None:
+async def test_invalid_operator_request_is_refused(server: Served) -> None:
     operator = Client(server.url, {"Authorization": f"Bearer {server.turnwire.control_token}"})
     for body in (
         {},

@@ -1,4 +1,4 @@
-"""What one caller may have at once, and how being over it is told."""
+"""Limits of one principal: open streams, unfinished turns, sizes and times."""
 
 import asyncio
 
@@ -46,7 +46,7 @@ async def test_streams_that_are_opened_at_once_are_counted_too(serve: Serve, kin
         assert await server.written() == (3, 3)
 
 
-async def test_a_stream_that_ended_makes_room(serve: Serve, puppet: Puppet) -> None:
+async def test_ended_stream_frees_its_slot(serve: Serve, puppet: Puppet) -> None:
     async with serve(max_open_streams=1) as server:
         for _ in range(3):
             async with server.ask() as stream:
@@ -54,7 +54,7 @@ async def test_a_stream_that_ended_makes_room(serve: Serve, puppet: Puppet) -> N
                 assert (await stream.rest())[-1].type == "done"
 
 
-async def test_the_limits_of_one_principal_are_not_anothers(serve: Serve, puppet: Puppet) -> None:
+async def test_limits_are_per_principal(serve: Serve, puppet: Puppet) -> None:
     def authenticate(scope: dict) -> str:
         return dict(scope["headers"])[b"x-user"].decode()
 

@@ -30,7 +30,7 @@ async def test_a_log_is_downloaded_whole_with_its_times(server: Served, puppet: 
     assert times == sorted(times)
 
 
-async def test_a_log_that_is_gone_is_no_empty_file(serve: Serve, puppet: Puppet) -> None:
+async def test_download_of_an_expired_log_is_410(serve: Serve, puppet: Puppet) -> None:
     async with serve(store="sqlite", keep_logs=0.001, maintenance_interval=0.02) as server:
         turn_id = await server.start()
         (await puppet.part()).end()

@@ -40,7 +40,7 @@ async def browser(server: Client) -> AsyncIterator[Browser]:
         await client.http.aclose()
 
 
-async def test_a_key_is_shown_once_and_the_cookie_opens_what_the_key_opens(serve: Serve, puppet: Puppet) -> None:
+async def test_login_cookie_has_the_rights_of_the_key(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, holder(server) as anna, browser(server) as page:
         me = (await page.http.get("/v1/me")).json()
         assert (me["principal"], me["login_required"], me["logged_in"]) == (None, True, False)
@@ -245,7 +245,7 @@ async def test_over_tls_the_cookie_never_travels_without_it(serve: Serve) -> Non
         assert answer.headers["set-cookie"].endswith("; Secure")
 
 
-async def test_where_nobody_needs_a_key_nobody_logs_in(serve: Serve) -> None:
+async def test_login_without_api_keys_is_404(serve: Serve) -> None:
     async with serve() as server:
         assert error_of(await server.http.post("/login", json={"key": "tw_x_y"}), 404)["code"] == "no_login"
         me = (await server.http.get("/v1/me")).json()
@@ -258,7 +258,7 @@ async def test_where_nobody_needs_a_key_nobody_logs_in(serve: Serve) -> None:
         assert (await server.http.get("/v1/me", headers={"X-User": "anna"})).json()["principal"] == "anna"
 
 
-async def test_me_tells_what_there_is_to_ask_from(serve_documents: Serve, serve: Serve) -> None:
+async def test_me_reports_documents_and_upload_suffixes(serve_documents: Serve, serve: Serve) -> None:
     async with serve_documents() as server:
         me = (await server.http.get("/v1/me")).json()
         assert me["documents"] is True

@@ -1,4 +1,4 @@
-"""What is counted is what happened, and only who may operate the server is told."""
+"""`/metrics` and `/v1/workers`: counts match events, and need the `operate` scope."""
 
 import asyncio
 from typing import Any
@@ -37,7 +37,7 @@ def change(before: Numbers, after: Numbers) -> Any:
     return lambda name: after[name] - before[name]
 
 
-async def test_a_scrape_tells_what_turns_commits_and_readers_came_to(
+async def test_metrics_count_turns_commits_and_readers(
     serve: Serve, puppet: Puppet, errors_in_the_log: list[str]
 ) -> None:
     errors_in_the_log.append("the agent 'default' failed")
@@ -78,9 +78,7 @@ async def test_a_scrape_tells_what_turns_commits_and_readers_came_to(
         assert (await scraped(server))[f"turnwire_worker_info[{server.turnwire.runner.worker}]"] == 1
 
 
-async def test_a_reader_that_was_told_of_a_gap_and_one_that_took_nothing_are_counted(
-    serve: Serve, puppet: Puppet
-) -> None:
+async def test_gaps_and_slow_readers_are_counted(serve: Serve, puppet: Puppet) -> None:
     async with serve(store="memory", write_timeout=0.3) as server:
         before = await scraped(server)
         turn_id = await server.start()
@@ -103,7 +101,7 @@ async def test_a_reader_that_was_told_of_a_gap_and_one_that_took_nothing_are_cou
 # Who may read them
 
 
-async def test_metrics_and_workers_need_the_scope_that_no_key_has_by_itself(serve: Serve, puppet: Puppet) -> None:
+async def test_metrics_and_workers_need_the_operate_scope(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server:
         assert (await server.http.get("/metrics")).status_code == 200  # No key yet, and it is this machine.
         async with holder(server, "anna") as anna, holder(server, "ops", ("read", "operate")) as ops:
@@ -123,7 +121,7 @@ async def test_metrics_and_workers_need_the_scope_that_no_key_has_by_itself(serv
                 assert (await bob.http.get("/v1/workers")).json() == {"workers": [], "turns": []}
 
 
-async def test_metrics_may_be_opened_to_everybody_and_nothing_else_is(serve: Serve) -> None:
+async def test_open_metrics_opens_only_the_metrics(serve: Serve) -> None:
     async with serve(open_metrics=True) as server, holder(server):
         assert (await server.http.get("/metrics")).status_code == 200
         error_of(await server.http.get("/v1/workers"), 401)

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from tests.server.conftest import StoreKind
-from tests.server.socketing import talking
-from tests.server.texting import ANSWER, LINES, begun, messages, phases
+from tests.server.socket_client import talking
+from tests.server.text_client import ANSWER, LINES, begun, messages, phases
 from tests.serving import Puppet, Served, error_of, quick_settings, serving, within
 from turnwire import AgentError, Turnwire
 
@@ -134,7 +134,7 @@ async def test_a_mounted_app_resets_beats_and_replays(mounted: Served, puppet: P
         assert rest == frames
 
 
-async def test_a_mounted_app_streams_text_and_tells_a_failure(mounted: Served, puppet: Puppet) -> None:
+async def test_mounted_app_streams_text_and_reports_a_failure(mounted: Served, puppet: Puppet) -> None:
     async with AsyncExitStack() as stack:
         stream, part = await begun(stack, mounted, puppet, *LINES)
         location = stream.headers["location"]
@@ -149,7 +149,7 @@ async def test_a_mounted_app_streams_text_and_tells_a_failure(mounted: Served, p
     assert error_of(await within(asking), 500)["code"] == "chat_failed"
 
 
-async def test_a_client_of_a_mounted_app_that_leaves_before_the_first_word_is_noticed(
+async def test_mounted_app_notices_a_disconnect_before_the_first_frame(
     mounted: Served, puppet: Puppet, errors_in_the_log: list[str]
 ) -> None:
     # Starlette's middleware complains that there was no answer, also when there is nobody left to have it.
@@ -161,7 +161,7 @@ async def test_a_client_of_a_mounted_app_that_leaves_before_the_first_word_is_no
     assert (await mounted.ended(part.turn.id))["outcome"] == "cancelled"
 
 
-async def test_a_client_of_a_mounted_app_that_leaves_is_noticed(mounted: Served, puppet: Puppet) -> None:
+async def test_mounted_app_notices_a_disconnect(mounted: Served, puppet: Puppet) -> None:
     async with mounted.ask(on_disconnect="cancel") as stream:
         part = await puppet.part()
         await stream.until("message")

@@ -1,4 +1,4 @@
-"""Which of Obsidian's apps, and who else, may call a server from where they are."""
+"""The origins of Obsidian's apps: allowed with a vault, or by the setting."""
 
 from pathlib import Path
 from typing import Any
@@ -50,20 +50,24 @@ async def test_the_apps_of_obsidian_may_call_when_there_is_a_vault(vault: Path, 
         "null",
     ],
 )
-async def test_nobody_else_may(vault: Path, origin: str) -> None:
+async def test_other_origins_are_refused_with_a_vault(vault: Path, origin: str) -> None:
     async with serving_vault(vault) as server:
         error_of(await preflight(server, origin), 403)
         error_of(await server.http.post("/chat", json={"message": "When?"}, headers={"Origin": origin}), 403)
 
 
 @pytest.mark.parametrize(("settings", "status"), [({"allow_obsidian": False}, 403), ({"allow_obsidian": None}, 204)])
-async def test_the_setting_says_otherwise_with_a_vault(vault: Path, settings: dict[str, Any], status: int) -> None:
+async def test_allow_obsidian_setting_overrides_the_default_with_a_vault(
+    vault: Path, settings: dict[str, Any], status: int
+) -> None:
     async with serving_vault(vault, **settings) as server:
         assert (await preflight(server, ORIGINS[0])).status_code == status
 
 
 @pytest.mark.parametrize(("settings", "status"), [({"allow_obsidian": True}, 204), ({}, 403)])
-async def test_the_setting_says_otherwise_without_one(vault: Path, settings: dict[str, Any], status: int) -> None:
+async def test_allow_obsidian_setting_overrides_the_default_without_a_vault(
+    vault: Path, settings: dict[str, Any], status: int
+) -> None:
     turnwire = Turnwire(saying("Hello."), store="memory", settings=quick_settings(vault.parent / "data", **settings))
     async with serving(turnwire) as server:
         assert (await preflight(server, ORIGINS[0])).status_code == status

@@ -1,4 +1,4 @@
-"""Deciding about calls as OpenAI's clients do: a response ends with requests, the next one begins with decisions."""
+"""Approvals by OpenAI's clients: a response ends with requests, the next one begins with decisions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -131,7 +131,7 @@ async def _resumed_everywhere(client: AsyncOpenAI, response_id: str, events: lis
         await client.responses.retrieve(response_id, stream=True, starting_after=len(events) + 1)
 
 
-async def test_deciding_twice_is_deciding_once(client: AsyncOpenAI) -> None:
+async def test_repeated_decision_changes_nothing(client: AsyncOpenAI) -> None:
     first = await within(client.responses.create(input="Buy it"))
     deciding: Any = {"input": decisions(first), "previous_response_id": first.id}
     second = await within(client.responses.create(**deciding))
@@ -149,7 +149,7 @@ async def test_a_decision_may_be_taken_in_a_conversation(client: AsyncOpenAI) ->
     assert second.output_text == "And this? "
 
 
-async def test_a_decision_says_what_is_wrong_with_it(server: Served, client: AsyncOpenAI) -> None:
+async def test_invalid_decision_is_refused_with_its_reason(server: Served, client: AsyncOpenAI) -> None:
     first = await within(client.responses.create(input="Buy it"))
     one, two = decisions(first)
     wrong: list[tuple[Any, str]] = [
@@ -172,7 +172,7 @@ async def test_a_decision_says_what_is_wrong_with_it(server: Served, client: Asy
     assert (await within(client.responses.create(input=[one, two], previous_response_id=first.id))).output_text
 
 
-async def test_who_says_something_else_has_moved_on(server: Served, client: AsyncOpenAI) -> None:
+async def test_message_instead_of_decision_interrupts_the_turn(server: Served, client: AsyncOpenAI) -> None:
     first = await within(client.responses.create(input="Buy it"))
     key = {"Idempotency-Key": "k"}
     asking: Any = {"input": "Never mind", "previous_response_id": first.id, "extra_headers": key}
@@ -186,7 +186,7 @@ async def test_who_says_something_else_has_moved_on(server: Served, client: Asyn
     assert refused.value.code == "turn_not_waiting"
 
 
-async def test_who_may_ask_may_not_decide(serve: Serve) -> None:
+async def test_key_without_approve_scope_cannot_decide(serve: Serve) -> None:
     async with (
         serve(careful) as server,
         holder(server, "anna", ("read", "write")) as writer,

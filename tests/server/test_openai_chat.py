@@ -64,7 +64,7 @@ async def test_a_question_is_answered(serve: Serve) -> None:
         assert (await server.snapshot(turn_id))["outcome"] == "completed"
 
 
-async def test_a_stream_comes_as_it_is_made(puppet: Puppet, client: AsyncOpenAI) -> None:
+async def test_stream_sends_tokens_as_they_come(puppet: Puppet, client: AsyncOpenAI) -> None:
     options: Any = {"include_usage": True}
     stream = await client.chat.completions.create(model="", messages=HELLO, stream=True, stream_options=options)
     part = await puppet.part()
@@ -140,7 +140,7 @@ async def test_the_same_key_again_joins_the_same_turn(serve: Serve) -> None:
         assert await server.written() == (1, 1)
 
 
-async def test_what_else_is_said_is_given_to_the_agent(puppet: Puppet, client: AsyncOpenAI) -> None:
+async def test_request_options_reach_the_agent(puppet: Puppet, client: AsyncOpenAI) -> None:
     messages: Any = [{"role": "developer", "content": "Be brief."}, *HELLO]
     asking = client.chat.completions.create(model="", messages=messages, temperature=0.2, max_tokens=5, user="u")
     answering = asyncio.create_task(asking)
@@ -164,7 +164,7 @@ async def test_a_failure_in_a_stream_raises(puppet: Puppet, client: AsyncOpenAI)
 
 
 @pytest.mark.parametrize("retryable", [False, True])
-async def test_a_failure_is_tried_again_only_if_that_may_help(serve: Serve, retryable: bool) -> None:
+async def test_client_retries_only_retryable_failures(serve: Serve, retryable: bool) -> None:
     asked = 0
 
     async def failing(turn: Turn) -> AsyncIterator[str]:
@@ -184,7 +184,9 @@ async def test_a_failure_is_tried_again_only_if_that_may_help(serve: Serve, retr
         assert asked == (2 if retryable else 1)
 
 
-async def test_a_stopped_answer_says_that_it_was_cut_short(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
+async def test_cancelled_answer_has_the_length_finish_reason(
+    server: Served, puppet: Puppet, client: AsyncOpenAI
+) -> None:
     stream = await client.chat.completions.create(model="", messages=HELLO, stream=True)
     answering = asyncio.create_task(client.chat.completions.create(model="", messages=HELLO))
     for _ in range(2):
@@ -198,7 +200,7 @@ async def test_a_stopped_answer_says_that_it_was_cut_short(server: Served, puppe
     assert (choice.message.content, choice.finish_reason) == ("par", "length")
 
 
-async def test_what_a_restart_has_made_void_breaks_the_stream(puppet: Puppet, client: AsyncOpenAI) -> None:
+async def test_restart_breaks_the_stream(puppet: Puppet, client: AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(model="", messages=HELLO, stream=True)
     part = await puppet.part()
     part.say("void")
@@ -222,7 +224,7 @@ async def careful(turn: Turn) -> AsyncIterator[Any]:
 
 
 def answered(message: Any, *answers: str) -> Any:
-    """The conversation with a call of the answer's to be answered."""
+    """Return the conversation with answers to the calls of a message."""
     told = [
         {"role": "tool", "tool_call_id": call.id, "content": content}
         for call, content in zip(message.tool_calls, answers, strict=False)
@@ -234,7 +236,7 @@ def calls_of(message: Any) -> Any:
     return [call.model_dump() for call in message.tool_calls]
 
 
-async def test_a_call_that_waits_for_a_person_is_told_as_a_call(serve: Serve) -> None:
+async def test_waiting_call_is_a_tool_call(serve: Serve) -> None:
     async with serve(careful) as server, openai_of(server) as client:
         (choice,) = (await within(client.chat.completions.create(model="", messages=HELLO))).choices
         assert (choice.message.content, choice.finish_reason) == ("May I? ", "tool_calls")
@@ -247,7 +249,7 @@ async def test_a_call_that_waits_for_a_person_is_told_as_a_call(serve: Serve) ->
         assert await server.written() == (1, 1)
 
 
-async def test_a_decision_is_streamed_on(serve: Serve) -> None:
+async def test_decision_continues_the_stream(serve: Serve) -> None:
     async with serve(careful) as server, openai_of(server) as client:
         chunks = await rest_of(await client.chat.completions.create(model="", messages=HELLO, stream=True))
         assert (said(chunks), chunks[-1].choices[0].finish_reason) == ("May I? ", "tool_calls")
@@ -263,14 +265,14 @@ async def test_a_decision_is_streamed_on(serve: Serve) -> None:
 
 
 async def _again(server: Served, client: AsyncOpenAI, chunks: list[Any]) -> Any:
-    """The waiting answer as one object, made of its chunks."""
+    """Return the waiting answer as one object, made of its chunks."""
     calls = [call.model_dump() for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
     message = {"role": "assistant", "content": said(chunks), "tool_calls": calls}
     choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
     return ChatCompletion.model_validate({**chunks[0].model_dump(), "object": "chat.completion", "choices": [choice]})
 
 
-async def test_nothing_but_a_decision_is_one(serve: Serve) -> None:
+async def test_invalid_tool_message_is_no_decision(serve: Serve) -> None:
     async with (
         serve(careful, authenticate=by_user) as server,
         user(server, "bob") as bob,
@@ -287,13 +289,13 @@ async def test_nothing_but_a_decision_is_one(serve: Serve) -> None:
         error = await bob.http.post("/v1/chat/completions", json={"messages": decided})
         assert "wait for you" in openai_error(error, 400)["message"]
         unknown: Any = [*decided[:3], {**decided[3], "tool_call_id": f"{decided[3]['tool_call_id']}x"}]
-        with pytest.raises(openai.BadRequestError, match="was not asked about"):
+        with pytest.raises(openai.BadRequestError, match="there is no request for approval"):
             await client.chat.completions.create(model="", messages=unknown)
         (choice,) = (await within(client.chat.completions.create(model="", messages=decided))).choices
         assert choice.finish_reason == "stop"
 
 
-async def test_who_says_something_else_has_moved_on(serve: Serve) -> None:
+async def test_message_instead_of_decision_interrupts_the_turn(serve: Serve) -> None:
     async with serve(careful) as server, openai_of(server, default_headers={"X-Session-Id": "shop"}) as client:
         first = await within(client.chat.completions.create(model="", messages=HELLO))
         await within(client.chat.completions.create(model="", messages=HELLO))
@@ -303,7 +305,7 @@ async def test_who_says_something_else_has_moved_on(serve: Serve) -> None:
 # In a browser
 
 
-async def test_openais_library_may_ask_from_an_allowed_page(serve: Serve) -> None:
+async def test_preflight_allows_the_headers_of_openais_library(serve: Serve) -> None:
     asking = {
         "Origin": "https://page.example",
         "Access-Control-Request-Method": "POST",

@@ -1,4 +1,4 @@
-"""What is refused on OpenAI's routes is refused in that API's words, and costs nothing."""
+"""Errors on OpenAI's routes: in that API's shape, and nothing is started."""
 
 from typing import Any
 
@@ -91,7 +91,7 @@ async def test_a_wrong_request_for_a_completion_names_the_field(
         assert await server.written() == (0, 0)
 
 
-async def test_a_body_that_is_none_is_refused(serve: Serve) -> None:
+async def test_body_that_is_not_json_is_refused(serve: Serve) -> None:
     async with serve(saying("x")) as server:
         json_type = {"Content-Type": "application/json"}
         deep = b'{"input":' + b"[" * 100_000
@@ -188,7 +188,7 @@ async def test_a_key_is_needed_and_its_scopes_count(serve: Serve) -> None:
                     await asking
 
 
-async def test_limits_are_told_as_limits(serve: Serve) -> None:
+async def test_limit_errors_are_rate_limit_errors(serve: Serve) -> None:
     async with serve(max_open_streams=1) as server, openai_of(server) as client:
         async with await client.responses.create(input="hi", stream=True):
             with pytest.raises(openai.RateLimitError) as refused:

@@ -96,7 +96,7 @@ async def test_a_question_is_answered(rich: Served) -> None:
         assert again == response
 
 
-async def test_a_stream_comes_as_it_is_made(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
+async def test_stream_sends_tokens_as_they_come(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
     stream = await client.responses.create(input="hi", stream=True)
     part = await puppet.part()
     part.say("Good ")
@@ -158,7 +158,7 @@ async def test_a_quiet_stream_stays_alive_and_readable(serve: Serve, puppet: Pup
         assert (await rest_of(stream))[-1].response.output_text == "x"
 
 
-async def test_what_is_sent_before_the_last_message_is_history(serve: Serve) -> None:
+async def test_earlier_input_items_become_the_history(serve: Serve) -> None:
     async with serve(recite) as server, openai_of(server) as client:
         items: Any = [
             {"role": "developer", "content": "Be brief."},
@@ -187,7 +187,7 @@ async def test_what_is_sent_before_the_last_message_is_history(serve: Serve) -> 
         assert [item.id for item in every] == [item.id for item in reversed(page.data)]
 
 
-async def test_what_else_is_said_is_repeated_and_given_to_the_agent(
+async def test_request_options_are_echoed_and_reach_the_agent(
     server: Served, puppet: Puppet, client: AsyncOpenAI
 ) -> None:
     asking = asyncio.create_task(
@@ -226,7 +226,7 @@ async def test_the_same_key_again_joins_the_same_response(rich: Served) -> None:
 # How it ends
 
 
-async def test_a_failure_is_told_in_the_protocols_words(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
+async def test_failure_is_a_failed_response(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
     stream = await client.responses.create(input="hi", stream=True)
     part = await puppet.part()
     part.say("par")
@@ -245,7 +245,7 @@ async def test_a_failure_is_told_in_the_protocols_words(server: Served, puppet: 
             await within(helper.get_final_response())
 
 
-async def test_stopping_keeps_what_was_said(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
+async def test_cancelled_response_keeps_the_partial_text(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
     stream = await client.responses.create(input="hi", stream=True)
     part = await puppet.part()
     part.say("par")
@@ -258,7 +258,7 @@ async def test_stopping_keeps_what_was_said(server: Served, puppet: Puppet, clie
     assert part.over.is_set()
 
 
-async def test_leaving_is_not_stopping(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
+async def test_disconnect_does_not_cancel_the_turn(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
     stream = await client.responses.create(input="hi", stream=True)
     events = await read_until(stream, "response.in_progress")
     await stream.close()
@@ -335,7 +335,7 @@ async def test_a_live_stream_is_resumed_where_it_broke(server: Served, puppet: P
 
 
 @pytest.mark.parametrize("number", ["-1", "x", "1.5", "99", "9" * 30])
-async def test_a_place_that_is_not_there_is_refused(rich: Served, number: str) -> None:
+async def test_resume_after_an_unknown_event_is_refused(rich: Served, number: str) -> None:
     async with openai_of(rich) as client:
         response = await client.responses.create(input="hi")
         with pytest.raises(openai.BadRequestError):
@@ -346,7 +346,7 @@ async def test_a_place_that_is_not_there_is_refused(rich: Served, number: str) -
             )
 
 
-async def test_what_a_restart_has_made_void_is_not_told(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
+async def test_void_events_are_not_in_the_response(server: Served, puppet: Puppet, client: AsyncOpenAI) -> None:
     stream = await client.responses.create(input="hi", stream=True)
     asking = asyncio.create_task(client.responses.create(input="hi", conversation="other"))
     for part in (await puppet.part(), await puppet.part()):
@@ -401,16 +401,16 @@ async def test_a_conversation_is_a_session(serve: Serve) -> None:
         assert (await server.http.get("/v1/sessions/chat")).json()["turn_count"] == 2
 
 
-async def test_what_is_known_already_is_not_sent_again(serve: Serve) -> None:
+async def test_known_messages_sent_again_are_refused(serve: Serve) -> None:
     async with serve(recite) as server, openai_of(server) as client:
         one = await client.responses.create(input="one", conversation="chat")
         again: Any = [{"role": "assistant", "content": "one"}, {"role": "user", "content": "two"}]
         for where in ({"previous_response_id": one.id}, {"conversation": "chat"}):
-            with pytest.raises(openai.BadRequestError, match="only what is new"):
+            with pytest.raises(openai.BadRequestError, match="only new messages"):
                 await client.responses.create(input=again, **where)  # type: ignore[call-overload]
 
 
-async def test_what_a_conversation_began_with_is_known_to_all_of_it(serve: Serve) -> None:
+async def test_first_history_is_known_to_all_turns_of_a_conversation(serve: Serve) -> None:
     async with serve(recite) as server, openai_of(server) as client:
         items: Any = [
             {"role": "user", "content": "zero"},
@@ -479,5 +479,5 @@ async def test_a_running_response_is_stopped_and_deleted(server: Served, puppet:
 async def test_the_guides_example_is_answered() -> None:
     path = Path(__file__).parents[2] / "docs" / "examples" / "openai_client.py"
     example = runpy.run_path(str(path))
-    async with serving(example["app"].turnwire, example["app"]) as server:
+    async with serving(example["app"].lifespan, example["app"]) as server:
         assert await within(example["ask"](f"{server.url}/v1")) == "Good morning."

@@ -4,14 +4,14 @@ from typing import Any
 
 from tests.server.conftest import Serve
 from tests.server.openai_clients import openai_of
-from tests.server.socketing import Talk, Told, talking
+from tests.server.socket_client import Talk, Told, talking
 from tests.serving import Puppet, saying, within
 
 URL = "/v1/responses"
 
 
 async def response(talk: Talk) -> list[Told]:
-    """The next events, to the end of a response."""
+    """Return the next events, to the end of a response."""
     found = [await talk.hear()]
     while found[-1]["type"] not in ("response.completed", "response.failed", "response.incomplete", "error"):
         found.append(await talk.hear())
@@ -50,7 +50,7 @@ async def test_the_events_are_those_of_the_stream(serve: Serve) -> None:
     assert [event["type"] for event in events] == kinds
 
 
-async def test_a_lane_answers_in_order_and_lanes_do_not_wait(serve: Serve, puppet: Puppet) -> None:
+async def test_requests_of_one_stream_id_are_answered_in_order(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, talking(server, URL) as talk:
         await create(talk, "one", stream_id="a")
         await create(talk, "two", stream_id="a")
@@ -71,7 +71,7 @@ async def test_a_lane_answers_in_order_and_lanes_do_not_wait(serve: Serve, puppe
     assert sorted(ended) == ["a", "a", "b"]
 
 
-async def test_what_is_refused_is_an_error_in_openais_shape_and_the_lane_goes_on(serve: Serve) -> None:
+async def test_refused_request_is_an_openai_error_and_the_next_one_is_answered(serve: Serve) -> None:
     async with serve(saying("a")) as server, talking(server, URL) as talk:
         for said, status in (("dance", 400), ("response.create", 400)):
             await talk.say(said)

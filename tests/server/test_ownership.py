@@ -1,4 +1,4 @@
-"""Yours only: for anyone else a session, its turns and their events, and a document, are not there."""
+"""Ownership: another principal's sessions, turns, events and documents are a 404."""
 
 from collections.abc import AsyncIterator
 
@@ -30,7 +30,7 @@ async def bob(server: Served) -> AsyncIterator[Client]:
 
 
 @pytest.mark.process
-async def test_every_route_that_takes_an_id_hides_what_is_anothers(
+async def test_every_route_with_an_id_hides_foreign_objects(
     server: Served, anna: Client, bob: Client, puppet: Puppet
 ) -> None:
     async with anna.ask(session_id="diary", turn_id="entry") as stream:
@@ -73,7 +73,7 @@ async def test_every_route_that_takes_an_id_hides_what_is_anothers(
     assert await server.written("bob") == (0, 0)
 
 
-async def test_anothers_ids_are_of_no_use_in_a_body_a_query_or_a_cursor(
+async def test_foreign_ids_in_body_query_or_cursor_are_not_found(
     server: Served, anna: Client, bob: Client, puppet: Puppet
 ) -> None:
     async with anna.ask(session_id="diary") as stream:
@@ -88,7 +88,7 @@ async def test_anothers_ids_are_of_no_use_in_a_body_a_query_or_a_cursor(
         assert await server.written("bob") == (1, 0)
 
 
-async def test_names_and_keys_of_two_principals_do_not_meet(anna: Client, bob: Client, puppet: Puppet) -> None:
+async def test_client_ids_and_keys_are_per_principal(anna: Client, bob: Client, puppet: Puppet) -> None:
     key = {"Idempotency-Key": "same"}
     async with (
         anna.ask("Anna's", session_id="same", turn_id="same", headers=key) as hers,
@@ -101,7 +101,7 @@ async def test_names_and_keys_of_two_principals_do_not_meet(anna: Client, bob: C
         assert (await bob.snapshot("same"))["message"] == "Bob's"
 
 
-async def test_lists_and_searches_show_ones_own(anna: Client, bob: Client, puppet: Puppet) -> None:
+async def test_lists_and_searches_show_own_sessions_only(anna: Client, bob: Client, puppet: Puppet) -> None:
     async with anna.ask("The treasure is under the oak") as stream:
         part = await puppet.part()
         part.say("I will tell nobody about the treasure.")

@@ -1,4 +1,4 @@
-"""The page as a browser gets it: whole, small, kept where it can be, and told to load nothing from elsewhere."""
+"""The web pages: complete, small, cached, and limited to this origin by their policy."""
 
 import gzip
 import re
@@ -19,7 +19,8 @@ from turnwire.server.pages import FOLDER, POLICY
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "clients" / "web"
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-MOST_BYTES = 60_000
+MAX_BYTES = 60_000
+PAGES = ("/", "/docs", "/turns/some")
 
 
 @pytest.fixture
@@ -29,18 +30,18 @@ async def server(serve: Serve) -> AsyncIterator[Served]:
 
 
 def addresses(page: httpx.Response) -> list[str]:
-    """What the page's HTML loads."""
+    """Return the addresses that the page's HTML loads."""
     return re.findall(r'(?:src|href)="([^"]+)"', page.text)
 
 
 def imports(script: httpx.Response) -> list[str]:
-    """What a script loads, by its address: `import` and `export` from, static or when it is needed."""
+    """Return the addresses that a script imports, statically or dynamically."""
     found = re.findall(r'(?:from|import)\s*\(?"(\./[^"]+)"', script.text)
     return [str(httpx.URL(str(script.url)).join(name).path) for name in found]
 
 
 async def loaded(client: httpx.AsyncClient, page: str) -> dict[str, httpx.Response]:
-    """A page and all that it loads, as a browser that knows gzip gets it."""
+    """Return a page and everything that it loads, as a browser with gzip gets it."""
     first = await client.get(page, headers=HTML)
     answers, wanted = {page: first}, addresses(first)
     while wanted:
@@ -51,7 +52,7 @@ async def loaded(client: httpx.AsyncClient, page: str) -> dict[str, httpx.Respon
     return answers
 
 
-async def test_a_browser_gets_the_page_and_everybody_else_plain_words(server: Served) -> None:
+async def test_root_is_the_page_for_browsers_and_plain_text_for_others(server: Served) -> None:
     page = await server.http.get("/", headers=HTML)
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "<script" in page.text
@@ -65,8 +66,8 @@ async def test_a_browser_gets_the_page_and_everybody_else_plain_words(server: Se
     assert inspector.text != page.text
 
 
-@pytest.mark.parametrize("path", ["/", "/turns/some"])
-async def test_every_file_of_a_page_is_there_safe_and_kept(server: Served, path: str) -> None:
+@pytest.mark.parametrize("path", PAGES)
+async def test_every_file_of_a_page_is_served_with_policy_and_caching(server: Served, path: str) -> None:
     answers = await loaded(server.http, path)
     assert len(answers) >= 3
     for address, answer in answers.items():
@@ -89,22 +90,22 @@ async def test_every_file_of_a_page_is_there_safe_and_kept(server: Served, path:
         assert head.headers["etag"] == told["etag"]
 
 
-async def test_the_page_weighs_little(server: Served) -> None:
-    for path in ("/", "/turns/some"):
+async def test_page_size_is_limited(server: Served) -> None:
+    for path in PAGES:
         answers = await loaded(server.http, path)
         weight = 0
         for answer in answers.values():
             packed = answer.headers.get("content-encoding") == "gzip"
             weight += int(answer.headers["content-length"])
             assert packed or len(gzip.compress(answer.content)) >= len(answer.content)
-        assert weight <= MOST_BYTES, f"{path} weighs {weight:,} bytes"
+        assert weight <= MAX_BYTES, f"{path} weighs {weight:,} bytes"
     plain = await server.http.get("/", headers={**HTML, "Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers
     assert plain.text == (await server.http.get("/", headers=HTML)).text
 
 
-async def test_nothing_in_the_page_is_inline_or_from_elsewhere(server: Served) -> None:
-    for path in ("/", "/turns/some"):
+async def test_page_has_no_inline_code_and_no_other_origin(server: Served) -> None:
+    for path in PAGES:
         page = await server.http.get(path, headers=HTML)
         assert [address for address in addresses(page) if not address.startswith("/assets/")] == []
         assert re.findall(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=|javascript:", page.text) == []
@@ -113,20 +114,20 @@ async def test_nothing_in_the_page_is_inline_or_from_elsewhere(server: Served) -
 @pytest.mark.parametrize(
     "path", ["/assets/nothing.js", "/assets/", "/assets/../pages.py", "/assets/%2e%2e/index.html", "/assets/a/b.js"]
 )
-async def test_only_what_was_built_is_there(server: Served, path: str) -> None:
+async def test_unknown_asset_is_not_found(server: Served, path: str) -> None:
     error_of(await server.http.get(path, headers=HTML), 404)
 
 
-async def test_a_page_of_another_hash_is_asked_for_again(server: Served) -> None:
+async def test_asset_with_another_version_is_not_cached(server: Served) -> None:
     address = next(one for one in addresses(await server.http.get("/", headers=HTML)) if ".css" in one)
     stale = await server.http.get(address[:-1] + ("0" if address[-1] != "0" else "1"))
     assert (stale.status_code, stale.headers["cache-control"]) == (200, "no-cache")
 
 
-async def test_the_page_is_public_and_what_it_shows_is_not(serve: Serve) -> None:
+async def test_page_is_public_and_its_data_is_not(serve: Serve) -> None:
     async with serve() as server:
         await server.turnwire.keys.create("anna", ("read",))
-        for path in ("/", "/turns/some"):
+        for path in PAGES:
             assert {answer.status_code for answer in (await loaded(server.http, path)).values()} == {200}
         error_of(await server.http.get("/v1/turns/some"), 401)
         error_of(await server.http.get("/v1/turns/some/log.jsonl"), 401)
@@ -134,8 +135,8 @@ async def test_the_page_is_public_and_what_it_shows_is_not(serve: Serve) -> None
         error_of(await server.http.post("/turns/some"), 401)
 
 
-async def test_the_page_is_not_for_a_host_name_that_is_not_ours(server: Served) -> None:
-    for path in ("/", "/turns/some", "/assets/app.css"):
+async def test_page_of_a_foreign_host_name_is_refused(server: Served) -> None:
+    for path in (*PAGES, "/assets/app.css"):
         answer = await server.http.get(path, headers={**HTML, "Host": "evil.example"})
         assert error_of(answer, 421)["code"] == "host_not_allowed"
 
@@ -145,19 +146,22 @@ async def test_a_mounted_page_finds_its_parts(puppet: Puppet, tmp_path: Path) ->
     host = FastAPI(lifespan=turnwire.lifespan)
     host.mount("/my agent", turnwire.asgi())
     async with serving(turnwire, host) as served, Client(served.url).http as browser:
-        for path in ("/my%20agent/", "/my%20agent/turns/some"):
+        for path in ("/my%20agent/", "/my%20agent/docs", "/my%20agent/turns/some"):
             answers = await loaded(browser, path)
             assert all(address.startswith("/my%20agent/") for address in answers)
             assert {answer.status_code for answer in answers.values()} == {200}
 
 
-@pytest.fixture(scope="module")
-def node() -> str:
-    """The program, with what the page is built with."""
-    return node_with(SOURCES)
+async def test_openapi_document_has_every_schema_that_it_refers_to(server: Served) -> None:
+    document = (await server.http.get("/openapi.json")).json()
+    references = set(re.findall(r"'\$ref': '([^']+)'", str(document)))
+    schemas = document["components"]["schemas"]
+    assert {"ChatBody", "MessageBody", "RagMessageBody", "ResponseBody", "RunInput"} <= set(schemas)
+    assert references <= {f"#/components/schemas/{name}" for name in schemas}
 
 
-def test_the_sources_make_this_very_page(node: str, tmp_path: Path) -> None:
+def test_build_of_the_sources_equals_the_committed_page(tmp_path: Path) -> None:
+    node = node_with(SOURCES)
     built = subprocess.run(
         [node, "build.mjs", "--out", str(tmp_path / "page")], cwd=SOURCES, capture_output=True, text=True, timeout=50
     )
@@ -173,6 +177,7 @@ def test_the_sources_make_this_very_page(node: str, tmp_path: Path) -> None:
     assert different == [], "build the page again: npm ci && npm run build in clients/web"
 
 
-def test_the_parts_of_the_page_pass_their_own_tests(node: str) -> None:
+def test_javascript_tests_of_the_page_pass() -> None:
+    node = node_with(SOURCES)
     done = subprocess.run([node, "test/run.mjs"], cwd=SOURCES, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stdout

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.server.conftest import Serve, StoreKind
-from tests.server.texting import ANSWER, LINES, SEARCH, ask, begun, messages, phases, resume
+from tests.server.text_client import ANSWER, LINES, SEARCH, ask, begun, messages, phases, resume
 from tests.serving import Client, Puppet, Served, error_of, saying, until, within
 from turnwire import AgentError
 from turnwire.core.events import StatusEvent, ToolCallEvent
@@ -50,7 +50,7 @@ async def test_a_whole_turn_has_its_three_phases(serve: Serve, kind: StoreKind) 
         assert set(trailer["timings"]) >= {"first_event_ms", "first_token_ms", "total_ms"}
 
 
-async def test_a_stream_says_before_its_first_byte_where_it_can_be_resumed(serve: Serve, kind: StoreKind) -> None:
+async def test_stream_headers_have_turn_session_and_location(serve: Serve, kind: StoreKind) -> None:
     async with serve(saying("Noon."), kind) as server, ask(server, session="mine") as stream:
         body = await stream.rest()
         assert stream.headers["content-type"] == "text/plain; charset=utf-8"
@@ -71,7 +71,7 @@ async def test_control_characters_in_an_answer_do_not_end_it(serve: Serve) -> No
         assert (answer, trailer["outcome"]) == ("ab{}c\r\n", "completed")
 
 
-async def test_an_answer_without_a_word_is_a_whole_stream(serve: Serve) -> None:
+async def test_empty_answer_is_a_whole_stream(serve: Serve) -> None:
     async with serve(saying()) as server, ask(server) as stream:
         assert phases(await stream.rest())[:2] == ([], "")
 
@@ -113,7 +113,7 @@ async def test_a_failure_after_the_first_byte_completes_the_stream(
     assert trailer["error"] == {"code": "model_away", "message": "The model is out to lunch."}
 
 
-async def test_what_an_agent_raises_is_not_shown(
+async def test_agent_exception_text_is_not_sent(
     server: Served, puppet: Puppet, stack: AsyncExitStack, errors_in_the_log: list[str]
 ) -> None:
     errors_in_the_log.append("the agent 'default' failed in turn")
@@ -123,7 +123,7 @@ async def test_what_an_agent_raises_is_not_shown(
     assert b"RuntimeError" in stream.body
 
 
-async def test_a_cancelled_turn_keeps_what_was_written(server: Served, puppet: Puppet, stack: AsyncExitStack) -> None:
+async def test_cancelled_turn_keeps_the_partial_text(server: Served, puppet: Puppet, stack: AsyncExitStack) -> None:
     stream, _ = await begun(stack, server, puppet, ToolCallEvent("c1", "slow", {}), "As far as ")
     await stream.until(b"As far as ")
     await server.http.post(f"/v1/turns/{stream.turn_id}/cancel")
@@ -131,7 +131,7 @@ async def test_a_cancelled_turn_keeps_what_was_written(server: Served, puppet: P
     assert (answer, trailer["outcome"], trailer["tools_used"]) == ("As far as ", "cancelled", ["slow"])
 
 
-async def test_a_turn_that_is_cancelled_before_its_first_word_is_a_whole_stream(
+async def test_turn_cancelled_before_its_first_token_is_a_whole_stream(
     server: Served, puppet: Puppet, stack: AsyncExitStack
 ) -> None:
     asking = asyncio.create_task(stack.enter_async_context(ask(server)))
@@ -144,7 +144,7 @@ async def test_a_turn_that_is_cancelled_before_its_first_word_is_a_whole_stream(
 # The start
 
 
-async def test_a_stream_with_nothing_to_say_begins_after_a_while(serve: Serve, kind: StoreKind, puppet: Puppet) -> None:
+async def test_stream_without_frames_begins_after_the_timeout(serve: Serve, kind: StoreKind, puppet: Puppet) -> None:
     async with serve(store=kind, text_start_timeout=0.05) as server, ask(server) as stream:
         part = await puppet.part()
         assert stream.response.status_code == 200
@@ -154,7 +154,7 @@ async def test_a_stream_with_nothing_to_say_begins_after_a_while(serve: Serve, k
         assert (lines, answer, trailer["outcome"]) == ([], "Too late for a 500.", "failed")
 
 
-async def test_a_stream_does_not_begin_before_there_is_something_to_say(
+async def test_stream_does_not_begin_before_the_first_frame(
     serve: Serve, puppet: Puppet, stack: AsyncExitStack
 ) -> None:
     async with serve(heartbeat=0.03) as server:
@@ -200,7 +200,7 @@ async def test_a_client_that_leaves_leaves_the_turn_running(
     assert (await server.ended(stream.turn_id))["state"]["text"] == "The first half, and the second."
 
 
-async def test_a_turn_that_asks_for_it_is_cancelled_when_its_reader_leaves(
+async def test_turn_with_cancel_policy_is_cancelled_when_its_reader_leaves(
     server: Served, puppet: Puppet, stack: AsyncExitStack
 ) -> None:
     stream, part = await begun(stack, server, puppet, "Half", on_disconnect="cancel")
@@ -211,7 +211,7 @@ async def test_a_turn_that_asks_for_it_is_cancelled_when_its_reader_leaves(
 
 
 @pytest.mark.parametrize("path", [messages(), messages(stream=False)])
-async def test_who_leaves_while_waiting_for_the_first_word_has_left(server: Served, puppet: Puppet, path: str) -> None:
+async def test_disconnect_before_the_first_frame_counts_as_leaving(server: Served, puppet: Puppet, path: str) -> None:
     body = {"message": "Hello", "on_disconnect": "cancel"}
     asking = asyncio.create_task(server.http.post(path, json=body))
     part = await puppet.part()
@@ -305,7 +305,7 @@ async def test_fields_are_taken_by_their_older_names_too(
         ({"message": "A", "session_id": "other"}, "session_id"),
     ],
 )
-async def test_a_field_that_is_not_what_it_should_be_is_named(serve: Serve, body: dict, field: str) -> None:
+async def test_invalid_field_is_named(serve: Serve, body: dict, field: str) -> None:
     async with serve() as server:
         for path in (messages(), messages(stream=False)):
             assert error_of(await server.http.post(path, json=body), 422)["message"].startswith(field)
@@ -350,7 +350,7 @@ async def test_the_same_key_joins_the_same_turn(server: Served, puppet: Puppet, 
     assert len(puppet.parts) == 1
 
 
-async def test_what_is_anothers_is_not_there(serve: Serve, kind: StoreKind, puppet: Puppet) -> None:
+async def test_foreign_session_is_not_found(serve: Serve, kind: StoreKind, puppet: Puppet) -> None:
     def authenticate(scope: dict) -> str | None:
         return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 

@@ -1,4 +1,4 @@
-"""Coming back to a turn: from any position, live or finished, each event exactly once."""
+"""Resuming a turn: from any position, live or finished, each event exactly once."""
 
 import asyncio
 from typing import Any
@@ -63,7 +63,7 @@ async def test_a_running_turn_is_resumed_from_every_position(server: Served, pup
     assert found == [frames[known:] for known in (*positions, *positions[1:])]
 
 
-async def test_the_seam_between_replay_and_live_is_not_to_be_found(server: Served, puppet: Puppet) -> None:
+async def test_replay_continues_live_without_gap_or_repetition(server: Served, puppet: Puppet) -> None:
     """Readers come at every moment of a turn that never pauses."""
     turn_id, part = await running(server, puppet)
     async with asyncio.TaskGroup() as group:
@@ -115,9 +115,7 @@ async def test_a_finished_turn_that_was_read_to_its_end_is_a_204(server: Served,
 
 
 @pytest.mark.parametrize("place", ["99", "9999999999999.1", "4.7", "1.1"])
-async def test_a_position_that_this_log_never_gave_out_is_reset_and_replayed(
-    server: Served, puppet: Puppet, place: str
-) -> None:
+async def test_unknown_position_is_reset_and_replayed(server: Served, puppet: Puppet, place: str) -> None:
     turn_id, frames = await finished(server, puppet, *"ab")
     for where in ({"after": place}, {"last_id": place}):
         async with server.events(turn_id, **where) as stream:
@@ -136,15 +134,13 @@ async def test_a_position_ahead_of_a_running_turn_is_reset_and_replayed(server: 
     assert frames == await server.whole(turn_id)
 
 
-async def test_the_header_of_a_browser_that_reconnects_counts_more_than_the_url(server: Served, puppet: Puppet) -> None:
+async def test_last_event_id_header_overrides_the_after_parameter(server: Served, puppet: Puppet) -> None:
     turn_id, frames = await finished(server, puppet, *"ab")
     async with server.events(turn_id, after=1, last_id=frames[3].id) as stream:
         assert await stream.rest() == frames[4:]
 
 
-async def test_events_past_their_retention_are_told_as_a_gap_with_what_they_came_to(
-    server: Served, puppet: Puppet
-) -> None:
+async def test_expired_events_are_a_gap_with_the_state(server: Served, puppet: Puppet) -> None:
     turn_id, frames = await finished(server, puppet, "All ", "gone.")
     last = len(frames)
     await server.turnwire.store.maintain(expire_before=now_ms() + 1)
@@ -179,7 +175,7 @@ async def test_a_turn_is_found_by_the_id_its_client_chose(server: Served, puppet
     assert await server.whole("my-turn:1") == frames
 
 
-async def test_a_snapshot_and_the_stream_after_it_make_the_whole(server: Served, puppet: Puppet) -> None:
+async def test_snapshot_and_later_stream_make_the_whole_turn(server: Served, puppet: Puppet) -> None:
     turn_id, part = await running(server, puppet, "One ", "two ")
     snapshot = await server.snapshot(turn_id)
     assert (snapshot["phase"], snapshot["outcome"], snapshot["state"]["text"]) == ("running", None, "One two ")

@@ -1,4 +1,4 @@
-"""`GET /v1/sessions/{id}/events`: all turns of a session, whole and in order, also those that others start."""
+"""`GET /v1/sessions/{id}/events`: all turns of a session, whole and in order, also those of other clients."""
 
 import asyncio
 
@@ -96,7 +96,7 @@ async def test_a_session_stream_goes_on_in_the_middle_of_a_running_turn(server: 
         assert [frame.type for frame in await turn_of(stream)] == ["response", "done"]
 
 
-async def test_a_session_stream_tells_a_gap_and_goes_on(server: Served, puppet: Puppet) -> None:
+async def test_session_stream_sends_a_gap_and_continues(server: Served, puppet: Puppet) -> None:
     session_id = await new_session(server)
     turn_id = await post_turn(server, session_id, "One?")
     part = await puppet.part()

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: made, listed, searched, named, exported, erased."""
+"""Sessions over HTTP: created, listed, searched, renamed, exported, deleted."""
 
 import pytest
 
@@ -14,7 +14,7 @@ async def talk(server: Served, puppet: Puppet, session_id: str, message: str, an
         return stream.turn_id
 
 
-async def test_a_session_is_made_once_under_a_name_of_ones_own(server: Served) -> None:
+async def test_session_with_a_client_id_is_created_once(server: Served) -> None:
     made = await server.http.post("/v1/sessions", json={"id": "trip", "title": "  To the sea "})
     assert made.status_code == 201
     assert set(made.json()) == {"id", "external_id", "title", "turn_count", "created_at", "updated_at"}
@@ -52,7 +52,7 @@ async def test_sessions_are_listed_page_by_page(server: Served) -> None:
     assert set(found) == set(made)
 
 
-async def test_sessions_are_found_by_what_was_said_in_them(server: Served, puppet: Puppet) -> None:
+async def test_sessions_are_searched_by_their_texts(server: Served, puppet: Puppet) -> None:
     await talk(server, puppet, "birds", "Which birds stay in winter?", "The ÜBERWINTERNDE robin.")
     await talk(server, puppet, "trees", "Which trees are evergreen?", "The yew.")
     await server.http.patch("/v1/sessions/trees", json={"title": "100% wood_work"})
@@ -82,7 +82,7 @@ async def test_a_session_is_shown_with_its_turns(server: Served, puppet: Puppet)
     assert [turn["turn_id"] for turn in newest["turns"]] == turn_ids[-1:]
 
 
-async def test_a_session_is_named(server: Served, puppet: Puppet) -> None:
+async def test_session_is_renamed(server: Served, puppet: Puppet) -> None:
     await talk(server, puppet, "s", "A rather long first message, of which only the start becomes the title", "Yes.")
     session = (await server.http.get("/v1/sessions/s")).json()
     assert session["title"].startswith("A rather long first message")
@@ -93,7 +93,7 @@ async def test_a_session_is_named(server: Served, puppet: Puppet) -> None:
 
 
 @pytest.mark.parametrize("title", ["", "   ", "x" * 201, None, 5])
-async def test_a_title_that_is_none_is_refused(server: Served, title: object) -> None:
+async def test_invalid_title_is_refused(server: Served, title: object) -> None:
     await server.http.post("/v1/sessions", json={"id": "s", "title": "Kept"})
     assert "title" in error_of(await server.http.patch("/v1/sessions/s", json={"title": title}), 422)["message"]
     assert (await server.http.get("/v1/sessions/s")).json()["title"] == "Kept"
@@ -122,7 +122,7 @@ async def test_a_deleted_session_is_gone_with_its_turns_and_its_name_is_free(ser
     assert (await server.http.post("/v1/sessions", json={"id": "s"})).status_code == 201
 
 
-async def test_the_welcome_the_probes_and_the_docs_are_there(server: Served, puppet: Puppet) -> None:
+async def test_welcome_probes_and_docs_are_answered(server: Served, puppet: Puppet) -> None:
     assert "curl -N" in (await server.http.get("/")).text
     assert (await server.http.get("/healthz")).json() == {"status": "ok"}
     assert (await server.http.get("/readyz")).json() == {"status": "ready", "running_turns": 0}
@@ -131,7 +131,7 @@ async def test_the_welcome_the_probes_and_the_docs_are_there(server: Served, pup
     assert (await server.http.get("/readyz")).json()["running_turns"] == 1
     paths = (await server.http.get("/openapi.json")).json()["paths"]
     assert {"/chat", "/chat/stream", "/v1/turns/{id}/events", "/v1/sessions/{id}/events"} <= set(paths)
-    assert "swagger" in (await server.http.get("/docs")).text
+    assert "/assets/docs.js" in (await server.http.get("/docs")).text
     server.turnwire.drain()
     assert (await server.http.get("/readyz")).status_code == 503
     for path in ("/chat", "/chat/stream"):

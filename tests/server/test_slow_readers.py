@@ -1,4 +1,4 @@
-"""A slow reader costs only itself: bounded memory, and it can come back to where it was."""
+"""Slow readers: bounded memory, no delay for others, and a close that can be resumed from."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ def every_stream_from_now_on(server: Served) -> list[object]:
 
 
 async def what_was_sent(one: socket.socket) -> list[Frame]:
-    """The whole frames that lie in a stalled reader's socket, whose connection is broken."""
+    """Return the whole frames in a stalled reader's socket after its connection is broken."""
     loop, received = asyncio.get_running_loop(), b""
     try:
         async with asyncio.timeout(PATIENCE):
@@ -68,7 +68,7 @@ async def what_was_sent(one: socket.socket) -> list[Frame]:
 
 
 def unchunked(body: bytes) -> bytes:
-    """What there is of a chunked body that may break off anywhere."""
+    """Return the data of a chunked body that may end anywhere."""
     found = b""
     while body:
         size, _, body = body.partition(b"\r\n")
@@ -79,26 +79,26 @@ def unchunked(body: bytes) -> bytes:
 
 
 async def all_blocked(server: Served, number: int) -> None:
-    """Waits until so many readers are open that something was written to which they have not taken."""
-    await until(lambda: sum(one.is_blocked for one in server.turnwire.streams._connections) == number)
+    """Wait until so many open readers have data written to them that they have not taken."""
+    await until(lambda: sum(connection.is_blocked for connection in server.turnwire.streams._connections) == number)
 
 
 def let_time_pass(server: Served) -> None:
-    """As much as a reader may take nothing for, at once, in what the server counts time with."""
+    """Run the hub's checks as often as in the time for which a reader may take nothing."""
     streams = server.turnwire.streams
     for _ in range(streams._write_ticks):
         for connection in tuple(streams._connections):
-            streams._look_after(connection)
+            streams._check(connection)
 
 
 def resident_bytes() -> int:
-    """What this process takes of the machine's memory; where that is not told, the most it has ever taken."""
+    """Return the resident memory of this process, or its peak where the system reports no more."""
     if not STATM.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def test_stalled_readers_of_a_running_turn_cost_little_and_hold_nobody_up(
+async def test_stalled_readers_of_a_running_turn_have_bounded_memory_and_delay_nobody(
     serve: Serve, kind: StoreKind, puppet: Puppet
 ) -> None:
     async with serve(store=kind, write_timeout=LONG, max_open_streams=500) as server:
@@ -130,7 +130,7 @@ async def test_stalled_readers_of_a_running_turn_cost_little_and_hold_nobody_up(
 
 
 @pytest.mark.parametrize("of", ["turns", "sessions"])
-async def test_stalled_readers_of_a_finished_turn_cost_little(serve: Serve, puppet: Puppet, of: str) -> None:
+async def test_stalled_readers_of_a_finished_turn_have_bounded_memory(serve: Serve, puppet: Puppet, of: str) -> None:
     async with serve(store="sqlite", write_timeout=LONG, max_open_streams=500) as server:
         async with server.ask() as asking:
             part = await puppet.part()

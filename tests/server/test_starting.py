@@ -1,4 +1,4 @@
-"""Starting a turn: once per key, one at a time per session, and who may come when it is busy."""
+"""Starting a turn: once per idempotency key, one at a time per session, and the policies of a busy session."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ async def test_the_same_key_after_the_end_gives_the_finished_turn(server: Served
     assert len(puppet.parts) == 1
 
 
-async def test_a_client_that_posts_again_after_a_break_goes_on_where_it_was(server: Served, puppet: Puppet) -> None:
+async def test_client_that_posts_again_with_last_event_id_continues(server: Served, puppet: Puppet) -> None:
     key = {"Idempotency-Key": "key-1"}
     async with server.ask("Hello", headers=key) as first:
         part = await puppet.part()
@@ -108,7 +108,7 @@ async def test_the_same_turn_id_with_another_body_is_a_conflict(server: Served, 
         assert error_of(response, 409)["code"] == "idempotency_conflict"
 
 
-async def test_an_empty_key_is_no_key(server: Served, puppet: Puppet) -> None:
+async def test_empty_idempotency_key_is_ignored(server: Served, puppet: Puppet) -> None:
     session_id = await new_session(server)
     path = f"/v1/sessions/{session_id}/turns"
     answers = [await post(server, path, {"message": message}, "") for message in ("One", "Two")]
@@ -130,7 +130,7 @@ async def test_a_key_that_is_too_long_is_refused(server: Served, path: str) -> N
 # Sessions
 
 
-async def test_a_session_of_the_clients_own_name_is_made_with_its_first_message(server: Served, puppet: Puppet) -> None:
+async def test_session_with_a_client_id_is_created_by_its_first_message(server: Served, puppet: Puppet) -> None:
     async with server.ask("Hello", session_id="notes/2024".replace("/", ":")) as stream:
         (await puppet.part()).end()
         await stream.rest()
@@ -139,7 +139,7 @@ async def test_a_session_of_the_clients_own_name_is_made_with_its_first_message(
     assert session["title"] == "Hello"
 
 
-async def test_a_session_of_ours_that_nobody_has_made_is_not_found(server: Served) -> None:
+async def test_unknown_own_session_id_is_not_found(server: Served) -> None:
     unknown = "01890000-0000-7000-8000-000000000000"
     for path in ("/chat", "/chat/stream"):
         response = await post(server, path, {"message": "Hello", "session_id": unknown})
@@ -148,7 +148,7 @@ async def test_a_session_of_ours_that_nobody_has_made_is_not_found(server: Serve
     assert await server.written() == (0, 0)
 
 
-async def test_an_agent_that_there_is_not_is_refused_before_anything_is_written(server: Served) -> None:
+async def test_unknown_agent_is_refused_before_anything_is_written(server: Served) -> None:
     for path in ("/chat", "/chat/stream"):
         response = await post(server, path, {"message": "Hello", "agent": "nobody", "session_id": "new"})
         assert error_of(response, 422)["code"] == "agent_not_found"
@@ -190,7 +190,7 @@ async def test_turns_of_different_sessions_run_at_once(server: Served, puppet: P
         assert {(await puppet.part()).turn.message for _ in range(2)} == {"One", "Two"}
 
 
-async def test_a_busy_session_rejects_a_turn_that_asks_for_it(server: Served, puppet: Puppet) -> None:
+async def test_busy_session_rejects_a_turn_with_that_policy(server: Served, puppet: Puppet) -> None:
     async with server.ask("One", session_id="s") as first:
         part = await puppet.part()
         response = await post(server, "/chat/stream", {"message": "Two", "session_id": "s", "on_busy": "reject"})
@@ -203,7 +203,7 @@ async def test_a_busy_session_rejects_a_turn_that_asks_for_it(server: Served, pu
         assert (await second.rest())[-1].event["outcome"] == "completed"
 
 
-async def test_a_new_message_may_interrupt_the_one_that_is_answered(server: Served, puppet: Puppet) -> None:
+async def test_message_with_interrupt_cancels_the_running_turn(server: Served, puppet: Puppet) -> None:
     async with server.ask("One", session_id="s") as first, server.ask("Waiting", session_id="s") as waiting:
         part = await puppet.part()
         part.say("Half an")

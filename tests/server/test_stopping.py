@@ -1,4 +1,4 @@
-"""Cancelling a turn, and what happens to it when its readers leave."""
+"""Cancelling a turn, and the policies for readers that leave."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ async def cancel(server: Served, turn_id: str) -> dict[str, Any]:
     return response.json()
 
 
-async def test_cancel_answers_when_the_turn_has_stopped_and_keeps_what_there_is(server: Served, puppet: Puppet) -> None:
+async def test_cancel_answers_when_the_turn_has_stopped_and_keeps_its_text(server: Served, puppet: Puppet) -> None:
     async with server.ask() as stream:
         part = await puppet.part()
         part.say("As far as ", UsageEvent("m", 5, 3), ToolCallEvent("c1", "slow", {}))
@@ -36,7 +36,7 @@ async def test_cancel_answers_when_the_turn_has_stopped_and_keeps_what_there_is(
     assert roles == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_cancelling_twice_is_cancelling_once(server: Served, puppet: Puppet) -> None:
+async def test_repeated_cancel_changes_nothing(server: Served, puppet: Puppet) -> None:
     turn_id = await server.start()
     await puppet.part()
     first, second = await asyncio.gather(cancel(server, turn_id), cancel(server, turn_id))
@@ -65,7 +65,7 @@ async def test_a_queued_turn_is_cancelled_without_being_run(server: Served, pupp
     assert [part.turn.message for part in puppet.parts] == ["One", "Three"]
 
 
-async def test_an_agent_that_will_not_stop_is_left_behind(serve: Serve, kind: StoreKind) -> None:
+async def test_agent_that_ignores_cancellation_is_abandoned(serve: Serve, kind: StoreKind) -> None:
     let_go = asyncio.Event()
 
     async def stubborn(turn: object):
@@ -111,7 +111,7 @@ async def left_after_the_first_token(server: Served, puppet: Puppet, on_disconne
     return stream, part
 
 
-async def test_a_turn_that_asks_for_it_is_cancelled_when_its_reader_leaves(server: Served, puppet: Puppet) -> None:
+async def test_turn_with_cancel_policy_is_cancelled_when_its_reader_leaves(server: Served, puppet: Puppet) -> None:
     stream, part = await left_after_the_first_token(server, puppet, "cancel")
     await within(part.over.wait())
     snapshot = await server.ended(stream.turn_id)
@@ -148,7 +148,7 @@ async def test_a_turn_with_a_grace_is_cancelled_when_nobody_comes_back(server: S
     assert (await server.ended(stream.turn_id))["outcome"] == "cancelled"
 
 
-async def test_a_turn_that_nobody_has_begun_to_read_is_not_left(server: Served, puppet: Puppet) -> None:
+async def test_turn_without_any_reader_is_not_cancelled(server: Served, puppet: Puppet) -> None:
     await server.http.post("/v1/sessions", json={"id": "s"})
     body = {"message": "Hello", "on_disconnect": "cancel"}
     turn_id = (await server.http.post("/v1/sessions/s/turns", json=body)).json()["turn_id"]
@@ -158,7 +158,7 @@ async def test_a_turn_that_nobody_has_begun_to_read_is_not_left(server: Served, 
     assert (await server.ended(turn_id))["outcome"] == "completed"
 
 
-async def test_a_client_of_chat_that_leaves_cancels_a_turn_that_asks_for_it(server: Served, puppet: Puppet) -> None:
+async def test_disconnect_from_chat_cancels_a_turn_with_that_policy(server: Served, puppet: Puppet) -> None:
     body = {"message": "Hello", "on_disconnect": "cancel"}
     asking = asyncio.create_task(server.http.post("/chat", json=body))
     part = await puppet.part()
@@ -168,7 +168,7 @@ async def test_a_client_of_chat_that_leaves_cancels_a_turn_that_asks_for_it(serv
 
 
 @pytest.mark.parametrize("on_disconnect", ["stop", {"grace": -1}, {"grace": 1e9}, {"grace": "soon"}, {}, 5, None])
-async def test_a_policy_that_there_is_not_is_refused(serve: Serve, on_disconnect: Any) -> None:
+async def test_unknown_disconnect_policy_is_refused(serve: Serve, on_disconnect: Any) -> None:
     async with serve() as server:
         response = await server.http.post("/chat/stream", json={"message": "Hello", "on_disconnect": on_disconnect})
         assert "on_disconnect" in error_of(response, 422)["message"]

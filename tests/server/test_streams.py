@@ -1,4 +1,4 @@
-"""What every stream does: its headers, its heartbeat, its lifetime; and the long poll for who cannot stream."""
+"""Streams: headers, heartbeat, lifetime; and the long poll for clients that cannot stream."""
 
 import asyncio
 from typing import Any
@@ -7,12 +7,14 @@ import pytest
 
 from tests.server.conftest import Serve
 from tests.serving import Puppet, Served, error_of
-from turnwire.assembly import SSE_CHAT
 from turnwire.server.auth import Caller
-from turnwire.server.streams.stream import SessionStream, TurnStream
+from turnwire.server.request import Request
+from turnwire.server.streams.resume import START
+from turnwire.server.streams.stream import SessionSource, Stream, stream_turn
+from turnwire.wires.sse_chat.encoder import SseChat
 
 
-async def test_a_stream_says_before_its_first_byte_where_it_can_be_resumed(server: Served, puppet: Puppet) -> None:
+async def test_stream_headers_have_turn_session_and_location(server: Served, puppet: Puppet) -> None:
     async with server.ask() as stream:
         (await puppet.part()).end()
         session, *rest = await stream.rest()
@@ -41,7 +43,7 @@ async def test_an_idle_stream_has_a_heartbeat(serve: Serve, puppet: Puppet) -> N
         assert [frame.type for frame in await stream.rest()] == ["response", "done"]
 
 
-async def test_a_reader_who_has_everything_so_far_is_greeted_at_once(server: Served, puppet: Puppet) -> None:
+async def test_reader_with_all_events_gets_the_opening_at_once(server: Served, puppet: Puppet) -> None:
     turn_id = await server.start()
     await puppet.part()
     async with server.events(turn_id, after=2) as stream:
@@ -85,7 +87,7 @@ async def poll(server: Served, turn_id: str, after: int, wait: float | str) -> d
     return response.json()
 
 
-async def test_a_long_poll_gives_what_there_is_at_once(server: Served, puppet: Puppet) -> None:
+async def test_long_poll_returns_existing_events_at_once(server: Served, puppet: Puppet) -> None:
     turn_id = await server.start()
     part = await puppet.part()
     part.say("a", "b")
@@ -98,7 +100,7 @@ async def test_a_long_poll_gives_what_there_is_at_once(server: Served, puppet: P
     assert (page["after"], page["done"]) == (4, False)
 
 
-async def test_a_long_poll_waits_for_what_comes(server: Served, puppet: Puppet) -> None:
+async def test_long_poll_waits_for_the_next_event(server: Served, puppet: Puppet) -> None:
     turn_id = await server.start()
     part = await puppet.part()
     waiting = asyncio.create_task(poll(server, turn_id, 2, 30))
@@ -109,15 +111,13 @@ async def test_a_long_poll_waits_for_what_comes(server: Served, puppet: Puppet) 
 
 
 @pytest.mark.parametrize("wait", ["0", "0.02", "-1", "nan"])
-async def test_a_long_poll_comes_back_empty_when_nothing_happens_in_time(
-    server: Served, puppet: Puppet, wait: str
-) -> None:
+async def test_long_poll_returns_empty_after_its_timeout(server: Served, puppet: Puppet, wait: str) -> None:
     turn_id = await server.start()
     await puppet.part()
     assert await poll(server, turn_id, 2, wait) == {"events": [], "after": 2, "done": False}
 
 
-async def test_long_polls_give_a_whole_turn_and_say_when_it_is_over(server: Served, puppet: Puppet) -> None:
+async def test_long_polls_return_a_whole_turn_and_its_end(server: Served, puppet: Puppet) -> None:
     turn_id = await server.start()
     part = await puppet.part()
     part.say(*(f"{number} " for number in range(2_500)))
@@ -131,14 +131,14 @@ async def test_long_polls_give_a_whole_turn_and_say_when_it_is_over(server: Serv
     assert await poll(server, turn_id, page["after"], 10) == {"events": [], "after": page["after"], "done": True}
 
 
-async def test_a_long_poll_from_a_position_of_another_log_is_told_so(server: Served, puppet: Puppet) -> None:
+async def test_long_poll_from_an_unknown_position_is_409(server: Served, puppet: Puppet) -> None:
     turn_id = await server.start()
     await puppet.part()
     response = await server.http.get(f"/v1/turns/{turn_id}/events", params={"after": 77, "wait": 1})
     assert error_of(response, 409)["code"] == "reset"
 
 
-async def test_a_long_poll_for_events_that_are_gone_is_told_so(server: Served, puppet: Puppet) -> None:
+async def test_long_poll_for_expired_events_is_410(server: Served, puppet: Puppet) -> None:
     turn_id = await server.start()
     (await puppet.part()).end()
     await server.ended(turn_id)
@@ -165,18 +165,18 @@ Cycle.__module__ = "uvicorn.protocols.http.scripted"
 
 
 @pytest.mark.parametrize("kind", ["turn", "session"])
-async def test_a_stream_that_was_asked_for_just_before_the_server_stops_is_begun_and_ended(
-    server: Served, puppet: Puppet, kind: str
-) -> None:
+async def test_stream_opened_while_draining_is_started_and_ended(server: Served, puppet: Puppet, kind: str) -> None:
     turn_id = await server.start()
     await puppet.part()
-    turnwire, caller, cycle = server.turnwire, Caller("local", ()), Cycle()
-    record = await turnwire.store.find_turn("local", turn_id)
-    hub = turnwire.streams
-    hub.drain()
+    services, wire, cycle = server.turnwire.services, SseChat(), Cycle()
+    record = await services.store.find_turn("local", turn_id)
+    services.streams.drain()
+    request = Request({"path": "/", "headers": []}, cycle.receive, cycle.send)
+    request.caller = Caller("local", ())
     if kind == "turn":
-        stream = TurnStream(hub, turnwire.runner, caller, record, 0, SSE_CHAT, [])
+        stream = stream_turn(request, services, record, wire, START)
     else:
-        stream = SessionStream(hub, turnwire.store, caller, record.session_id, None, 0, [])
+        source = SessionSource(services.store, record.session_id, None, 0, wire.session_encoder)
+        stream = Stream(request, services, wire, source, [])
     await stream.run(cycle.receive, cycle.send)
     assert cycle.sent[:2] == ["http.response.start", "http.response.body"]

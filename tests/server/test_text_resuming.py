@@ -1,4 +1,4 @@
-"""Coming back to a text stream by byte: in every phase, live or finished, also in the middle of a character."""
+"""Resuming a text stream by byte: in every phase, live or finished, also in the middle of a character."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from tests.contracts.turns import append, claimed, done
 from tests.server.conftest import Serve, StoreKind
-from tests.server.texting import CITATION, LINES, SEARCH, begun, finished, messages, phases, resume
+from tests.server.text_client import CITATION, LINES, SEARCH, begun, finished, messages, phases, resume
 from tests.serving import PATIENCE, Part, Puppet, Served, error_of, until, within
-from turnwire.assembly import THREE_PHASE_TEXT
 from turnwire.core.events import (
     CustomEvent,
     ErrorEvent,
@@ -27,8 +26,9 @@ from turnwire.core.events import (
 )
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError
-from turnwire.server.streams.resume import encoder_at, place_of, void_of
+from turnwire.server.streams.resume import BYTES, encoder_at, find_point, void_of
 from turnwire.stores.memory import MemoryStore
+from turnwire.wires.three_phase_text.routes import THREE_PHASE_TEXT
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def size_so_far(server: Served, turn_id: str) -> int:
     return error["size"]
 
 
-async def test_the_seam_between_replay_and_live_is_not_to_be_found(server: Served, puppet: Puppet) -> None:
+async def test_replay_continues_live_without_gap_or_repetition(server: Served, puppet: Puppet) -> None:
     """Readers come back, each at another byte, at every moment of a turn that never pauses."""
     turn_id, part = await running(server, puppet, *SEARCH)
 
@@ -127,7 +127,7 @@ async def test_readers_of_a_running_turn_share_what_is_encoded(
     await until(lambda: not server.turnwire.streams._pumps)
 
 
-async def test_a_reader_ahead_of_those_who_read_for_it_waits_for_them(server: Served, puppet: Puppet) -> None:
+async def test_reader_ahead_of_the_pump_waits_for_it(server: Served, puppet: Puppet) -> None:
     """On coming back to a long turn that nobody reads, the log is read again from its start."""
     words = [f"{number} – " for number in range(2_600)]
     turn_id, part = await running(server, puppet, *SEARCH, *words)
@@ -146,7 +146,7 @@ async def test_a_reader_ahead_of_those_who_read_for_it_waits_for_them(server: Se
     assert phases(body)[1] == "".join(words) + "xxxx"
 
 
-async def test_after_takes_positions_on_this_wire_too(server: Served, puppet: Puppet) -> None:
+async def test_after_accepts_positions_on_the_text_wire(server: Served, puppet: Puppet) -> None:
     turn_id, body = await finished(server, puppet)
     last = (await server.snapshot(turn_id))["position"]
     pieces = [(await server.http.get(path_to(turn_id, after=position))).content for position in range(last)]
@@ -168,7 +168,7 @@ async def test_a_finished_turn_that_was_read_to_its_end_is_a_204(server: Served,
     assert (response.status_code, response.content) == (204, b"")
 
 
-async def test_a_byte_that_there_is_not_is_a_416_that_says_what_there_is(server: Served, puppet: Puppet) -> None:
+async def test_offset_past_the_end_is_a_416_with_the_size(server: Served, puppet: Puppet) -> None:
     turn_id, body = await finished(server, puppet)
     response = await server.http.get(path_to(turn_id, offset=len(body) + 1))
     error = error_of(response, 416)
@@ -177,7 +177,7 @@ async def test_a_byte_that_there_is_not_is_a_416_that_says_what_there_is(server:
     assert response.headers["content-range"] == f"bytes */{len(body)}"
 
 
-async def test_a_byte_ahead_of_a_running_turn_is_a_416(server: Served, puppet: Puppet) -> None:
+async def test_offset_ahead_of_a_running_turn_is_a_416(server: Served, puppet: Puppet) -> None:
     turn_id, part = await running(server, puppet, "é")
     assert await size_so_far(server, turn_id) == 3
     error_of(await server.http.get(path_to(turn_id, offset=4)), 416)
@@ -185,7 +185,7 @@ async def test_a_byte_ahead_of_a_running_turn_is_a_416(server: Served, puppet: P
 
 
 @pytest.mark.parametrize("offset", ["-1", "1.5", "x", "", " 1", "½", "٣", "9" * 16])
-async def test_an_offset_that_cannot_be_one_is_refused(serve: Serve, puppet: Puppet, offset: str) -> None:
+async def test_invalid_offset_is_refused(serve: Serve, puppet: Puppet, offset: str) -> None:
     async with serve() as server:
         turn_id, _ = await running(server, puppet)
         assert error_of(await server.http.get(path_to(turn_id, offset=offset)), 422)["message"].startswith("offset")
@@ -198,7 +198,7 @@ async def test_an_offset_is_refused_on_a_wire_that_has_ids(serve: Serve, puppet:
         assert "offset" in error_of(await server.http.get(f"/v1/turns/{turn_id}/events?{query}"), 422)["message"]
 
 
-async def test_an_offset_is_refused_beside_another_place(serve: Serve, puppet: Puppet) -> None:
+async def test_offset_with_another_cursor_is_refused(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server:
         turn_id, _ = await running(server, puppet)
         error_of(await server.http.get(path_to(turn_id, offset=0, after=1)), 422)
@@ -206,7 +206,7 @@ async def test_an_offset_is_refused_beside_another_place(serve: Serve, puppet: P
         error_of(await server.http.get(path_to(turn_id, offset=0), headers={"Last-Event-ID": "1.0"}), 422)
 
 
-async def test_a_position_that_this_log_never_gave_out_is_a_409(server: Served, puppet: Puppet) -> None:
+async def test_unknown_position_is_a_409(server: Served, puppet: Puppet) -> None:
     turn_id, _ = await finished(server, puppet)
     for place in ("99", "4.7"):
         assert error_of(await server.http.get(path_to(turn_id, after=place)), 409)["code"] == "reset"
@@ -227,7 +227,7 @@ async def test_events_past_their_retention_are_a_410_before_the_first_byte(serve
 # A restart
 
 
-async def test_a_restart_breaks_the_connection_and_the_next_try_leaves_out_what_is_void(
+async def test_restart_breaks_the_connection_and_the_next_stream_skips_void_events(
     server: Served, puppet: Puppet, stack: AsyncExitStack
 ) -> None:
     stream, part = await begun(stack, server, puppet, StatusEvent("a"), StatusEvent("b"), "Void ", "text", CITATION)
@@ -254,7 +254,7 @@ async def test_a_restart_breaks_the_connection_and_the_next_try_leaves_out_what_
     error_of(await server.http.get(path_to(stream.turn_id, offset=kept + 1)), 416)
 
 
-async def test_a_position_that_a_restart_has_made_void_is_a_409(server: Served, puppet: Puppet) -> None:
+async def test_void_position_is_a_409(server: Served, puppet: Puppet) -> None:
     turn_id, body = await finished(server, puppet, StatusEvent("a"), "Void", RestartEvent(3, "worker_lost"), "Good")
     assert phases(body)[1] == "Good"
     for position in (2, 3, 5, 6):
@@ -264,7 +264,7 @@ async def test_a_position_that_a_restart_has_made_void_is_a_409(server: Served, 
     assert error_of(await server.http.get(path_to(turn_id, after=4)), 409)["code"] == "reset"
 
 
-async def test_other_wires_go_on_over_a_restart(server: Served, puppet: Puppet, stack: AsyncExitStack) -> None:
+async def test_other_wires_continue_after_a_restart(server: Served, puppet: Puppet, stack: AsyncExitStack) -> None:
     stream, part = await begun(stack, server, puppet, "Void")
     frames = await stack.enter_async_context(server.events(stream.turn_id))
     part.say(RestartEvent(2, "worker_lost"), "Good")
@@ -299,7 +299,7 @@ async def test_an_idle_stream_has_a_blank_line_in_phase_1_and_nothing_in_phase_2
         assert again.content == body[body.index(b"\x1d") :]
 
 
-async def test_a_reader_who_comes_back_has_the_heartbeat_of_the_phase_it_is_in(serve: Serve, puppet: Puppet) -> None:
+async def test_resumed_reader_gets_the_heartbeat_of_its_phase(serve: Serve, puppet: Puppet) -> None:
     async with serve(heartbeat=0.03) as server:
         turn_id, part = await running(server, puppet, StatusEvent("a"))
         size = await size_so_far(server, turn_id)
@@ -317,7 +317,7 @@ async def test_a_reader_who_comes_back_has_the_heartbeat_of_the_phase_it_is_in(s
             assert (await stream.rest()).startswith(b"\x1dx\x1e")
 
 
-async def test_events_that_are_not_told_do_not_hold_the_heartbeat_back(serve: Serve, puppet: Puppet) -> None:
+async def test_events_without_frames_do_not_delay_the_heartbeat(serve: Serve, puppet: Puppet) -> None:
     async with serve(heartbeat=0.06) as server, AsyncExitStack() as stack:
         stream, part = await begun(stack, server, puppet, StatusEvent("a"))
         silent = TokenEvent("mumble", agent_path=("helper",))
@@ -385,24 +385,22 @@ async def bytes_after(store: MemoryStore, turn_id: str, position: int) -> bytes:
 
 @settings(max_examples=20)
 @given(st.lists(early, max_size=4), st.lists(answers, max_size=6), outcomes)
-async def test_what_was_read_and_what_is_resumed_make_the_whole_at_every_byte(
+async def test_resumed_stream_completes_the_whole_at_every_byte(
     lines: list[Event], tokens: list[Event], outcome: Outcome
 ) -> None:
     store, record = await turn_of([*lines, *tokens], outcome)
     whole = await bytes_after(store, record.id, 0)
     last = await bytes_after(store, record.id, 2 + len(lines) + len(tokens) + 1)
     for offset in range(len(whole) + 1):
-        place = await place_of(store, record.id, THREE_PHASE_TEXT, offset)
+        place = await find_point(store, record.id, THREE_PHASE_TEXT, BYTES, offset)
         assert whole[:offset] + place.rest + await bytes_after(store, record.id, place.position) == whole
         assert place.is_end is (offset >= len(whole) - len(last))
     with pytest.raises(HttpError):
-        await place_of(store, record.id, THREE_PHASE_TEXT, len(whole) + 1)
+        await find_point(store, record.id, THREE_PHASE_TEXT, BYTES, len(whole) + 1)
 
 
 @given(st.lists(early | answers, min_size=1, max_size=8), st.data())
-async def test_a_log_with_a_restart_reads_like_one_that_never_had_what_is_void(
-    events: list[Event], data: st.DataObject
-) -> None:
+async def test_log_with_a_restart_reads_like_one_without_void_events(events: list[Event], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(events)))
     back = data.draw(st.integers(0, at))
     restarted = [*events[:at], RestartEvent(2 + back, "worker_lost"), *events[at:]]
@@ -418,7 +416,7 @@ async def test_a_log_with_a_restart_reads_like_one_that_never_had_what_is_void(
         assert settled[2][name] == expected[2][name]
 
 
-async def test_a_restart_that_comes_while_a_place_is_looked_for_is_seen() -> None:
+async def test_restart_during_the_walk_is_noticed() -> None:
     store = MemoryStore()
     record = await claimed(store)
     await append(store, record.id, 1, 3, StatusEvent("a"), TokenEvent("Void"))
@@ -427,19 +425,17 @@ async def test_a_restart_that_comes_while_a_place_is_looked_for_is_seen() -> Non
     async def read_late(turn_id: str, after: int, limit: int, epoch: int | None = None) -> Any:
         nonlocal reads
         reads += 1
-        if reads == 3:  # It has been looked for restarts twice: once in vain, once to the end.
+        if reads == 2:  # The first page was read without it.
             await append(store, record.id, 1, 5, RestartEvent(3, "worker_lost"))
         return await read(turn_id, after, limit, epoch)
 
     store.read = read_late
     with pytest.raises(HttpError, match="begun anew"):
-        await within(place_of(store, record.id, THREE_PHASE_TEXT, 90))
-    assert reads > 3
+        await within(find_point(store, record.id, THREE_PHASE_TEXT, BYTES, 90))
+    assert reads > 2
 
 
-async def test_the_route_of_a_question_that_is_joined_late_begins_at_its_first_byte(
-    server: Served, puppet: Puppet
-) -> None:
+async def test_late_join_by_key_begins_at_the_first_byte(server: Served, puppet: Puppet) -> None:
     key = {"Idempotency-Key": "once"}
     async with AsyncExitStack() as stack:
         stream, part = await begun(stack, server, puppet, *LINES, headers=key)

@@ -1,4 +1,4 @@
-"""Uploading a document: what is taken and answered from, and how a file from a stranger is refused.
+"""Uploads: accepted documents are searchable at once, hostile files are refused.
 
 Whatever is refused is refused with a clear 4xx, and nothing of it is left behind.
 """
@@ -29,7 +29,7 @@ pytestmark = [
 NOTE = b"# Diary\n\nThe treasure is buried under the old oak.\n"
 MOST = 60_000
 SLACK = 64 * 1024
-"""What a form may be larger than the document in it."""
+"""The bytes that a form may add to its document."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def server(serve_documents: Serve) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def unchanged(server: Served, data: Path) -> AsyncIterator[None]:
-    """What happens in here leaves nothing behind: no document, and no file."""
+    """Check that the block leaves no document and no file behind."""
     before = await held(server), files(data)
     yield
     gc.collect()
@@ -71,7 +71,7 @@ UPLOADS = {
 }
 
 
-async def test_a_document_of_every_format_is_answered_from_as_soon_as_it_is_uploaded(server: Served) -> None:
+async def test_uploaded_document_of_every_format_is_searchable_at_once(server: Served) -> None:
     made = await asyncio.gather(*(upload(server, name, content) for name, content in UPLOADS.items()))
     assert [response.status_code for response in made] == [201] * len(UPLOADS)
     assert [response.json()["format"] for response in made] == ["markdown", "text", "html", "pdf", "docx"]
@@ -123,7 +123,7 @@ NAMES = {
 }
 
 
-async def test_a_name_is_shown_and_never_a_path(serve_documents: Serve, tmp_path: Path) -> None:
+async def test_file_name_is_shown_without_its_path(serve_documents: Serve, tmp_path: Path) -> None:
     async with serve_documents(store="sqlite", max_document_bytes=MOST) as server:
         before = files(tmp_path / "data")
         got = await asyncio.gather(*(send(server, name) for name in NAMES))
@@ -165,7 +165,7 @@ def unreadable() -> Iterator[tuple[str, bytes, str]]:
     yield "bomb.docx", bomb(), "it unpacks to more than 200 MB"
 
 
-async def test_a_file_that_cannot_be_read_is_refused_in_words(serve_documents: Serve, tmp_path: Path) -> None:
+async def test_unreadable_file_is_refused_with_its_reason(serve_documents: Serve, tmp_path: Path) -> None:
     async with serve_documents(store="sqlite") as server, unchanged(server, tmp_path / "data"):
         tried = list(unreadable())
         refused = await asyncio.gather(*(upload(server, name, content) for name, content, _ in tried))
@@ -222,7 +222,7 @@ NO_FORMS = (
 )
 
 
-async def test_what_is_no_form_with_a_file_is_refused(server: Served, tmp_path: Path) -> None:
+async def test_body_without_a_file_form_is_refused(server: Served, tmp_path: Path) -> None:
     async with unchanged(server, tmp_path / "data"):
         for body, kind in NO_FORMS:
             headers = {b"Content-Type": kind.encode("latin-1")} if kind else {}
@@ -230,7 +230,7 @@ async def test_what_is_no_form_with_a_file_is_refused(server: Served, tmp_path: 
             assert error["code"] == "invalid_request", (body[:80], kind)
 
 
-async def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Served, tmp_path: Path) -> None:
+async def test_interrupted_upload_leaves_nothing(server: Served, tmp_path: Path) -> None:
     head = f"POST /v1/documents HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM['Content-Type']}\r\n"
     async with unchanged(server, tmp_path / "data"):
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -257,7 +257,7 @@ async def test_a_web_page_of_another_origin_cannot_upload(server: Served, tmp_pa
 # Who may, and how much
 
 
-async def test_to_upload_and_to_delete_one_needs_leave_to_write(serve_documents: Serve) -> None:
+async def test_upload_and_delete_need_the_write_scope(serve_documents: Serve) -> None:
     async with serve_documents() as server:
         scopes: tuple[Scope, ...] = ("read", "write")
         keys = [(await server.turnwire.keys.create("anna", (scope,)))[1] for scope in scopes]
@@ -282,7 +282,7 @@ async def test_to_upload_and_to_delete_one_needs_leave_to_write(serve_documents:
             await client.http.aclose()
 
 
-async def test_nobody_can_upload_more_than_is_allowed(serve_documents: Serve) -> None:
+async def test_uploads_over_the_limit_are_refused(serve_documents: Serve) -> None:
     async with (
         serve_documents(authenticate=by_user, max_uploads=2) as server,
         user(server, "anna") as anna,

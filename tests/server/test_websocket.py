@@ -9,7 +9,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.server.conftest import Serve
-from tests.server.socketing import Talk, positions, talking, text_of
+from tests.server.socket_client import Talk, positions, talking, text_of
 from tests.serving import Puppet, Served, error_of, saying, until, within
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolResultEvent
@@ -43,7 +43,7 @@ async def test_a_turn_is_started_and_watched_to_its_end(server: Served, puppet: 
     ]
 
 
-async def test_two_turns_share_a_socket_and_are_told_apart(serve: Serve, puppet: Puppet) -> None:
+async def test_two_turns_share_a_socket_by_their_ids(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, talking(server) as talk:
         one = (await talk.ask("start", message="One"))["turn_id"]
         first = await puppet.part()
@@ -57,7 +57,7 @@ async def test_two_turns_share_a_socket_and_are_told_apart(serve: Serve, puppet:
         assert text_of(await talk.events(two)) == "0246802468"
 
 
-async def test_a_client_goes_on_at_every_position_and_misses_nothing(server: Served, puppet: Puppet) -> None:
+async def test_client_continues_at_every_position_without_loss(server: Served, puppet: Puppet) -> None:
     async with talking(server) as talk:
         turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
         part = await puppet.part()
@@ -70,7 +70,7 @@ async def test_a_client_goes_on_at_every_position_and_misses_nothing(server: Ser
             assert await talk.events(turn_id) == whole[after:]
 
 
-async def test_a_client_that_drops_goes_on_live(server: Served, puppet: Puppet) -> None:
+async def test_dropped_client_continues_live(server: Served, puppet: Puppet) -> None:
     async with talking(server) as talk:
         turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
         part = await puppet.part()
@@ -87,7 +87,7 @@ async def test_a_client_that_drops_goes_on_live(server: Served, puppet: Puppet) 
     assert positions(seen + rest) == list(range(1, len(seen + rest) + 1))
 
 
-async def test_a_client_that_has_everything_is_told_so_and_gets_nothing(serve: Serve) -> None:
+async def test_follow_at_the_end_is_accepted_without_events(serve: Serve) -> None:
     async with serve(saying("a")) as server, talking(server) as talk:
         turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
         last = (await talk.events(turn_id))[-1]["position"]
@@ -97,7 +97,7 @@ async def test_a_client_that_has_everything_is_told_so_and_gets_nothing(serve: S
         assert talk.kept == []
 
 
-async def test_a_position_of_another_log_is_a_reset_and_a_replay(serve: Serve) -> None:
+async def test_unknown_position_is_a_reset_and_a_replay(serve: Serve) -> None:
     async with serve(saying("a")) as server, talking(server) as talk:
         turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
         whole = await talk.events(turn_id)
@@ -107,7 +107,7 @@ async def test_a_position_of_another_log_is_a_reset_and_a_replay(serve: Serve) -
             assert await talk.events(turn_id) == whole
 
 
-async def test_events_that_are_gone_are_a_gap_with_a_snapshot(serve: Serve) -> None:
+async def test_expired_events_are_a_gap_with_a_snapshot(serve: Serve) -> None:
     async with serve(saying("a", "b"), store="sqlite") as server, talking(server) as talk:
         turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
         await talk.events(turn_id)
@@ -117,7 +117,7 @@ async def test_events_that_are_gone_are_a_gap_with_a_snapshot(serve: Serve) -> N
     assert (gap["type"], gap["turn_id"], gap["state"]["text"]) == ("gap", turn_id, "ab")
 
 
-async def test_starting_twice_starts_once(server: Served, puppet: Puppet) -> None:
+async def test_repeated_start_joins_the_same_turn(server: Served, puppet: Puppet) -> None:
     async with talking(server) as talk:
         one = await talk.ask("start", message="Hello", turn_id="mine")
         (await puppet.part()).end()
@@ -131,7 +131,7 @@ async def test_starting_twice_starts_once(server: Served, puppet: Puppet) -> Non
     assert (await server.written())[1] == 2
 
 
-async def test_stop_stops_while_other_messages_are_answered(serve: Serve, puppet: Puppet) -> None:
+async def test_cancel_runs_while_other_messages_are_answered(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, talking(server) as talk:
         turn_id = (await talk.ask("start", message="Hello"))["turn_id"]
         part = await puppet.part()
@@ -146,7 +146,7 @@ async def test_stop_stops_while_other_messages_are_answered(serve: Serve, puppet
     await within(part.over.wait())
 
 
-async def test_leaving_a_socket_is_not_stopping_but_follows_the_turns_policy(serve: Serve, puppet: Puppet) -> None:
+async def test_disconnect_follows_the_policy_of_each_turn(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server:
         async with talking(server) as talk:
             stays = (await talk.ask("start", message="Stay"))["turn_id"]
@@ -169,7 +169,7 @@ async def test_unfollowing_leaves_one_turn_and_keeps_the_socket(serve: Serve, pu
         assert talk.kept == []
 
 
-async def test_a_turn_that_waits_is_decided_on_the_same_socket(serve: Serve) -> None:
+async def test_waiting_turn_is_approved_on_the_same_socket(serve: Serve) -> None:
     async with serve(asking) as server, talking(server) as talk:
         turn_id = (await talk.ask("start", message="Pay"))["turn_id"]
         await talk.events(turn_id, until="approval_request")
@@ -186,7 +186,7 @@ async def test_a_turn_that_waits_is_decided_on_the_same_socket(serve: Serve) -> 
 # What is refused
 
 
-async def test_what_is_wrong_is_refused_and_the_socket_stays(serve: Serve) -> None:
+async def test_invalid_message_is_refused_and_the_socket_stays_open(serve: Serve) -> None:
     async with serve(saying("a")) as server, talking(server) as talk:
         for said in (
             "",
@@ -220,7 +220,7 @@ async def test_a_message_that_is_too_large_ends_the_socket(serve: Serve) -> None
     assert await server.written() == (0, 0)
 
 
-async def test_messages_that_come_too_fast_have_to_wait(serve: Serve) -> None:
+async def test_message_rate_is_limited(serve: Serve) -> None:
     async with serve(saying("a"), max_socket_rate=20) as server, talking(server) as talk:
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -230,7 +230,7 @@ async def test_messages_that_come_too_fast_have_to_wait(serve: Serve) -> None:
         assert loop.time() - begun > 0.4
 
 
-async def test_plain_http_is_told_to_upgrade(server: Served) -> None:
+async def test_plain_http_request_is_426(server: Served) -> None:
     for path in ("/v1/ws", "/api/chat/ws"):
         answer = await server.http.get(path)
         assert error_of(answer, 426)["code"] == "upgrade_required"
@@ -337,7 +337,7 @@ async def test_a_revoked_key_ends_its_sockets(serve: Serve, puppet: Puppet) -> N
         await server.reached(turn_id, 4)
 
 
-async def test_a_server_that_goes_down_says_when_to_come_back(serve: Serve, puppet: Puppet) -> None:
+async def test_draining_server_sends_reconnect(serve: Serve, puppet: Puppet) -> None:
     async with serve(shutdown_grace=5) as server, talking(server) as talk:
         await talk.ask("start", message="Hi")
         part = await puppet.part()
@@ -350,18 +350,18 @@ async def test_a_server_that_goes_down_says_when_to_come_back(serve: Serve, pupp
         assert await refusal(server) == (503, "shutting_down")
 
 
-async def test_an_old_socket_is_asked_to_come_back(serve: Serve) -> None:
+async def test_socket_past_its_lifetime_is_asked_to_reconnect(serve: Serve) -> None:
     async with serve(saying("a"), stream_lifetime=0.2) as server, talking(server) as talk:
         code, told = await talk.closed()
     assert (code, told[-1]["type"]) == (1012, "reconnect")
 
 
-async def test_an_idle_socket_says_something(serve: Serve) -> None:
+async def test_idle_socket_has_a_heartbeat(serve: Serve) -> None:
     async with serve(saying("a"), heartbeat=0.1) as server, talking(server) as talk:
         assert await talk.hear() == {"type": "heartbeat"}
 
 
-async def test_a_client_that_takes_nothing_is_closed_and_costs_nobody_else(serve: Serve, puppet: Puppet) -> None:
+async def test_client_that_reads_nothing_is_closed_without_delaying_others(serve: Serve, puppet: Puppet) -> None:
     async with serve(write_timeout=0.3) as server, talking(server) as talk:
         turn_id = (await talk.ask("start", message="Hi"))["turn_id"]
         part = await puppet.part()
@@ -382,7 +382,7 @@ async def test_a_client_that_takes_nothing_is_closed_and_costs_nobody_else(serve
     assert positions(seen + rest) == list(range(1, 305))
 
 
-async def test_a_client_that_takes_something_again_is_told_why_it_was_closed(serve: Serve, puppet: Puppet) -> None:
+async def test_slow_client_gets_the_close_code(serve: Serve, puppet: Puppet) -> None:
     async with serve(write_timeout=2) as server, talking(server) as talk:
         await talk.ask("start", message="Hi")
         part = await puppet.part()
@@ -395,7 +395,7 @@ async def test_a_client_that_takes_something_again_is_told_why_it_was_closed(ser
         part.end()
 
 
-async def test_a_client_that_sends_but_does_not_read_is_not_listened_to(serve: Serve) -> None:
+async def test_messages_of_a_client_that_does_not_read_are_not_handled(serve: Serve) -> None:
     async with serve(saying("a"), write_timeout=0.3, max_socket_rate=1e9) as server, talking(server) as talk:
         talk.connection.transport.pause_reading()
         (socket,) = server.turnwire.streams._connections
@@ -407,7 +407,7 @@ async def test_a_client_that_sends_but_does_not_read_is_not_listened_to(serve: S
 
 
 async def most_queued(socket: Any, holds: Callable[[], bool]) -> int:
-    """The most that waited to be sent, until something holds."""
+    """Return the largest queue size until a condition holds."""
     most = 0
 
     def look() -> bool:

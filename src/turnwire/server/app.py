@@ -1,150 +1,160 @@
-"""The ASGI app: guards first, then streams, then everything else.
+"""The ASGI app: the guard's checks first, then the routes of the wires, then FastAPI's.
 
-Streams are plain ASGI endpoints, so that nothing wraps what is sent for each token. The other
-routes are FastAPI's. Both go through the same checks, in one place, before any of their code runs.
+Streams are plain ASGI responses, so that nothing wraps what is sent for each token. All routes go through the same
+checks, in one place, before any of their code runs.
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
-from turnwire.app import Turnwire
 from turnwire.core.errors import TurnwireError
 from turnwire.server.api.app import build_api
 from turnwire.server.errors import HttpError, http_error, internal_error
-from turnwire.server.exchange import OpenStream
-from turnwire.server.guard import Guard, Headers, header_map
-from turnwire.server.messages import path_of
+from turnwire.server.guard import Guard, Headers
 from turnwire.server.pages import read_pages, send_page
-from turnwire.server.payloads import respond, respond_json
-from turnwire.server.router import RouteTable
-from turnwire.server.sockets import OpenSocket, open_socket
+from turnwire.server.request import Request
+from turnwire.server.router import AnyRoute, OpenSocket, Router
+from turnwire.server.services import Services
+from turnwire.server.sockets import open_socket
 from turnwire.server.streams.connection import Receive, Send
-from turnwire.wires.openai.messages import in_dialect
+from turnwire.server.streams.stream import Stream
 
 logger = logging.getLogger("turnwire.server")
 
-# What a form adds around the file in it.
-_FORM_BYTES = 64 * 1024
-_PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/login", "/logout", "/v1/me"})
+PUBLIC_PATHS = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/login", "/logout", "/v1/me"})
+"""Paths that need no key."""
 _METRICS = frozenset({"/metrics"})
+# The bytes that a form adds to its file.
+_FORM_BYTES = 64 * 1024
+
+
+class Lifespan(Protocol):
+    """The owner of the services, which opens and closes them. Opening twice does no harm."""
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 class TurnwireApp:
-    def __init__(self, turnwire: Turnwire) -> None:
-        self.turnwire = turnwire
-        self._guard = Guard(turnwire.settings)
-        self._streams = RouteTable(turnwire)
-        self._api = build_api(turnwire)
-        self._public = _PUBLIC | _METRICS if turnwire.settings.open_metrics else _PUBLIC
+    """An ASGI app that serves `routes`, FastAPI's routes and the web page."""
+
+    def __init__(self, services: Services, routes: Sequence[AnyRoute], lifespan: Lifespan) -> None:
+        self.api = build_api(services, routes)
+        self._services = services
+        self.lifespan = lifespan
+        self._guard = Guard(services.settings)
+        self._router = Router(routes)
+        self._public = PUBLIC_PATHS | _METRICS if services.settings.open_metrics else PUBLIC_PATHS
         self._pages = read_pages()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
-            stream = await self._answer(scope, receive, send)
+            stream = await self._answer(Request(scope, receive, send))
             if stream is not None:
                 await stream.run(receive, send)
         elif scope["type"] == "websocket":
-            await receive()  # It says no more than that the client would like to.
-            socket = await self._open_socket(scope, send)
+            await receive()  # `websocket.connect`, which says no more than the scope.
+            socket = await self._open_socket(Request(scope, receive, send))
             if socket is not None:
                 await socket.run(receive, send)
             else:
-                await _gone(receive)
+                await _refusal_sent(receive)
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
-            await self.turnwire.open()
+            await self.lifespan.open()
         except TurnwireError as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self.turnwire.close()
+        await self.lifespan.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> OpenStream | None:
-        """Answers, or returns the stream that is the answer."""
-        added: Headers = []
-        path = path_of(scope)
+    async def _answer(self, request: Request) -> Stream | None:
+        """Answer a request, or return the stream that is the answer."""
+        services, method, path = self._services, request.method, request.path
+        match = self._router.match(path)
         try:
-            if not self.turnwire.is_open:
-                await self.turnwire.open()  # Mounted inside an app that runs no lifespan of ours.
-            headers, method = header_map(scope), scope["method"]
-            local_only = self.turnwire.gatekeeper.is_local_only
-            added = self._guard.check(method, headers, local_only=local_only)
-            if self.turnwire.leaving.is_set():
-                # Whoever keeps the connection for the next request would find it closed.
+            if not services.lifecycle.is_open:
+                await self.lifespan.open()  # Mounted inside an app that does not run our lifespan.
+            added = self._guard.check(request.headers, local_only=services.auth.is_local_only)
+            request.added = added
+            if services.lifecycle.leaving.is_set():
+                # A client that kept the connection for its next request would find it closed.
                 added.append((b"connection", b"close"))
-            preflight = self._guard.preflight(method, headers, added)
+            preflight = self._guard.preflight(method, request.headers, added)
             if preflight is not None:
-                await respond(send, 204, b"", preflight)
+                await request.respond(204, headers=preflight)
                 return None
-            page = self._pages.find(scope, path, headers)
+            page = self._pages.find(request)
             if page is not None:
-                await send_page(send, scope, page, headers, added)
+                await send_page(request, page)
                 return None
-            receive = limited(receive, headers, self._most_bytes(method, path))
-            caller = None if path in self._public else self.turnwire.gatekeeper.caller(scope, headers)
-            endpoint = self._streams.find(method, path) if caller is not None else None
-            if endpoint is not None and caller is not None:
-                return await endpoint(scope, receive, send, caller, headers, added)
-            scope["turnwire.caller"] = caller
-            await self._call_api(scope, receive, with_headers(send, added))
-        except TurnwireError as error:
-            await _respond_error(send, in_dialect(path, http_error(error)), added)
-        except HttpError as error:
-            await _respond_error(send, in_dialect(path, error), added)
-        except Exception:
-            logger.exception("a request to %s failed", scope["path"])
-            await _respond_error(send, in_dialect(path, internal_error()), added)
-        return None
-
-    async def _open_socket(self, scope: dict[str, Any], send: Send) -> OpenSocket | None:
-        """The socket that was asked for; or answers why not."""
-        try:
-            if not self.turnwire.is_open:
-                await self.turnwire.open()
-            return open_socket(self.turnwire, self._guard, scope)
+            request.receive = _limit_body(request.receive, request.headers, self._max_bytes(method, path))
+            caller = None if path in self._public else services.auth.caller(request.scope, request.headers)
+            if match is not None and caller is not None:
+                request.caller, request.params = caller, match.params
+                return await match.route(method).endpoint(request, services)
+            request.scope["turnwire.caller"] = caller
+            await self._call_api(request)
+            return None
         except TurnwireError as error:
             refusal = http_error(error)
         except HttpError as error:
             refusal = error
         except Exception:
-            logger.exception("a socket at %s could not be opened", scope["path"])
+            logger.exception("a request to %s failed", request.scope["path"])
             refusal = internal_error()
-        if "websocket.http.response" in scope.get("extensions", {}):
-            await _respond_error(_before_socket(send), refusal, [])
-        else:
-            await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
+        dialect = match.dialect if match is not None else None
+        await request.respond_error(dialect(refusal) if dialect is not None else refusal)
         return None
 
-    async def _call_api(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def _open_socket(self, request: Request) -> OpenSocket | None:
+        """Return the socket of a request, or answer why it is refused."""
         try:
-            await self._api(scope, receive, send)  # pyright: ignore[reportArgumentType]
+            if not self._services.lifecycle.is_open:
+                await self.lifespan.open()
+            return open_socket(request, self._services, self._guard, self._router)
+        except TurnwireError as error:
+            refusal = http_error(error)
+        except HttpError as error:
+            refusal = error
         except Exception:
-            # It has been answered; what is raised after that is for the log.
-            logger.exception("a request to %s failed", scope["path"])
+            logger.exception("a socket at %s could not be opened", request.scope["path"])
+            refusal = internal_error()
+        if "websocket.http.response" in request.scope.get("extensions", {}):
+            request.send = _plain_response(request.send)
+            await request.respond_error(refusal)
+        else:
+            await request.send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
+        return None
 
-    def _most_bytes(self, method: str, path: str) -> int:
-        settings = self.turnwire.settings
+    async def _call_api(self, request: Request) -> None:
+        send = _with_headers(request.send, request.added)
+        try:
+            await self.api(request.scope, request.receive, send)  # pyright: ignore[reportArgumentType]
+        except Exception:
+            # FastAPI has answered already, and raises for the log.
+            logger.exception("a request to %s failed", request.scope["path"])
+
+    def _max_bytes(self, method: str, path: str) -> int:
+        settings = self._services.settings
         if method == "POST" and path == "/v1/documents":
             return settings.max_document_bytes + _FORM_BYTES
         return settings.max_body_bytes
 
 
-async def _respond_error(send: Send, error: HttpError, added: Headers) -> None:
-    own = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-    await respond_json(send, error.status, error.body, [*added, *own])
+async def _refusal_sent(receive: Receive) -> None:
+    """Wait for the end of the answer and of the connection.
 
-
-async def _gone(receive: Receive) -> None:
-    """uvicorn takes a socket that was refused for one that was forgotten, and logs an error, if it is still there when
-    we return; it reports the end of the answer and that of the connection.
+    If a refused socket is still connected when the app returns, uvicorn takes it for a forgotten one and logs an error.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(1):
@@ -152,16 +162,16 @@ async def _gone(receive: Receive) -> None:
                 await receive()
 
 
-def _before_socket(send: Send) -> Send:
-    """A `send` for the plain answer to somebody who asked for a socket."""
+def _plain_response(send: Send) -> Send:
+    """Return a `send` for a plain HTTP response to a WebSocket request."""
 
-    async def send_instead(message: dict[str, Any]) -> None:
+    async def send_response(message: dict[str, Any]) -> None:
         await send({**message, "type": f"websocket.{message['type']}"})
 
-    return send_instead
+    return send_response
 
 
-def with_headers(send: Send, added: Headers) -> Send:
+def _with_headers(send: Send, added: Headers) -> Send:
     async def send_with_headers(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message["headers"], *added]}
@@ -170,14 +180,14 @@ def with_headers(send: Send, added: Headers) -> Send:
     return send_with_headers
 
 
-def limited(receive: Receive, headers: dict[bytes, bytes], limit: int) -> Receive:
-    """A `receive` that refuses a body over the limit, before reading it where its length is told."""
-    told = headers.get(b"content-length", b"0")
-    if not told.isdigit() or int(told) > limit:
+def _limit_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> Receive:
+    """Return a `receive` that refuses a body over the limit, unread if its declared length is."""
+    length = headers.get(b"content-length", b"0")
+    if not length.isdigit() or int(length) > limit:
         raise _too_large(limit)
     received = 0
 
-    async def receive_some() -> dict[str, Any]:
+    async def receive_limited() -> dict[str, Any]:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
@@ -185,7 +195,7 @@ def limited(receive: Receive, headers: dict[bytes, bytes], limit: int) -> Receiv
             raise _too_large(limit)
         return message
 
-    return receive_some
+    return receive_limited
 
 
 def _too_large(limit: int) -> HttpError:

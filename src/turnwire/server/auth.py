@@ -1,7 +1,7 @@
-"""Who is calling, and what they may do. One path for every kind of request; the default is no.
+"""Authentication: API keys, login cookies, and the caller of a request with its scopes.
 
-With no API key configured, only this machine may call, under a loopback Host name. As soon as a
-key exists, also a revoked one, every call needs a key.
+With no API key configured, only this machine may call, under a loopback Host name. As soon as a key exists, also a
+revoked one, every call needs a key.
 """
 
 import asyncio
@@ -22,103 +22,25 @@ from turnwire.core.errors import StoreError
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import is_from_own_page
 
-# Logins: a browser that has shown its key once is known by a cookie, so that no script needs to hold the key.
-
-
-_NAME = "turnwire"
-_SAFE = ("GET", "HEAD")
-
-
-class Logins:
-    def __init__(
-        self, valid_key: Callable[[str], ApiKey | None], lifetime: float, allowed_origins: Sequence[str] = ()
-    ) -> None:
-        """`valid_key` finds a key that may be used by its id; `lifetime` is in seconds.
-
-        The origins are those of other pages that may act for whoever is logged in.
-        """
-        self._valid_key = valid_key
-        self._lifetime = lifetime
-        self._origins = frozenset(origin.rstrip("/").lower().encode("latin-1") for origin in allowed_origins)
-
-    def key_of(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> ApiKey | None:
-        """The key whose login a request presents.
-
-        A browser sends the cookie also when it is another page that asks. So what is not a mere question must come
-        from a page that may. Raises HttpError 403.
-        """
-        key = next(filter(None, map(self._read, _values(scope, cookie_name(headers)))), None)
-        is_question = scope["type"] == "http" and scope["method"] in _SAFE
-        if key is not None and not is_question:
-            self.check_origin(headers)
-        return key
-
-    def check_origin(self, headers: dict[bytes, bytes]) -> None:
-        """Raises HttpError 403."""
-        if headers.get(b"origin", b"").lower() not in self._origins and not is_from_own_page(headers):
-            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
-
-    def cookie_for(self, key: ApiKey, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
-        """The value of a `Set-Cookie` header."""
-        expires_at = now_ms() + int(self._lifetime * 1000)
-        if key.expires_at is not None:
-            expires_at = min(expires_at, key.expires_at)
-        seconds = max(0, expires_at - now_ms()) // 1000
-        claim = f"{key.id}.{expires_at}"
-        return _set_cookie(scope, headers, f"{claim}.{_signature(key, claim)}", seconds)
-
-    def no_cookie(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
-        """The same, to forget it."""
-        return _set_cookie(scope, headers, "", 0)
-
-    def _read(self, text: str) -> ApiKey | None:
-        claim, _, signature = text.rpartition(".")
-        key_id, _, until = claim.partition(".")
-        key = self._valid_key(key_id)
-        if key is None or not hmac.compare_digest(signature.encode(), _signature(key, claim).encode()):
-            return None
-        return key if now_ms() < int(until) else None
-
-
-def cookie_name(headers: dict[bytes, bytes]) -> str:
-    """Cookies know no ports: two servers on one machine must not take each other's away."""
-    _, _, port = headers.get(b"host", b"").decode("latin-1").rpartition(":")
-    return f"{_NAME}_{port}" if port.isdecimal() else _NAME
-
-
-def _set_cookie(scope: dict[str, Any], headers: dict[bytes, bytes], value: str, seconds: int) -> str:
-    path = scope.get("root_path", "") or "/"
-    secure = "; Secure" if scope.get("scheme") == "https" else ""
-    return f"{cookie_name(headers)}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
-
-
-def _values(scope: dict[str, Any], wanted: str) -> list[str]:
-    """There may be several of one name, and HTTP/2 sends each cookie in a header of its own."""
-    sent = (value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie")
-    pairs = (pair.strip().partition("=") for header in sent for pair in header.split(";"))
-    return [value for name, _, value in pairs if name == wanted]
-
-
-def _signature(key: ApiKey, claim: str) -> str:
-    """Of no use elsewhere: the key itself cannot be had from it, nor from what it is made with."""
-    return hmac.new(f"turnwire login {key.digest}".encode(), claim.encode(), hashlib.sha256).hexdigest()
-
-
 logger = logging.getLogger("turnwire.server")
 
 ALL_SCOPES: tuple[Scope, ...] = ("read", "write", "approve")
-"""What a key has when nobody says otherwise. `operate` shows what others do, so it must be asked for."""
+"""The default scopes of a key. `operate` shows other users' turns, so it is given only on request."""
 _LOCAL_SCOPES: tuple[Scope, ...] = (*ALL_SCOPES, "operate")
 LOCAL_PRINCIPAL = "local"
 _PREFIX = "tw_"
-# What another process did to the keys is known here after this long, hint or not.
-_FRESH_SECONDS = 2.0
+# The longest time until a change by another process is known here.
+_REFRESH_SECONDS = 2.0
+_COOKIE = "turnwire"
+_SAFE_METHODS = ("GET", "HEAD")
 
 Authenticate = Callable[[dict[str, Any]], str | None]
-"""A host application's own check: takes the ASGI scope, returns the principal, or None for nobody."""
+"""A host application's own authentication: takes the ASGI scope, and returns the principal or None."""
 
 
 class Caller(Struct, frozen=True):
+    """The principal of a request, and its scopes. `key_id` is the API key's, if there is one."""
+
     principal: str
     scopes: tuple[Scope, ...]
     key_id: str | None = None
@@ -126,30 +48,31 @@ class Caller(Struct, frozen=True):
     is_logged_in: bool = False
 
     def needs(self, scope: Scope) -> None:
+        """Raise HttpError 403 if the caller lacks a scope."""
         if scope not in self.scopes:
             raise HttpError(403, "forbidden", f"this API key lacks the scope {scope!r}")
 
 
 class KeyRing:
-    """The API keys, in memory. A key's text is `tw_<id>_<secret>`; only its hash is kept anywhere."""
+    """The API keys, cached in memory. A key's text is `tw_<id>_<secret>`; only its hash is stored."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._keys: dict[str, ApiKey] = {}
-        # A list that was asked for before a change must not be taken for the one after it.
+        # Keeps a list that was read before a change from replacing the one after it.
         self._changing = asyncio.Lock()
 
     async def open(self) -> None:
         async with self._changing:
             self._keys = {key.id: key for key in await self._store.list_keys()}
 
-    async def keep_up(self) -> None:
-        """Follows what other processes do to the keys, for ever."""
+    async def follow_changes(self) -> None:
+        """Read the keys again whenever another process changes them, until cancelled."""
         changed = asyncio.Event()
         self._store.watch(KEYS, lambda _: changed.set())
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_FRESH_SECONDS):
+                async with asyncio.timeout(_REFRESH_SECONDS):
                     await changed.wait()
             changed.clear()
             try:
@@ -167,7 +90,7 @@ class KeyRing:
     async def create(
         self, principal: str, scopes: Sequence[Scope], expires_at: int | None = None
     ) -> tuple[ApiKey, str]:
-        """Makes a key. Its text is returned here and never again."""
+        """Create a key, and return it with its text, which is never available again."""
         key_id = secrets.token_hex(6)
         text = f"{_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
         key = ApiKey(
@@ -184,18 +107,18 @@ class KeyRing:
         return key, text
 
     async def revoke(self, key_id: str) -> ApiKey:
-        """Raises KeyNotFoundError."""
+        """Revoke a key. Raises KeyNotFoundError."""
         async with self._changing:
             key = self._keys[key_id] = await self._store.revoke_key(key_id, now_ms())
         return key
 
     def find(self, text: str) -> ApiKey | None:
-        """The valid key that has this text."""
+        """Return the valid key of this text."""
         key = self.valid(text.removeprefix(_PREFIX).partition("_")[0])
         return key if key is not None and hmac.compare_digest(key.digest, _digest(text)) else None
 
     def valid(self, key_id: str) -> ApiKey | None:
-        """The key that has this id, if it may be used."""
+        """Return the key of this id unless it is revoked or expired."""
         key = self._keys.get(key_id)
         if key is None or key.revoked_at is not None:
             return None
@@ -205,8 +128,85 @@ class KeyRing:
         return self.valid(key_id) is not None
 
 
+class Logins:
+    """Login cookies: a browser exchanges its key for a cookie, so that no script needs to hold the key."""
+
+    def __init__(
+        self, valid_key: Callable[[str], ApiKey | None], lifetime: float, allowed_origins: Sequence[str] = ()
+    ) -> None:
+        """`valid_key` returns a usable key by its id; `lifetime` is in seconds.
+
+        Pages of the allowed origins may act for the user who is logged in.
+        """
+        self._valid_key = valid_key
+        self._lifetime = lifetime
+        self._origins = frozenset(origin.rstrip("/").lower().encode("latin-1") for origin in allowed_origins)
+
+    def key_of(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> ApiKey | None:
+        """Return the key of a request's login cookie.
+
+        A browser sends the cookie for other sites' pages too, so a request that can change something must come from an
+        allowed origin. Raises HttpError 403.
+        """
+        key = next(filter(None, map(self._read, _values(scope, cookie_name(headers)))), None)
+        is_safe = scope["type"] == "http" and scope["method"] in _SAFE_METHODS
+        if key is not None and not is_safe:
+            self.check_origin(headers)
+        return key
+
+    def check_origin(self, headers: dict[bytes, bytes]) -> None:
+        """Raise HttpError 403 if the request comes from a page that is not allowed."""
+        if headers.get(b"origin", b"").lower() not in self._origins and not is_from_own_page(headers):
+            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+
+    def cookie_for(self, key: ApiKey, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
+        """Return the value of a `Set-Cookie` header for a login with this key."""
+        expires_at = now_ms() + int(self._lifetime * 1000)
+        if key.expires_at is not None:
+            expires_at = min(expires_at, key.expires_at)
+        seconds = max(0, expires_at - now_ms()) // 1000
+        claim = f"{key.id}.{expires_at}"
+        return _set_cookie(scope, headers, f"{claim}.{_signature(key, claim)}", seconds)
+
+    def expired_cookie(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
+        """Return the value of a `Set-Cookie` header that deletes the cookie."""
+        return _set_cookie(scope, headers, "", 0)
+
+    def _read(self, text: str) -> ApiKey | None:
+        claim, _, signature = text.rpartition(".")
+        key_id, _, until = claim.partition(".")
+        key = self._valid_key(key_id)
+        if key is None or not hmac.compare_digest(signature.encode(), _signature(key, claim).encode()):
+            return None
+        return key if now_ms() < int(until) else None
+
+
+def cookie_name(headers: dict[bytes, bytes]) -> str:
+    """Return the cookie's name, with the port: cookies ignore ports, and a machine may run two servers."""
+    _, _, port = headers.get(b"host", b"").decode("latin-1").rpartition(":")
+    return f"{_COOKIE}_{port}" if port.isdecimal() else _COOKIE
+
+
+def _set_cookie(scope: dict[str, Any], headers: dict[bytes, bytes], value: str, seconds: int) -> str:
+    path = scope.get("root_path", "") or "/"
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
+    return f"{cookie_name(headers)}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
+
+
+def _values(scope: dict[str, Any], cookie: str) -> list[str]:
+    """Return all values of a cookie: a name may be repeated, and HTTP/2 sends each cookie in its own header."""
+    headers = (value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie")
+    pairs = (pair.strip().partition("=") for header in headers for pair in header.split(";"))
+    return [value for name, _, value in pairs if name == cookie]
+
+
+def _signature(key: ApiKey, claim: str) -> str:
+    """Return the signature of a claim, made with the key's digest, so that neither reveals the key."""
+    return hmac.new(f"turnwire login {key.digest}".encode(), claim.encode(), hashlib.sha256).hexdigest()
+
+
 class Authenticator:
-    """Finds out who calls. `control_token` is the operator's, known only to who can read the data folder."""
+    """Finds the caller of a request. `control_token` is the operator's, and readable only in the data folder."""
 
     def __init__(
         self, keys: KeyRing, control_token: str, authenticate: Authenticate | None, logins: Logins | None = None
@@ -225,7 +225,7 @@ class Authenticator:
         return self._authenticate is None and not self._keys.is_empty
 
     def caller(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> Caller:
-        """Raises HttpError 401 or 403."""
+        """Return the caller of a request. Raises HttpError 401 or 403."""
         text = _presented_key(headers)
         if text and hmac.compare_digest(text.encode(), self._control_token.encode()):
             return Caller(LOCAL_PRINCIPAL, _LOCAL_SCOPES, is_operator=True)
@@ -234,7 +234,7 @@ class Authenticator:
             if principal:
                 return Caller(principal, ALL_SCOPES)
         elif self._keys.is_empty:
-            # Whatever key is presented: some clients cannot be told to send none.
+            # Even with an unknown key, because some clients always send one.
             if _is_loopback(scope.get("client")):
                 return Caller(LOCAL_PRINCIPAL, _LOCAL_SCOPES)
             raise HttpError(

@@ -1,4 +1,4 @@
-"""Errors as HTTP answers, in one shape: `{"error": {"code": ..., "message": ...}}`."""
+"""Errors as HTTP responses, in one shape: `{"error": {"code": ..., "message": ...}}`."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ _STATUS: tuple[tuple[type[errors.TurnwireError], int], ...] = (
 
 
 class HttpError(Exception):
-    """An answer that ends a request early."""
+    """An error response. `more` are further fields of its body."""
 
     def __init__(
         self, status: int, code: str, message: str, *, headers: dict[str, str] | None = None, **more: Any
@@ -42,6 +42,7 @@ class HttpError(Exception):
 
 
 def http_error(error: errors.TurnwireError) -> HttpError:
+    """Return the response for an error of the core."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     if status == 410:
         metrics.GAPS.add()
@@ -51,15 +52,15 @@ def http_error(error: errors.TurnwireError) -> HttpError:
 
 
 def _facts(error: errors.TurnwireError) -> dict[str, Any]:
-    """What a program wants to know beside the code."""
+    """Return the fields of an error that a program needs beside the code."""
     if isinstance(error, errors.BudgetSpentError):
-        told = {"limit": error.limit, "used": error.used, "left": error.left}
-        return {**told, "resets_at": time_text(error.resets_at)}
+        budget = {"limit": error.limit, "used": error.used, "left": error.left}
+        return {**budget, "resets_at": time_text(error.resets_at)}
     return {}
 
 
 def internal_error() -> HttpError:
-    return HttpError(500, "internal_error", "something went wrong here; the server's log tells more")
+    return HttpError(500, "internal_error", "an unexpected error occurred; see the server's log")
 
 
 def invalid_body(error: ValidationError) -> HttpError:
@@ -67,7 +68,7 @@ def invalid_body(error: ValidationError) -> HttpError:
 
 
 def invalid_fields(details: list[dict[str, Any]]) -> HttpError:
-    """A 422 that names the field, and never repeats what was sent."""
-    named = [{"field": ".".join(map(str, detail["loc"])) or "body", "problem": detail["msg"]} for detail in details]
-    first = named[0]
-    return HttpError(422, "invalid_request", f"{first['field']}: {first['problem']}", fields=named)
+    """Return a 422 that names the fields, and never repeats their values."""
+    fields = [{"field": ".".join(map(str, detail["loc"])) or "body", "problem": detail["msg"]} for detail in details]
+    first = fields[0]
+    return HttpError(422, "invalid_request", f"{first['field']}: {first['problem']}", fields=fields)

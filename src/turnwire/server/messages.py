@@ -1,11 +1,11 @@
-"""What clients send: bodies, ids and positions, checked before anything is started or written."""
+"""Request bodies, ids and cursors, checked before a turn is started or anything is written."""
 
 import base64
 import binascii
 import hashlib
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import (
@@ -27,15 +27,12 @@ from turnwire.core.contracts import OnBusy, Scope
 from turnwire.core.errors import BadCursorError
 from turnwire.server.errors import HttpError, invalid_body
 
-# Files that come with a message, and the fields that look as if they brought some.
-
-
-MOST_ATTACHMENTS = 20
+MAX_ATTACHMENTS = 20
 _MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}$"
 
 
 class Attachment(BaseModel):
-    """A file: its bytes in base64 as `data`, or the `url` they are at."""
+    """A file of a message: its bytes in base64 as `data`, or their `url`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,7 +40,7 @@ class Attachment(BaseModel):
     name: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
     data: str | None = Field(None, description="The file, in base64.")
     url: Annotated[str, StringConstraints(max_length=2_048)] | None = Field(
-        None, description="Where the file is. Turnwire does not fetch it."
+        None, description="The address of the file. Turnwire does not fetch it."
     )
 
     @field_validator("data")
@@ -76,16 +73,16 @@ class Attachment(BaseModel):
 
 
 def _refuse(value: Any) -> None:
-    if value:  # Some clients always send an empty list; there is nothing in it to be lost.
-        raise ValueError("this field is not known here, and what is in it would be lost; send files as `attachments`")
+    if value:  # Some clients always send an empty list.
+        raise ValueError("this field is unknown, and its content would be lost; send files as `attachments`")
 
 
 Misnamed = SkipJsonSchema[Annotated[Any, AfterValidator(_refuse)]]
-"""A field that other servers take files in. Unknown fields are ignored; these must not be, silently."""
+"""A field that other servers take files in: unlike other unknown fields it must not be ignored silently."""
 
 
 def check_is_text(message: Any) -> Any:
-    """Content parts, as other servers take them, in place of the text."""
+    """Refuse a list of content parts, which other servers take in place of the text."""
     if isinstance(message, list):
         raise ValueError("a list of content parts is not taken; send the text as a string, and files as `attachments`")
     return message
@@ -93,7 +90,7 @@ def check_is_text(message: Any) -> Any:
 
 _ID = r"^[A-Za-z0-9._:@-]{1,128}$"
 _CURSOR = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
-_LAST_MS = 253_402_300_799_999  # The year 9999 ends then, and with it what a date can say.
+_LAST_MS = 253_402_300_799_999  # The end of the year 9999, the last that `datetime` knows.
 ClientId = Annotated[str, StringConstraints(pattern=_ID)]
 Title = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
@@ -107,22 +104,24 @@ class MessageBody(BaseModel):
 
     model_config = ConfigDict(title="Message")
 
-    message: str = Field(min_length=1, description="What to answer.")
-    session_id: ClientId | None = Field(None, description="The session to go on with; without it a new one begins.")
-    agent: str | None = Field(None, description="Who answers; the first configured agent by default.")
+    message: str = Field(min_length=1, description="The text to answer.")
+    session_id: ClientId | None = Field(None, description="The session to continue; without it a new one is created.")
+    agent: str | None = Field(None, description="The agent that answers; the first configured one by default.")
     turn_id: ClientId | None = Field(None, description="An id of your own; the same one again joins the same turn.")
     parent_turn_id: ClientId | Literal[""] | None = Field(
         None,
-        description="The turn to go on after; by default the session's last one. An empty one is none: begin anew.",
+        description="The turn to continue; by default the session's last one. An empty one: continue none.",
     )
-    on_busy: OnBusy = Field("enqueue", description="What to do if the session is answering already.")
+    on_busy: OnBusy = Field("enqueue", description="What happens if the session has a running turn.")
     on_disconnect: Literal["continue", "cancel"] | Grace = Field(
         "continue", description="What happens to the turn when its readers leave."
     )
     review: bool | None = Field(None, description="Whether evidence is reviewed, for agents that do.")
-    answer: Literal["synthesis", "direct"] | None = Field(None, description="How the answer is made, likewise.")
+    answer: Literal["synthesis", "direct"] | None = Field(
+        None, description="How to answer, for agents that can choose."
+    )
     attachments: list[Attachment] = Field(
-        [], max_length=MOST_ATTACHMENTS, description="Files, for agents that take them; for others they are a 422."
+        [], max_length=MAX_ATTACHMENTS, description="Files, for agents that take them; for others they are a 422."
     )
     attachment: Misnamed = None
     image: Misnamed = None
@@ -151,24 +150,24 @@ class MessageBody(BaseModel):
     def options(self) -> dict[str, Any]:
         chosen = {name: value for name in ("review", "answer") if (value := getattr(self, name)) is not None}
         if self.attachments:
-            chosen["attachments"] = [one.model_dump(exclude_none=True) for one in self.attachments]
+            chosen["attachments"] = [attachment.model_dump(exclude_none=True) for attachment in self.attachments]
         return chosen
 
     def fingerprint(self) -> str:
-        """Equal for equal requests: what a repeated key is checked against."""
-        told = [self.session_id, self.message, self.agent, self.on_busy, self.disconnect_grace, self.options]
+        """Return a hash that is equal for equal requests, to check a repeated idempotency key against."""
+        fields = [self.session_id, self.message, self.agent, self.on_busy, self.disconnect_grace, self.options]
         if self.parent_turn_id is not None:
-            told.append(self.parent_turn_id)
-        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+            fields.append(self.parent_turn_id)
+        return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
 
 
 class RagMessageBody(MessageBody):
-    """A message on the `/v1/rag` routes, which have their session in the path and know two fields by older names."""
+    """A message on the `/v1/rag` routes, which have the session in the path and older names for two fields."""
 
     model_config = ConfigDict(title="RagMessage")
 
     message: str = Field(
-        min_length=1, validation_alias=AliasChoices("message", "prompt"), description="What to answer; or `prompt`."
+        min_length=1, validation_alias=AliasChoices("message", "prompt"), description="The text to answer; or `prompt`."
     )
     review: bool | None = Field(
         None,
@@ -178,7 +177,7 @@ class RagMessageBody(MessageBody):
 
 
 class SessionBody(BaseModel):
-    """A new session; with an `id` of your own it is made only once."""
+    """A new session; with an `id` of your own it is created only once."""
 
     id: ClientId | None = None
     title: Title | None = None
@@ -189,17 +188,17 @@ class TitleBody(BaseModel):
 
 
 class ApprovalBody(BaseModel):
-    """A person's decision about a tool call. With `args` it holds only for exactly these."""
+    """A person's decision about a tool call. With `args` it applies only to these arguments."""
 
     model_config = ConfigDict(title="Approval")
 
     approved: StrictBool = Field(description="Whether the tool may run.")
-    reason: Annotated[str, StringConstraints(max_length=2_000)] | None = Field(None, description="The agent is told.")
+    reason: Annotated[str, StringConstraints(max_length=2_000)] | None = Field(None, description="The agent sees it.")
     args: dict[str, Any] | None = Field(None, description="The arguments that the person saw.")
 
 
 class LoginBody(BaseModel):
-    """An API key, for a cookie in its place."""
+    """An API key, to be exchanged for a cookie."""
 
     model_config = ConfigDict(title="Login")
 
@@ -215,7 +214,7 @@ class KeyBody(BaseModel):
 
 
 def parse_message(body: bytes, model: type[MessageBody] = MessageBody) -> MessageBody:
-    """Raises HttpError 400 or 422."""
+    """Return the message in a body. Raises HttpError 400 or 422."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -225,43 +224,32 @@ def parse_message(body: bytes, model: type[MessageBody] = MessageBody) -> Messag
         raise invalid_body(error) from None
 
 
-def path_of(scope: dict[str, Any]) -> str:
-    """The path below the place where the app is mounted."""
-    path, root = scope["path"], scope.get("root_path", "")
-    return path[len(root) :] if root and path.startswith(f"{root}/") else path
-
-
-def query_of(scope: dict[str, Any]) -> dict[str, str]:
-    """Raises HttpError 400."""
-    try:
-        return dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=50))
-    except ValueError:
-        raise HttpError(400, "invalid_request", "the query has more than 50 fields") from None
-
-
 class Cursor(msgspec.Struct, frozen=True):
-    """The last position a client has, and the epoch it saw there if it knows."""
+    """The last position that a client has, and the epoch it saw there, if it knows."""
 
     position: int = 0
     epoch: int | None = None
 
 
 def parse_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> Cursor:
-    """`Last-Event-ID` before `after`: a browser that reconnects keeps the URL and adds the header."""
+    """Return the cursor of a request. Raises BadCursorError.
+
+    `Last-Event-ID` comes before `after`, because a browser that reconnects keeps the URL and adds the header.
+    """
     for field, text in (
         ("Last-Event-ID", headers.get(b"last-event-id", b"").decode("latin-1")),
         ("after", query.get("after", "")),
     ):
         if text:
-            found = _CURSOR.fullmatch(text)
-            if found is None:
+            match = _CURSOR.fullmatch(text)
+            if match is None:
                 raise BadCursorError(field)
-            return Cursor(int(found[1]), int(found[2]) if found[2] else None)
+            return Cursor(int(match[1]), int(match[2]) if match[2] else None)
     return Cursor()
 
 
 def parse_offset(query: dict[str, str]) -> int | None:
-    """How many bytes of a text stream a client has. Raises HttpError 422."""
+    """Return how many bytes of a text stream a client has. Raises HttpError 422."""
     text = query.get("offset")
     if text is None:
         return None
@@ -271,7 +259,7 @@ def parse_offset(query: dict[str, str]) -> int | None:
 
 
 def parse_session_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> tuple[str, int] | None:
-    """`<turn_id>:<position>`, the id of a session's stream."""
+    """Return the turn and position of a session stream's id, `<turn_id>:<position>`. Raises BadCursorError."""
     text = headers.get(b"last-event-id", b"").decode("latin-1") or query.get("after", "")
     if not text:
         return None
@@ -282,7 +270,7 @@ def parse_session_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> 
 
 
 def check_id(text: str) -> str:
-    """An id in a path. What cannot be an id is not found."""
+    """Return an id of a path. Raises HttpError 404 for text that cannot be an id."""
     if not re.fullmatch(_ID, text):
         raise HttpError(404, "not_found", "nothing has this id")
     return text

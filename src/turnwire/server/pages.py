@@ -1,7 +1,7 @@
-"""The web page: files that are read once, and the headers that keep it to itself.
+"""The web pages: files that are read once, and their Content-Security-Policy.
 
-It is public, because it says nothing: what it shows it asks for with the rights of whoever looks at it. It is built
-from `clients/web` and is part of the package, so that a server needs neither Node nor a network to show it.
+The pages are public, because they contain no data: they load it with the rights of the user. They are built from
+`clients/web` and are part of the package, so that a server needs neither Node nor a network.
 """
 
 import gzip
@@ -16,8 +16,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from turnwire.server.guard import Headers
-from turnwire.server.payloads import respond
-from turnwire.server.streams.connection import Send
+from turnwire.server.request import Request
 
 FOLDER = Path(__file__).parent / "page"
 POLICY = (
@@ -36,21 +35,21 @@ MEDIA_TYPES = {
     ".woff2": "font/woff2",
 }
 
-_START, _INSPECTOR = "index.html", "turn.html"
+_START, _INSPECTOR, _REFERENCE = "index.html", "turn.html", "docs.html"
 _ASSETS = "/assets/"
 _TURN_PATH = re.compile(r"/turns/[^/]+")
 _ADDRESS = re.compile(rb'"/assets/([\w.-]+)"')
 _HASHED_NAME = re.compile(r"-[A-Z0-9]{8}\.\w+")
-_ONLY_HERE: Headers = [
+_SECURITY_HEADERS: Headers = [
     (b"content-security-policy", POLICY.encode("ascii")),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
-# Pictures and fonts are packed already.
-_PACKED = (".png", ".woff2")
+# These formats are compressed already.
+_COMPRESSED = (".png", ".woff2")
 
 
 class PageFile(Struct, frozen=True):
-    """A file as it is sent; `zipped` is empty if that would not make it smaller."""
+    """A file as it is sent; `zipped` is empty if compression does not make it smaller."""
 
     body: bytes
     zipped: bytes
@@ -58,64 +57,66 @@ class PageFile(Struct, frozen=True):
     media_type: str
     is_hashed: bool = False
 
-    def is_kept(self, scope: dict[str, Any]) -> bool:
-        """Whether its address changes with its content, so that it need not be asked for again."""
+    def is_immutable(self, scope: dict[str, Any]) -> bool:
+        """Return True if the address changes with the content, so that a browser can cache it for ever."""
         return self.is_hashed or scope["query_string"] == f"v={self.version}".encode("ascii")
 
 
 class Pages:
-    """Knows which file answers a path. Without a built page there are none, and a server works all the same."""
+    """The files by their paths. Without built pages there are none, and the API works all the same."""
 
     def __init__(self, pages: Mapping[str, bytes], assets: Mapping[str, PageFile]) -> None:
         self._pages = pages
         self._assets = assets
         self._built = lru_cache(maxsize=16)(self._build)
 
-    def find(self, scope: dict[str, Any], path: str, headers: dict[bytes, bytes]) -> PageFile | None:
-        """Who does not ask for HTML at `/` gets the plain words that a terminal can show."""
-        if scope["method"] not in ("GET", "HEAD"):
+    def find(self, request: Request) -> PageFile | None:
+        """Return the file of a path. A client that does not accept HTML at `/` gets the API's plain text instead."""
+        scope, path = request.scope, request.path
+        if request.method not in ("GET", "HEAD"):
             return None
         if path.startswith(_ASSETS):
             return self._assets.get(path.removeprefix(_ASSETS))
         if path == "/":
-            return self._page(_START, scope) if b"text/html" in headers.get(b"accept", b"") else None
+            return self._page(_START, scope) if b"text/html" in request.headers.get(b"accept", b"") else None
+        if path == "/docs":
+            return self._page(_REFERENCE, scope)
         return self._page(_INSPECTOR, scope) if _TURN_PATH.fullmatch(path) else None
 
     def _page(self, name: str, scope: dict[str, Any]) -> PageFile | None:
         return self._built(name, scope.get("root_path", "")) if name in self._pages else None
 
     def _build(self, name: str, root: str) -> PageFile:
-        """The HTML, whose addresses begin where the app is mounted and change with what they lead to."""
+        """Return the HTML with asset addresses that begin where the app is mounted and contain their version."""
 
-        def address(found: re.Match[bytes]) -> bytes:
-            asset = self._assets.get(found[1].decode("ascii"))
+        def address(match: re.Match[bytes]) -> bytes:
+            asset_name = match[1].decode("ascii")
+            asset = self._assets.get(asset_name)
             version = f"?v={asset.version}" if asset else ""
-            return f'"{quote(root)}{_ASSETS}{found[1].decode("ascii")}{version}"'.encode("ascii")
+            return f'"{quote(root)}{_ASSETS}{asset_name}{version}"'.encode("ascii")
 
         return _page_file(name, _ADDRESS.sub(address, self._pages[name]))
 
 
-async def send_page(
-    send: Send, scope: dict[str, Any], page: PageFile, headers: dict[bytes, bytes], added: Headers
-) -> None:
+async def send_page(request: Request, page: PageFile) -> None:
     tag = f'W/"{page.version}"'.encode("ascii")
-    kept = b"public, max-age=31536000, immutable" if page.is_kept(scope) else b"no-cache"
-    answer = [*added, *_ONLY_HERE, (b"etag", tag), (b"cache-control", kept), (b"vary", b"Accept, Accept-Encoding")]
-    if tag in headers.get(b"if-none-match", b""):
-        await respond(send, 304, b"", answer)
+    caching = b"public, max-age=31536000, immutable" if page.is_immutable(request.scope) else b"no-cache"
+    headers = [*_SECURITY_HEADERS, (b"etag", tag), (b"cache-control", caching), (b"vary", b"Accept, Accept-Encoding")]
+    if tag in request.headers.get(b"if-none-match", b""):
+        await request.respond(304, headers=headers)
         return
     body = page.body
-    if page.zipped and b"gzip" in headers.get(b"accept-encoding", b""):
+    if page.zipped and b"gzip" in request.headers.get(b"accept-encoding", b""):
         body = page.zipped
-        answer.append((b"content-encoding", b"gzip"))
-    answer.append((b"content-type", page.media_type.encode("ascii")))
-    answer.append((b"content-length", str(len(body)).encode("ascii")))
-    await respond(send, 200, b"" if scope["method"] == "HEAD" else body, answer)
+        headers.append((b"content-encoding", b"gzip"))
+    headers.append((b"content-type", page.media_type.encode("ascii")))
+    headers.append((b"content-length", str(len(body)).encode("ascii")))
+    await request.respond(200, b"" if request.method == "HEAD" else body, headers)
 
 
 @cache
 def read_pages(folder: Path = FOLDER) -> Pages:
-    """The files of a built page."""
+    """Return the built pages of a folder."""
     assets = sorted(path for path in (folder / "assets").glob("*") if path.suffix in MEDIA_TYPES)
     return Pages(
         {path.name: path.read_bytes() for path in sorted(folder.glob("*.html"))},
@@ -125,7 +126,7 @@ def read_pages(folder: Path = FOLDER) -> Pages:
 
 def _page_file(name: str, body: bytes) -> PageFile:
     suffix = Path(name).suffix
-    zipped = b"" if suffix in _PACKED else gzip.compress(body, 9, mtime=0)
+    zipped = b"" if suffix in _COMPRESSED else gzip.compress(body, 9, mtime=0)
     return PageFile(
         body=body,
         zipped=zipped if len(zipped) < len(body) else b"",

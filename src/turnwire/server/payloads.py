@@ -1,4 +1,4 @@
-"""What the JSON routes answer: turns, states and sessions in the words of the API."""
+"""JSON payloads of the API: turns, states, sessions, budgets and keys."""
 
 from typing import Any
 
@@ -9,20 +9,16 @@ from turnwire.core.contracts import ApiKey, Budget
 from turnwire.core.turns import Session, TurnRecord, TurnState
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
-from turnwire.server.streams.connection import Send
 
 
 def answer_status(state: TurnState) -> int:
-    """202 for a turn that has no answer yet because it waits for a person."""
+    """Return 200 for an ended turn, 202 for one that waits for a person."""
     return 200 if state.outcome is not None else 202
 
 
-def answer_of(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
-    """The answer of an ended turn, and what is left for the next one if there is a limit.
-
-    Of a turn that waits, `approvals` are what it waits for.
-    """
-    told = {
+def answer_json(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
+    """Return the answer of an ended turn, or the approvals that a turn waits for; with the budget, if limited."""
+    payload = {
         "session_id": state.session_id,
         "turn_id": state.turn_id,
         "content": state.text,
@@ -35,12 +31,17 @@ def answer_of(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
     }
     if state.outcome is None:
         waiting = [step for step in state.steps if step.state == "waiting"]
-        told["approvals"] = [
+        payload["approvals"] = [
             {"call_id": step.id, "tool": step.name, "args": step.args, "reason": step.reason} for step in waiting
         ]
     if budget is not None:
-        told["budget"] = {"tokens_left": budget.left, "resets_at": time_text(budget.resets_at)}
-    return told
+        payload["budget"] = {"tokens_left": budget.left, "resets_at": time_text(budget.resets_at)}
+    return payload
+
+
+def budget_header(budget: Budget | None) -> Headers:
+    """Return the header with the tokens that are left, if there is a limit."""
+    return [] if budget is None else [(b"x-tokens-left", str(budget.left).encode("ascii"))]
 
 
 def budget_json(budget: Budget) -> dict[str, Any]:
@@ -54,22 +55,22 @@ def budget_json(budget: Budget) -> dict[str, Any]:
 
 
 def turn_error(state: TurnState, code: str | None = None) -> HttpError | None:
-    """A turn that failed, or whose process was lost, is a 500 that still says which turn it was.
+    """Return a 500 for a turn that failed or whose process was lost; None for any other turn.
 
-    Where all of them have one `code`, the turn's own is the `cause`.
+    With a `code`, the turn's own code becomes the `cause`.
     """
     if state.outcome not in ("failed", "interrupted"):
         return None
-    told = state.error
-    cause = told.code if told else "turn_failed"
-    which: dict[str, Any] = {"turn_id": state.turn_id, "session_id": state.session_id, "outcome": state.outcome}
+    error = state.error
+    cause = error.code if error else "turn_failed"
+    fields: dict[str, Any] = {"turn_id": state.turn_id, "session_id": state.session_id, "outcome": state.outcome}
     if code is not None:
-        which["cause"] = cause
-    return HttpError(500, code or cause, told.error if told else "the turn did not complete", **which)
+        fields["cause"] = cause
+    return HttpError(500, code or cause, error.error if error else "the turn did not complete", **fields)
 
 
 def chat_error(state: TurnState) -> HttpError | None:
-    """The same on the routes of text streams."""
+    """Return the error of a failed turn on the routes of text streams."""
     return turn_error(state, "chat_failed")
 
 
@@ -91,7 +92,7 @@ def turn_json(record: TurnRecord) -> dict[str, Any]:
 
 
 def snapshot_json(record: TurnRecord, state: TurnState) -> dict[str, Any]:
-    """A turn and its state, cut at one position: going on with `after=position` misses and repeats nothing."""
+    """Return a turn and its state at one position, so that `after=position` misses and repeats nothing."""
     return {**turn_json(record), "position": state.position, "state": msgspec.to_builtins(state)}
 
 
@@ -124,20 +125,3 @@ def logged_json(logged: LoggedEvent) -> bytes:
         logged.at,
         logged.body,
     )
-
-
-# Answers that are sent in one piece, by the endpoints that are not FastAPI's.
-
-
-async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def respond_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    await respond(send, status, body, json_headers(body, headers))
-
-
-def json_headers(body: bytes, headers: Headers) -> Headers:
-    length = str(len(body)).encode()
-    return [*headers, (b"content-type", b"application/json"), (b"content-length", length)]

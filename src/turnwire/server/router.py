@@ -1,36 +1,147 @@
-"""Which plain ASGI endpoint answers a request; one family of routes a protocol."""
+"""Routes that are not FastAPI's: each is declared once, for the router and for the OpenAPI document."""
 
-from turnwire.app import Turnwire
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+from pydantic import BaseModel
+
 from turnwire.server.errors import HttpError
-from turnwire.server.exchange import Endpoint
-from turnwire.server.sockets import SocketRoutes
-from turnwire.wires.ag_ui.routes import AgUiRoutes
-from turnwire.wires.ai_sdk.routes import AiSdkRoutes
-from turnwire.wires.openai.chat_routes import CompletionRoutes
-from turnwire.wires.openai.responses_routes import ResponseRoutes
-from turnwire.wires.sse_chat.routes import StreamRoutes
-from turnwire.wires.three_phase_text.routes import RagRoutes
+from turnwire.server.request import Request
+from turnwire.server.services import Services
+from turnwire.server.streams.connection import Receive, Send
+from turnwire.server.streams.stream import Stream
+
+Endpoint = Callable[[Request, Services], Awaitable[Stream | None]]
+"""Answers a request, or returns the stream that is the answer."""
+Dialect = Callable[[HttpError], HttpError]
+"""Rewrites an error in the shape that the clients of a protocol expect."""
+
+_TAIL = ":path}"
 
 
-class RouteTable:
-    def __init__(self, turnwire: Turnwire) -> None:
-        families = (
-            StreamRoutes(turnwire),
-            SocketRoutes(turnwire),
-            RagRoutes(turnwire),
-            AiSdkRoutes(turnwire),
-            AgUiRoutes(turnwire),
-            CompletionRoutes(turnwire),
-            ResponseRoutes(turnwire),
-        )
-        self._routes = [route for family in families for route in family.routes]
+class Parameter(Struct, frozen=True):
+    """A parameter of a route as the OpenAPI document describes it."""
 
-    def find(self, method: str, path: str) -> Endpoint | None:
-        """None if the path is not of these. Raises HttpError 405."""
-        found = {known: endpoint for known, pattern, endpoint in self._routes if pattern.fullmatch(path)}
-        if not found:
+    name: str
+    location: Literal["header", "path", "query"]
+    description: str
+
+
+class Route(Struct, frozen=True):
+    """An endpoint at a method and a path, such as `/v1/turns/{id}/events`.
+
+    A last segment `{name:path}` matches the rest of the path, slashes included. `responses` are response objects of
+    the OpenAPI document by their status.
+    """
+
+    method: str
+    path: str
+    endpoint: Endpoint
+    summary: str
+    tag: str
+    parameters: Sequence[Parameter] = ()
+    body: type[BaseModel] | None = None
+    responses: Mapping[str, Mapping[str, Any]] = {}
+    dialect: Dialect | None = None
+
+
+class OpenSocket(Protocol):
+    async def run(self, receive: Receive, send: Send) -> None: ...
+
+
+class SocketRoute(Struct, frozen=True):
+    """A WebSocket at a path; `socket` takes the ASGI message that accepts it as its last argument.
+
+    One without a summary shares its path with plain routes and is not in the OpenAPI document.
+    """
+
+    path: str
+    socket: Callable[[Request, Services, dict[str, Any]], OpenSocket]
+    summary: str = ""
+    tag: str = ""
+
+
+AnyRoute = Route | SocketRoute
+
+
+def response(description: str, media_type: str | None = None) -> dict[str, Any]:
+    """Return a response object of the OpenAPI document."""
+    return {"description": description, **({"content": {media_type: {}}} if media_type else {})}
+
+
+class Match(Struct, frozen=True):
+    """The routes of one path by their methods, and the path parameters."""
+
+    routes: Mapping[str, Route]
+    params: Mapping[str, str] = {}
+
+    @property
+    def dialect(self) -> Dialect | None:
+        return next(iter(self.routes.values())).dialect
+
+    def route(self, method: str) -> Route:
+        """Return the route of a method. Raises HttpError 405."""
+        route = self.routes.get(method)
+        if route is None:
+            allowed = ", ".join(sorted(self.routes))
+            raise HttpError(405, "method_not_allowed", f"only {allowed} is answered here", headers={"Allow": allowed})
+        return route
+
+
+class Router:
+    """Finds routes: those without parameters in one lookup, the others among those with as many segments."""
+
+    def __init__(self, routes: Iterable[AnyRoute]) -> None:
+        self.sockets: dict[str, SocketRoute] = {}
+        self._literal: dict[str, dict[str, Route]] = {}
+        self._templates: dict[int, dict[str, tuple[list[str], dict[str, Route]]]] = {}
+        self._tails: dict[str, tuple[str, dict[str, Route]]] = {}
+        for route in routes:
+            if isinstance(route, Route):
+                self._add(route)
+            else:
+                self.sockets[route.path] = route
+                if route.summary:
+                    self._add(Route("GET", route.path, _require_upgrade, route.summary, route.tag))
+
+    def _add(self, route: Route) -> None:
+        prefix, _, parameter = route.path.rpartition("{")
+        if not prefix:
+            self._literal.setdefault(route.path, {})[route.method] = route
+        elif parameter.endswith(_TAIL):
+            name = parameter.removesuffix(_TAIL)
+            self._tails.setdefault(prefix, (name, {}))[1][route.method] = route
+        else:
+            segments = route.path.split("/")
+            same_length = self._templates.setdefault(len(segments), {})
+            same_length.setdefault(route.path, (segments, {}))[1][route.method] = route
+
+    def match(self, path: str) -> Match | None:
+        """Return the routes of a path; None if there are none."""
+        if routes := self._literal.get(path):
+            return Match(routes)
+        segments = path.split("/")
+        for template, routes in self._templates.get(len(segments), {}).values():
+            if (params := _params(template, segments)) is not None:
+                return Match(routes, params)
+        for prefix, (name, routes) in self._tails.items():
+            if path.startswith(prefix) and len(path) > len(prefix):
+                return Match(routes, {name: path[len(prefix) :]})
+        return None
+
+
+def _params(template: list[str], segments: list[str]) -> dict[str, str] | None:
+    params: dict[str, str] = {}
+    for expected, segment in zip(template, segments, strict=True):
+        if expected.startswith("{"):
+            if not segment:
+                return None
+            params[expected[1:-1]] = segment
+        elif expected != segment:
             return None
-        if method not in found:
-            wanted = ", ".join(sorted(found))
-            raise HttpError(405, "method_not_allowed", f"only {wanted} is answered here", headers={"Allow": wanted})
-        return found[method]
+    return params
+
+
+async def _require_upgrade(request: Request, services: Services) -> None:
+    raise HttpError(426, "upgrade_required", "this is a WebSocket; open it as one", headers={"Upgrade": "websocket"})

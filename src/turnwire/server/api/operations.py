@@ -1,4 +1,4 @@
-"""For who operates the server: its numbers, its workers, and the turns that are under way."""
+"""Operations: metrics, workers and unfinished turns, API keys, and probes."""
 
 import asyncio
 import os
@@ -12,28 +12,24 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.requests import Request
 from starlette.responses import Response
 
-import turnwire as package
-from turnwire.app import Turnwire
 from turnwire.core.codec import time_text
 from turnwire.core.contracts import Worker
 from turnwire.core.turns import TurnRecord
 from turnwire.reporting.exposition import MEDIA_TYPE, MetricReading, render
-from turnwire.server.api.dependencies import Json, Operator, PathId, Reading, Server
+from turnwire.server.api.dependencies import Json, Operator, PathId, Reading, ServicesDep
 from turnwire.server.auth import Caller
 from turnwire.server.messages import KeyBody
 from turnwire.server.payloads import key_json
-
-# What can be told of a server at this moment, for `/metrics`: what it has under way, and what it is.
-
+from turnwire.server.services import Services
 
 _STARTED = time.time()
 _MAX_COUNTED_TURNS = 100_000
 
 
-async def server_readings(turnwire: Turnwire) -> list[MetricReading]:
-    about = {"version": package.__version__, "worker": turnwire.runner.worker}
-    runner = turnwire.runner
-    phases = Counter(record.phase for record in await turnwire.store.under_way(None, _MAX_COUNTED_TURNS))
+async def server_readings(services: Services) -> list[MetricReading]:
+    about = {"version": services.version, "worker": services.runner.worker}
+    runner, is_draining = services.runner, services.lifecycle.is_draining
+    phases = Counter(record.phase for record in await services.store.under_way(None, _MAX_COUNTED_TURNS))
     return [
         MetricReading(
             "turnwire_worker_info", "This process: its version and the id that its turns name it by.", 1, about
@@ -41,13 +37,13 @@ async def server_readings(turnwire: Turnwire) -> list[MetricReading]:
         MetricReading("turnwire_turns_running", "Turns that this process runs.", runner.running_count),
         MetricReading("turnwire_turns_queued", "Turns that wait to be run, by any process.", phases["queued"]),
         MetricReading("turnwire_turns_waiting", "Turns that wait for a person's decision.", phases["waiting"]),
-        MetricReading("turnwire_readers_open", "Streams and sockets that are open.", turnwire.streams.open_count),
-        MetricReading("turnwire_draining", "1 while the server shuts down and takes no turns.", turnwire.is_draining),
+        MetricReading("turnwire_readers_open", "Streams and sockets that are open.", services.streams.open_count),
+        MetricReading("turnwire_draining", "1 while the server shuts down and takes no turns.", is_draining),
     ]
 
 
 def process_readings() -> list[MetricReading]:
-    """Under the names that dashboards know. Reads files, so not for the event loop."""
+    """Return the process metrics under their usual names. Reads files, so call it in a thread."""
     spent = MetricReading(
         "process_cpu_seconds_total", "CPU time that the process has used.", time.process_time(), kind="counter"
     )
@@ -70,47 +66,47 @@ def _from_proc() -> list[MetricReading]:
 
 operations_router = APIRouter(tags=["operations"])
 
-_MOST_TURNS = 1_000
+_MAX_TURNS = 1_000
 
 
-@operations_router.get("/metrics", response_class=PlainTextResponse, summary="What this process counts, for Prometheus")
-async def metrics(server: Server, request: Request) -> Response:
+@operations_router.get("/metrics", response_class=PlainTextResponse, summary="Metrics of this process, for Prometheus")
+async def metrics(services: ServicesDep, request: Request) -> Response:
     caller: Caller | None = request.scope["turnwire.caller"]
-    if caller is not None:  # There is none where the settings let everybody read them.
+    if caller is not None:  # With `open_metrics` there is no caller.
         caller.needs("operate")
     of_process = await asyncio.to_thread(process_readings)
-    return Response(render([*await server_readings(server), *of_process]), media_type=MEDIA_TYPE)
+    return Response(render([*await server_readings(services), *of_process]), media_type=MEDIA_TYPE)
 
 
-@operations_router.get("/v1/workers", summary="The workers, and the turns under way")
-async def workers(server: Server, caller: Reading) -> Json:
+@operations_router.get("/v1/workers", summary="The workers, and the unfinished turns")
+async def list_workers(services: ServicesDep, caller: Reading) -> Json:
     if "operate" not in caller.scopes:
-        own = await server.store.under_way(caller.principal, _MOST_TURNS)
+        own = await services.store.under_way(caller.principal, _MAX_TURNS)
         return {"workers": [], "turns": [_turn_json(record) for record in own]}
-    records = await server.store.under_way(None, _MOST_TURNS)
-    found = await server.store.workers()
+    records = await services.store.under_way(None, _MAX_TURNS)
+    workers = await services.store.workers()
     return {
-        "workers": [_worker_json(worker, server, records) for worker in found],
+        "workers": [_worker_json(worker, services, records) for worker in workers],
         "turns": [_turn_json(record) for record in records],
     }
 
 
-def _worker_json(worker: Worker, server: Server, records: list[TurnRecord]) -> Json:
-    is_this = worker.id == server.runner.worker
+def _worker_json(worker: Worker, services: Services, records: list[TurnRecord]) -> Json:
+    is_this = worker.id == services.runner.worker
     return {
         "id": worker.id,
         "address": worker.name,
         "since": time_text(worker.started_at),
         "lease_until": time_text(worker.lease_until),
-        "draining": server.is_draining if is_this else worker.draining,
+        "draining": services.lifecycle.is_draining if is_this else worker.draining,
         "running_turns": sum(record.phase == "running" and record.worker == worker.id for record in records),
-        # Only the process that is asked knows these of itself.
-        "readers": server.streams.open_count if is_this else None,
+        # A process knows only its own readers.
+        "readers": services.streams.open_count if is_this else None,
     }
 
 
 def _turn_json(record: TurnRecord) -> Json:
-    """No words of the conversation: who operates a server need not read it."""
+    """Return a turn without its text, which an operator need not read."""
     return {
         "turn_id": record.id,
         "session_id": record.session_id,
@@ -126,32 +122,28 @@ def _turn_json(record: TurnRecord) -> Json:
     }
 
 
-# API keys, for the operator alone: `turnwire keys` calls these while the server runs.
-
+# API keys: `turnwire keys` calls these routes while the server runs.
 
 keys_router = APIRouter(prefix="/v1/keys", tags=["keys"], include_in_schema=False)
 
 
 @keys_router.get("")
-async def index(server: Server, caller: Operator) -> Json:
-    return {"keys": [key_json(key) for key in server.keys.all()]}
+async def index(services: ServicesDep, caller: Operator) -> Json:
+    return {"keys": [key_json(key) for key in services.keys.all()]}
 
 
 @keys_router.post("", status_code=201)
-async def create(server: Server, caller: Operator, body: KeyBody) -> Json:
-    key, text = await server.keys.create(body.principal, body.scopes, body.expires_at)
+async def create(services: ServicesDep, caller: Operator, body: KeyBody) -> Json:
+    key, text = await services.keys.create(body.principal, body.scopes, body.expires_at)
     return {**key_json(key), "key": text}
 
 
 @keys_router.delete("/{id}")
-async def revoke(server: Server, caller: Operator, id: PathId) -> Json:
-    """The key's open streams are broken off at once."""
-    key = await server.keys.revoke(id)
-    server.streams.close_key(key.id)
+async def revoke(services: ServicesDep, caller: Operator, id: PathId) -> Json:
+    """Revoke a key and break its open streams."""
+    key = await services.keys.revoke(id)
+    services.streams.close_key(key.id)
     return key_json(key)
-
-
-# Is it alive, is it ready, and what is this.
 
 
 probes_router = APIRouter(tags=["probes"])
@@ -168,9 +160,11 @@ All routes: {base}/docs
 """
 
 
-@probes_router.get("/", response_class=PlainTextResponse, summary="The web page for browsers; for others, what to try")
-async def welcome(server: Server) -> str:
-    return _WELCOME.format(base=f"http://{server.settings.host}:{server.settings.port}")
+@probes_router.get(
+    "/", response_class=PlainTextResponse, summary="The web page; commands to try for a client that is no browser"
+)
+async def welcome(services: ServicesDep) -> str:
+    return _WELCOME.format(base=f"http://{services.settings.host}:{services.settings.port}")
 
 
 @probes_router.get("/healthz", summary="Whether the process is alive")
@@ -178,8 +172,8 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@probes_router.get("/readyz", summary="Whether it takes new turns")
-async def readyz(server: Server) -> Response:
-    if server.leaving.is_set():
+@probes_router.get("/readyz", summary="Whether the process accepts new turns")
+async def readyz(services: ServicesDep) -> Response:
+    if services.lifecycle.leaving.is_set():
         return JSONResponse({"status": "draining"}, 503)
-    return JSONResponse({"status": "ready", "running_turns": server.runner.running_count})
+    return JSONResponse({"status": "ready", "running_turns": services.runner.running_count})

@@ -1,4 +1,4 @@
-"""Sessions: made, listed, searched, named, exported, erased; and turns started in them."""
+"""Sessions: created, listed, searched, renamed, exported, deleted; and turns started in them."""
 
 from typing import Annotated
 
@@ -7,60 +7,63 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from turnwire.core.history import transcript
-from turnwire.server.api.dependencies import Json, PathId, Reading, Server, Writing
+from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.messages import MessageBody, SessionBody, TitleBody
 from turnwire.server.payloads import session_json, snapshot_json, turn_json
+from turnwire.server.turns import start_turn, turn_state
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
 
-@router.post("", summary="Make a session")
-async def create(server: Server, caller: Writing, body: SessionBody | None = None) -> Response:
+@router.post("", summary="Create a session")
+async def create(services: ServicesDep, caller: Writing, body: SessionBody | None = None) -> Response:
     body = body or SessionBody()
-    session, made = await server.store.ensure_session(caller.principal, body.id, body.title)
-    return JSONResponse(session_json(session), 201 if made else 200)
+    session, created = await services.store.ensure_session(caller.principal, body.id, body.title)
+    return JSONResponse(session_json(session), 201 if created else 200)
 
 
 @router.get("", summary="List your sessions, newest activity first")
 async def index(
-    server: Server,
+    services: ServicesDep,
     caller: Reading,
     search: Annotated[str | None, Query(max_length=200, description="In titles, messages and answers.")] = None,
     before: Annotated[str | None, Query(max_length=128, description="The last id of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Json:
-    found = await server.store.list_sessions(caller.principal, search=search, before=before, limit=limit + 1)
-    page = found[:limit]
+    sessions = await services.store.list_sessions(caller.principal, search=search, before=before, limit=limit + 1)
+    page = sessions[:limit]
     return {
         "sessions": [session_json(session) for session in page],
-        "next": page[-1].id if len(found) > limit else None,
+        "next": page[-1].id if len(sessions) > limit else None,
     }
 
 
 @router.get("/{id}", summary="A session and its turns")
-async def show(server: Server, caller: Reading, id: PathId, limit: Annotated[int, Query(ge=1, le=500)] = 100) -> Json:
-    session = await server.store.find_session(caller.principal, id)
-    turns = await server.store.list_turns(caller.principal, session_id=session.id, limit=limit)
+async def show(
+    services: ServicesDep, caller: Reading, id: PathId, limit: Annotated[int, Query(ge=1, le=500)] = 100
+) -> Json:
+    session = await services.store.find_session(caller.principal, id)
+    turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=limit)
     return {**session_json(session), "turns": [turn_json(turn) for turn in turns]}
 
 
-@router.patch("/{id}", summary="Name a session")
-async def rename(server: Server, caller: Writing, id: PathId, body: TitleBody) -> Json:
-    return session_json(await server.store.rename_session(caller.principal, id, body.title))
+@router.patch("/{id}", summary="Rename a session")
+async def rename(services: ServicesDep, caller: Writing, id: PathId, body: TitleBody) -> Json:
+    return session_json(await services.store.rename_session(caller.principal, id, body.title))
 
 
-@router.delete("/{id}", status_code=204, summary="Erase a session, its turns and their logs")
-async def delete(server: Server, caller: Writing, id: PathId) -> None:
-    session = await server.store.find_session(caller.principal, id)
-    await server.runner.cancel_session(session.id)
-    await server.store.delete_session(caller.principal, session.id)
+@router.delete("/{id}", status_code=204, summary="Delete a session, its turns and their logs")
+async def delete(services: ServicesDep, caller: Writing, id: PathId) -> None:
+    session = await services.store.find_session(caller.principal, id)
+    await services.runner.cancel_session(session.id)
+    await services.store.delete_session(caller.principal, session.id)
 
 
 @router.get("/{id}/export", summary="The whole conversation")
-async def export(server: Server, caller: Reading, id: PathId) -> Json:
-    session = await server.store.find_session(caller.principal, id)
-    turns = await server.store.list_turns(caller.principal, session_id=session.id, limit=100_000)
-    states = [await server.state(turn) for turn in turns]
+async def export(services: ServicesDep, caller: Reading, id: PathId) -> Json:
+    session = await services.store.find_session(caller.principal, id)
+    turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=100_000)
+    states = [await turn_state(services.store, turn) for turn in turns]
     return {
         **session_json(session),
         "turns": [snapshot_json(turn, state) for turn, state in zip(turns, states, strict=True)],
@@ -70,7 +73,7 @@ async def export(server: Server, caller: Reading, id: PathId) -> Json:
 
 @router.post("/{id}/turns", status_code=202, summary="Start a turn; follow it with GET /v1/turns/{id}/events")
 async def start(
-    server: Server,
+    services: ServicesDep,
     caller: Writing,
     id: PathId,
     body: MessageBody,
@@ -78,9 +81,9 @@ async def start(
     response: Response,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
 ) -> Json:
-    session = await server.store.find_session(caller.principal, id)
+    session = await services.store.find_session(caller.principal, id)
     body = body.model_copy(update={"session_id": session.id})
     key = (idempotency_key or "").strip() or None
-    accepted = await server.start(caller.principal, body, key)
+    accepted = await start_turn(services, caller.principal, body, key)
     response.headers["Location"] = f"{request.scope.get('root_path', '')}/v1/turns/{accepted.record.id}/events"
     return {**turn_json(accepted.record), "created": accepted.created}

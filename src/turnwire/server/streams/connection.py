@@ -1,8 +1,7 @@
 """One open response body, written to without waiting.
 
-ASGI's `send` is a coroutine, but a server that has room in its buffer finishes it in one step.
-So it is run in place, without a task, and becomes a task only when the reader is slow. A slow
-reader then blocks nothing but its own connection.
+ASGI's `send` is a coroutine, but a server with room in its buffer finishes it in one step. So a write runs it directly,
+and makes a task of it only when the reader is slow. A slow reader then blocks nothing but its own connection.
 """
 
 import asyncio
@@ -17,9 +16,10 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class Connection:
-    """`on_writable` is called when a blocked write is through; `quiet_ticks` and `blocked_ticks` are the hub's.
+    """The body of one response.
 
-    `takes_heartbeat` says whether the wire's heartbeat may be written where the reader is.
+    `on_writable` is called when a blocked write has finished; `takes_heartbeat` tells whether the wire allows a
+    heartbeat at the reader's position; the `..._ticks` are the hub's.
     """
 
     __slots__ = (
@@ -52,14 +52,14 @@ class Connection:
         self.on_writable: Callable[[], None] | None = None
         self.takes_heartbeat: Callable[[], bool] = _always
         self._send = send
-        # Middleware of a host application may wrap `send` in ways that need a task of its own.
+        # Middleware of a host application may wrap `send` in ways that need a task.
         self._direct = type(getattr(send, "__self__", None)).__module__.startswith("uvicorn.protocols.http")
         self._task: asyncio.Task[None] | None = None
         self._scope: asyncio.Timeout | None = None
         self._is_broken = False
 
     def write(self, body: bytes, *, last: bool = False) -> None:
-        """Sends a piece of the body; nothing, once the stream is over. Must not be called while `is_blocked`."""
+        """Send a piece of the body; nothing once the stream has ended. Must not be called while `is_blocked`."""
         if self.is_finished:
             return
         self.quiet_ticks = 0
@@ -71,22 +71,22 @@ class Connection:
                 awaited = sending.send(None)
             except StopIteration:
                 return
-            sending = _finish(sending, awaited)
+            sending = _resume(sending, awaited)
         self.is_blocked = True
         self.blocked_ticks = 0
         self._task = asyncio.create_task(sending)
         self._task.add_done_callback(self._written)
 
     async def written(self, body: bytes, *, last: bool = False) -> None:
-        """Sends a piece of the body and waits until there is room for another."""
+        """Send a piece of the body, and wait until there is room for another."""
         if self.is_blocked and self._task is not None:
-            await asyncio.wait([self._task])  # A heartbeat came in between.
+            await asyncio.wait([self._task])  # A heartbeat is being written.
         self.write(body, last=last)
         if self.is_blocked and self._task is not None:
             await asyncio.wait([self._task])
 
-    def tell(self, control: Control) -> None:
-        """Says something that is not an event; breaks the connection if the wire has no word for it."""
+    def send_control(self, control: Control) -> None:
+        """Send a control frame; break the connection if the wire has none for it."""
         frame = self.wire.control(control)
         if frame is None:
             self.abort()
@@ -94,21 +94,21 @@ class Connection:
             self.write(frame)
 
     def finish(self, control: Control) -> None:
-        """Ends the stream from our side: with the wire's own word if it has one and can still say it."""
+        """End the stream with a control frame; break the connection if the wire has none or a write is blocked."""
         if self.is_finished:
             return
-        farewell = self.wire.control(control)
-        if farewell is None or self.is_blocked:
+        frame = self.wire.control(control)
+        if frame is None or self.is_blocked:
             self.abort()
         else:
-            self.write(farewell, last=True)
+            self.write(frame, last=True)
 
     def abort(self) -> None:
-        """Breaks the connection, so that the client cannot take what it has for the whole."""
+        """Break the connection, so that the client cannot mistake what it has for the whole."""
         self.is_finished = True
         if self._task is not None:
             self._task.cancel()
-        # ASGI has no word for this; uvicorn's cycle holds the transport.
+        # ASGI cannot do this; uvicorn's request cycle holds the transport.
         transport = getattr(getattr(self._send, "__self__", None), "transport", None)
         if transport is not None:
             transport.abort()
@@ -117,7 +117,7 @@ class Connection:
             self._stop_waiting()
 
     async def closed(self, receive: Receive) -> bool:
-        """Waits until the response is over. True if it was the client who left."""
+        """Wait until the response has ended. Returns True if the client disconnected."""
         try:
             async with asyncio.timeout(None) as self._scope:
                 while (await receive())["type"] != "http.disconnect":
@@ -144,13 +144,13 @@ class Connection:
             self.on_writable()
 
     def _stop_waiting(self) -> None:
-        # Not every server reports the end of a response to somebody who waits for a disconnect.
+        # Not every server reports the end of a response as a disconnect.
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
 
 class QuietConnection(Connection):
-    """For a wire that keeps state: it says nothing of some events, and at some places not even a heartbeat."""
+    """The body of a wire that keeps state: some frames are empty, and some positions allow no heartbeat."""
 
     __slots__ = ()
 
@@ -164,7 +164,7 @@ class QuietConnection(Connection):
 
 
 class BrokenStreamError(Exception):
-    """Leaves the application, to make a server that offers no other way break the connection."""
+    """Raised out of the app to make a server break the connection where there is no transport to abort."""
 
 
 def _always() -> bool:
@@ -175,13 +175,13 @@ def _never() -> bool:
     return False
 
 
-async def _finish(coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:
-    """Finishes, as a task, a coroutine that was begun by hand and now waits for `awaited`."""
-    await _rest(coroutine, awaited)
+async def _resume(coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:
+    """Finish a coroutine that was stepped by hand and waits for `awaited`."""
+    await _drive(coroutine, awaited)
 
 
 @types.coroutine
-def _rest(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+def _drive(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
     while True:
         try:
             try:

@@ -1,6 +1,6 @@
-"""Every open stream of this process: who may open one, who has gone quiet, who must go.
+"""Every open stream of this process: limits, heartbeats, timeouts, and shutdown.
 
-One ticker serves them all; a stream has no timer of its own.
+One ticker serves all streams; a stream has no timer of its own.
 """
 
 import asyncio
@@ -17,15 +17,19 @@ from turnwire.server.auth import Caller
 from turnwire.server.streams.connection import Connection, QuietConnection, Send
 from turnwire.server.streams.pump import TurnPump, TurnReader
 from turnwire.server.streams.replay import StateReader, TurnReplay
-from turnwire.server.streams.resume import Void
+from turnwire.server.streams.resume import ResumePoint, Void
 from turnwire.settings import Settings
 
-_NEAR = 256
+_NEAR_EVENTS = 256
+
+Reader = TurnReader | TurnReplay
 
 
 class StreamHub:
+    """The open streams of a process, and the pumps that write to them."""
+
     def __init__(self, store: StateReader, settings: Settings, is_valid: Callable[[str], bool]) -> None:
-        """`is_valid` says whether an API key may still be used."""
+        """`is_valid` tells by its id whether an API key is still valid."""
         self._store = store
         self._is_valid = is_valid
         self._max_open = settings.max_open_streams
@@ -56,7 +60,7 @@ class StreamHub:
 
     @contextmanager
     def room(self, principal: str) -> Generator[None]:
-        """Keeps a place for a stream while it is being prepared. Raises TooManyStreamsError, ShuttingDownError."""
+        """Count a stream while it is being prepared. Raises TooManyStreamsError, ShuttingDownError."""
         if self._draining:
             raise ShuttingDownError
         if self._open_by[principal] >= self._max_open:
@@ -75,71 +79,73 @@ class StreamHub:
     def connect(self, send: Send, wire: Wire, caller: Caller) -> Connection:
         kind = QuietConnection if wire.keeps_state else Connection
         connection = kind(send, wire, caller.principal, caller.key_id)
-        self.welcome(connection)
+        self.register(connection)
         return connection
 
-    def welcome(self, connection: Connection) -> None:
-        """Looks after a connection until it is disconnected."""
+    def register(self, connection: Connection) -> None:
+        """Manage a connection until it is disconnected."""
         self._connections.add(connection)
         self._open_by[connection.principal] += 1
         if self._draining:
-            connection.finish(self._farewell())
+            connection.finish(_reconnect())
 
     def disconnect(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._release(connection.principal)
 
-    def attach(
-        self, record: TurnRecord, after: int, connection: Connection, void: Void = ()
-    ) -> TurnReader | TurnReplay:
-        """Has a turn's log written to the connection, from a position until its end. To be closed by the caller.
+    def attach(self, record: TurnRecord, point: ResumePoint, connection: Connection) -> Reader | None:
+        """Write a turn's log to the connection, from a resume point to its end.
 
-        `void` is what a wire that keeps state leaves out.
+        Returns the reader that does it, which the caller closes; None if the point is the end of the log.
         """
-        if after > 0:
+        if point.control is not None:
+            connection.send_control(point.control)
+        if point.rest or point.is_end:
+            connection.write(point.rest, last=point.is_end)
+        if point.is_end:
+            return None
+        if point.position > 0:
             metrics.RESUMES.add()
         if record.phase == "ended":
-            return TurnReplay(self._store, record.id, connection, after, void)
-        return TurnReader(self._pump_for(record, connection.wire, after, void), connection, after)
+            return TurnReplay(self._store, record.id, connection, point.position, point.void)
+        return TurnReader(self._pump_for(record, connection.wire, point), connection, point.position)
 
-    def _pump_for(self, record: TurnRecord, wire: Wire, after: int, void: Void) -> TurnPump:
-        key = record.id, wire.key, void
+    def _pump_for(self, record: TurnRecord, wire: Wire, point: ResumePoint) -> TurnPump:
+        key = record.id, wire.key, point.void
         pump = self._pumps.get(key)
         if pump is None:
-            # A reader near the end begins in the window; one that is far behind reads up to it by itself.
-            start = after if record.last_position - after <= _NEAR else record.last_position
+            # The window begins at a reader near the end; one that is far behind reads up to the end by itself.
+            is_near = record.last_position - point.position <= _NEAR_EVENTS
+            start = point.position if is_near else record.last_position
             if wire.keeps_state:
                 start = 0
-            pump = self._pumps[key] = TurnPump(self._store, record, wire, start, void, self._drop_pump)
+            pump = self._pumps[key] = TurnPump(self._store, record, wire, start, point.void, self._drop_pump)
         return pump
 
     def _drop_pump(self, pump: TurnPump) -> None:
         key = pump.turn_id, pump.wire.key, pump.void
-        if self._pumps.get(key) is pump:  # After a failure there may be another one already.
+        if self._pumps.get(key) is pump:  # After a failure a new pump may have taken its place.
             del self._pumps[key]
 
     def drain(self) -> None:
-        """Tells every reader to come back to another process, or to this one after its restart."""
+        """End every stream with a request to reconnect, to another process or to this one after its restart."""
         self._draining = True
         for connection in tuple(self._connections):
-            connection.finish(self._farewell())
+            connection.finish(_reconnect())
 
     def close_key(self, key_id: str) -> None:
+        """Break the streams of a revoked key."""
         for connection in tuple(self._connections):
             if connection.key_id == key_id:
                 connection.abort()
-
-    def _farewell(self) -> Reconnect:
-        # Spread out, so that they do not all come back in the same moment.
-        return Reconnect(random.randint(200, 2_000))
 
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(self._tick)
             for connection in tuple(self._connections):
-                self._look_after(connection)
+                self._check(connection)
 
-    def _look_after(self, connection: Connection) -> None:
+    def _check(self, connection: Connection) -> None:
         connection.age_ticks += 1
         if connection.is_finished and not connection.is_blocked:
             return
@@ -152,8 +158,13 @@ class StreamHub:
                     metrics.SLOW_READERS.add()
                 connection.abort()
         elif connection.age_ticks >= self._lifetime_ticks:
-            connection.finish(self._farewell())
+            connection.finish(_reconnect())
         else:
             connection.quiet_ticks += 1
             if connection.quiet_ticks >= self._heartbeat_ticks and connection.takes_heartbeat():
                 connection.write(connection.wire.heartbeat)
+
+
+def _reconnect() -> Reconnect:
+    # Spread out, so that clients do not all reconnect in the same moment.
+    return Reconnect(random.randint(200, 2_000))

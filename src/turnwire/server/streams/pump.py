@@ -1,9 +1,9 @@
-"""From one turn to all its readers on one wire: encoded once, written by one hand.
+"""Pumps: one turn on one wire, encoded once for all its readers.
 
-The pump keeps a short window of frames at the end of the log. A reader holds only its position;
-while that is in the window it is written to from there, in one write for all it has not got yet.
-A reader that is behind the window reads the log itself, at its own pace, until it has caught up.
-One that is ahead of the window, on a wire that keeps state, waits until the pump has read that far.
+A pump keeps a short window of frames at the end of the log. A reader holds only its position; while that is in the
+window, one write sends it everything it does not have yet. A reader that is behind the window reads the log itself, at
+its own pace, until it has caught up. A reader that is ahead of the window, on a wire that keeps state, waits until the
+pump has read that far.
 """
 
 import asyncio
@@ -28,6 +28,8 @@ _WINDOW_BYTES = 512 * 1024
 
 
 class TurnPump:
+    """One turn on one wire, from `start` on, without the `void` events."""
+
     def __init__(
         self,
         store: StateReader,
@@ -46,16 +48,16 @@ class TurnPump:
         """The position before the first frame of the window."""
         self.frames: list[bytes] = []
         self.has_ended = False
-        self.farewell = b""
-        """What readers are sent away with while the turn waits for a person."""
+        self.pause = b""
+        """The end of the readers' streams while the turn waits for a person."""
         self._size = 0
         self._pausing: asyncio.Task[None] | None = None
         self._encode = self.encoder.frame
         self._readers: list[TurnReader] = []
         self._on_closed = on_closed
         self._joined: tuple[int, int, bytes] = (0, 0, b"")
-        # Until it is seen, or if it came before this did: then nobody here waited for it.
-        self._asked_at: int | None = record.created_at
+        # None once the first token was seen.
+        self._created_at: int | None = record.created_at
         self._opened_at = now_ms()
         self._follower = Follower(store, record.id, start, self._take, self._fail)
 
@@ -70,14 +72,14 @@ class TurnPump:
             self._close()
 
     def next_piece(self, position: int) -> tuple[bytes, int]:
-        """What to write to a reader at a position, and where that takes it."""
+        """Return the bytes to write to a reader at a position, and its position after them."""
         start, end = position - self.base, len(self.frames)
         if self._size > _WRITE_BYTES:
             end, size = start, 0
             while end < len(self.frames) and (size := size + len(self.frames[end])) <= _WRITE_BYTES:
                 end += 1
             end = max(end, start + 1)
-        # Readers mostly move together, so what was put together for one serves the next.
+        # Readers mostly move together, so one join serves the next reader too.
         first, last, body = self._joined
         if first != position or last != self.base + end:
             body = b"".join(self.frames[start:end])
@@ -104,7 +106,7 @@ class TurnPump:
         if is_last:
             self.has_ended = True
         if self.wire.keeps_state:
-            self._look_for_pause()
+            self._check_pause()
         readers = self._readers
         if len(readers) == 1:
             reader = readers[0]
@@ -114,7 +116,7 @@ class TurnPump:
         else:
             for reader in tuple(readers):
                 reader.advance()
-        if self._asked_at is not None:
+        if self._created_at is not None:
             self._time_first_token(events)
         if len(self.frames) > _WINDOW_FRAMES or self._size > _WINDOW_BYTES:
             self._trim()
@@ -122,13 +124,13 @@ class TurnPump:
     def _time_first_token(self, events: Sequence[LoggedEvent]) -> None:
         for logged in events:
             if logged.type == "token":
-                if self._asked_at is not None and logged.at >= self._opened_at:
-                    metrics.FIRST_TOKEN_DELIVERED.observe((now_ms() - self._asked_at) / 1000)
-                self._asked_at = None
+                if self._created_at is not None and logged.at >= self._opened_at:
+                    metrics.FIRST_TOKEN_DELIVERED.observe((now_ms() - self._created_at) / 1000)
+                self._created_at = None
                 return
 
-    def _look_for_pause(self) -> None:
-        self.farewell = b""
+    def _check_pause(self) -> None:
+        self.pause = b""
         if self._pausing is not None:
             self._pausing.cancel()
             self._pausing = None
@@ -136,14 +138,14 @@ class TurnPump:
             self._pausing = asyncio.create_task(self._pause())
 
     async def _pause(self) -> None:
-        # What was read may end here only because a page does; the turn waits if the log ends here too.
+        # The events may end here because a page does; the turn waits only if the log ends here too.
         if not await self.store.read(self.turn_id, self.head, 1):
-            self.farewell = self.encoder.pause()
+            self.pause = self.encoder.pause()
             for reader in tuple(self._readers):
                 reader.advance()
 
     def _trim(self) -> None:
-        """Forgets what every reader has got, and, if that is not enough, what the slowest have not."""
+        """Drop the frames that every reader has, and, if that is not enough, the oldest of the others."""
         drop = min((reader.position for reader in self._readers), default=self.head) - self.base
         drop = min(max(drop, 0), len(self.frames))  # Some may be behind the window, some ahead of it.
         size = self._size - sum(map(len, self.frames[:drop]))
@@ -159,7 +161,7 @@ class TurnPump:
         self._break()
 
     def _break(self) -> None:
-        """There will be nothing more from here: the readers must come back, and not to this pump."""
+        """Close the pump, and break its readers' connections, so that they come back to another pump."""
         self._close()
         for reader in tuple(self._readers):
             reader.connection.abort()
@@ -192,10 +194,10 @@ class TurnReader:
         self.pump.remove(self)
 
     def advance(self) -> None:
-        """Writes all that there is to write and room for."""
+        """Write everything there is to write and room for."""
         pump, connection = self.pump, self.connection
         if self._catching_up is not None or connection.is_blocked or connection.is_finished:
-            return  # Who takes nothing is given nothing to hold; when there is room this is called again.
+            return  # A blocked reader holds no frames; this is called again when there is room.
         if self.position < pump.base:
             self._catching_up = asyncio.create_task(self._catch_up())
             return
@@ -206,8 +208,8 @@ class TurnReader:
             else:
                 body, self.position = pump.next_piece(self.position)
             connection.write(body, last=pump.has_ended and self.position == head)
-        if pump.farewell and self.position == head and not connection.is_blocked:
-            connection.write(pump.farewell, last=True)
+        if pump.pause and self.position == head and not connection.is_blocked:
+            connection.write(pump.pause, last=True)
 
     def _takes_heartbeat(self) -> bool:
         return self.position == self.pump.head and self.pump.encoder.takes_heartbeat

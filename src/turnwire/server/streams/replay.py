@@ -1,15 +1,14 @@
-"""Writing a log from the store, page by page, at the reader's pace.
+"""Replays: a log written from the store, page by page, at the reader's pace.
 
-For readers of a turn that has ended, and for those that are too far behind a running one. A page
-has about the same size however large its events are: it is what a reader that takes nothing
-keeps in memory.
+They serve readers of an ended turn, and readers that are too far behind a running one. A page has about the same size
+however large its events are, because a blocked reader keeps one in memory.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
-from turnwire.assembly import SSE_CHAT
 from turnwire.core import metrics
 from turnwire.core.contracts import Encoder, Gap, LogReader, Store
 from turnwire.core.errors import EventsGoneError, NotFoundError, RestartedError
@@ -25,12 +24,16 @@ _PAGE_EVENTS = 4_000
 _FIRST_PAGE_EVENTS = 64
 
 
+EncoderFor = Callable[[str], Encoder]
+"""Makes the encoder of one turn, by its id, in a stream of several turns."""
+
+
 class StateReader(LogReader, Protocol):
     async def turn_state(self, turn_id: str) -> TurnState | None: ...
 
 
 class Replay:
-    """`encoder` is for a stream of several turns, which goes on when one of them has ended."""
+    """One reader's pass over a log. With an `encoder` the stream has several turns, and does not end with this one."""
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class Replay:
         self.has_ended = False
         self._void = void
         self._encoder = encoder
-        self._goes_on = encoder is not None
+        self._continues = encoder is not None
         self._store = store
         self._turn_id = turn_id
         self._connection = connection
@@ -63,11 +66,11 @@ class Replay:
         for piece, position, is_last in pieces:
             if self._connection.is_finished:
                 return
-            await self._connection.written(piece, last=is_last and not self._goes_on)
+            await self._connection.written(piece, last=is_last and not self._continues)
             self.position, self.has_ended = position, is_last
 
     async def _read_page(self) -> list[tuple[bytes, int, bool]]:
-        """Each piece to be written, the position after it, and whether it is the last."""
+        """Return the pieces to write, each with the position after it and whether it is the last."""
         wire = self._connection.wire
         if self._encoder is None:
             self._encoder = await encoder_at(self._store, self._turn_id, wire, self.position, self._void)
@@ -82,7 +85,7 @@ class Replay:
                 pieces.append((b"".join(frames[start:end]), newest.position, newest.is_last))
                 start, size, total = end, 0, total + size
         if wire.keeps_state:
-            total = sum(len(logged.body) for logged in events)  # Much may be read where little is said.
+            total = sum(len(logged.body) for logged in events)  # Many events may make few bytes.
         if events:
             fitting = _PAGE_BYTES * len(events) // max(total, 1)
             self._page_events = max(1, min(fitting, _PAGE_EVENTS))
@@ -100,7 +103,7 @@ class Replay:
 
 
 class TurnReplay:
-    """One reader of a turn that has ended: there is nothing to wait for."""
+    """One reader of a turn that has ended."""
 
     __slots__ = ("_task",)
 
@@ -120,23 +123,22 @@ class TurnReplay:
             connection.abort()
 
 
-# All the turns of a session in one stream, each whole and in order.
-
-
 async def stream_session(
-    store: Store, session_id: str, last: TurnRecord | None, position: int, connection: Connection
+    store: Store,
+    session_id: str,
+    last: TurnRecord | None,
+    position: int,
+    connection: Connection,
+    encoder_for: EncoderFor,
 ) -> None:
-    """Writes what comes after a position of the `last` turn seen, then every later turn, and waits for more.
-
-    It ends when the session is deleted.
-    """
+    """Write the rest of the `last` turn after a position, then every later turn, until the session is deleted."""
     accepted = asyncio.Event()
     unwatch = store.watch(session_id, lambda _: accepted.set())
     try:
         turn = last
         while not connection.is_finished:
             if turn is not None and not (turn.phase == "ended" and position >= turn.last_position):
-                await _write_turn(store, turn.id, position, connection)
+                await _write_turn(store, turn.id, position, connection, encoder_for(turn.id))
             accepted.clear()
             following = await store.next_turn(session_id, turn.id if turn else None)
             while following is None:
@@ -154,8 +156,8 @@ async def stream_session(
         unwatch()
 
 
-async def _write_turn(store: Store, turn_id: str, position: int, connection: Connection) -> None:
-    replay = Replay(store, turn_id, connection, position, encoder=SSE_CHAT.session_encoder(turn_id))
+async def _write_turn(store: Store, turn_id: str, position: int, connection: Connection, encoder: Encoder) -> None:
+    replay = Replay(store, turn_id, connection, position, encoder=encoder)
     changed = asyncio.Event()
     unwatch = store.watch(turn_id, lambda _: changed.set())
     try:

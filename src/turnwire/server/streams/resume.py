@@ -1,42 +1,53 @@
-"""Reading a log before its stream is opened, for wires that keep state.
+"""Resume points: one walk over a log finds where a client continues, on every wire that keeps state.
 
-Such a wire's encoder is given a log from its start, whatever the reader has already; and what a
-restart has made void is left out, because these wires cannot take back what they have said.
+The encoder of such a wire needs a log from its start, whatever the reader has already. What a restart has made void is
+left out, because these wires cannot take back what they have sent.
 """
 
-from collections.abc import Generator
+from bisect import bisect_left
+from collections.abc import Callable, Generator
 from contextlib import aclosing, contextmanager
+from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from turnwire.core import metrics
 from turnwire.core.codec import LoggedEvent, decode_event
-from turnwire.core.contracts import Encoder, LogReader, Wire
+from turnwire.core.contracts import Accepted, Control, Encoder, LogReader, Wire
 from turnwire.core.errors import EventsGoneError, RestartedError
 from turnwire.core.events import RestartEvent
-from turnwire.core.follow import PAGE, follow
+from turnwire.core.follow import follow, read_all
 from turnwire.server.errors import HttpError
 
 Void = tuple[range, ...]
-"""Positions that count no more, those of the restarts themselves among them."""
+"""Positions that restarts have made void, those of the restarts themselves included."""
 
 _RESTART_BODY = b'{"type":"restart"'
 
 
 class ResumePoint(Struct, frozen=True):
-    """Where a reader goes on: after a position, of whose frame it still needs the `rest`.
+    """A point where a reader continues: after a position, of whose frame it still needs the `rest`.
 
-    `is_end` says that nothing comes after that.
+    `control` is sent before anything else. With `is_end` nothing follows the rest.
     """
 
     position: int = 0
     rest: bytes = b""
     void: Void = ()
     is_end: bool = False
+    control: Control | None = None
+
+
+START = ResumePoint()
+"""The resume point of a turn that was just created: its log need not be read."""
+
+
+# Encoders that skip void events
 
 
 class _SettledEncoder:
-    """Says nothing about what is void."""
+    """An encoder that skips void events."""
 
     def __init__(self, encoder: Encoder, void: Void) -> None:
         self._encoder = encoder
@@ -47,9 +58,7 @@ class _SettledEncoder:
         return self._encoder.takes_heartbeat
 
     def frame(self, logged: LoggedEvent) -> bytes:
-        if any(logged.position in span for span in self._void):
-            return b""
-        return self._encoder.frame(logged)
+        return b"" if is_void(self._void, logged.position) else self._encoder.frame(logged)
 
     def pause(self) -> bytes:
         return self._encoder.pause()
@@ -59,149 +68,94 @@ def settled_encoder(wire: Wire, void: Void) -> Encoder:
     return _SettledEncoder(wire.encoder(), void) if void else wire.encoder()
 
 
+def is_void(void: Void, position: int) -> bool:
+    return any(position in span for span in void)
+
+
 async def encoder_at(store: LogReader, turn_id: str, wire: Wire, position: int, void: Void) -> Encoder:
-    """An encoder that has been given what it needs to go on after a position."""
-    encoder, given = settled_encoder(wire, void), 0
-    while wire.keeps_state and given < position:
-        events = await store.read(turn_id, given, min(PAGE, position - given))
-        for logged in events:
-            encoder.frame(logged)
-        given = events[-1].position
+    """Return an encoder that can continue after a position."""
+    encoder = settled_encoder(wire, void)
+    if wire.keeps_state and position > 0:
+        async with aclosing(read_all(store, turn_id)) as pages:
+            async for events in pages:
+                for logged in events:
+                    if logged.position > position:
+                        return encoder
+                    encoder.frame(logged)
+                if events[-1].position == position:
+                    return encoder
     return encoder
 
 
+# The walk
+
+
+class LogVisitor(Protocol):
+    """Looks for something in a log."""
+
+    def begin(self) -> None:
+        """Forget the last walk: another one begins at the start of the log."""
+        ...
+
+    def visit(self, logged: LoggedEvent) -> bool:
+        """Look at the next event. Returns True to see no more."""
+        ...
+
+    def restarted(self, span: range) -> None:
+        """Take note that these positions, some of which were visited, are void; the walk begins again without them."""
+        ...
+
+
+async def walk_log(store: LogReader, turn_id: str, visitor: LogVisitor) -> Void:
+    """Show a visitor every event that counts, from the start of the log, and return what is void.
+
+    Void positions are known only at the end of the log, so a log is read to its end, and again after each restart in
+    it; a log without restarts is read once. Raises HttpError 410.
+    """
+    void: Void = ()
+    while (span := await _walk(store, turn_id, visitor, void)) is not None:
+        visitor.restarted(span)
+        void = (*void, span)
+    return void
+
+
+async def _walk(store: LogReader, turn_id: str, visitor: LogVisitor, void: Void) -> range | None:
+    """Walk until the first restart that is not known to be void; return the positions that it voids."""
+    visitor.begin()
+    is_done = False
+    with whole_log(turn_id):
+        async with aclosing(read_all(store, turn_id)) as pages:
+            async for events in pages:
+                for logged in events:
+                    if void and is_void(void, logged.position):
+                        continue
+                    if logged.body.startswith(_RESTART_BODY):
+                        restart = decode_event(logged.body)
+                        assert isinstance(restart, RestartEvent)
+                        return range(restart.from_position + 1, logged.position + 1)
+                    is_done = is_done or visitor.visit(logged)
+    return None
+
+
+class _Nothing:
+    def begin(self) -> None:
+        pass
+
+    def visit(self, logged: LoggedEvent) -> bool:
+        return True
+
+    def restarted(self, span: range) -> None:
+        pass
+
+
 async def void_of(store: LogReader, turn_id: str) -> Void:
-    """Raises HttpError 410."""
-    void: list[range] = []
-    position = 0
-    with _whole(turn_id):
-        while events := await store.read(turn_id, position, PAGE):
-            for logged in events:
-                if logged.body.startswith(_RESTART_BODY):
-                    restart = decode_event(logged.body)
-                    assert isinstance(restart, RestartEvent)
-                    void.append(range(restart.from_position + 1, logged.position + 1))
-            position = events[-1].position
-    return tuple(void)
-
-
-async def place_of(store: LogReader, turn_id: str, wire: Wire, offset: int) -> ResumePoint:
-    """The place of a byte in a log. Raises HttpError 410 or 416."""
-    void = await void_of(store, turn_id)
-    first_void = min((span.start for span in void), default=None)
-    encoder = settled_encoder(wire, void)
-    position = size = 0
-    is_end = False
-    try:
-        while events := await store.read(turn_id, position, PAGE):
-            for logged in events:
-                if logged.position == first_void and size < offset:
-                    raise _begun_anew(size)
-                frame = encoder.frame(logged)
-                position, size, is_end = logged.position, size + len(frame), logged.is_last
-                if size > offset:
-                    return ResumePoint(position, frame[offset - size :], void, is_end)
-    except RestartedError:
-        return await place_of(store, turn_id, wire, offset)  # It has come since we looked.
-    if size < offset:
-        raise _bad_offset(size, f"there are {size} bytes so far; read from offset={size}, or from offset=0")
-    return ResumePoint(position, b"", void, is_end)
-
-
-async def place_of_frame(
-    store: LogReader, turn_id: str, wire: Wire, count: int, *, had: int | None = None
-) -> ResumePoint:
-    """The place after so many frames, on a wire of server-sent events. Raises HttpError 410 or 416.
-
-    `had` is how many of them the reader has itself, if it passes over some.
-    """
-    void = await void_of(store, turn_id)
-    kept = await _frames_kept(store, turn_id, wire, void)
-    if kept is not None and kept < (count if had is None else had):
-        raise _bad_offset(kept, f"what followed frame {kept} was begun anew; drop it, and read on after frame {kept}")
-    encoder = settled_encoder(wire, void)
-    position = seen = 0
-    is_end = False
-    try:
-        while events := await store.read(turn_id, position, PAGE):
-            for logged in events:
-                said = encoder.frame(logged)
-                position, is_end = logged.position, logged.is_last
-                frames = said.count(b"\n\n")
-                if seen + frames > count:
-                    return ResumePoint(position, after_frames(said, count - seen), void, is_end)
-                seen += frames
-    except RestartedError:
-        return await place_of_frame(store, turn_id, wire, count)  # It has come since we looked.
-    if seen + encoder.pause().count(b"\n\n") < count:
-        raise _bad_offset(seen, f"there are {seen} frames so far; read from the start")
-    return ResumePoint(position, b"", void, is_end)
-
-
-async def _frames_kept(store: LogReader, turn_id: str, wire: Wire, void: Void) -> int | None:
-    """How many frames are the same to all readers, whenever they read; None if no restart took back any."""
-    told = [await _frames_before(store, turn_id, wire, void[:number], span) for number, span in enumerate(void)]
-    return min((count for count in told if count is not None), default=None)
-
-
-async def _frames_before(store: LogReader, turn_id: str, wire: Wire, void: Void, span: range) -> int | None:
-    """What a reader had before a span that it was told of until the restart at its end; None if it said nothing.
-
-    `void` is what had been taken back by then.
-    """
-    encoder, position, seen, restart = settled_encoder(wire, void), 0, 0, span.stop - 1
-    while position < restart - 1:
-        events = await store.read(turn_id, position, min(PAGE, restart - 1 - position))
-        for logged in events:
-            frames = encoder.frame(logged).count(b"\n\n")
-            if frames and logged.position in span:
-                return seen
-            seen += frames
-        position = events[-1].position
-    return None
-
-
-async def place_after_wait(store: LogReader, turn_id: str, wire: Wire) -> ResumePoint:
-    """Where a client goes on that was told of a wait, and has had its decision taken: after the last one."""
-    void = await void_of(store, turn_id)
-    encoder = settled_encoder(wire, void)
-    place, position, paused = ResumePoint(void=void), 0, b""
-    while events := await store.read(turn_id, position, PAGE):
-        for logged in events:
-            said = encoder.frame(logged)
-            position = logged.position
-            if paused and logged.type != "approval_request" and said.startswith(paused):
-                place = ResumePoint(position, said[len(paused) :], void, logged.is_last)
-            paused = encoder.pause() if logged.type == "approval_request" else b""
-    return place
-
-
-def after_frames(said: bytes, count: int) -> bytes:
-    for _ in range(count):
-        said = said[said.index(b"\n\n") + 2 :]
-    return said
-
-
-async def first_word(store: LogReader, turn_id: str, wire: Wire) -> LoggedEvent | None:
-    """Waits for the first event that the wire says anything about. None if there was a restart before it.
-
-    Raises HttpError 410.
-    """
-    encoder = wire.encoder()
-    async with aclosing(follow(store, turn_id)) as following:
-        try:
-            with _whole(turn_id):
-                async for events in following:
-                    for logged in events:
-                        if encoder.frame(logged):
-                            return logged
-        except RestartedError:
-            pass
-    return None
+    """Return the void positions of a log. Raises HttpError 410."""
+    return await walk_log(store, turn_id, _Nothing())
 
 
 @contextmanager
-def _whole(turn_id: str) -> Generator[None]:
+def whole_log(turn_id: str) -> Generator[None]:
+    """Turn EventsGoneError into HttpError 410, for readers that need the whole log."""
     try:
         yield
     except EventsGoneError:
@@ -210,9 +164,167 @@ def _whole(turn_id: str) -> Generator[None]:
         raise HttpError(410, "events_gone", message) from None
 
 
-def _begun_anew(size: int) -> HttpError:
-    return _bad_offset(size, f"what followed byte {size} was begun anew; drop it, and read from offset={size}")
+# Finders of resume points
 
 
-def _bad_offset(size: int, message: str) -> HttpError:
+class Unit(Struct, frozen=True):
+    """A unit that clients count: `count` returns how many are in some bytes, `skip` the bytes without the first ones.
+
+    `advice` tells a client how to continue after so many of them.
+    """
+
+    name: str
+    advice: str
+    count: Callable[[bytes], int]
+    skip: Callable[[bytes, int], bytes]
+
+
+def count_frames(body: bytes) -> int:
+    return body.count(b"\n\n")
+
+
+def skip_frames(body: bytes, count: int) -> bytes:
+    for _ in range(count):
+        body = body[body.index(b"\n\n") + 2 :]
+    return body
+
+
+BYTES = Unit("byte", "read from offset={}", len, lambda body, count: body[count:])
+FRAMES = Unit("frame", "read on after frame {}", count_frames, skip_frames)
+
+
+class EncodedWalk:
+    """The base of visitors that look at what a wire sends.
+
+    `pause` is what the encoder would have ended the stream with before the event that is visited.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def begin(self) -> None:
+        self.encoder = self._wire.encoder()
+        self.pause = b""
+
+    def visit(self, logged: LoggedEvent) -> bool:
+        is_done = self.see(logged, self.encoder.frame(logged))
+        self.pause = self.encoder.pause()
+        return is_done
+
+    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
+        """Look at an event and its frame. Returns True to see no more."""
+        raise NotImplementedError
+
+    def restarted(self, span: range) -> None:
+        pass
+
+    def begins_segment(self, frame: bytes) -> bool:
+        """Return True if the turn has waited for a person before this frame."""
+        return bool(self.pause) and frame.startswith(self.pause)
+
+    def segment_start(self, logged: LoggedEvent, frame: bytes) -> ResumePoint:
+        """Return the resume point of a client that was sent the pause before this frame."""
+        return ResumePoint(logged.position, frame[len(self.pause) :], is_end=logged.is_last)
+
+
+class CountFinder(EncodedWalk):
+    """Finds the point after so many units."""
+
+    def __init__(self, wire: Wire, unit: Unit, count: int) -> None:
+        super().__init__(wire)
+        self._unit = unit
+        self._count = count
+        self._kept: int | None = None  # How many units all readers share, whatever they saw of what was restarted.
+
+    def begin(self) -> None:
+        super().begin()
+        self.point = START
+        self._seen = 0
+        self._is_found = False
+        self._marks: list[tuple[int, int]] = []
+
+    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
+        units = self._unit.count(frame)
+        if units:
+            self._marks.append((logged.position, self._seen))
+        self._is_found = self._seen + units > self._count or (logged.is_last and self._seen + units == self._count)
+        rest = self._unit.skip(frame, self._count - self._seen) if self._is_found else b""
+        self.point = ResumePoint(logged.position, rest, is_end=logged.is_last)
+        self._seen += units
+        return self._is_found
+
+    def restarted(self, span: range) -> None:
+        index = bisect_left(self._marks, (span.start, 0))
+        if index < len(self._marks):
+            kept = self._marks[index][1]
+            self._kept = kept if self._kept is None else min(self._kept, kept)
+
+    def check(self, had: int) -> None:
+        """Raise HttpError 416 if there are not so many units, or if some of the `had` first ones were taken back."""
+        unit, kept, seen = self._unit, self._kept, self._seen
+        if kept is not None and kept < had:
+            message = f"what followed {unit.name} {kept} was begun anew; drop it, and {unit.advice.format(kept)}"
+            raise bad_offset(kept, message)
+        if not self._is_found and seen + unit.count(self.pause) < self._count:
+            message = f"there are {seen} {unit.name}s so far; {unit.advice.format(seen)}, or from the start"
+            raise bad_offset(seen, message)
+
+
+async def find_point(
+    store: LogReader, turn_id: str, wire: Wire, unit: Unit, count: int, *, had: int | None = None
+) -> ResumePoint:
+    """Return the point after so many units. Raises HttpError 410 or 416.
+
+    `had` is how many of them the reader has received, if it skips some.
+    """
+    finder = CountFinder(wire, unit, count)
+    void = await walk_log(store, turn_id, finder)
+    finder.check(count if had is None else had)
+    return replace(finder.point, void=void)
+
+
+class _SegmentFinder(EncodedWalk):
+    """Finds the start of the last segment, which is the start of the log if the turn has never waited."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.point = START
+
+    def see(self, logged: LoggedEvent, frame: bytes) -> bool:
+        if self.begins_segment(frame):
+            self.point = self.segment_start(logged, frame)
+        return False
+
+
+async def find_last_segment(store: LogReader, turn_id: str, wire: Wire) -> ResumePoint:
+    """Return the point of a client whose decision ended the last wait. Raises HttpError 410."""
+    finder = _SegmentFinder(wire)
+    void = await walk_log(store, turn_id, finder)
+    return replace(finder.point, void=void)
+
+
+async def find_start(store: LogReader, accepted: Accepted) -> ResumePoint:
+    """Return the start of a turn; the log of one that was just created is not read. Raises HttpError 410."""
+    return START if accepted.created else ResumePoint(void=await void_of(store, accepted.record.id))
+
+
+def bad_offset(size: int, message: str) -> HttpError:
     return HttpError(416, "bad_offset", message, headers={"Content-Range": f"bytes */{size}"}, size=size)
+
+
+async def first_frame(store: LogReader, turn_id: str, wire: Wire) -> LoggedEvent | None:
+    """Wait for the first event that the wire sends anything for. None if there was a restart before it.
+
+    Raises HttpError 410.
+    """
+    encoder = wire.encoder()
+    async with aclosing(follow(store, turn_id)) as following:
+        try:
+            with whole_log(turn_id):
+                async for events in following:
+                    for logged in events:
+                        if encoder.frame(logged):
+                            return logged
+        except RestartedError:
+            pass
+    return None

@@ -1,9 +1,8 @@
-"""One open WebSocket: what is said on it, in order, and how it ends.
+"""One open WebSocket: its outgoing queue, the turns it follows, and the client's messages.
 
-To the hub it is one connection among others: it has heartbeats, a lifetime, a key that may be revoked.
-What is to be said waits in a short queue. When that is full nothing more is put in it: a turn's reader then
-holds only its position, and the client's own messages are not taken. A client that takes nothing for too
-long is closed with a code that it can come back from.
+To the hub a socket is one connection among others, with heartbeats, a lifetime and a key that may be revoked. Outgoing
+messages wait in a short queue. While it is full, a turn's reader holds only its position, and the client's own messages
+are not read. A client that reads nothing for too long is closed with a code that it can reconnect after.
 """
 
 import asyncio
@@ -16,22 +15,25 @@ from typing import Any
 
 from msgspec import Struct
 
-from turnwire.app import Turnwire
-from turnwire.core.contracts import Control, Wire
+from turnwire.core.contracts import Control, Encoder, Wire
 from turnwire.core.errors import TurnwireError
 from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import TurnRecord
-from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError, http_error, internal_error
-from turnwire.server.exchange import Request
+from turnwire.server.request import Request
+from turnwire.server.services import Services
 from turnwire.server.streams.connection import Connection, Receive, Send
-from turnwire.server.streams.hub import StreamHub
-from turnwire.server.streams.pump import TurnReader
-from turnwire.server.streams.replay import TurnReplay
+from turnwire.server.streams.hub import Reader, StreamHub
 from turnwire.server.streams.resume import ResumePoint
+
+logger = logging.getLogger("turnwire.server")
 
 _FULL_BYTES = 64 * 1024
 _ROOM_BYTES = 16 * 1024
+_MAX_CONCURRENT = 8
+
+ToMessages = Callable[[bytes], Iterable[str]]
+"""Makes the socket's messages of a wire's bytes."""
 
 REFUSED = 1008
 TOO_LARGE = 1009
@@ -40,7 +42,7 @@ TOO_SLOW = 1013
 
 
 class Socket(Connection):
-    """`wire` is for controls and heartbeats; turns are written by readers of their own."""
+    """The connection of a socket. `wire` is for control frames and heartbeats; each turn has a reader of its own."""
 
     __slots__ = ("_closing", "_has_room", "_is_full", "_more", "_queue", "_readers", "_size")
 
@@ -55,7 +57,8 @@ class Socket(Connection):
         self._has_room = asyncio.Event()
         self._has_room.set()
 
-    def say(self, messages: Iterable[str]) -> None:
+    def enqueue(self, messages: Iterable[str]) -> None:
+        """Queue messages for the client; block the turns' readers if the queue is full."""
         if self.is_finished:
             return
         self.quiet_ticks = 0
@@ -70,20 +73,20 @@ class Socket(Connection):
                 reader.is_blocked = True
 
     def write(self, body: bytes, *, last: bool = False) -> None:
-        self.say(body.decode("ascii").splitlines())
+        self.enqueue(body.decode("ascii").splitlines())
         if last:
             self.close(COME_BACK)
 
     def finish(self, control: Control) -> None:
-        farewell = self.wire.control(control)
+        frame = self.wire.control(control)
         if self.is_blocked:
             self._queue.clear()
-        if farewell is not None:
-            self.write(farewell)
+        if frame is not None:
+            self.write(frame)
         self.close(COME_BACK, "come back")
 
     def close(self, code: int, reason: str = "") -> None:
-        """Ends the socket when what was said before is sent."""
+        """Close the socket once the queue is sent."""
         if not self.is_finished:
             self.is_finished = True
             self._closing = code, reason
@@ -91,13 +94,13 @@ class Socket(Connection):
             self._has_room.set()
 
     def abort(self) -> None:
-        """Ends the socket, what was said and not yet sent left out; the second time, without a word."""
+        """Drop the queue and close the socket; the second time, break the connection."""
         if self.is_finished:
             super().abort()
             return
         self._queue.clear()
         self.blocked_ticks = 0
-        # The hub does this to a client that takes nothing, and to one whose key is no longer valid.
+        # The hub aborts a client that reads nothing, and one whose key is no longer valid.
         if self.is_blocked:
             self.close(TOO_SLOW, "too slow")
         else:
@@ -112,22 +115,22 @@ class Socket(Connection):
 
     @property
     def was_closed(self) -> bool:
-        """Whether it was this side that ended it."""
+        """Return True if the server closed the socket."""
         return self._closing is not None
 
     async def has_room(self) -> None:
         await self._has_room.wait()
 
-    async def messages(self, receive: Receive, most_bytes: int) -> AsyncGenerator[str | bytes]:
-        """What the client says, until one side leaves. Nothing is taken while the client takes nothing."""
+    async def messages(self, receive: Receive, max_bytes: int) -> AsyncGenerator[str | bytes]:
+        """Yield the client's messages until one side closes; read none while the queue is full."""
         self._task = asyncio.create_task(self._send_queued())
         try:
             while (message := await self._next(receive)) is not None:
-                said: str | bytes = message.get("text") or message.get("bytes") or ""
-                if len(said) > most_bytes:
-                    self.close(TOO_LARGE, f"a message may have {most_bytes} bytes")
+                data: str | bytes = message.get("text") or message.get("bytes") or ""
+                if len(data) > max_bytes:
+                    self.close(TOO_LARGE, f"a message may have {max_bytes} bytes")
                 elif not self.is_finished:
-                    yield said
+                    yield data
                     await self.has_room()
         finally:
             self.is_finished = True
@@ -135,7 +138,7 @@ class Socket(Connection):
             self._task.cancel()
 
     async def _next(self, receive: Receive) -> dict[str, Any] | None:
-        """The client's next message; None if it has left, or if we have broken the socket."""
+        """Return the client's next message; None if the client has left or the socket is broken."""
         try:
             async with asyncio.timeout(None) as self._scope:
                 message = await receive()
@@ -160,7 +163,7 @@ class Socket(Connection):
             code, reason = self._closing
             await self._sent({"type": "websocket.close", "code": code, "reason": reason})
         except Exception:
-            self.is_finished = True  # The client has left; whoever listens to it is told so.
+            self.is_finished = True  # The client has left, which `messages` notices too.
         finally:
             self.is_blocked = False
 
@@ -174,13 +177,13 @@ class Socket(Connection):
         self._is_full = False
         self._has_room.set()
         for reader in tuple(self._readers):
-            reader.is_blocked = self._is_full  # One of the others may have filled it again.
+            reader.is_blocked = self._is_full  # Another reader may have filled the queue again.
             if reader.on_writable is not None:
                 reader.on_writable()
 
 
-class Pace:
-    """How fast messages are taken: so many a second, with one second's worth at once. The others wait."""
+class RateLimiter:
+    """Lets so many messages pass a second, one second's worth at once."""
 
     def __init__(self, per_second: float) -> None:
         self._interval = 1 / per_second
@@ -193,28 +196,43 @@ class Pace:
             await asyncio.sleep(self._due - now)
 
 
-class SocketReader(Connection):
-    """One turn on a socket: for a pump or a replay a connection like any other.
+class SilentWire:
+    """The wire of a socket whose protocol has no heartbeat and no control frames: WebSocket pings keep it alive."""
 
-    `phrase` makes the socket's messages of the wire's bytes; `ended` is called when nothing more will come, with
-    whether that is the turn's end.
+    name = key = "silent"
+    media_type = ""
+    keeps_state = False
+    heartbeat = opening = b""
+
+    def encoder(self) -> Encoder:
+        raise AssertionError("a turn on a socket is encoded by its own wire")
+
+    def control(self, control: Control) -> None:
+        return None
+
+
+# Turns on a socket
+
+
+class SocketReader(Connection):
+    """The connection of one turn on a socket.
+
+    `ended` is called when nothing more will come, with True if the turn has ended.
     """
 
-    __slots__ = ("_ended", "_phrase", "_socket")
+    __slots__ = ("_ended", "_socket", "_to_messages")
 
-    def __init__(
-        self, socket: Socket, wire: Wire, phrase: Callable[[bytes], Iterable[str]], ended: Callable[[bool], None]
-    ) -> None:
+    def __init__(self, socket: Socket, wire: Wire, to_messages: ToMessages, ended: Callable[[bool], None]) -> None:
         super().__init__(_cannot_send, wire, socket.principal, socket.key_id)
         self._socket = socket
-        self._phrase = phrase
+        self._to_messages = to_messages
         self._ended = ended
         socket.add(self)
 
     def write(self, body: bytes, *, last: bool = False) -> None:
         if self.is_finished:
             return
-        self._socket.say(self._phrase(body))
+        self._socket.enqueue(self._to_messages(body))
         if last:
             self._end(whole=True)
 
@@ -233,7 +251,7 @@ class SocketReader(Connection):
 
     def _end(self, *, whole: bool) -> None:
         self.is_finished = True
-        # Whoever writes is still at it.
+        # Later, because the pump or replay that writes is still running.
         asyncio.get_running_loop().call_soon(self._ended, whole)
 
 
@@ -242,54 +260,50 @@ async def _cannot_send(message: dict[str, Any]) -> None:
 
 
 def lines(body: bytes) -> Iterable[str]:
-    """The messages of a wire that ends each with a line feed."""
+    """Return the messages of a wire that ends each with a line feed."""
     return body.decode("ascii").splitlines()
 
 
-# The turns that one socket follows, each from its own place and until its own end.
-
-
-class _Followed(Struct, eq=False):
+class _FollowedTurn(Struct, eq=False):
     turn_id: str
     connection: SocketReader
-    reader: TurnReader | TurnReplay | None
-    room: ExitStack
+    reader: Reader | None
+    slot: ExitStack
 
 
-class Followings:
-    """By names of the caller's choice. Each counts as a stream of its principal's."""
+class SocketTurns:
+    """The turns that a socket follows, by names of the caller's choice. Each counts as a stream of its principal."""
 
     def __init__(self, hub: StreamHub, runner: TurnRunner, socket: Socket) -> None:
         self._hub = hub
         self._runner = runner
         self._socket = socket
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _FollowedTurn] = {}
 
-    def room(self) -> ExitStack:
-        """A place for one more, to be handed to `begin`. Raises TooManyStreamsError, ShuttingDownError."""
+    def slot(self) -> ExitStack:
+        """Reserve a slot for one more turn, to be passed to `follow`. Raises TooManyStreamsError, ShuttingDownError."""
         with ExitStack() as stack:
             stack.enter_context(self._hub.room(self._socket.principal))
             return stack.pop_all()
 
-    def turn_of(self, name: str) -> str | None:
+    def turn_id(self, name: str) -> str | None:
         followed = self._followed.get(name)
         return followed.turn_id if followed else None
 
-    def begin(
+    def follow(
         self,
         name: str,
         record: TurnRecord,
-        place: ResumePoint,
+        point: ResumePoint,
         wire: Wire,
-        room: ExitStack,
+        slot: ExitStack,
         *,
-        phrase: Callable[[bytes], Iterable[str]],
+        to_messages: ToMessages,
         ended: Callable[[bool], None],
-        first: Control | None = None,
     ) -> None:
-        """Has a turn written to the socket. Whoever was followed under the name is left.
+        """Write a turn to the socket, in place of the one that was followed under the name.
 
-        `phrase` makes messages of the wire's bytes; `ended` is told whether it was the turn's end that ended it.
+        `ended` is called with True when the turn has ended, with False when it can no longer be read.
         """
         self.leave(name, by_client=False)
 
@@ -298,14 +312,10 @@ class Followings:
                 self.leave(name, by_client=False)
                 ended(whole)
 
-        connection = SocketReader(self._socket, wire, phrase, end)
-        followed = self._followed[name] = _Followed(record.id, connection, None, room)
+        connection = SocketReader(self._socket, wire, to_messages, end)
+        followed = self._followed[name] = _FollowedTurn(record.id, connection, None, slot)
         self._runner.reader_joined(record)
-        if first is not None:
-            connection.tell(first)
-        connection.write(place.rest, last=place.is_end)
-        if not place.is_end:
-            followed.reader = self._hub.attach(record, place.position, connection, place.void)
+        followed.reader = self._hub.attach(record, point, connection)
 
     def leave(self, name: str, *, by_client: bool) -> None:
         followed = self._followed.pop(name, None)
@@ -314,7 +324,7 @@ class Followings:
         followed.connection.close()
         if followed.reader is not None:
             followed.reader.close()
-        followed.room.close()
+        followed.slot.close()
         self._runner.reader_left(followed.turn_id, by_client=by_client)
 
     def leave_all(self, *, by_client: bool) -> None:
@@ -322,69 +332,66 @@ class Followings:
             self.leave(name, by_client=by_client)
 
 
-# What all sockets have in common: a client's messages are taken one by one, and each is answered or refused.
+# The client's messages
 
 
-logger = logging.getLogger("turnwire.server")
+class SocketHandler(ABC):
+    """One client on one socket: its messages are handled one by one, and each is answered or refused.
 
-_MOST_AT_ONCE = 8
+    `acceptance` is the ASGI message that accepts the socket; `wire` is the socket's own.
+    """
 
-
-class SocketTalk(ABC):
-    """One client on one socket. `acceptance` is the ASGI message that accepts it; `wire` says what is no turn's."""
-
-    def __init__(
-        self, turnwire: Turnwire, scope: Request, caller: Caller, acceptance: dict[str, Any], wire: Wire
-    ) -> None:
-        self.turnwire = turnwire
-        self.caller = caller
+    def __init__(self, request: Request, services: Services, acceptance: dict[str, Any], wire: Wire) -> None:
+        self.services = services
+        self.caller = request.caller
         self._wire = wire
         self._acceptance = acceptance
-        self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._concurrent = asyncio.Semaphore(_MAX_CONCURRENT)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @abstractmethod
-    async def take(self, said: str | bytes) -> None:
-        """A message of the client's."""
+    async def handle(self, data: str | bytes) -> None:
+        """Handle a message of the client."""
 
     @abstractmethod
-    def refuse(self, told_id: Any, error: HttpError) -> None:
-        """Says that a message was not done; `told_id` is the client's name for it."""
+    def send_error(self, message_id: Any, error: HttpError) -> None:
+        """Tell the client that a message was refused; `message_id` is the client's name for it."""
 
     async def run(self, receive: Receive, send: Send) -> None:
-        settings, streams = self.turnwire.settings, self.turnwire.streams
+        settings, streams = self.services.settings, self.services.streams
         self.socket = socket = Socket(send, self._wire, self.caller.principal, self.caller.key_id)
-        self.followings = Followings(streams, self.turnwire.runner, socket)
-        pace = Pace(settings.max_socket_rate)
-        streams.welcome(socket)
+        self.turns = SocketTurns(streams, self.services.runner, socket)
+        limiter = RateLimiter(settings.max_socket_rate)
+        streams.register(socket)
         try:
             await send(self._acceptance)
             async with aclosing(socket.messages(receive, settings.max_body_bytes)) as messages:
-                async for said in messages:
-                    await pace.wait()
-                    await self.take(said)
+                async for data in messages:
+                    await limiter.wait()
+                    await self.handle(data)
         finally:
-            self.followings.leave_all(by_client=not socket.was_closed)
+            self.turns.leave_all(by_client=not socket.was_closed)
             streams.disconnect(socket)
 
-    async def answer(self, told_id: Any, answering: Coroutine[Any, Any, None]) -> None:
+    async def perform(self, message_id: Any, action: Coroutine[Any, Any, None]) -> None:
+        """Do what a message asks for, or send the error."""
         try:
-            await answering
+            await action
         except TurnwireError as error:
-            self.refuse(told_id, http_error(error))
+            self.send_error(message_id, http_error(error))
         except HttpError as error:
-            self.refuse(told_id, error)
+            self.send_error(message_id, error)
         except Exception:
-            logger.exception("a message on a socket could not be answered")
-            self.refuse(told_id, internal_error())
+            logger.exception("a message on a socket could not be handled")
+            self.send_error(message_id, internal_error())
 
-    async def answer_later(self, told_id: Any, answering: Coroutine[Any, Any, None]) -> None:
-        """Answers while the next messages are taken. What was begun is done, also if the client leaves."""
-        await self._at_once.acquire()
-        self.soon(told_id, answering).add_done_callback(lambda _: self._at_once.release())
+    async def perform_later(self, message_id: Any, action: Coroutine[Any, Any, None]) -> None:
+        """Do what a message asks for while the next ones are handled; it is finished even if the client leaves."""
+        await self._concurrent.acquire()
+        self.spawn(message_id, action).add_done_callback(lambda _: self._concurrent.release())
 
-    def soon(self, told_id: Any, answering: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self.answer(told_id, answering))
+    def spawn(self, message_id: Any, action: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self.perform(message_id, action))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -1,157 +1,78 @@
-"""A stream that is about to be opened: all that is kept of the request that asked for it.
+"""One streamed response, from its first byte to its end.
 
-The request itself (its body, headers and query) is forgotten before the stream begins, because
-a stream is open for minutes and there are thousands of them.
+A stream keeps as little as it can of the request that opened it, because it is open for minutes and there are thousands
+of them.
 """
 
 import asyncio
 import logging
 
-from turnwire.assembly import SSE_CHAT
 from turnwire.core import metrics
 from turnwire.core.contracts import Reset, Store, Wire
 from turnwire.core.errors import TurnwireError
-from turnwire.core.runner import TurnRunner
 from turnwire.core.turns import TurnRecord
-from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError, http_error
 from turnwire.server.guard import Headers
-from turnwire.server.payloads import chat_error, json_headers
+from turnwire.server.payloads import chat_error
+from turnwire.server.request import Request, json_headers
+from turnwire.server.services import Services
 from turnwire.server.streams.connection import Connection, Receive, Send
-from turnwire.server.streams.hub import StreamHub
-from turnwire.server.streams.pump import TurnReader
-from turnwire.server.streams.replay import StateReader, TurnReplay, stream_session
-from turnwire.server.streams.resume import ResumePoint, first_word, void_of
-
-
-class TurnStream:
-    """One turn from a position; `after` is None if the client's position is not of this log."""
-
-    __slots__ = ("_after", "_caller", "_headers", "_hub", "_record", "_runner", "_wire")
-
-    def __init__(
-        self,
-        hub: StreamHub,
-        runner: TurnRunner,
-        caller: Caller,
-        record: TurnRecord,
-        after: int | None,
-        wire: Wire,
-        headers: Headers,
-    ) -> None:
-        self._hub = hub
-        self._runner = runner
-        self._caller = caller
-        self._record = record
-        self._after = after
-        self._wire = wire
-        self._headers: Headers | None = headers
-
-    async def run(self, receive: Receive, send: Send) -> None:
-        # First of all: a hub that is being drained says goodbye to whoever connects.
-        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-        self._headers = None
-        connection = self._hub.connect(send, self._wire, self._caller)
-        self._runner.reader_joined(self._record)
-        reader, left = None, True
-        try:
-            if self._after is None:
-                connection.tell(Reset())
-            elif self._after == self._record.last_position:
-                connection.write(self._wire.opening)
-            reader = self._hub.attach(self._record, self._after or 0, connection)
-            left = await connection.closed(receive)
-        finally:
-            if reader is not None:
-                reader.close()
-            self._hub.disconnect(connection)
-            self._runner.reader_left(self._record.id, by_client=left)
-
-
-class SessionStream:
-    """All turns of a session from a position of the `last` one seen; None if the position is not of that turn."""
-
-    __slots__ = ("_after", "_caller", "_headers", "_hub", "_last", "_session_id", "_store")
-
-    def __init__(
-        self,
-        hub: StreamHub,
-        store: Store,
-        caller: Caller,
-        session_id: str,
-        last: TurnRecord | None,
-        after: int | None,
-        headers: Headers,
-    ) -> None:
-        self._hub = hub
-        self._store = store
-        self._caller = caller
-        self._session_id = session_id
-        self._last = last
-        self._after = after
-        self._headers = headers
-
-    async def run(self, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-        connection = self._hub.connect(send, SSE_CHAT, self._caller)
-        writing = None
-        try:
-            connection.write(SSE_CHAT.opening)
-            if self._after is None:
-                connection.tell(Reset())
-            last = self._last if self._after is not None else None
-            if last is not None:
-                metrics.RESUMES.add()
-            following = stream_session(self._store, self._session_id, last, self._after or 0, connection)
-            writing = asyncio.create_task(following)
-            await connection.closed(receive)
-        finally:
-            if writing is not None:
-                writing.cancel()
-            self._hub.disconnect(connection)
-
-
-# A text stream that is about to be opened.
-
+from turnwire.server.streams.hub import Reader, StreamHub
+from turnwire.server.streams.replay import EncoderFor, StateReader, stream_session
+from turnwire.server.streams.resume import ResumePoint, first_frame, void_of
 
 logger = logging.getLogger("turnwire.streams")
 
+STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
+_DEFAULT_WIRE = "sse_chat"
 
-class TextStream:
-    """One turn from a place in its log, at once; or from its start, when there is something to say.
 
-    `patience` is how long that may take; `plain` are the headers of an answer that is an error.
-    """
+class StreamSource:
+    """The content of a stream. With `waits` the outcome of `wait` decides how the response starts."""
+
+    waits = False
+
+    async def wait(self) -> None:
+        """Wait until the response can start. Raises HttpError or TurnwireError, which is then the response."""
+
+    async def begin(self, connection: Connection) -> Reader | None:
+        """Write everything, or return the reader that does."""
+        raise NotImplementedError
+
+
+class Stream:
+    """A response that a source writes. `record` is the turn that the client counts as a reader of."""
+
+    __slots__ = ("_caller", "_error_headers", "_headers", "_hub", "_reader", "_record", "_runner", "_source", "_wire")
 
     def __init__(
         self,
-        hub: StreamHub,
-        runner: TurnRunner,
-        store: StateReader,
-        caller: Caller,
-        record: TurnRecord,
-        place: ResumePoint | None,
-        patience: float,
+        request: Request,
+        services: Services,
         wire: Wire,
+        source: StreamSource,
         headers: Headers,
-        plain: Headers,
+        record: TurnRecord | None = None,
     ) -> None:
-        self._hub = hub
-        self._runner = runner
-        self._store = store
-        self._caller = caller
-        self._record = record
-        self._place = place
-        self._patience = patience
+        self._hub = services.streams
+        self._runner = services.runner
+        self._caller = request.caller
         self._wire = wire
-        self._headers = headers
-        self._plain = plain
-        self._reader: TurnReader | TurnReplay | None = None
+        self._source: StreamSource | None = source
+        content_type = b"content-type", wire.media_type.encode("ascii")
+        self._headers = [*request.added, *STREAM_HEADERS, content_type, *headers]
+        self._error_headers = [*request.added, *(turn_headers(record) if record else ())]
+        self._record = record
+        self._reader: Reader | None = None
 
     async def run(self, receive: Receive, send: Send) -> None:
+        record, left = self._record, True
+        if self._source is not None and not self._source.waits:
+            # Before connecting, because a hub that is draining writes its farewell to a new connection at once.
+            await send(_start(200, self._headers))
         connection = self._hub.connect(send, self._wire, self._caller)
-        self._runner.reader_joined(self._record)
-        left = True
+        if record is not None:
+            self._runner.reader_joined(record)
         beginning = asyncio.create_task(self._begin(connection, send))
         try:
             left = await connection.closed(receive)
@@ -160,42 +81,140 @@ class TextStream:
             if self._reader is not None:
                 self._reader.close()
             self._hub.disconnect(connection)
-            self._runner.reader_left(self._record.id, by_client=left)
+            if record is not None:
+                self._runner.reader_left(record.id, by_client=left)
 
     async def _begin(self, connection: Connection, send: Send) -> None:
+        source = self._source
+        assert source is not None
         try:
-            try:
-                place = self._place or await self._beginning()
-            except (TurnwireError, HttpError) as error:
-                refusal = error if isinstance(error, HttpError) else http_error(error)
-                await send(_start(refusal.status, json_headers(refusal.body, self._plain)))
-                connection.write(refusal.body, last=True)
-            else:
+            if source.waits:
+                try:
+                    await source.wait()
+                except (TurnwireError, HttpError) as error:
+                    refusal = error if isinstance(error, HttpError) else http_error(error)
+                    await send(_start(refusal.status, [*self._error_headers, *json_headers(refusal.body)]))
+                    connection.write(refusal.body, last=True)
+                    return
                 await send(_start(200, self._headers))
-                connection.write(place.rest, last=place.is_end)
-                if not place.is_end:
-                    self._reader = self._hub.attach(self._record, place.position, connection, place.void)
+            self._reader = await source.begin(connection)
         except Exception:
-            logger.exception("the text stream of turn %s could not begin", self._record.id)
+            logger.exception("a stream of %s could not begin", self._record.id if self._record else "a session")
             connection.abort()
         finally:
-            self._place, self._headers, self._plain = None, [], []  # A stream is open for minutes.
-
-    async def _beginning(self) -> ResumePoint:
-        """The start of the log, as soon as there is something to say. Raises HttpError 500 if the turn has failed."""
-        turn_id, word = self._record.id, None
-        try:
-            async with asyncio.timeout(self._patience):
-                word = await first_word(self._store, turn_id, self._wire)
-        except TimeoutError:
-            pass
-        if word is not None and word.is_last:
-            state = await self._store.turn_state(turn_id)
-            failure = chat_error(state) if state is not None else None
-            if failure is not None:
-                raise failure
-        return ResumePoint(void=await void_of(self._store, turn_id))
+            self._source, self._headers, self._error_headers = None, [], []
 
 
 def _start(status: int, headers: Headers) -> dict[str, object]:
     return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+class TurnSource(StreamSource):
+    """One turn from a resume point."""
+
+    def __init__(self, hub: StreamHub, record: TurnRecord, point: ResumePoint) -> None:
+        self._hub = hub
+        self._record = record
+        self._point = point
+
+    async def begin(self, connection: Connection) -> Reader | None:
+        return self._hub.attach(self._record, self._point, connection)
+
+
+class FirstFrameSource(StreamSource):
+    """One turn from its start, as soon as the wire has something to send; a turn that fails before is an error.
+
+    After `timeout` seconds the stream begins in any case.
+    """
+
+    waits = True
+
+    def __init__(self, hub: StreamHub, store: StateReader, record: TurnRecord, wire: Wire, timeout: float) -> None:
+        self._hub = hub
+        self._store = store
+        self._record = record
+        self._wire = wire
+        self._timeout = timeout
+
+    async def wait(self) -> None:
+        turn_id, first = self._record.id, None
+        try:
+            async with asyncio.timeout(self._timeout):
+                first = await first_frame(self._store, turn_id, self._wire)
+        except TimeoutError:
+            pass
+        if first is not None and first.is_last:
+            state = await self._store.turn_state(turn_id)
+            failure = chat_error(state) if state is not None else None
+            if failure is not None:
+                raise failure
+        self._point = ResumePoint(void=await void_of(self._store, turn_id))
+
+    async def begin(self, connection: Connection) -> Reader | None:
+        return self._hub.attach(self._record, self._point, connection)
+
+
+class SessionSource(StreamSource):
+    """All turns of a session, after a position of the `last` one seen, for as long as the client reads.
+
+    `after` is None if the client's position is not one of that turn; then the session is sent from its start.
+    """
+
+    def __init__(
+        self, store: Store, session_id: str, last: TurnRecord | None, after: int | None, encoder_for: EncoderFor
+    ) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._last = last
+        self._after = after
+        self._encoder_for = encoder_for
+
+    async def begin(self, connection: Connection) -> None:
+        connection.write(connection.wire.opening)
+        last, after = self._last, self._after
+        if after is None:
+            connection.send_control(Reset())
+            last, after = None, 0
+        if last is not None:
+            metrics.RESUMES.add()
+        await stream_session(self._store, self._session_id, last, after, connection, self._encoder_for)
+
+
+def session_header(session_id: str) -> tuple[bytes, bytes]:
+    return b"x-session-id", session_id.encode("ascii")
+
+
+def turn_headers(record: TurnRecord) -> Headers:
+    return [(b"x-turn-id", record.id.encode("ascii")), session_header(record.session_id)]
+
+
+def location_header(request: Request, path: str) -> tuple[bytes, bytes]:
+    """Return where the stream can be read again; `path` is relative to where the app is mounted."""
+    return b"location", f"{request.root}{path}".encode("ascii")
+
+
+def event_headers(request: Request, record: TurnRecord, wire: Wire) -> Headers:
+    """Return the headers that say which turn a stream shows, and where it can be read again."""
+    query = "" if wire.name == _DEFAULT_WIRE else f"?wire={wire.name}"
+    return [*turn_headers(record), location_header(request, f"/v1/turns/{record.id}/events{query}")]
+
+
+def stream_turn(
+    request: Request,
+    services: Services,
+    record: TurnRecord,
+    wire: Wire,
+    point: ResumePoint,
+    headers: Headers | None = None,
+) -> Stream:
+    """Open a turn's stream at a resume point."""
+    if headers is None:
+        headers = event_headers(request, record, wire)
+    return Stream(request, services, wire, TurnSource(services.streams, record, point), headers, record)
+
+
+def stream_from_first_frame(request: Request, services: Services, record: TurnRecord, wire: Wire) -> Stream:
+    """Open a turn's stream from its start, as soon as the wire has something to send."""
+    timeout = services.settings.text_start_timeout
+    source = FirstFrameSource(services.streams, services.store, record, wire, timeout)
+    return Stream(request, services, wire, source, event_headers(request, record, wire), record)

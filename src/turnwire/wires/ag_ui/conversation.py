@@ -1,7 +1,7 @@
-"""Where in a thread a message belongs: which turn it continues, and what was said before the thread came here.
+"""A message's place in a thread: the turn it continues, and the client's history of a new thread.
 
-Our messages have the id of their turn in front of their own, and of the user's we remember which turn answers them. So
-the conversation that is gone on with is the one that the client shows.
+The id of an assistant's message begins with the id of its turn, and each turn keeps the id of the user's message it
+answers. So a new turn continues the conversation that the client shows.
 """
 
 from collections.abc import Iterator
@@ -10,74 +10,75 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from turnwire.app import Turnwire
 from turnwire.core.codec import clean_text
 from turnwire.core.contracts import OnBusy
 from turnwire.core.errors import ApprovalNotFoundError, SessionNotFoundError
 from turnwire.core.turns import Message, Step, TurnRecord, TurnState
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
+from turnwire.server.services import Services
+from turnwire.server.turns import turn_state
 from turnwire.wires.ag_ui.frames import interrupt_id, known, result_text
 from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, ThreadMessage, history_of
-from turnwire.wires.ag_ui.resume import RunName, ThreadLog, read_story
+from turnwire.wires.ag_ui.resume import RunName, ThreadLog, read_runs
 
-_MOST_TURNS = 200
+_MAX_TURNS = 200
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
-    """How a message is to be answered. With `anew` its turn continues none, though it is not the first.
+    """The plan for a message. With `restart` its turn continues none, though it is not the first.
 
-    `history` is what was said elsewhere; the session remembers it from its first turn on.
+    `history` is the client's, which a new session keeps from its first turn on.
     """
 
     parent: TurnRecord | None = None
-    anew: bool = False
+    restart: bool = False
     history: list[Message] = field(default_factory=list[Message])
     on_busy: OnBusy = "enqueue"
 
 
-async def plan_for(turnwire: Turnwire, principal: str, body: RunInput) -> RunPlan:
-    turns = await _turns_of(turnwire, principal, body.thread_id)
+async def plan_for(services: Services, principal: str, body: RunInput) -> RunPlan:
+    turns = await _turns_of(services, principal, body.thread_id)
     if not turns:
-        most = 2 * turnwire.settings.history_turns
-        return RunPlan(history=history_of(body.earlier[-most:]) if most else [])
+        limit = 2 * services.settings.history_turns
+        return RunPlan(history=history_of(body.earlier[-limit:]) if limit else [])
     by_id = {turn.id: turn for turn in turns}
-    parent = next((turn for told in reversed(body.earlier) if (turn := _turn_of(told, turns, by_id))), None)
-    anew = parent is None and not body.earlier and _turn_of(body.question, turns, by_id) is not None
+    parent = next((turn for message in reversed(body.earlier) if (turn := _turn_of(message, turns, by_id))), None)
+    restart = parent is None and not body.earlier and _turn_of(body.question, turns, by_id) is not None
     waits = any(turn.phase == "waiting" for turn in turns)
     return RunPlan(
         parent=parent,
-        anew=anew,
-        # Who writes on instead of deciding does not want what was asked about any more.
+        restart=restart,
+        # A user who writes instead of deciding does not want the waiting call any more.
         on_busy="interrupt" if waits else "enqueue",
     )
 
 
-async def _turns_of(turnwire: Turnwire, principal: str, thread_id: str | None) -> list[TurnRecord]:
+async def _turns_of(services: Services, principal: str, thread_id: str | None) -> list[TurnRecord]:
     if thread_id is None:
         return []
     try:
-        session = await turnwire.store.find_session(principal, thread_id)
+        session = await services.store.find_session(principal, thread_id)
     except SessionNotFoundError:
         return []
-    return await turnwire.store.list_turns(principal, session_id=session.id, limit=_MOST_TURNS)
+    return await services.store.list_turns(principal, session_id=session.id, limit=_MAX_TURNS)
 
 
-def _turn_of(told: ThreadMessage, turns: list[TurnRecord], by_id: dict[str, TurnRecord]) -> TurnRecord | None:
-    """The turn that a message is of. Simple clients use an id again, so the words must be the same too."""
-    if not told.id:
+def _turn_of(message: ThreadMessage, turns: list[TurnRecord], by_id: dict[str, TurnRecord]) -> TurnRecord | None:
+    """Return the turn of a message. Simple clients reuse ids, so the text must be the same too."""
+    if not message.id:
         return None
-    if told.role != "user":
-        return by_id.get(told.id.partition(":")[0])
-    asked = told.id, clean_text(told.text)
-    return next((turn for turn in reversed(turns) if (turn.options.get("message_id"), turn.message) == asked), None)
+    if message.role != "user":
+        return by_id.get(message.id.partition(":")[0])
+    key = message.id, clean_text(message.text)
+    return next((turn for turn in reversed(turns) if (turn.options.get("message_id"), turn.message) == key), None)
 
 
-# What a person has decided about interrupts: the decisions of a turn that waits.
+# Decisions
 
 
 def turn_of(entries: list[ResumeEntry]) -> str:
-    """The turn that is decided about. Raises ApprovalNotFoundError, HttpError 422."""
+    """Return the id of the turn that the entries decide about. Raises ApprovalNotFoundError, HttpError 422."""
     turns = {entry.interrupt_id.rpartition(":")[0] for entry in entries}
     if len(turns) != 1:
         raise HttpError(422, "invalid_request", "resume: the interrupts are of more than one run")
@@ -88,77 +89,78 @@ def turn_of(entries: list[ResumeEntry]) -> str:
 
 
 async def decide(
-    turnwire: Turnwire, caller: Caller, record: TurnRecord, story: ThreadLog, entries: list[ResumeEntry]
+    services: Services, caller: Caller, record: TurnRecord, log: ThreadLog, entries: list[ResumeEntry]
 ) -> int:
-    """Takes them, all or none, and returns the number of the run that follows. Repeating them changes nothing.
+    """Take all decisions or none, and return the number of the run that follows. Repeating them changes nothing.
 
     Raises ApprovalNotFoundError, ApprovalConflictError, TurnNotWaitingError, HttpError 422.
     """
-    decided = {_position(entry, story): (entry, entry.approved) for entry in entries}
-    missing = sorted(story.open - decided.keys())
-    if missing and not story.open.isdisjoint(decided):
+    decided = {_position(entry, log): (entry, entry.approved) for entry in entries}
+    missing = sorted(log.open - decided.keys())
+    if missing and not log.open.isdisjoint(decided):
         names = ", ".join(f"{record.id}:{position}" for position in missing)
         raise HttpError(
             422, "invalid_request", f"resume: every open interrupt is decided at once; there is also {names}"
         )
-    calls = {asked.event.call_id: position for position, asked in story.asked.items()}
+    newest = {request.event.call_id: position for position, request in log.requests.items()}
     for position, (entry, approved) in decided.items():
-        asked = story.asked[position].event
-        if calls[asked.call_id] != position:
-            continue  # It was decided long ago, and the call has been asked about again.
-        await turnwire.runner.decide(
-            record.id, asked.call_id, approved=approved, reason=entry.reason, by=caller.principal, args=entry.args
+        call_id = log.requests[position].event.call_id
+        if newest[call_id] != position:
+            continue  # Decided long ago; there is a newer request about the same call.
+        await services.runner.decide(
+            record.id, call_id, approved=approved, reason=entry.reason, by=caller.principal, args=entry.args
         )
-    return max(story.asked[position].run for position in decided) + 1
+    return max(log.requests[position].run for position in decided) + 1
 
 
-def _position(entry: ResumeEntry, story: ThreadLog) -> int:
+def _position(entry: ResumeEntry, log: ThreadLog) -> int:
     number = entry.interrupt_id.rpartition(":")[2]
     position = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0
-    if position not in story.asked:
+    if position not in log.requests:
         raise ApprovalNotFoundError(entry.interrupt_id)
     return position
 
 
-# What a thread holds, for a page that is opened anew: its messages, and what runs or waits in it.
+# The messages of a thread, for a page that is opened again
 
 
-async def hydrated(turnwire: Turnwire, principal: str, thread_id: str) -> dict[str, Any]:
-    """A thread that nobody has written to yet is an empty one."""
+async def thread_json(services: Services, principal: str, thread_id: str) -> dict[str, Any]:
+    """Return a thread's messages, and its unfinished run; an unknown thread is an empty one."""
     try:
-        session = await turnwire.store.find_session(principal, thread_id)
+        session = await services.store.find_session(principal, thread_id)
     except SessionNotFoundError:
         return {"messages": [], "activeRun": None}
-    turns = await turnwire.store.list_turns(principal, session_id=session.id, limit=_MOST_TURNS)
+    turns = await services.store.list_turns(principal, session_id=session.id, limit=_MAX_TURNS)
     chain = _chain(turns)
-    first = await turnwire.store.next_turn(session.id, None)
-    messages = list(_told_elsewhere(first)) if first else []
+    first = await services.store.next_turn(session.id, None)
+    messages = list(_client_history(first)) if first else []
     for turn in chain:
         messages.append(_user_message(turn))
         if turn.phase in ("waiting", "ended"):
-            state = await turnwire.state(turn)
+            state = await turn_state(services.store, turn)
             messages += _assistant_messages(turn, state)
-    found: dict[str, Any] = {"messages": messages, "activeRun": None}
+    thread: dict[str, Any] = {"messages": messages, "activeRun": None}
     unfinished = next((turn for turn in turns if turn.phase != "ended"), None)
     if unfinished is not None:
-        found.update(await _under_way(turnwire, unfinished, thread_id))
-    return found
+        thread.update(await _unfinished_run(services, unfinished, thread_id))
+    return thread
 
 
-async def _under_way(turnwire: Turnwire, record: TurnRecord, thread_id: str) -> dict[str, Any]:
+async def _unfinished_run(services: Services, record: TurnRecord, thread_id: str) -> dict[str, Any]:
     wire = RunName(record).wire(thread_id, 0)
-    story = await read_story(turnwire, record.id, wire)
-    run_id = RunName(record, len(story.starts)).name
-    if not story.open:
+    log = await read_runs(services.store, record.id, wire)
+    run_id = RunName(record, len(log.starts)).name
+    if not log.open:
         return {"activeRun": {"runId": run_id}}
-    last = story.pause.rpartition(b"data: ")[2]
-    asked = msgspec.json.decode(last)["outcome"]["interrupts"]
-    still = {interrupt_id(record.id, position) for position in story.open}
-    return {"interrupts": {"runId": run_id, "pending": [one for one in asked if one["id"] in still]}}
+    last = log.pause.rpartition(b"data: ")[2]
+    interrupts = msgspec.json.decode(last)["outcome"]["interrupts"]
+    undecided = {interrupt_id(record.id, position) for position in log.open}
+    pending = [interrupt for interrupt in interrupts if interrupt["id"] in undecided]
+    return {"interrupts": {"runId": run_id, "pending": pending}}
 
 
 def _chain(turns: list[TurnRecord]) -> list[TurnRecord]:
-    """The newest turn and those that it continues: what was regenerated or edited is not shown."""
+    """Return the newest turn and those that it continues, without regenerated or edited ones."""
     by_id = {turn.id: turn for turn in turns}
     chain: list[TurnRecord] = []
     turn = turns[-1] if turns else None
@@ -168,9 +170,9 @@ def _chain(turns: list[TurnRecord]) -> list[TurnRecord]:
     return chain[::-1]
 
 
-def _told_elsewhere(first: TurnRecord) -> Iterator[dict[str, Any]]:
-    told = msgspec.convert(first.options.get("history", []), list[Message])
-    for number, message in enumerate(told):
+def _client_history(first: TurnRecord) -> Iterator[dict[str, Any]]:
+    history = msgspec.convert(first.options.get("history", []), list[Message])
+    for number, message in enumerate(history):
         if message.role != "tool" and message.content:
             yield _message(f"{first.id}:history-{number}", message.role, message.content, [_text(message.content)])
 
@@ -183,13 +185,13 @@ def _user_message(turn: TurnRecord) -> dict[str, Any]:
 def _assistant_messages(turn: TurnRecord, state: TurnState) -> Iterator[dict[str, Any]]:
     steps = [step for step in state.steps if step.kind == "tool" and not step.agent_path]
     parts: list[dict[str, Any]] = []
-    told = 0
+    offset = 0
     for step in steps:
-        if text := state.text[told : step.answer_offset]:
+        if text := state.text[offset : step.answer_offset]:
             parts.append(_text(text))
-        told = step.answer_offset
+        offset = step.answer_offset
         parts += _tool_parts(turn.id, step)
-    if rest := state.text[told:]:
+    if rest := state.text[offset:]:
         parts.append(_text(rest))
     if parts:
         calls = [_call(turn.id, step) for step in steps]

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from turnwire.core.contracts import OnBusy
 from turnwire.core.turns import Message, ToolRequest
 from turnwire.server.errors import HttpError, invalid_body
-from turnwire.server.exchange import read_json
 from turnwire.server.guard import Headers
 from turnwire.server.messages import ClientId, Grace, MessageBody
+from turnwire.server.request import read_json
 from turnwire.server.streams.connection import Receive
 from turnwire.wires.framing import known, text_or_json
 

@@ -1,169 +1,132 @@
 """`POST /api/chat`, its resumption and its stop button."""
 
 import re
-from typing import Any
 
 from msgspec.structs import replace
 
-from turnwire.app import Turnwire
-from turnwire.core.codec import ascii_json
 from turnwire.core.errors import SessionNotFoundError
 from turnwire.core.ids import is_own_id
 from turnwire.core.turns import TurnRecord
-from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
-from turnwire.server.exchange import STREAM_HEADERS, OpenStream, Request, Routes, idempotency_key, turn_headers
 from turnwire.server.guard import Headers
-from turnwire.server.messages import check_id, path_of, query_of
-from turnwire.server.payloads import respond, respond_json
-from turnwire.server.streams.connection import Receive, Send
+from turnwire.server.request import Request
+from turnwire.server.router import AnyRoute, Parameter, Route, SocketRoute, response
+from turnwire.server.services import Services
 from turnwire.server.streams.resume import ResumePoint, void_of
-from turnwire.server.streams.stream import TextStream
-from turnwire.wires.ai_sdk.conversation import gone_on, run_of, started, still_waiting, unfinished
-from turnwire.wires.ai_sdk.encoder import AiSdk
+from turnwire.server.streams.stream import STREAM_HEADERS, Stream, location_header, stream_turn, turn_headers
+from turnwire.wires.ai_sdk.conversation import continue_chat, find_run, start_chat, still_waiting, unfinished_turns
+from turnwire.wires.ai_sdk.encoder import AiSdk, AnswerText
 from turnwire.wires.ai_sdk.frames import END
 from turnwire.wires.ai_sdk.messages import ChatBody, UIMessage, parse_chat, read_chat
-from turnwire.wires.ai_sdk.resume import AnswerStream, RunId, parse_run_id, place_of_chunk
+from turnwire.wires.ai_sdk.resume import AnswerSource, RunId, find_chunk, parse_run_id
+from turnwire.wires.ai_sdk.socket import ChatSocket
+
+_ANSWER_TEXT = AnswerText()
 
 
-class AiSdkRoutes:
-    def __init__(self, turnwire: Turnwire) -> None:
-        self._turnwire = turnwire
-        self.routes: Routes = (
-            ("POST", re.compile("/api/chat"), self.chat),
-            ("GET", re.compile("/api/chat/[^/]+/stream"), self.resume),
-            ("POST", re.compile("/api/chat/[^/]+/stop"), self.stop),
-        )
-
-    async def chat(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> OpenStream | None:
-        """Starts a turn, joins the one that answers this message already, or goes on with one that has waited."""
-        caller.needs("write")
-        query = query_of(scope)
-        wire = self._wire(query)
-        body = parse_chat(await read_chat(receive, headers, added))
-        with self._turnwire.streams.room(caller.principal):
-            if (decided := body.decision_message) is not None:
-                return await self._go_on(scope, send, caller, body, decided, wire, added)
-            record = await started(self._turnwire, caller, body, idempotency_key(headers))
-            return await self._stream(scope, query, caller, record, wire, added)
-
-    async def _go_on(
-        self, scope: Request, send: Send, caller: Caller, body: ChatBody, said: UIMessage, wire: AiSdk, added: Headers
-    ) -> OpenStream | None:
-        """Takes the decisions in a message, whose id is the turn's, and goes on where they were waited for."""
-        record, place = await gone_on(self._turnwire, caller, body, said, wire)
-        if place is None:
-            # There is more to decide: the client is told to come back with that.
-            told = b"".join(still_waiting(record.id)) + END
-            await respond(send, 200, told, _headers(scope, wire, record, RunId(record.id), added))
-            return None
-        return self._open(scope, caller, record, RunId(record.id, place.position), place, wire, added)
-
-    async def resume(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> OpenStream | None:
-        """What is being answered in a chat, from the start; or a run, from a chunk."""
-        caller.needs("read")
-        query = query_of(scope)
-        wire, index = self._wire(query), _start_index(query)
-        wanted = check_id(path_of(scope).split("/")[3])
-        run = await run_of(self._turnwire, caller, wanted)
-        if run is None:
-            await respond(send, 204, b"", added)
-            return None
-        record = await self._turnwire.store.find_turn(caller.principal, run.turn_id)
-        with self._turnwire.streams.room(caller.principal):
-            if index is None:
-                return await self._stream(scope, query, caller, record, wire, added)
-            place, tail = await place_of_chunk(self._turnwire.store, RunId(record.id, run.first), wire, index)
-            told = [*added, (b"x-workflow-stream-tail-index", b"%d" % tail)]
-            return self._open(scope, caller, record, run, place, wire, told)
-
-    async def stop(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
-        """Stops a chat, the newest turn first, so that none begins when the one before it ends."""
-        caller.needs("write")
-        wanted = check_id(path_of(scope).split("/")[3])
-        try:
-            session = await self._turnwire.store.find_session(caller.principal, wanted)
-        except SessionNotFoundError:
-            run = parse_run_id(wanted)
-            if not is_own_id(run.turn_id):
-                raise
-            turns = [await self._turnwire.store.find_turn(caller.principal, run.turn_id)]
-        else:
-            turns = await unfinished(self._turnwire, caller, session.id)
-        for turn in reversed(turns):
-            await self._turnwire.runner.cancel(turn.id)
-        await respond_json(send, 200, ascii_json({"stopped": [turn.id for turn in turns]}), added)
-
-    async def _stream(
-        self, scope: Request, query: dict[str, str], caller: Caller, record: TurnRecord, wire: AiSdk, added: Headers
-    ) -> OpenStream:
-        """A turn from its start."""
-        turnwire = self._turnwire
-        void = await void_of(turnwire.store, record.id)
-        if query.get("stream") == "text":
-            start = [*added, *STREAM_HEADERS, *turn_headers(record)]
-            return AnswerStream(turnwire.streams, turnwire.runner, turnwire.store, caller, record, void, start)
-        return self._open(scope, caller, record, RunId(record.id), ResumePoint(void=void), wire, added)
-
-    def _open(
-        self,
-        scope: Request,
-        caller: Caller,
-        record: TurnRecord,
-        run: RunId,
-        place: ResumePoint,
-        wire: AiSdk,
-        added: Headers,
-    ) -> TextStream:
-        turnwire = self._turnwire
-        return TextStream(
-            turnwire.streams,
-            turnwire.runner,
-            turnwire.store,
-            caller,
-            record,
-            replace(place, rest=wire.opening + place.rest),
-            turnwire.settings.text_start_timeout,
-            wire,
-            _headers(scope, wire, record, run, added),
-            [*added, *turn_headers(record)],
-        )
-
-    def _wire(self, query: dict[str, str]) -> AiSdk:
-        """Raises HttpError 422."""
-        if query.get("stream", "text") != "text":
-            raise HttpError(422, "invalid_request", "stream: only `text`, or nothing")
-        try:
-            return AiSdk.of_query(query, self._turnwire.settings.ai_sdk_version)
-        except ValueError as error:
-            raise HttpError(422, "invalid_request", str(error)) from None
+async def chat(request: Request, services: Services) -> Stream | None:
+    """Start a turn, join the one that answers this message already, or continue one that has waited."""
+    request.caller.needs("write")
+    wire = _wire(request, services)
+    body = parse_chat(await read_chat(request.receive, request.headers, request.added))
+    with services.streams.room(request.caller.principal):
+        if (decided := body.decision_message) is not None:
+            return await _continue(request, services, body, decided, wire)
+        record, point = await start_chat(services, request.caller, body, request.idempotency_key)
+        return _stream(request, services, record, point, wire)
 
 
-def _headers(scope: Request, wire: AiSdk, record: TurnRecord, run: RunId, added: Headers) -> Headers:
-    """What the SDK's own server sends, and what ours always does."""
-    location = f"{scope.get('root_path', '')}/v1/turns/{record.id}/events?wire=ai_sdk&sdk_version={wire.sdk_version}"
-    # HTTP/2 forbids it.
-    alive = [(b"connection", b"keep-alive")] if scope.get("http_version", "1.1").startswith("1") else []
+async def _continue(
+    request: Request, services: Services, body: ChatBody, message: UIMessage, wire: AiSdk
+) -> Stream | None:
+    """Take the decisions in a message, whose id is the turn's, and continue the turn after its wait."""
+    record, point = await continue_chat(services, request.caller, body, message, wire)
+    if point is None:
+        # There is more to decide: this answer makes the client send the rest of its decisions.
+        headers = _headers(request, wire, record, RunId(record.id))
+        content_type = b"content-type", wire.media_type.encode("ascii")
+        await request.respond(200, b"".join(still_waiting(record.id)) + END, [*STREAM_HEADERS, content_type, *headers])
+        return None
+    return _open(request, services, record, RunId(record.id, point.position), point, wire)
+
+
+async def resume(request: Request, services: Services) -> Stream | None:
+    """Stream the turn that runs in a chat, from its start; or a run, from a chunk."""
+    request.caller.needs("read")
+    wire, index, name = _wire(request, services), _start_index(request.query), request.id_param()
+    run = await find_run(services, request.caller, name)
+    if run is None:
+        await request.respond(204)
+        return None
+    record = await services.store.find_turn(request.caller.principal, run.turn_id)
+    with services.streams.room(request.caller.principal):
+        if index is None:
+            point = ResumePoint(void=await void_of(services.store, record.id))
+            return _stream(request, services, record, point, wire)
+        point, last = await find_chunk(services.store, RunId(record.id, run.first), wire, index)
+        request.added.append((b"x-workflow-stream-tail-index", b"%d" % last))
+        return _open(request, services, record, run, point, wire)
+
+
+async def stop(request: Request, services: Services) -> None:
+    """Stop a chat, the newest turn first, so that none begins when the one before it ends."""
+    caller, name = request.caller, request.id_param()
+    caller.needs("write")
+    try:
+        session = await services.store.find_session(caller.principal, name)
+    except SessionNotFoundError:
+        run = parse_run_id(name)
+        if not is_own_id(run.turn_id):
+            raise
+        turns = [await services.store.find_turn(caller.principal, run.turn_id)]
+    else:
+        turns = await unfinished_turns(services, caller.principal, session.id)
+    for turn in reversed(turns):
+        await services.runner.cancel(turn.id)
+    await request.respond_json(200, {"stopped": [turn.id for turn in turns]})
+
+
+def _stream(request: Request, services: Services, record: TurnRecord, point: ResumePoint, wire: AiSdk) -> Stream:
+    """Open the stream of a turn from its start."""
+    if request.query.get("stream") == "text":
+        source = AnswerSource(services.store, record.id, point.void)
+        return Stream(request, services, _ANSWER_TEXT, source, turn_headers(record), record)
+    return _open(request, services, record, RunId(record.id), point, wire)
+
+
+def _open(
+    request: Request, services: Services, record: TurnRecord, run: RunId, point: ResumePoint, wire: AiSdk
+) -> Stream:
+    point = replace(point, rest=wire.opening + point.rest)
+    return stream_turn(request, services, record, wire, point, _headers(request, wire, record, run))
+
+
+def _wire(request: Request, services: Services) -> AiSdk:
+    """Return the wire that the query asks for. Raises HttpError 422."""
+    if request.query.get("stream", "text") != "text":
+        raise HttpError(422, "invalid_request", "stream: only `text`, or nothing")
+    try:
+        return AiSdk.of_query(request.query, services.settings.ai_sdk_version)
+    except ValueError as error:
+        raise HttpError(422, "invalid_request", str(error)) from None
+
+
+def _headers(request: Request, wire: AiSdk, record: TurnRecord, run: RunId) -> Headers:
+    """Return the headers of the SDK's own server, and ours."""
+    location = f"/v1/turns/{record.id}/events?wire=ai_sdk&sdk_version={wire.sdk_version}"
+    # HTTP/2 forbids this header.
+    is_http_1 = request.scope.get("http_version", "1.1").startswith("1")
     return [
-        *added,
-        *STREAM_HEADERS,
-        *alive,
-        (b"content-type", wire.media_type.encode("ascii")),
+        *([(b"connection", b"keep-alive")] if is_http_1 else []),
         (b"x-vercel-ai-ui-message-stream", b"v1"),
         (b"x-workflow-run-id", str(run).encode("ascii")),
         *turn_headers(record),
-        (b"location", location.encode("ascii")),
+        location_header(request, location),
     ]
 
 
 def _start_index(query: dict[str, str]) -> int | None:
-    """Raises HttpError 422."""
+    """Return the index of the first chunk to send. Raises HttpError 422."""
     text = query.get("startIndex")
     if text is None:
         return None
@@ -172,53 +135,47 @@ def _start_index(query: dict[str, str]) -> int | None:
     return int(text)
 
 
-# These routes for the OpenAPI page.
+_TAG = "ai sdk"
+_VERSION = Parameter("sdk_version", "query", "The client's major version: 5, 6 or 7.")
+_TEXT = Parameter("stream", "query", "`text` for the bare text of the answer.")
+_CHAT = Parameter("id", "path", "The chat, by the client's id or by ours; or the `x-workflow-run-id` of an answer.")
+_STREAM = {"200": response("A UI message stream", "text/event-stream")}
 
 
-_STREAM: dict[str, Any] = {"200": {"description": "A UI message stream", "content": {"text/event-stream": {}}}}
-
-
-def _parameter(name: str, place: str, description: str) -> dict[str, Any]:
-    schema = {"type": "string"}
-    return {"name": name, "in": place, "required": place == "path", "description": description, "schema": schema}
-
-
-_VERSION = _parameter("sdk_version", "query", "The client's major version: 5, 6 or 7.")
-_TEXT = _parameter("stream", "query", "`text` for the bare text of the answer.")
-_CHAT = _parameter("id", "path", "The chat, by the client's id or by ours; or the `x-workflow-run-id` of an answer.")
-
-PATHS: dict[str, Any] = {
-    "/api/chat": {
-        "post": {
-            "tags": ["ai sdk"],
-            "summary": "Ask, ask again, or decide, and watch the answer being made",
-            "parameters": [_VERSION, _TEXT, _parameter("Idempotency-Key", "header", "As everywhere.")],
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": {"schema": ChatBody.model_json_schema(by_alias=True)}},
-            },
-            "responses": _STREAM,
-        }
-    },
-    "/api/chat/{id}/stream": {
-        "get": {
-            "tags": ["ai sdk"],
-            "summary": "The answer that is being made, from its start",
-            "parameters": [
+def routes() -> list[AnyRoute]:
+    return [
+        Route(
+            "POST",
+            "/api/chat",
+            chat,
+            "Send a message, regenerate an answer, or decide about tool calls, and stream the answer",
+            _TAG,
+            [_VERSION, _TEXT, Parameter("Idempotency-Key", "header", "As everywhere.")],
+            ChatBody,
+            _STREAM,
+        ),
+        Route(
+            "GET",
+            "/api/chat/{id}/stream",
+            resume,
+            "The answer that is being generated, from its start",
+            _TAG,
+            [
                 _CHAT,
                 _VERSION,
                 _TEXT,
-                _parameter("startIndex", "query", "The first chunk wanted, from the end if it is negative."),
+                Parameter("startIndex", "query", "The first chunk to send, from the end if it is negative."),
             ],
-            "responses": {**_STREAM, "204": {"description": "None is being made"}},
-        }
-    },
-    "/api/chat/{id}/stop": {
-        "post": {
-            "tags": ["ai sdk"],
-            "summary": "Stop what runs, waits or is queued in the chat; answers when it has stopped",
-            "parameters": [_CHAT],
-            "responses": {"200": {"description": "What was stopped", "content": {"application/json": {}}}},
-        }
-    },
-}
+            responses={**_STREAM, "204": response("No answer is being generated")},
+        ),
+        Route(
+            "POST",
+            "/api/chat/{id}/stop",
+            stop,
+            "Stop the chat's turns that run, wait or are queued; answers when they have stopped",
+            _TAG,
+            [_CHAT],
+            responses={"200": response("The turns that were stopped", "application/json")},
+        ),
+        SocketRoute("/api/chat/ws", ChatSocket, "Chats on one WebSocket: the AI SDK's `WebSocketChatTransport`", _TAG),
+    ]

@@ -1,46 +1,34 @@
-"""`/v1/chat/completions` and `/v1/models`: agents as models, for the many clients that know nothing else.
+"""`/v1/chat/completions` and `/v1/models`: agents as models, for the many clients of that API.
 
 Each call is a session of its own, unless the header `X-Session-Id` names one. The client's earlier messages are the
-history that the agent is given, but for a session that has turns already: then that is.
+agent's history in a session without turns; in any other session its turns are.
 """
 
-import re
 from typing import Any
 
-from turnwire.app import Turnwire
-from turnwire.core.codec import ascii_json
 from turnwire.core.errors import AgentNotFoundError, TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
-from turnwire.server.exchange import (
-    Request,
-    Routes,
-    idempotency_key,
-    read_json,
-    rested,
-    text_stream,
-    turn_headers,
-    while_present,
-)
-from turnwire.server.guard import Headers
-from turnwire.server.messages import check_id, path_of
-from turnwire.server.payloads import respond_json
-from turnwire.server.streams.connection import Receive, Send
-from turnwire.server.streams.resume import ResumePoint, place_after_wait, void_of
-from turnwire.server.streams.stream import TextStream
+from turnwire.server.messages import check_id
+from turnwire.server.request import Request
+from turnwire.server.router import Parameter, Route, response
+from turnwire.server.services import Services
+from turnwire.server.streams.resume import START, ResumePoint, find_last_segment, void_of
+from turnwire.server.streams.stream import Stream, stream_turn, turn_headers
+from turnwire.server.turns import settled_turn, start_turn
 from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, parse_call_id
-from turnwire.wires.openai.conversation import agent_of, last_turn, moving_on, take_decisions
+from turnwire.wires.openai.conversation import agent_of, interrupting, last_turn, take_decisions
 from turnwire.wires.openai.messages import (
     ClientConversation,
     CompletionBody,
+    in_dialect,
     invalid,
     parse_completion_body,
     prompt_body,
     read_messages,
 )
 
-_TOLD = (
+_OPTIONS = (
     "frequency_penalty",
     "max_completion_tokens",
     "max_tokens",
@@ -53,99 +41,95 @@ _TOLD = (
 )
 
 
-class CompletionRoutes:
-    def __init__(self, turnwire: Turnwire) -> None:
-        self._turnwire = turnwire
-        self.routes: Routes = (
-            ("POST", re.compile("/v1/chat/completions"), self.create),
-            ("GET", re.compile("/v1/models"), self.models),
-            ("GET", re.compile("/v1/models/.+"), self.model),
-        )
-
-    async def create(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> TextStream | None:
-        """Starts a turn, or goes on with one that waits, and streams it, or answers when it has come to rest."""
-        caller.needs("write")
-        body = parse_completion_body(await read_json(receive, headers))
-        conversation = read_messages(body.messages)
-        turnwire, store = self._turnwire, self._turnwire.store
-        if body.stream:
-            wire = OpenAIChat(include_usage=bool((body.stream_options or {}).get("include_usage")))
-            with turnwire.streams.room(caller.principal):
-                record = await self._begin(caller, body, conversation, headers)
-                if conversation.approvals:
-                    place = await place_after_wait(store, record.id, wire)
-                else:
-                    place = ResumePoint(void=await void_of(store, record.id))
-                return text_stream(turnwire, scope, caller, record, place, wire, added)
-        record = await self._begin(caller, body, conversation, headers)
-        waiting = rested(turnwire, caller, record.id)
-        if await while_present(turnwire, receive, record, waiting) is not None:
-            record = await store.find_turn(caller.principal, record.id)
-            state = await turnwire.state(record)
-            _raise_failure(state)
-            answer = completion(state, record.created_at // 1000, _start(state, conversation))
-            await respond_json(send, 200, ascii_json(answer), [*added, *turn_headers(record)])
-        return None
-
-    async def _begin(
-        self, caller: Caller, body: CompletionBody, conversation: ClientConversation, headers: dict[bytes, bytes]
-    ) -> TurnRecord:
-        agent = agent_of(self._turnwire, body.model)
-        if conversation.approvals:
-            return await self._go_on(caller, conversation)
-        session_id = _session_id(headers)
-        told = {name: value for name in _TOLD if (value := getattr(body, name)) is not None}
-        if conversation.instructions:
-            told["instructions"] = "\n\n".join(conversation.instructions)
-        prompt = prompt_body(
-            conversation.message or "",
-            session_id=session_id,
-            model=agent,
-            options=told,
-            sent=[session_id, conversation.message, conversation.history],
-        )
-        before = await last_turn(self._turnwire, caller, session_id)
-        accepted = await self._turnwire.start(
-            caller.principal,
-            moving_on(prompt, before),
-            idempotency_key(headers),
-            history=() if before else conversation.history,
-        )
-        return accepted.record
-
-    async def _go_on(self, caller: Caller, conversation: ClientConversation) -> TurnRecord:
-        named = [parse_call_id(approval.request_id) or ("", "") for approval in conversation.approvals]
-        if len({turn_id for turn_id, _ in named}) > 1:
-            raise invalid("messages", "decide about the calls of one answer at a time")
-        try:
-            record = await self._turnwire.store.find_turn(caller.principal, named[0][0])
-        except TurnNotFoundError:
-            raise invalid("messages", "these are not calls that wait for you") from None
-        decisions = {call_id: told for (_, call_id), told in zip(named, conversation.approvals, strict=True)}
-        return await take_decisions(self._turnwire, caller, record, decisions, "messages")
-
-    async def models(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
-        """The agents, by name; the first one answers by default."""
-        caller.needs("read")
-        listed = {"object": "list", "data": [_model(name) for name in self._turnwire.agents]}
-        await respond_json(send, 200, ascii_json(listed), added)
-
-    async def model(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
-        caller.needs("read")
-        name = path_of(scope).split("/", 3)[3]
-        if name not in self._turnwire.agents:
-            raise AgentNotFoundError(name)
-        await respond_json(send, 200, ascii_json(_model(name)), added)
+async def create(request: Request, services: Services) -> Stream | None:
+    """Start a turn, or continue one that waits; stream it, or answer when it has ended or waits again."""
+    request.caller.needs("write")
+    body = parse_completion_body(await request.json_body())
+    conversation = read_messages(body.messages)
+    if body.stream:
+        wire = OpenAIChat(include_usage=bool((body.stream_options or {}).get("include_usage")))
+        with services.streams.room(request.caller.principal):
+            record, created = await _begin(request, services, body, conversation)
+            point = await _point(services, record, wire, conversation, created)
+            return stream_turn(request, services, record, wire, point)
+    record, _ = await _begin(request, services, body, conversation)
+    answer = await settled_turn(services, request, record)
+    if answer is not None:
+        record, state = answer
+        _raise_failure(state)
+        result = completion(state, record.created_at // 1000, _start(state, conversation))
+        await request.respond_json(200, result, turn_headers(record))
+    return None
 
 
-def _session_id(headers: dict[bytes, bytes]) -> str | None:
-    text = headers.get(b"x-session-id", b"").decode("latin-1").strip()
+async def _point(
+    services: Services, record: TurnRecord, wire: OpenAIChat, conversation: ClientConversation, created: bool
+) -> ResumePoint:
+    if created:
+        return START
+    if conversation.approvals:
+        return await find_last_segment(services.store, record.id, wire)
+    return ResumePoint(void=await void_of(services.store, record.id))
+
+
+async def _begin(
+    request: Request, services: Services, body: CompletionBody, conversation: ClientConversation
+) -> tuple[TurnRecord, bool]:
+    """Return the turn of a request, and True if it was created."""
+    agent = agent_of(services, body.model)
+    if conversation.approvals:
+        return await _continue(request, services, conversation), False
+    session_id = _session_id(request)
+    options = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not None}
+    if conversation.instructions:
+        options["instructions"] = "\n\n".join(conversation.instructions)
+    prompt = prompt_body(
+        conversation.message or "",
+        session_id=session_id,
+        model=agent,
+        options=options,
+        sent=[session_id, conversation.message, conversation.history],
+    )
+    before = await last_turn(services, request.caller, session_id)
+    accepted = await start_turn(
+        services,
+        request.caller.principal,
+        interrupting(prompt, before),
+        request.idempotency_key,
+        history=() if before else conversation.history,
+    )
+    return accepted.record, accepted.created
+
+
+async def _continue(request: Request, services: Services, conversation: ClientConversation) -> TurnRecord:
+    """Take the decisions, and return the turn that they are about."""
+    calls = [parse_call_id(approval.request_id) or ("", "") for approval in conversation.approvals]
+    if len({turn_id for turn_id, _ in calls}) > 1:
+        raise invalid("messages", "decide about the calls of one answer at a time")
+    try:
+        record = await services.store.find_turn(request.caller.principal, calls[0][0])
+    except TurnNotFoundError:
+        raise invalid("messages", "these are not calls that wait for you") from None
+    decisions = {call_id: approval for (_, call_id), approval in zip(calls, conversation.approvals, strict=True)}
+    return await take_decisions(services, request.caller, record, decisions, "messages")
+
+
+async def list_models(request: Request, services: Services) -> None:
+    """Answer with the agents by name; the first one is the default."""
+    request.caller.needs("read")
+    await request.respond_json(200, {"object": "list", "data": [_model(name) for name in services.agents]})
+
+
+async def show_model(request: Request, services: Services) -> None:
+    request.caller.needs("read")
+    name = request.params["id"]
+    if name not in services.agents:
+        raise AgentNotFoundError(name)
+    await request.respond_json(200, _model(name))
+
+
+def _session_id(request: Request) -> str | None:
+    text = request.header(b"x-session-id")
     try:
         return check_id(text) if text else None
     except HttpError:
@@ -157,16 +141,51 @@ def _model(name: str) -> dict[str, Any]:
 
 
 def _start(state: TurnState, conversation: ClientConversation) -> int:
-    """Where the completion begins in the answer: after what was said before the decisions."""
+    """Return where the completion begins in the answer: after the text before the decisions."""
     decided = {parse_call_id(approval.request_id) for approval in conversation.approvals}
     return max((step.answer_offset for step in state.steps if (state.turn_id, step.id) in decided), default=0)
 
 
 def _raise_failure(state: TurnState) -> None:
-    """A client tries a 500 again unless it is told not to; only some failures are worth that."""
+    """Raise HttpError 500 for a failed turn, with a header that stops pointless retries of the client."""
     if state.outcome not in ("failed", "interrupted"):
         return
     error = state.error
     message = error.error if error else "The answer could not be completed."
-    again = {} if error and error.retryable else {"X-Should-Retry": "false"}
-    raise HttpError(500, error.code if error else "turn_failed", message, headers=again, turn_id=state.turn_id)
+    headers = {} if error and error.retryable else {"X-Should-Retry": "false"}
+    raise HttpError(500, error.code if error else "turn_failed", message, headers=headers, turn_id=state.turn_id)
+
+
+_TAG = "openai"
+_COMPATIBLE = {"200": response("As OpenAI's clients expect it")}
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/v1/chat/completions",
+            create,
+            "Send a message, as with OpenAI's Chat Completions API",
+            _TAG,
+            [
+                Parameter("X-Session-Id", "header", "The session of the turn; a new one without it."),
+                Parameter("Idempotency-Key", "header", "The same key again joins the same turn."),
+            ],
+            CompletionBody,
+            _COMPATIBLE,
+            in_dialect,
+        ),
+        Route("GET", "/v1/models", list_models, "The agents, by name", _TAG, (), None, _COMPATIBLE, in_dialect),
+        Route(
+            "GET",
+            "/v1/models/{id:path}",
+            show_model,
+            "An agent",
+            _TAG,
+            [Parameter("id", "path", "Its name.")],
+            None,
+            _COMPATIBLE,
+            in_dialect,
+        ),
+    ]

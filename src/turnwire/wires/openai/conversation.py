@@ -1,20 +1,19 @@
-"""Requests for responses of OpenAI's: how one becomes a turn, or a decision about a turn that waits.
+"""Requests for OpenAI responses: each starts a turn, or decides about a turn that waits.
 
-Nothing here knows of HTTP but the errors, so that a socket can ask for the same: `begin_response` takes a body, and
-gives the turn and the wire that tells its response from the start of the log.
+HTTP routes and sockets share this module, which knows of HTTP only the errors.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from turnwire.app import Turnwire
 from turnwire.core.errors import AgentNotFoundError, SessionNotFoundError, TurnNotFoundError
-from turnwire.core.follow import PAGE
-from turnwire.core.state import TurnFold
+from turnwire.core.follow import fold_log
 from turnwire.core.turns import TurnRecord
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import check_id
+from turnwire.server.services import Services
+from turnwire.server.turns import start_turn
 from turnwire.wires.openai.frames import (
     ECHOED,
     call_of_request,
@@ -37,79 +36,79 @@ from turnwire.wires.openai.resume import count_segments, segment_of_decision
 DEFAULT_MODEL = "turnwire"
 
 
-def agent_of(turnwire: Turnwire, model: str | None) -> str | None:
-    """The agent that a model's name stands for; None for the first one. Raises AgentNotFoundError."""
-    if not model or model in turnwire.agents:
+def agent_of(services: Services, model: str | None) -> str | None:
+    """Return the agent of a model name; None for the default one. Raises AgentNotFoundError."""
+    if not model or model in services.agents:
         return model or None
     if model == DEFAULT_MODEL:
         return None
     raise AgentNotFoundError(model)
 
 
-async def find_response(turnwire: Turnwire, caller: Caller, wanted: str) -> tuple[TurnRecord, OpenAIResponses]:
-    """The turn of a response, and the wire that tells it. Raises HttpError 404."""
-    turn_id, segment = parse_response_id(wanted) or ("", 1)
+async def find_response(services: Services, caller: Caller, name: str) -> tuple[TurnRecord, OpenAIResponses]:
+    """Return the turn and the wire of a response. Raises HttpError 404."""
+    turn_id, segment = parse_response_id(name) or ("", 1)
     try:
-        record = await turnwire.store.find_turn(caller.principal, turn_id)
+        record = await services.store.find_turn(caller.principal, turn_id)
     except TurnNotFoundError:
         pass
     else:
-        if segment == 1 or segment <= await count_segments(turnwire.store, record.id):
+        if segment == 1 or segment <= await count_segments(services.store, record.id):
             return record, OpenAIResponses(record.options, segment)
-    raise HttpError(404, "response_not_found", f"no response has the id {wanted!r}")
+    raise HttpError(404, "response_not_found", f"no response has the id {name!r}")
 
 
 async def begin_response(
-    turnwire: Turnwire, caller: Caller, body: ResponseBody, idempotency_key: str | None = None
-) -> tuple[TurnRecord, OpenAIResponses]:
-    """Starts the turn that a request asks for, or goes on with the one that it decides about.
+    services: Services, caller: Caller, body: ResponseBody, idempotency_key: str | None = None
+) -> tuple[TurnRecord, OpenAIResponses, bool]:
+    """Start a turn, or decide about one that waits; return it, its wire, and True if it was created.
 
     Raises TurnwireError, HttpError.
     """
     caller.needs("write")
     conversation = read_input(body.input)
-    agent = agent_of(turnwire, body.model)
-    before = await _turn_before(turnwire, caller, body)
+    agent = agent_of(services, body.model)
+    before = await _turn_before(services, caller, body)
     if conversation.approvals:
-        return await _decide(turnwire, caller, before, conversation)
+        return (*await _decide(services, caller, before, conversation), False)
     history = conversation.history if before is None else ()
     prompt = _prompt(body, conversation, agent, before)
     parent = before if body.previous_response_id else None
-    accepted = await turnwire.start(caller.principal, prompt, idempotency_key, parent=parent, history=history)
-    return accepted.record, OpenAIResponses(accepted.record.options)
+    accepted = await start_turn(services, caller.principal, prompt, idempotency_key, parent=parent, history=history)
+    return accepted.record, OpenAIResponses(accepted.record.options), accepted.created
 
 
-async def _turn_before(turnwire: Turnwire, caller: Caller, body: ResponseBody) -> TurnRecord | None:
-    """The turn that is continued: the one that is named, or the last of the conversation."""
+async def _turn_before(services: Services, caller: Caller, body: ResponseBody) -> TurnRecord | None:
+    """Return the turn that is continued: the named one, or the last of the conversation."""
     if body.previous_response_id:
         if body.conversation:
             raise invalid("previous_response_id", "not together with `conversation`")
         try:
-            return (await find_response(turnwire, caller, body.previous_response_id))[0]
+            return (await find_response(services, caller, body.previous_response_id))[0]
         except HttpError as error:
             raise invalid("previous_response_id", str(error), "previous_response_not_found") from None
-    return await last_turn(turnwire, caller, _conversation_id(body))
+    return await last_turn(services, caller, _conversation_id(body))
 
 
-async def last_turn(turnwire: Turnwire, caller: Caller, session_id: str | None) -> TurnRecord | None:
-    """The last turn of a session, if there is one of this name and it has turns."""
+async def last_turn(services: Services, caller: Caller, session_id: str | None) -> TurnRecord | None:
+    """Return the last turn of a session; None if there is no such session, or no turn in it."""
     if session_id is None:
         return None
     try:
-        session = await turnwire.store.find_session(caller.principal, session_id)
+        session = await services.store.find_session(caller.principal, session_id)
     except SessionNotFoundError:
         return None
-    turns = await turnwire.store.list_turns(caller.principal, session_id=session.id, limit=1)
+    turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=1)
     return turns[0] if turns else None
 
 
 def _conversation_id(body: ResponseBody) -> str | None:
-    told = body.conversation
-    wanted = told.get("id") if isinstance(told, dict) else told
-    if not wanted:
+    conversation = body.conversation
+    name = conversation.get("id") if isinstance(conversation, dict) else conversation
+    if not name:
         return None
     try:
-        return check_id(str(wanted))
+        return check_id(str(name))
     except HttpError:
         raise invalid("conversation", "an id has up to 128 letters, digits and . _ : @ -") from None
 
@@ -119,25 +118,25 @@ def _prompt(
 ) -> PromptBody:
     message, conversation_id = conversation.message or "", _conversation_id(body)
     if before is not None and conversation.history:
-        # What came before is known here; all that can be new is what the user said.
-        if any(said.role != "user" for said in conversation.history):
-            raise invalid("input", "send only what is new: what was said before is part of the conversation")
-        message = "\n\n".join([*(said.content for said in conversation.history), message])
-    told: dict[str, Any] = {name: getattr(body, name, None) for name in ECHOED}
-    told["instructions"] = "\n\n".join([*filter(None, [body.instructions]), *conversation.instructions])
-    told["conversation"] = conversation_id and {"id": conversation_id}
+        # The server has the earlier messages, so only messages of the user can be new.
+        if any(earlier.role != "user" for earlier in conversation.history):
+            raise invalid("input", "send only new messages: the conversation has the earlier ones")
+        message = "\n\n".join([*(earlier.content for earlier in conversation.history), message])
+    options: dict[str, Any] = {name: getattr(body, name, None) for name in ECHOED}
+    options["instructions"] = "\n\n".join([*filter(None, [body.instructions]), *conversation.instructions])
+    options["conversation"] = conversation_id and {"id": conversation_id}
     prompt = prompt_body(
         message,
         session_id=before.session_id if before else conversation_id,
         model=agent,
-        options={name: value for name, value in told.items() if value not in (None, "")},
+        options={name: value for name, value in options.items() if value not in (None, "")},
         sent=[conversation.message, conversation.history],
     )
-    return moving_on(prompt, before)
+    return interrupting(prompt, before)
 
 
-def moving_on(prompt: PromptBody, before: TurnRecord | None) -> PromptBody:
-    """Whoever says something else instead of deciding does not wait for the decision."""
+def interrupting(prompt: PromptBody, before: TurnRecord | None) -> PromptBody:
+    """Return a prompt that interrupts the turn before if it waits: the user writes instead of deciding."""
     is_waiting = before is not None and before.phase == "waiting"
     return prompt.model_copy(update={"on_busy": "interrupt"}) if is_waiting else prompt
 
@@ -146,15 +145,15 @@ def moving_on(prompt: PromptBody, before: TurnRecord | None) -> PromptBody:
 
 
 async def _decide(
-    turnwire: Turnwire, caller: Caller, record: TurnRecord | None, conversation: ClientConversation
+    services: Services, caller: Caller, record: TurnRecord | None, conversation: ClientConversation
 ) -> tuple[TurnRecord, OpenAIResponses]:
     if record is None:
         raise invalid("previous_response_id", "name the response that asked for the approval")
     if conversation.message is not None or conversation.history:
-        raise invalid("input", "decide first; say what else there is when that response has ended")
+        raise invalid("input", "decide first; send other messages when that response has ended")
     decisions = dict(map(_decision, conversation.approvals))
-    record = await take_decisions(turnwire, caller, record, decisions, "input")
-    segment = await segment_of_decision(turnwire.store, record.id, next(iter(decisions)))
+    record = await take_decisions(services, caller, record, decisions, "input")
+    segment = await segment_of_decision(services.store, record.id, next(iter(decisions)))
     return record, OpenAIResponses(record.options, segment)
 
 
@@ -166,27 +165,23 @@ def _decision(approval: ApprovalItem) -> tuple[str, ApprovalItem]:
 
 
 async def take_decisions(
-    turnwire: Turnwire, caller: Caller, record: TurnRecord, decisions: Mapping[str, ApprovalItem], param: str
+    services: Services, caller: Caller, record: TurnRecord, decisions: Mapping[str, ApprovalItem], param: str
 ) -> TurnRecord:
-    """Decides about calls, by their ids: about all that the turn waits for, or nothing is decided.
+    """Decide about calls by their ids: about all that the turn waits for, or about none.
 
     Raises HttpError, ApprovalConflictError, TurnNotWaitingError.
     """
     caller.needs("approve")
-    fold, position = TurnFold(), 0
-    while events := await turnwire.store.read(record.id, position, PAGE):
-        for logged in events:
-            fold.add(logged)
-        position = events[-1].position
-    undecided = [asked.call_id for asked in fold.undecided]
+    fold = await fold_log(services.store, record.id)
+    undecided = [request.call_id for request in fold.undecided]
     for call_id in decisions:
         if call_id not in undecided and fold.decision(call_id) is None:
-            raise invalid(param, f"{call_id!r} was not asked about")
+            raise invalid(param, f"there is no request for approval of {call_id!r}")
     missing = [call_id for call_id in undecided if call_id not in decisions]
-    if missing and len(missing) < len(undecided):  # Else it is a request that came before, once more.
+    if missing and len(missing) < len(undecided):  # With none decided it is a repeated request.
         raise invalid(param, f"decide about everything at once; {', '.join(map(repr, missing))} is missing")
     for call_id, approval in decisions.items():
-        await turnwire.runner.decide(
+        await services.runner.decide(
             record.id, call_id, approved=approval.approved, reason=approval.reason, by=caller.principal
         )
-    return await turnwire.store.find_turn(caller.principal, record.id)
+    return await services.store.find_turn(caller.principal, record.id)

@@ -1,7 +1,6 @@
 """The request bodies of OpenAI clients, the messages in them, and errors in OpenAI's format."""
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Annotated, Any, TypeVar, cast
@@ -16,7 +15,6 @@ from turnwire.server.errors import HttpError, invalid_body
 from turnwire.server.messages import MessageBody
 from turnwire.wires.openai.chat_encoder import parse_call_id
 
-_ROUTES = re.compile(r"/v1/(responses|chat/completions|models)(/.*)?")
 _STATUSES = {
     "agent_not_found": 404,
     # OpenAI clients retry a 409.
@@ -42,10 +40,8 @@ def invalid(param: str, message: str, code: str = "invalid_request") -> HttpErro
     return HttpError(400, code, f"{param}: {message}", param=param)
 
 
-def in_dialect(path: str, error: HttpError) -> HttpError:
-    """Return the error in OpenAI's format if the path is one of OpenAI's."""
-    if _ROUTES.fullmatch(path) is None:
-        return error
+def in_dialect(error: HttpError) -> HttpError:
+    """Return an error as OpenAI's clients expect it."""
     status = _STATUSES.get(error.code, 400 if error.status in (416, 422) else error.status)
     more = dict(error.more)
     fields = more.pop("fields", None)

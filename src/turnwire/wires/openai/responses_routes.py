@@ -1,163 +1,111 @@
-"""`/v1/responses`: turns as responses of OpenAI's, to be asked for, read again, gone on with, stopped and erased.
+"""`/v1/responses`: turns as OpenAI responses, to create, read again, continue, stop and delete.
 
-Every turn is a response, however it was started: `resp_<turn id>`. One that waited for a person has another one for
-each time that it went on: `resp_<turn id>_2` …
+Every turn is a response, however it was started: `resp_<turn id>`. A turn that waited for a person has another response
+for each time that it continued: `resp_<turn id>_2` …
 """
 
-import re
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
-from turnwire.app import Turnwire
-from turnwire.core.codec import ascii_json
 from turnwire.core.turns import TurnRecord
-from turnwire.server.auth import Caller
-from turnwire.server.exchange import (
-    STREAM_HEADERS,
-    Request,
-    Routes,
-    idempotency_key,
-    read_json,
-    turn_headers,
-    while_present,
-)
-from turnwire.server.guard import Headers
-from turnwire.server.messages import path_of, query_of
-from turnwire.server.payloads import respond_json
-from turnwire.server.streams.connection import Receive, Send
-from turnwire.server.streams.resume import ResumePoint
-from turnwire.server.streams.stream import TextStream
+from turnwire.server.request import Request
+from turnwire.server.router import AnyRoute, Endpoint, Parameter, Route, SocketRoute, response
+from turnwire.server.services import Services
+from turnwire.server.streams.resume import START, ResumePoint
+from turnwire.server.streams.stream import Stream, location_header, stream_turn, turn_headers
+from turnwire.server.turns import while_connected
 from turnwire.wires.openai.conversation import begin_response, find_response
-from turnwire.wires.openai.frames import (
-    decision_item,
-    input_items,
-    response_id,
-)
-from turnwire.wires.openai.messages import CompletionBody, ResponseBody, invalid, parse_response_body
-from turnwire.wires.openai.responses_encoder import (
-    OpenAIResponses,
-)
-from turnwire.wires.openai.resume import decisions_before, place_of_response, response_so_far, settled_response
+from turnwire.wires.openai.frames import decision_item, input_items, response_id
+from turnwire.wires.openai.messages import ResponseBody, in_dialect, invalid, parse_response_body
+from turnwire.wires.openai.responses_encoder import OpenAIResponses
+from turnwire.wires.openai.resume import decisions_before, find_in_response, response_so_far, settled_response
+from turnwire.wires.openai.socket import ResponseSocket
 
-_MOST_ITEMS = 100
+_MAX_ITEMS = 100
 
 
-class ResponseRoutes:
-    def __init__(self, turnwire: Turnwire) -> None:
-        self._turnwire = turnwire
-        self.routes: Routes = (
-            ("POST", re.compile("/v1/responses"), self.create),
-            ("GET", re.compile("/v1/responses/[^/]+"), self.show),
-            ("DELETE", re.compile("/v1/responses/[^/]+"), self.delete),
-            ("POST", re.compile("/v1/responses/[^/]+/cancel"), self.cancel),
-            ("GET", re.compile("/v1/responses/[^/]+/input_items"), self.input_items),
-        )
+async def create(request: Request, services: Services) -> Stream | None:
+    """Start a turn, or take a decision; stream the response, or answer with it when it is over."""
+    request.caller.needs("write")
+    body, key = parse_response_body(await request.json_body()), request.idempotency_key
+    store = services.store
+    if body.stream:
+        with services.streams.room(request.caller.principal):
+            record, wire, created = await begin_response(services, request.caller, body, key)
+            point = START if created else await find_in_response(store, record, wire, 0)
+            return _stream(request, services, record, wire, point)
+    record, wire, created = await begin_response(services, request.caller, body, key)
+    if body.background:
+        result = await response_so_far(store, record, wire)
+    else:
+        waiting = settled_response(store, record.id, wire, created=created)
+        result = await while_connected(services, request.receive, record, waiting)
+    if result is not None:
+        await request.respond_json(200, result, turn_headers(record))
+    return None
 
-    async def create(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> TextStream | None:
-        """Starts a turn, or takes a decision, and streams the response, or answers with it when it is over."""
-        caller.needs("write")
-        body, key = parse_response_body(await read_json(receive, headers)), idempotency_key(headers)
-        store = self._turnwire.store
-        if body.stream:
-            with self._turnwire.streams.room(caller.principal):
-                record, wire = await begin_response(self._turnwire, caller, body, key)
-                return self._stream(scope, caller, record, await place_of_response(store, record, wire, 0), wire, added)
-        record, wire = await begin_response(self._turnwire, caller, body, key)
-        if body.background:
-            response = await response_so_far(store, record, wire)
-        else:
-            waiting = settled_response(store, record.id, wire)
-            response = await while_present(self._turnwire, receive, record, waiting)
-        if response is not None:
-            await respond_json(send, 200, ascii_json(response), [*added, *turn_headers(record)])
-        return None
 
-    async def show(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> TextStream | None:
-        """A response so far; or its stream, from the start or after an event."""
-        caller.needs("read")
-        query = query_of(scope)
-        record, wire = await find_response(self._turnwire, caller, path_of(scope).split("/")[3])
-        store = self._turnwire.store
-        if query.get("stream") == "true":
-            count = _starting_after(query) + 1
-            with self._turnwire.streams.room(caller.principal):
-                place = await place_of_response(store, record, wire, count)
-                return self._stream(scope, caller, record, place, wire, added)
-        response = await response_so_far(store, record, wire)
-        await respond_json(send, 200, ascii_json(response), [*added, *turn_headers(record)])
-        return None
+async def show(request: Request, services: Services) -> Stream | None:
+    """Answer with a response so far; or stream it, from the start or after an event."""
+    request.caller.needs("read")
+    query = request.query
+    record, wire = await find_response(services, request.caller, request.params["id"])
+    if query.get("stream") == "true":
+        count = _starting_after(query) + 1
+        with services.streams.room(request.caller.principal):
+            point = await find_in_response(services.store, record, wire, count)
+            return _stream(request, services, record, wire, point)
+    await request.respond_json(200, await response_so_far(services.store, record, wire), turn_headers(record))
+    return None
 
-    async def cancel(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
-        """Stops the turn, and answers when it has stopped, also if it had before."""
-        caller.needs("write")
-        record, wire = await find_response(self._turnwire, caller, path_of(scope).split("/")[3])
-        await self._turnwire.runner.cancel(record.id)
-        record = await self._turnwire.store.find_turn(caller.principal, record.id)
-        response = await response_so_far(self._turnwire.store, record, wire)
-        await respond_json(send, 200, ascii_json(response), [*added, *turn_headers(record)])
 
-    async def delete(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
-        """Erases the turn and its log; with the last turn of a conversation, that too."""
-        caller.needs("write")
-        wanted = path_of(scope).split("/")[3]
-        store = self._turnwire.store
-        record, _ = await find_response(self._turnwire, caller, wanted)
-        await self._turnwire.runner.cancel(record.id)
-        await store.delete_turn(caller.principal, record.id)
-        if not await store.list_turns(caller.principal, session_id=record.session_id, limit=1):
-            await store.delete_session(caller.principal, record.session_id)
-        await respond_json(send, 200, ascii_json({"id": wanted, "object": "response", "deleted": True}), added)
+async def cancel(request: Request, services: Services) -> None:
+    """Stop the turn, and answer when it has stopped, also if it had before."""
+    request.caller.needs("write")
+    record, wire = await find_response(services, request.caller, request.params["id"])
+    await services.runner.cancel(record.id)
+    record = await services.store.find_turn(request.caller.principal, record.id)
+    await request.respond_json(200, await response_so_far(services.store, record, wire), turn_headers(record))
 
-    async def input_items(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
-        """What was sent: the message, with what the client told of the conversation before; or the decisions."""
-        caller.needs("read")
-        query = query_of(scope)
-        record, wire = await find_response(self._turnwire, caller, path_of(scope).split("/")[3])
-        if wire.segment == 1:
-            items = input_items(record)
-        else:
-            decided = await decisions_before(self._turnwire.store, record.id, wire.segment)
-            items = [decision_item(record.id, decision) for decision in decided]
-        if query.get("order", "desc") != "asc":
-            items.reverse()
-        await respond_json(send, 200, ascii_json(_page(items, query)), added)
 
-    def _stream(
-        self,
-        scope: Request,
-        caller: Caller,
-        record: TurnRecord,
-        place: ResumePoint,
-        wire: OpenAIResponses,
-        added: Headers,
-    ) -> TextStream:
-        turnwire = self._turnwire
-        location = f"{scope.get('root_path', '')}/v1/responses/{response_id(record.id, wire.segment)}?stream=true"
-        headers = [
-            *added,
-            *STREAM_HEADERS,
-            (b"content-type", wire.media_type.encode("ascii")),
-            *turn_headers(record),
-            (b"location", location.encode("ascii")),
-        ]
-        return TextStream(
-            turnwire.streams, turnwire.runner, turnwire.store, caller, record, place, 0, wire, headers, added
-        )
+async def delete(request: Request, services: Services) -> None:
+    """Delete the turn and its log; with the last turn of a conversation, the conversation too."""
+    request.caller.needs("write")
+    name, store, principal = request.params["id"], services.store, request.caller.principal
+    record, _ = await find_response(services, request.caller, name)
+    await services.runner.cancel(record.id)
+    await store.delete_turn(principal, record.id)
+    if not await store.list_turns(principal, session_id=record.session_id, limit=1):
+        await store.delete_session(principal, record.session_id)
+    await request.respond_json(200, {"id": name, "object": "response", "deleted": True})
+
+
+async def list_input_items(request: Request, services: Services) -> None:
+    """Answer with what the client sent: the message and its history, or the decisions."""
+    request.caller.needs("read")
+    record, wire = await find_response(services, request.caller, request.params["id"])
+    if wire.segment == 1:
+        items = input_items(record)
+    else:
+        decisions = await decisions_before(services.store, record.id, wire.segment)
+        items = [decision_item(record.id, decision) for decision in decisions]
+    if request.query.get("order", "desc") != "asc":
+        items.reverse()
+    await request.respond_json(200, _page(items, request.query))
+
+
+def _stream(
+    request: Request, services: Services, record: TurnRecord, wire: OpenAIResponses, point: ResumePoint
+) -> Stream:
+    path = f"/v1/responses/{response_id(record.id, wire.segment)}?stream=true"
+    headers = [*turn_headers(record), location_header(request, path)]
+    return stream_turn(request, services, record, wire, point, headers)
 
 
 def _starting_after(query: dict[str, str]) -> int:
-    """The number of the last event that the client has; -1 for none."""
+    """Return the number of the last event that the client has; -1 for none."""
     text = query.get("starting_after")
     if text is None:
         return -1
@@ -168,8 +116,8 @@ def _starting_after(query: dict[str, str]) -> int:
 
 def _page(items: list[dict[str, Any]], query: dict[str, str]) -> dict[str, Any]:
     limit = query.get("limit", "20")
-    if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit) <= _MOST_ITEMS:
-        raise invalid("limit", f"a number from 1 to {_MOST_ITEMS}")
+    if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit) <= _MAX_ITEMS:
+        raise invalid("limit", f"a number from 1 to {_MAX_ITEMS}")
     ids = [item["id"] for item in items]
     if (after := query.get("after")) is not None:
         if after not in ids:
@@ -185,55 +133,55 @@ def _page(items: list[dict[str, Any]], query: dict[str, str]) -> dict[str, Any]:
     }
 
 
-# The routes of OpenAI's clients for the OpenAPI page; they are not FastAPI's, so it does not know them.
+_ID = Parameter("id", "path", "`resp_<turn id>`")
 
 
-def _operation(summary: str, *parameters: dict[str, Any], body: type[BaseModel] | None = None) -> dict[str, Any]:
-    told: dict[str, Any] = {"tags": ["openai"], "summary": summary, "parameters": list(parameters)}
-    if body is not None:
-        told["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": body.model_json_schema()}},
-        }
-    return {**told, "responses": {"200": {"description": "As OpenAI's clients know it"}}}
+def _route(
+    method: str,
+    path: str,
+    endpoint: Endpoint,
+    summary: str,
+    parameters: Sequence[Parameter] = (),
+    body: type[BaseModel] | None = None,
+) -> Route:
+    responses = {"200": response("As OpenAI's clients expect it")}
+    return Route(method, path, endpoint, summary, "openai", parameters, body, responses, in_dialect)
 
 
-def _parameter(name: str, place: str, description: str) -> dict[str, Any]:
-    schema = {"type": "string"}
-    return {"name": name, "in": place, "required": place == "path", "description": description, "schema": schema}
-
-
-_ID = _parameter("id", "path", "`resp_<turn id>`")
-_KEY = _parameter("Idempotency-Key", "header", "The same key again joins the same turn.")
-PATHS: dict[str, Any] = {
-    "/v1/responses": {"post": _operation("Ask, as OpenAI's Responses API is asked", _KEY, body=ResponseBody)},
-    "/v1/responses/{id}": {
-        "get": _operation(
-            "A response so far, or its stream",
-            _ID,
-            _parameter("stream", "query", "`true` for the stream."),
-            _parameter("starting_after", "query", "The `sequence_number` of the last event you have."),
+def routes() -> list[AnyRoute]:
+    return [
+        _route(
+            "POST",
+            "/v1/responses",
+            create,
+            "Send a message, as with OpenAI's Responses API",
+            [Parameter("Idempotency-Key", "header", "The same key again joins the same turn.")],
+            ResponseBody,
         ),
-        "delete": _operation("Erase a response, its turn and its log", _ID),
-    },
-    "/v1/responses/{id}/cancel": {"post": _operation("Stop a response; answers when it has stopped", _ID)},
-    "/v1/responses/{id}/input_items": {
-        "get": _operation(
-            "What was sent to a response",
-            _ID,
-            _parameter("order", "query", "`asc`, or `desc`, which is the default."),
-            _parameter("after", "query", "The last id of the page before."),
-            _parameter("limit", "query", "At most so many, 20 by default."),
-        )
-    },
-    "/v1/chat/completions": {
-        "post": _operation(
-            "Ask, as OpenAI's Chat Completions API is asked",
-            _parameter("X-Session-Id", "header", "The session to keep the turn in; a new one without it."),
-            _KEY,
-            body=CompletionBody,
-        )
-    },
-    "/v1/models": {"get": _operation("The agents, by name")},
-    "/v1/models/{id}": {"get": _operation("An agent", _parameter("id", "path", "Its name."))},
-}
+        _route(
+            "GET",
+            "/v1/responses/{id}",
+            show,
+            "A response so far, or its stream",
+            [
+                _ID,
+                Parameter("stream", "query", "`true` for the stream."),
+                Parameter("starting_after", "query", "The `sequence_number` of the last event you have."),
+            ],
+        ),
+        _route("DELETE", "/v1/responses/{id}", delete, "Delete a response, its turn and its log", [_ID]),
+        _route("POST", "/v1/responses/{id}/cancel", cancel, "Stop a response; answers when it has stopped", [_ID]),
+        _route(
+            "GET",
+            "/v1/responses/{id}/input_items",
+            list_input_items,
+            "What the client sent for a response",
+            [
+                _ID,
+                Parameter("order", "query", "`asc`, or `desc`, which is the default."),
+                Parameter("after", "query", "The last id of the page before."),
+                Parameter("limit", "query", "The largest number of items, 20 by default."),
+            ],
+        ),
+        SocketRoute("/v1/responses", ResponseSocket),
+    ]

@@ -1,7 +1,7 @@
 """`/v1/responses` as a WebSocket: responses one after the other, without a request for each.
 
-Every `response.create` has the fields of a `POST /v1/responses`, and every event is one of that stream's. Requests of
-one lane, which `stream_id` names, are answered one at a time; lanes do not wait for each other.
+Every `response.create` has the fields of a `POST /v1/responses`, and every event is one of that route's stream.
+Requests with the same `stream_id` are answered one at a time; different streams do not wait for each other.
 """
 
 from collections import deque
@@ -10,27 +10,24 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnwire.app import Turnwire
 from turnwire.core.codec import ascii_json
-from turnwire.core.contracts import Control
-from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError, internal_error
-from turnwire.server.exchange import Request
-from turnwire.server.streams.socket import SocketTalk
+from turnwire.server.request import Request
+from turnwire.server.services import Services
+from turnwire.server.streams.resume import START
+from turnwire.server.streams.socket import SilentWire, SocketHandler
 from turnwire.wires.openai.conversation import begin_response
 from turnwire.wires.openai.messages import in_dialect, parse_response_body
-from turnwire.wires.openai.responses_encoder import OpenAIResponses
-from turnwire.wires.openai.resume import place_of_response
+from turnwire.wires.openai.resume import find_in_response
 from turnwire.wires.websocket.routes import parse
 
-PATH = "/v1/responses"
 _DATA = b"data: "
 _END = b"[DONE]"
-_MOST_WAITING = 8
+_MAX_QUEUED = 8
 
 
 class CreateMessage(BaseModel):
-    """The rest of it is the body of a request."""
+    """A message of the client; its other fields are the body of a request."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -38,87 +35,80 @@ class CreateMessage(BaseModel):
     stream_id: str | None = Field(None, max_length=128)
 
 
-class _SilentResponsesWire(OpenAIResponses):
-    """For the socket itself: the protocol's own pings keep it alive."""
+class ResponseSocket(SocketHandler):
+    """One client. Requests of a busy stream wait in its queue."""
 
-    heartbeat = b""
+    def __init__(self, request: Request, services: Services, acceptance: dict[str, Any]) -> None:
+        super().__init__(request, services, acceptance, SilentWire())
+        self._queues: dict[str | None, deque[CreateMessage]] = {}
 
-    def control(self, control: Control) -> None:
-        return None
-
-
-class ResponseSocket(SocketTalk):
-    """One client. A lane that is busy keeps what is asked meanwhile."""
-
-    def __init__(self, turnwire: Turnwire, scope: Request, caller: Caller, acceptance: dict[str, Any]) -> None:
-        super().__init__(turnwire, scope, caller, acceptance, _SilentResponsesWire())
-        self._lanes: dict[str | None, deque[CreateMessage]] = {}
-
-    async def take(self, said: str | bytes) -> None:
+    async def handle(self, data: str | bytes) -> None:
         try:
-            told = parse(CreateMessage, said)
+            message = parse(CreateMessage, data)
         except HttpError as error:
-            self.refuse(None, error)
+            self.send_error(None, error)
             return
-        if told.type != "response.create":
-            self.refuse(told.stream_id, HttpError(422, "invalid_request", "type: only `response.create` is known here"))
-        elif told.stream_id not in self._lanes:
-            self._lanes[told.stream_id] = deque()
-            await self._begin_or_go_on(told)
-        elif len(waiting := self._lanes[told.stream_id]) < _MOST_WAITING:
-            waiting.append(told)
+        stream_id = message.stream_id
+        if message.type != "response.create":
+            self.send_error(stream_id, HttpError(422, "invalid_request", "type: only `response.create` is known here"))
+        elif stream_id not in self._queues:
+            self._queues[stream_id] = deque()
+            await self._create_or_skip(message)
+        elif len(queue := self._queues[stream_id]) < _MAX_QUEUED:
+            queue.append(message)
         else:
-            self.refuse(told.stream_id, HttpError(429, "too_many_turns", "the lane has enough to do; wait"))
+            self.send_error(stream_id, HttpError(429, "too_many_turns", "the stream's queue is full; wait"))
 
-    async def _begin_or_go_on(self, told: CreateMessage) -> None:
-        await self.answer(told.stream_id, self._begin(told))
-        if self.followings.turn_of(_name(told.stream_id)) is None:
-            await self._go_on(told.stream_id)  # It was refused.
+    async def _create_or_skip(self, message: CreateMessage) -> None:
+        """Begin a response, or the next one of the stream if this one is refused."""
+        await self.perform(message.stream_id, self._create(message))
+        if self.turns.turn_id(_name(message.stream_id)) is None:
+            await self._create_next(message.stream_id)
 
-    async def _go_on(self, lane: str | None) -> None:
-        """With what waits in a lane that has become free."""
-        if waiting := self._lanes.get(lane):
-            await self._begin_or_go_on(waiting.popleft())
+    async def _create_next(self, stream_id: str | None) -> None:
+        if queue := self._queues.get(stream_id):
+            await self._create_or_skip(queue.popleft())
         else:
-            self._lanes.pop(lane, None)
+            self._queues.pop(stream_id, None)
 
-    async def _begin(self, told: CreateMessage) -> None:
-        body = parse_response_body(told.model_extra or {})
-        with self.followings.room() as room:
-            record, wire = await begin_response(self.turnwire, self.caller, body)
-            self.followings.begin(
-                _name(told.stream_id),
+    async def _create(self, message: CreateMessage) -> None:
+        body = parse_response_body(message.model_extra or {})
+        with self.turns.slot() as slot:
+            record, wire, created = await begin_response(self.services, self.caller, body)
+            point = START if created else await find_in_response(self.services.store, record, wire, 0)
+            self.turns.follow(
+                _name(message.stream_id),
                 record,
-                await place_of_response(self.turnwire.store, record, wire, 0),
+                point,
                 wire,
-                room.pop_all(),
-                phrase=_in_lane(told.stream_id),
-                ended=lambda whole: self._end(told.stream_id, whole),
+                slot.pop_all(),
+                to_messages=_with_stream_id(message.stream_id),
+                ended=lambda whole: self._end(message.stream_id, whole),
             )
 
-    def _end(self, lane: str | None, whole: bool) -> None:
+    def _end(self, stream_id: str | None, whole: bool) -> None:
         if not whole:
-            self.refuse(lane, internal_error())
-        self.soon(lane, self._go_on(lane))
+            self.send_error(stream_id, internal_error())
+        self.spawn(stream_id, self._create_next(stream_id))
 
-    def refuse(self, told_id: Any, error: HttpError) -> None:
-        told = in_dialect(PATH, error)
-        lane = {} if told_id is None else {"stream_id": told_id}
-        body = ascii_json({"type": "error", "status": told.status, **lane})
-        self.socket.write(body[:-1] + b"," + told.body[1:])
-
-
-def _name(lane: str | None) -> str:
-    return "" if lane is None else f"lane {lane}"
+    def send_error(self, message_id: Any, error: HttpError) -> None:
+        error = in_dialect(error)
+        stream = {} if message_id is None else {"stream_id": message_id}
+        body = ascii_json({"type": "error", "status": error.status, **stream})
+        self.socket.write(body[:-1] + b"," + error.body[1:])
 
 
-def _in_lane(lane: str | None) -> Callable[[bytes], Iterator[str]]:
-    """Makes messages of frames; each says its lane, if it has one."""
-    end = "}" if lane is None else f',"stream_id":{ascii_json(lane).decode()}}}'
+def _name(stream_id: str | None) -> str:
+    return "" if stream_id is None else f"stream {stream_id}"
 
-    def phrase(body: bytes) -> Iterator[str]:
+
+def _with_stream_id(stream_id: str | None) -> Callable[[bytes], Iterator[str]]:
+    """Return a function that makes messages of frames, each with the id of its stream, if it has one."""
+    end = "}" if stream_id is None else f',"stream_id":{ascii_json(stream_id).decode()}}}'
+
+    def to_messages(body: bytes) -> Iterator[str]:
         for line in body.split(b"\n"):
             if line.startswith(_DATA) and not line.endswith(_END):
                 yield line[len(_DATA) : -1].decode("ascii") + end
 
-    return phrase
+    return to_messages

@@ -1,209 +1,183 @@
-"""The routes that stream, and `POST /chat`, which waits as long as a stream would.
-
-Plain ASGI endpoints: each is called with the request, who is calling, and the headers to add, and
-either answers or returns the stream to be opened.
-"""
+"""The routes of `sse_chat`, the events of any turn on any wire, and `POST /chat`, which waits for the answer."""
 
 import asyncio
-import re
 
-from turnwire.app import Turnwire
-from turnwire.assembly import SSE_CHAT, WIRES
-from turnwire.core.codec import ascii_json
-from turnwire.core.contracts import Wire
+from turnwire.core.contracts import Reset, Wire
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.follow import follow
 from turnwire.core.turns import TurnRecord
-from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
-from turnwire.server.exchange import (
-    STREAM_HEADERS,
-    OpenStream,
-    Request,
-    Routes,
-    answered,
-    budget_header,
-    idempotency_key,
-    is_ours,
-    read_json,
-    session_header,
-    stream_headers,
-    text_stream,
-    turn_headers,
-)
-from turnwire.server.guard import Headers
 from turnwire.server.messages import (
     Cursor,
-    check_id,
+    MessageBody,
     parse_cursor,
     parse_message,
     parse_offset,
     parse_session_cursor,
-    path_of,
-    query_of,
 )
-from turnwire.server.payloads import answer_of, answer_status, logged_json, respond, respond_json, turn_error
-from turnwire.server.streams.connection import Receive, Send
-from turnwire.server.streams.resume import ResumePoint, place_of, place_of_frame, void_of
-from turnwire.server.streams.stream import SessionStream, TurnStream
+from turnwire.server.payloads import answer_json, answer_status, budget_header, logged_json, turn_error
+from turnwire.server.request import Request
+from turnwire.server.router import Parameter, Route, response
+from turnwire.server.services import Services
+from turnwire.server.streams.resume import BYTES, FRAMES, ResumePoint, find_point, is_void, void_of
+from turnwire.server.streams.stream import (
+    SessionSource,
+    Stream,
+    session_header,
+    stream_from_first_frame,
+    stream_turn,
+    turn_headers,
+)
+from turnwire.server.turns import answer_turn, is_in_log, remaining_budget, start_turn
 from turnwire.wires.ag_ui.encoder import AgUi
+from turnwire.wires.sse_chat.encoder import SseChat
 
-_MOST_WAIT_SECONDS = 60
+SSE_CHAT = SseChat()
+_MAX_WAIT_SECONDS = 60
 
 
-class StreamRoutes:
-    def __init__(self, turnwire: Turnwire) -> None:
-        self._turnwire = turnwire
-        self.routes: Routes = (
-            ("POST", re.compile("/chat"), self.chat),
-            ("POST", re.compile("/chat/stream"), self.chat_stream),
-            ("GET", re.compile("/v1/turns/[^/]+/events"), self.turn_events),
-            ("GET", re.compile("/v1/sessions/[^/]+/events"), self.session_events),
-        )
+async def chat(request: Request, services: Services) -> None:
+    """Start or join a turn, and answer when it has ended."""
+    request.caller.needs("write")
+    body = parse_message(await request.json_body())
+    answer = await answer_turn(services, request, body)
+    if answer is None:
+        return
+    record, state = answer
+    failure = turn_error(state)
+    if failure is not None:
+        raise failure
+    budget = await remaining_budget(services, request.caller.principal)
+    await request.respond_json(answer_status(state), answer_json(state, budget), turn_headers(record))
 
-    async def chat_stream(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> TurnStream:
-        """Starts a turn, or joins the one the key names, and streams it."""
-        caller.needs("write")
-        body = parse_message(await read_json(receive, headers))
-        cursor = parse_cursor({}, headers)
-        with self._turnwire.streams.room(caller.principal):
-            accepted = await self._turnwire.start(caller.principal, body, idempotency_key(headers))
-            added = [*added, *await budget_header(self._turnwire, caller)]
-            return await self._open(scope, caller, accepted.record, cursor, SSE_CHAT, added)
 
-    async def turn_events(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> OpenStream | None:
-        """Any turn from any position, on any wire, live or finished; with `wait`, as JSON."""
-        caller.needs("read")
-        turn_id = check_id(path_of(scope).split("/")[3])
-        query = query_of(scope)
-        cursor, offset = parse_cursor(query, headers), parse_offset(query)
-        wire = _wire_of(query)
-        if offset is not None and (not wire.keeps_state or cursor.position or "wait" in query):
-            raise HttpError(422, "invalid_request", "offset: only on a text wire, and without a position or `wait`")
-        record = await self._turnwire.store.find_turn(caller.principal, turn_id)
-        if "wait" in query:
-            await self._long_poll(send, record, cursor, query["wait"], added)
-            return None
-        place = None
-        if wire.keeps_state:
-            if wire.name == AgUi.name and b"last-event-id" in headers:
-                # The ids of this wire are numbers of frames, not positions.
-                place = await place_of_frame(self._turnwire.store, record.id, wire, cursor.position)
-            else:
-                place = await self._place(record, cursor, offset or 0, wire)
-            is_read = place is not None and place.is_end and not place.rest
+async def chat_stream(request: Request, services: Services) -> Stream:
+    """Start or join a turn, and stream it."""
+    request.caller.needs("write")
+    body = parse_message(await request.json_body())
+    cursor = parse_cursor({}, request.headers)
+    with services.streams.room(request.caller.principal):
+        accepted = await start_turn(services, request.caller.principal, body, request.idempotency_key)
+        request.added += budget_header(await remaining_budget(services, request.caller.principal))
+        return await _stream(request, services, accepted.record, cursor, SSE_CHAT)
+
+
+async def turn_events(request: Request, services: Services) -> Stream | None:
+    """Stream a turn from any position on any wire, live or finished; or answer with JSON if there is a `wait`."""
+    request.caller.needs("read")
+    turn_id, query = request.id_param(), request.query
+    cursor, offset, wire = parse_cursor(query, request.headers), parse_offset(query), _wire(services, query)
+    if offset is not None and (not wire.keeps_state or cursor.position or "wait" in query):
+        raise HttpError(422, "invalid_request", "offset: only on a text wire, and without a position or `wait`")
+    record = await services.store.find_turn(request.caller.principal, turn_id)
+    if "wait" in query:
+        await _long_poll(request, services, record, cursor)
+        return None
+    point = None
+    if wire.keeps_state:
+        if wire.name == AgUi.name and b"last-event-id" in request.headers:
+            # The ids of this wire are numbers of frames, not positions.
+            point = await find_point(services.store, record.id, wire, FRAMES, cursor.position)
         else:
-            is_read = record.phase == "ended" and cursor.position >= record.last_position
-            is_read = is_read and await is_ours(self._turnwire.store, record, cursor)
-        if is_read:
-            # A browser's EventSource comes back after every close; only this stops it.
-            await respond(send, 204, b"", added)
-            return None
-        with self._turnwire.streams.room(caller.principal):
-            if wire.keeps_state:
-                return text_stream(self._turnwire, scope, caller, record, place, wire, added)
-            return await self._open(scope, caller, record, cursor, wire, added)
+            point = await _text_point(services, record, cursor, offset or 0, wire)
+        is_complete = point is not None and point.is_end and not point.rest
+    else:
+        is_complete = record.phase == "ended" and cursor.position >= record.last_position
+        is_complete = is_complete and await is_in_log(services.store, record, cursor)
+    if is_complete:
+        # Only this status stops a browser's EventSource from reconnecting.
+        await request.respond(204)
+        return None
+    with services.streams.room(request.caller.principal):
+        if not wire.keeps_state:
+            return await _stream(request, services, record, cursor, wire)
+        if point is None:
+            return stream_from_first_frame(request, services, record, wire)
+        return stream_turn(request, services, record, wire, point)
 
-    async def _open(
-        self, scope: Request, caller: Caller, record: TurnRecord, cursor: Cursor, wire: Wire, added: Headers
-    ) -> TurnStream:
-        headers = stream_headers(scope, wire, record, added)
-        after = cursor.position if await is_ours(self._turnwire.store, record, cursor) else None
-        return TurnStream(self._turnwire.streams, self._turnwire.runner, caller, record, after, wire, headers)
 
-    async def _place(self, record: TurnRecord, cursor: Cursor, offset: int, wire: Wire) -> ResumePoint | None:
-        """Where a client that has something already goes on; None for one that has nothing.
+async def _stream(request: Request, services: Services, record: TurnRecord, cursor: Cursor, wire: Wire) -> Stream:
+    """Open the stream of a wire that keeps no state; from the start, if the cursor is not one of this log."""
+    if not await is_in_log(services.store, record, cursor):
+        point = ResumePoint(control=Reset())
+    else:
+        point = ResumePoint(cursor.position, wire.opening if cursor.position == record.last_position else b"")
+    return stream_turn(request, services, record, wire, point)
 
-        What other wires have a word for is refused here, before the first byte. Raises HttpError 409, 410, 416.
-        """
-        store = self._turnwire.store
-        if offset:
-            return await place_of(store, record.id, wire, offset)
-        if not cursor.position:
-            return None
-        if not await is_ours(self._turnwire.store, record, cursor):
-            raise _reset()
-        if record.phase == "ended" and cursor.position == record.last_position:
-            return ResumePoint(cursor.position, is_end=True)
-        void = await void_of(store, record.id)
-        if any(cursor.position in span[:-1] for span in void):
-            raise _reset()
-        return ResumePoint(cursor.position, void=void)
 
-    async def _long_poll(self, send: Send, record: TurnRecord, cursor: Cursor, wait: str, added: Headers) -> None:
-        """For proxies that buffer: what there is after a position, or what comes within the time."""
+async def _text_point(
+    services: Services, record: TurnRecord, cursor: Cursor, offset: int, wire: Wire
+) -> ResumePoint | None:
+    """Return where a client of a text wire continues; None for one that has nothing yet.
+
+    A text wire has no control frames, so errors are raised before the first byte: HttpError 409, 410, 416.
+    """
+    if offset:
+        return await find_point(services.store, record.id, wire, BYTES, offset)
+    if not cursor.position:
+        return None
+    if not await is_in_log(services.store, record, cursor):
+        raise _reset()
+    if record.phase == "ended" and cursor.position == record.last_position:
+        return ResumePoint(cursor.position, is_end=True)
+    void = await void_of(services.store, record.id)
+    if is_void(tuple(span[:-1] for span in void), cursor.position):
+        raise _reset()
+    return ResumePoint(cursor.position, void=void)
+
+
+async def _long_poll(request: Request, services: Services, record: TurnRecord, cursor: Cursor) -> None:
+    """Answer with the events after a position, or with those that come within `wait` seconds."""
+    try:
+        seconds = min(float(request.query["wait"]), _MAX_WAIT_SECONDS)
+    except ValueError:
+        raise HttpError(422, "invalid_request", "wait: not a number of seconds") from None
+    if not await is_in_log(services.store, record, cursor):
+        raise _reset()
+    events = await services.store.read(record.id, cursor.position, 1_000)
+    if not events and record.phase != "ended" and seconds > 0:
+        following = follow(services.store, record.id, cursor.position)
         try:
-            seconds = min(float(wait), _MOST_WAIT_SECONDS)
-        except ValueError:
-            raise HttpError(422, "invalid_request", "wait: not a number of seconds") from None
-        if not await is_ours(self._turnwire.store, record, cursor):
-            raise _reset()
-        events = await self._turnwire.store.read(record.id, cursor.position, 1_000)
-        if not events and record.phase != "ended" and seconds > 0:
-            following = follow(self._turnwire.store, record.id, cursor.position)
-            try:
-                async with asyncio.timeout(seconds):
-                    events = await anext(following)
-            except TimeoutError:
-                pass
-            finally:
-                await following.aclose()
-        after = events[-1].position if events else cursor.position
-        is_done = events[-1].is_last if events else record.phase == "ended" and after >= record.last_position
-        body = b'{"events":[%b],"after":%d,"done":%b}' % (
-            b",".join(logged_json(logged) for logged in events),
-            after,
-            b"true" if is_done else b"false",
-        )
-        await respond_json(send, 200, body, added)
-
-    async def session_events(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> SessionStream:
-        """All turns of a session, whole and in order, also those that others start, for as long as one listens."""
-        caller.needs("read")
-        turnwire = self._turnwire
-        session_id = check_id(path_of(scope).split("/")[3])
-        cursor = parse_session_cursor(query_of(scope), headers)
-        session = await turnwire.store.find_session(caller.principal, session_id)
-        last = None
-        if cursor is not None:
-            last = await turnwire.store.find_turn(caller.principal, cursor[0])
-            if last.session_id != session.id:
-                raise TurnNotFoundError(cursor[0])
-        content_type = b"content-type", SSE_CHAT.media_type.encode("ascii")
-        start = [*added, *STREAM_HEADERS, content_type, session_header(session.id)]
-        after = cursor[1] if cursor else 0
-        if last is not None and after > last.last_position:
-            after = None
-        with turnwire.streams.room(caller.principal):
-            return SessionStream(turnwire.streams, turnwire.store, caller, session.id, last, after, start)
-
-    async def chat(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
-        """Starts a turn, or joins the one the key names, and answers when it has ended."""
-        caller.needs("write")
-        body = parse_message(await read_json(receive, headers))
-        answer = await answered(self._turnwire, receive, caller, body, idempotency_key(headers))
-        if answer is None:
-            return
-        record, state = answer
-        failure = turn_error(state)
-        if failure is not None:
-            raise failure
-        told = answer_of(state, await self._turnwire.budget(caller.principal))
-        await respond_json(send, answer_status(state), ascii_json(told), [*added, *turn_headers(record)])
+            async with asyncio.timeout(seconds):
+                events = await anext(following)
+        except TimeoutError:
+            pass
+        finally:
+            await following.aclose()
+    after = events[-1].position if events else cursor.position
+    is_done = events[-1].is_last if events else record.phase == "ended" and after >= record.last_position
+    body = b'{"events":[%b],"after":%d,"done":%b}' % (
+        b",".join(logged_json(logged) for logged in events),
+        after,
+        b"true" if is_done else b"false",
+    )
+    await request.respond_json_bytes(200, body)
 
 
-def _wire_of(query: dict[str, str]) -> Wire:
-    build = WIRES.get(query.get("wire", SSE_CHAT.name))
+async def session_events(request: Request, services: Services) -> Stream:
+    """Stream all turns of a session, each whole and in order, for as long as the client reads."""
+    request.caller.needs("read")
+    session_id, principal, store = request.id_param(), request.caller.principal, services.store
+    cursor = parse_session_cursor(request.query, request.headers)
+    session = await store.find_session(principal, session_id)
+    last = None
+    if cursor is not None:
+        last = await store.find_turn(principal, cursor[0])
+        if last.session_id != session.id:
+            raise TurnNotFoundError(cursor[0])
+    after = cursor[1] if cursor else 0
+    if last is not None and after > last.last_position:
+        after = None
+    with services.streams.room(principal):
+        source = SessionSource(store, session.id, last, after, SSE_CHAT.session_encoder)
+        return Stream(request, services, SSE_CHAT, source, [session_header(session.id)])
+
+
+def _wire(services: Services, query: dict[str, str]) -> Wire:
+    build = services.wires.get(query.get("wire", SSE_CHAT.name))
     if build is None:
-        raise HttpError(422, "unknown_wire", f"wire: there is none of this name; there is {', '.join(WIRES)}")
+        names = ", ".join(services.wires)
+        raise HttpError(422, "unknown_wire", f"wire: there is none of this name; there is {names}")
     try:
         return build(query)
     except ValueError as error:
@@ -212,3 +186,64 @@ def _wire_of(query: dict[str, str]) -> Wire:
 
 def _reset() -> HttpError:
     return HttpError(409, "reset", "after is not a position of this log; read again from after=0")
+
+
+_KEY = Parameter("Idempotency-Key", "header", "The same key again joins the same turn.")
+_ID = Parameter("id", "path", "Our id, or your own.")
+_LAST_ID = Parameter("Last-Event-ID", "header", "The last id received; the stream continues after it.")
+_EVENTS = {"200": response("The turn's events", "text/event-stream")}
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "POST",
+            "/chat",
+            chat,
+            "Send a message, and get the whole answer when it is complete",
+            "chat",
+            [_KEY],
+            MessageBody,
+            {"200": response("The answer", "application/json")},
+        ),
+        Route(
+            "POST",
+            "/chat/stream",
+            chat_stream,
+            "Send a message, and stream the answer",
+            "chat",
+            [_KEY, _LAST_ID],
+            MessageBody,
+            _EVENTS,
+        ),
+        Route(
+            "GET",
+            "/v1/turns/{id}/events",
+            turn_events,
+            "A turn's events from any position, live or finished",
+            "turns",
+            [
+                _ID,
+                _LAST_ID,
+                Parameter("after", "query", "The position to continue after, if there is no Last-Event-ID."),
+                Parameter("offset", "query", "How many bytes you have, on a text wire."),
+                Parameter("wire", "query", "The protocol to write them in; `sse_chat` by default."),
+                Parameter("wait", "query", "Answer with JSON; wait this many seconds if there is nothing yet."),
+            ],
+            responses={
+                **_EVENTS,
+                "204": response("The turn has ended and you have all of it"),
+                "410": response("On a text wire: its events are past their retention"),
+                "416": response("There are not so many bytes, or they are void"),
+            },
+        ),
+        Route(
+            "GET",
+            "/v1/sessions/{id}/events",
+            session_events,
+            "All turns of a session, as they happen",
+            "sessions",
+            [_ID, _LAST_ID, Parameter("after", "query", "`<turn_id>:<position>`")],
+            responses=_EVENTS,
+        ),
+    ]

@@ -1,73 +1,83 @@
 """`/v1/rag`: a session in the path, a question in the body, the answer as JSON or as `three_phase_text`.
 
-These are the routes of an older protocol. They take its names for fields beside ours, and tell every
-failure as `chat_failed`.
+These are the routes of an older protocol. They accept its field names beside ours, and report every failure as
+`chat_failed`.
 """
 
-import re
-
-from turnwire.app import Turnwire
-from turnwire.assembly import THREE_PHASE_TEXT
-from turnwire.core.codec import ascii_json
-from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
-from turnwire.server.exchange import (
-    Request,
-    Routes,
-    answered,
-    budget_header,
-    idempotency_key,
-    read_json,
-    text_stream,
-    turn_headers,
-)
-from turnwire.server.guard import Headers
-from turnwire.server.messages import MessageBody, RagMessageBody, check_id, parse_message, path_of
-from turnwire.server.payloads import answer_of, answer_status, chat_error, respond_json
-from turnwire.server.streams.connection import Receive, Send
-from turnwire.server.streams.stream import TextStream
+from turnwire.server.messages import MessageBody, RagMessageBody, parse_message
+from turnwire.server.payloads import answer_json, answer_status, budget_header, chat_error
+from turnwire.server.request import Request
+from turnwire.server.router import Parameter, Route, response
+from turnwire.server.services import Services
+from turnwire.server.streams.stream import Stream, stream_from_first_frame, turn_headers
+from turnwire.server.turns import answer_turn, remaining_budget, start_turn
+from turnwire.wires.three_phase_text.encoder import ThreePhaseText
+
+THREE_PHASE_TEXT = ThreePhaseText()
 
 
-class RagRoutes:
-    def __init__(self, turnwire: Turnwire) -> None:
-        self._turnwire = turnwire
-        self.routes: Routes = (
-            ("POST", re.compile("/v1/rag/sessions/[^/]+/messages"), self.messages),
-            ("POST", re.compile("/v1/rag/sessions/[^/]+/messages/stream"), self.messages_stream),
-        )
-
-    async def messages(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> None:
-        """Starts a turn, or joins the one the key names, and answers when it has ended."""
-        caller.needs("write")
-        body = await _read_message(scope, receive, headers)
-        answer = await answered(self._turnwire, receive, caller, body, idempotency_key(headers))
-        if answer is None:
-            return
-        record, state = answer
-        failure = chat_error(state)
-        if failure is not None:
-            raise failure
-        told = answer_of(state, await self._turnwire.budget(caller.principal))
-        await respond_json(send, answer_status(state), ascii_json(told), [*added, *turn_headers(record)])
-
-    async def messages_stream(
-        self, scope: Request, receive: Receive, send: Send, caller: Caller, headers: dict[bytes, bytes], added: Headers
-    ) -> TextStream:
-        """Starts a turn, or joins the one the key names, and streams it."""
-        caller.needs("write")
-        body = await _read_message(scope, receive, headers)
-        with self._turnwire.streams.room(caller.principal):
-            accepted = await self._turnwire.start(caller.principal, body, idempotency_key(headers))
-            added = [*added, *await budget_header(self._turnwire, caller)]
-            return text_stream(self._turnwire, scope, caller, accepted.record, None, THREE_PHASE_TEXT, added)
+async def messages(request: Request, services: Services) -> None:
+    """Start or join a turn, and answer when it has ended."""
+    request.caller.needs("write")
+    answer = await answer_turn(services, request, await _read_message(request))
+    if answer is None:
+        return
+    record, state = answer
+    failure = chat_error(state)
+    if failure is not None:
+        raise failure
+    budget = await remaining_budget(services, request.caller.principal)
+    await request.respond_json(answer_status(state), answer_json(state, budget), turn_headers(record))
 
 
-async def _read_message(scope: Request, receive: Receive, headers: dict[bytes, bytes]) -> MessageBody:
-    """The message, in the session of the path. Raises HttpError 4xx."""
-    session_id = check_id(path_of(scope).split("/")[4])
-    body = parse_message(await read_json(receive, headers), RagMessageBody)
+async def messages_stream(request: Request, services: Services) -> Stream:
+    """Start or join a turn, and stream it."""
+    request.caller.needs("write")
+    body = await _read_message(request)
+    with services.streams.room(request.caller.principal):
+        accepted = await start_turn(services, request.caller.principal, body, request.idempotency_key)
+        request.added += budget_header(await remaining_budget(services, request.caller.principal))
+        return stream_from_first_frame(request, services, accepted.record, THREE_PHASE_TEXT)
+
+
+async def _read_message(request: Request) -> MessageBody:
+    """Return the message, in the session of the path. Raises HttpError 4xx."""
+    session_id = request.id_param("session_id")
+    body = parse_message(await request.json_body(), RagMessageBody)
     if body.session_id not in (None, session_id):
         raise HttpError(422, "invalid_request", "session_id: not the one in the path; leave it out")
     return body.model_copy(update={"session_id": session_id})
+
+
+_PATH = "/v1/rag/sessions/{session_id}/messages"
+_PARAMETERS = (
+    Parameter("session_id", "path", "Our id, or your own; one of your own is created when it is new."),
+    Parameter("Idempotency-Key", "header", "The same key again joins the same turn."),
+)
+_FAILED = {"500": response("The turn failed: `chat_failed`")}
+
+
+def routes() -> list[Route]:
+    return [
+        Route(
+            "POST",
+            _PATH,
+            messages,
+            "Send a message to a session, and get the whole answer when it is complete",
+            "rag",
+            _PARAMETERS,
+            RagMessageBody,
+            {"200": response("The answer", "application/json"), **_FAILED},
+        ),
+        Route(
+            "POST",
+            f"{_PATH}/stream",
+            messages_stream,
+            "Send a message to a session, and stream events, the answer and its citations as plain text",
+            "rag",
+            _PARAMETERS,
+            RagMessageBody,
+            {"200": response("`three_phase_text`", "text/plain"), **_FAILED},
+        ),
+    ]

@@ -1,4 +1,4 @@
-"""A network that breaks: a TCP proxy that cuts every connection after so many bytes of the answer."""
+"""A TCP proxy that cuts every connection after so many bytes of the response."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,7 +8,7 @@ from tests.serving import PATIENCE, Client
 
 
 class Cutter:
-    """`budget` says, for each connection, how many bytes it lets through; `cuts` is how many it has cut."""
+    """The proxy. `budget` returns how many bytes a connection lets through; `cuts` counts the connections cut."""
 
     def __init__(self, port: int, budget: Callable[[], int]) -> None:
         self._port = port
@@ -66,7 +66,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def cutting(server: Client, budget: Callable[[], int]) -> AsyncIterator[tuple[Client, Cutter]]:
-    """A client of the server behind a network that breaks."""
+    """Yield a client of the server behind the proxy, and the proxy."""
     cutter = Cutter(server.port, budget)
     listening = await asyncio.start_server(cutter.serve, "127.0.0.1", 0)
     client = Client(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", {"Connection": "close"})

@@ -26,7 +26,7 @@ class Talk:
         await self.connection.send(json.dumps({"type": kind, **fields}))
 
     async def hear(self) -> Told:
-        """The next message."""
+        """Return the next message."""
         async with asyncio.timeout(PATIENCE):
             return json.loads(await self.connection.recv())
 
@@ -39,14 +39,14 @@ class Talk:
         return told
 
     async def refused(self, kind: str, **fields: Any) -> str:
-        """The code with which it is refused."""
+        """Return the error code of a refused message."""
         told = await self.ask(kind, **fields)
         assert told["type"] == "error", told
         assert told["error"]["message"]
         return told["error"]["code"]
 
     async def events(self, turn_id: str, until: str = "done") -> list[Told]:
-        """The events of a turn that were not looked at yet, up to the first one of a type."""
+        """Return the unread events of a turn, up to the first one of a type."""
         found: list[Told] = []
         others: list[Told] = []
         while not found or found[-1]["event"]["type"] != until:

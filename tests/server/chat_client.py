@@ -47,7 +47,7 @@ def posting(client: Client, *messages: dict[str, Any], query: str = "", headers:
 
 
 async def post(client: Client, *messages: dict[str, Any], query: str = "", headers: Any = None, **more: Any) -> Any:
-    """The whole answer, as an `httpx.Response`."""
+    """Return the whole answer as an `httpx.Response`."""
     return await within(client.http.post(URL + query, json=body(*messages, **more), headers=headers))
 
 
@@ -57,7 +57,7 @@ def read(answer: httpx.Response, version: int = 6) -> UIMessage:
 
 
 def chunks(raw: bytes) -> list[bytes]:
-    """The frames that a client counts."""
+    """Return the frames that a client counts."""
     return [block for block in raw.split(b"\n\n") if block.startswith(b"data: {")]
 
 

@@ -18,7 +18,7 @@ SEARCH = (
 )
 CITATION = CitationEvent(1, "tides.md", "tides.md#1", "Tides", supporting_quote="High water is at noon")
 LINES = (*SEARCH, "High water ", "is at noon – 正午 😀 [1].", StatusEvent("checking"), CITATION, "\n\nThat is all.")
-"""What an agent says in a turn with something in every phase."""
+"""The events of a turn with something in every phase."""
 ANSWER = "High water is at noon – 正午 😀 [1].\n\nThat is all."
 
 
@@ -64,7 +64,7 @@ class TextReader:
 
 
 def phases(body: bytes) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:
-    """The events, the answer and the trailer of a whole stream."""
+    """Return the events, the answer and the trailer of a whole stream."""
     lines, _, rest = body.decode().partition("\x1d")
     answer, separator, trailer = rest.partition("\x1e")
     assert separator

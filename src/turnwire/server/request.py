@@ -1,0 +1,113 @@
+"""One HTTP request, or the opening request of a WebSocket, as an endpoint sees it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+from turnwire.core.codec import ascii_json
+from turnwire.server.auth import Caller
+from turnwire.server.errors import HttpError
+from turnwire.server.guard import Header, Headers, header_map
+from turnwire.server.messages import check_id
+from turnwire.server.streams.connection import Receive, Send
+
+_MAX_KEY_LENGTH = 255
+
+
+class Request:
+    """A request, and the way to answer it.
+
+    `path` is relative to where the app is mounted, `params` are the path parameters by name, and `added` are the
+    headers that every answer gets. The router sets `params`, authentication sets `caller`.
+    """
+
+    __slots__ = ("_query", "added", "caller", "headers", "method", "params", "path", "receive", "scope", "send")
+
+    caller: Caller
+
+    def __init__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.method: str = scope.get("method", "GET")
+        self.path = _path_below(scope["path"], scope.get("root_path", ""))
+        self.headers = header_map(scope)
+        self.params: Mapping[str, str] = {}
+        self.added: Headers = []
+        self._query: dict[str, str] | None = None
+
+    @property
+    def root(self) -> str:
+        """Return the path where the app is mounted."""
+        return self.scope.get("root_path", "")
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Return the fields of the query. Raises HttpError 400."""
+        if self._query is None:
+            text = self.scope["query_string"].decode("latin-1")
+            try:
+                self._query = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=50))
+            except ValueError:
+                raise HttpError(400, "invalid_request", "the query has more than 50 fields") from None
+        return self._query
+
+    def header(self, name: bytes) -> str:
+        """Return a header as text, empty if it was not sent."""
+        return self.headers.get(name, b"").decode("latin-1").strip()
+
+    def id_param(self, name: str = "id") -> str:
+        """Return a path parameter that is an id. Raises HttpError 404 for text that cannot be one."""
+        return check_id(self.params[name])
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """Return the `Idempotency-Key` header. Raises HttpError 422."""
+        text = self.header(b"idempotency-key")
+        if len(text) > _MAX_KEY_LENGTH:
+            raise HttpError(422, "invalid_request", f"Idempotency-Key: longer than {_MAX_KEY_LENGTH} characters")
+        return text or None
+
+    async def json_body(self) -> bytes:
+        """Return the body, unparsed. Raises HttpError 415 unless it is declared as JSON, and 400 if it is cut off."""
+        return await read_json(self.receive, self.headers)
+
+    async def respond(self, status: int, body: bytes = b"", headers: Sequence[Header] = ()) -> None:
+        await self.send({"type": "http.response.start", "status": status, "headers": [*self.added, *headers]})
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def respond_json(self, status: int, value: Any, headers: Sequence[Header] = ()) -> None:
+        await self.respond_json_bytes(status, ascii_json(value), headers)
+
+    async def respond_json_bytes(self, status: int, body: bytes, headers: Sequence[Header] = ()) -> None:
+        await self.respond(status, body, [*headers, *json_headers(body)])
+
+    async def respond_error(self, error: HttpError) -> None:
+        headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+        await self.respond_json_bytes(error.status, error.body, headers)
+
+
+def json_headers(body: bytes) -> Headers:
+    return [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+
+
+async def read_json(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
+    """Return a body that is declared as JSON. Raises HttpError 400 or 415.
+
+    A web page can send any other content type to another origin without a preflight request.
+    """
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json" and not kind.endswith(b"+json"):
+        raise HttpError(415, "unsupported_media_type", "send the body as `Content-Type: application/json`")
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise HttpError(400, "disconnected", "the request was not complete")
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            return body
+
+
+def _path_below(path: str, root: str) -> str:
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path

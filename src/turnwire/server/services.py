@@ -1,0 +1,52 @@
+"""The services that endpoints work with."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from turnwire.core.contracts import Agent, Store, Wire
+from turnwire.core.runner import TurnRunner
+from turnwire.server.auth import Authenticator, KeyRing, Logins
+from turnwire.server.streams.hub import StreamHub
+from turnwire.settings import Settings
+
+if TYPE_CHECKING:
+    # Retrieval takes a while to load, and a server of another agent does not need it.
+    from turnwire.retrieval.indexer import DocumentIndexer
+
+WireFactory = Callable[[Mapping[str, str]], Wire]
+"""Builds a wire from the query of a request. Raises ValueError, which names the option."""
+
+
+class Lifecycle:
+    """The state of a server between start-up and shutdown.
+
+    `leaving` is set by the first signal to end. Turns are accepted until `is_draining`, `drain_delay` seconds later.
+    """
+
+    __slots__ = ("is_draining", "is_open", "leaving")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.is_draining = False
+        self.leaving = asyncio.Event()
+
+
+class Services(Struct, frozen=True, kw_only=True):
+    """Everything that endpoints need of a server. `documents` and `vault` may be the same indexer."""
+
+    version: str
+    store: Store
+    runner: TurnRunner
+    streams: StreamHub
+    agents: Mapping[str, Agent]
+    settings: Settings
+    keys: KeyRing
+    logins: Logins
+    auth: Authenticator
+    wires: Mapping[str, WireFactory]
+    lifecycle: Lifecycle
+    documents: "DocumentIndexer | None" = None
+    vault: "DocumentIndexer | None" = None

@@ -1,0 +1,168 @@
+"""Turns as requests use them: started or joined, waited for, and read."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any, Literal, TypeVar
+
+from msgspec import to_builtins
+
+from turnwire.core.contracts import Accepted, Budget, LogReader
+from turnwire.core.errors import (
+    AgentNotFoundError,
+    EventsGoneError,
+    SessionExistsError,
+    SessionNotFoundError,
+    ShuttingDownError,
+    TurnNotFoundError,
+)
+from turnwire.core.follow import fold_log, follow
+from turnwire.core.ids import is_own_id
+from turnwire.core.runner import TurnRequest
+from turnwire.core.turns import Message, TurnRecord, TurnState
+from turnwire.server.messages import Cursor, MessageBody
+from turnwire.server.request import Request
+from turnwire.server.services import Services
+from turnwire.server.streams.connection import Receive
+from turnwire.server.streams.replay import StateReader
+
+Result = TypeVar("Result")
+
+
+async def start_turn(
+    services: Services,
+    principal: str,
+    body: MessageBody,
+    idempotency_key: str | None = None,
+    *,
+    parent: TurnRecord | None = None,
+    restart: bool = False,
+    history: Sequence[Message] = (),
+    channel: str = "http",
+) -> Accepted:
+    """Start a turn for a message in the session that the body names, or in a new one; or join the one already started.
+
+    `parent` is the turn of that session whose history the turn continues; with `restart` it continues none. The body
+    can name the parent too. `history` are the client's earlier messages of a new session.
+    """
+    # Checked first, because the request may create the session: a refused request leaves nothing behind.
+    if services.lifecycle.is_draining:
+        raise ShuttingDownError
+    if body.agent is not None and body.agent not in services.agents:
+        raise AgentNotFoundError(body.agent)
+    while True:
+        session_id = await _session_id(services, principal, body.session_id)
+        if body.parent_turn_id:
+            parent = await services.store.find_turn(principal, body.parent_turn_id)
+            session_id = parent.session_id if body.session_id is None else session_id
+            if parent.session_id != session_id:
+                raise TurnNotFoundError(body.parent_turn_id)
+        if restart or body.parent_turn_id == "":
+            parent_turn_id = ""
+        else:
+            parent_turn_id = parent.id if parent and parent.session_id == session_id else None
+        request = TurnRequest(
+            principal=principal,
+            session_id=session_id,
+            session_external_id=body.session_id if session_id is None else None,
+            message=body.message,
+            agent=body.agent,
+            external_id=body.turn_id,
+            idempotency_key=idempotency_key,
+            fingerprint=body.fingerprint(),
+            on_busy=body.on_busy,
+            disconnect_grace=body.disconnect_grace,
+            parent_turn_id=parent_turn_id,
+            channel=channel,
+            options={**body.options, "history": to_builtins(history)} if history else body.options,
+        )
+        try:
+            return await services.runner.start(request)
+        except SessionExistsError:
+            continue  # Another request has created the session meanwhile.
+
+
+async def _session_id(services: Services, principal: str, name: str | None) -> str | None:
+    """Return the id of an existing session; None for one that the turn is to create."""
+    try:
+        return None if name is None else (await services.store.find_session(principal, name)).id
+    except SessionNotFoundError:
+        if is_own_id(name or ""):
+            raise
+        return None
+
+
+async def turn_state(store: StateReader, record: TurnRecord) -> TurnState:
+    """Return a turn's state, folded from what is committed of its log."""
+    if record.phase == "ended":
+        state = await store.turn_state(record.id)
+        if state is not None:
+            return state
+    return (await fold_log(store, record.id)).state()
+
+
+async def remaining_budget(services: Services, principal: str) -> Budget | None:
+    """Return the principal's budget of today; None if there is no limit."""
+    return await services.runner.budget(principal) if services.settings.max_tokens_per_day else None
+
+
+async def answer_turn(services: Services, request: Request, body: MessageBody) -> tuple[TurnRecord, TurnState] | None:
+    """Start or join a turn and wait until it has ended or waits for a person. None if the client left before."""
+    principal = request.caller.principal
+    accepted = await start_turn(services, principal, body, request.idempotency_key)
+    return await settled_turn(services, request, accepted.record)
+
+
+async def settled_turn(services: Services, request: Request, record: TurnRecord) -> tuple[TurnRecord, TurnState] | None:
+    """Wait until a turn has ended or waits for a person. None if the client left before."""
+    principal = request.caller.principal
+    if await while_connected(services, request.receive, record, _settled(services, principal, record.id)) is None:
+        return None
+    record = await services.store.find_turn(principal, record.id)
+    return record, await turn_state(services.store, record)
+
+
+async def while_connected(
+    services: Services, receive: Receive, record: TurnRecord, waiting: Coroutine[Any, Any, Result]
+) -> Result | None:
+    """Return what `waiting` returns, counting the client as a reader of the turn. None if the client left before."""
+    services.runner.reader_joined(record)
+    result = asyncio.create_task(waiting)
+    disconnected = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait([result, disconnected], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        services.runner.reader_left(record.id, by_client=not result.done())
+        result.cancel()
+        disconnected.cancel()
+    return result.result() if result.done() and not result.cancelled() else None
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _settled(services: Services, principal: str, turn_id: str) -> Literal[True]:
+    async with aclosing(follow(services.store, turn_id)) as batches:
+        async for events in batches:
+            if any(logged.type == "approval_request" for logged in events):
+                # The request may have been decided long ago; only the state tells whether the turn still waits.
+                record = await services.store.find_turn(principal, turn_id)
+                state = await turn_state(services.store, record)
+                if any(step.state == "waiting" for step in state.steps):
+                    break
+    return True
+
+
+async def is_in_log(store: LogReader, record: TurnRecord, cursor: Cursor) -> bool:
+    """Return True if a cursor is a position that this log has given out, so that a client can continue there."""
+    if cursor.position > record.last_position:
+        return False
+    if cursor.epoch is None or cursor.position == 0:
+        return True
+    try:
+        events = await store.read(record.id, cursor.position - 1, 1)
+    except EventsGoneError:
+        return True
+    return bool(events) and events[0].epoch == cursor.epoch
