@@ -11,7 +11,7 @@ from eval.collection import Collection, Document, Question
 from eval.measures import holds_answer, mean, ndcg, percentile, recall
 from turnwire.core.codec import clean_text
 from turnwire.retrieval.collection import collect_evidence
-from turnwire.retrieval.documents.document import Parsed
+from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.formats import paragraphs
 from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.embedding.minilm import MiniLM
@@ -61,7 +61,7 @@ def _new(document: Document) -> NewDocument:
     if format_of(document.name) == "markdown":
         parsed = parse(document.name, content)
     else:
-        parsed = Parsed(text, paragraphs(text), clean_text(document.title) or " ")
+        parsed = ParsedDocument(text, paragraphs(text), clean_text(document.title) or " ")
     return NewDocument(document.name, "text", content, parsed, root=_ROOT)
 
 

@@ -264,17 +264,17 @@ def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[Documen
     Each vault has its own library below this folder, so that no answer comes from a vault that is no longer served.
     Raises ModelUnusableError.
     """
-    from turnwire.retrieval.vault import VAULT_INSTRUCTIONS, NoteShelf, QuotingVaultAgent, VaultAgent
+    from turnwire.retrieval.vault import VAULT_INSTRUCTIONS, ExtractiveVaultAgent, VaultAgent, VaultNoteIndex
     from turnwire.tools.vault import Vault, vault_tools
 
     root = vault.resolve()
     library = folder / "vaults" / sha256(os.fsencode(root)).hexdigest()[:20]
     indexer, quoting = build_retrieval(library, [root], settings, watch=True)
     notes = Vault(root)
-    shelf = NoteShelf(indexer.searcher, str(root), notes.name)
+    shelf = VaultNoteIndex(indexer.searcher, str(root), notes.name)
     model = build_model(settings)
     if model is None:
-        return indexer, QuotingVaultAgent(quoting, shelf)
+        return indexer, ExtractiveVaultAgent(quoting, shelf)
     from turnwire.agents.chat_completions import ChatCompletionsAgent
 
     answering = ChatCompletionsAgent(model, instructions=VAULT_INSTRUCTIONS, tools=vault_tools(notes, shelf))

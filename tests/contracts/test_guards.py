@@ -13,7 +13,7 @@ from turnwire.core.contracts import AppendRequest, Refusal, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import writer
-from turnwire.stores.postgres.writer import GroupedAppend, PostgresWriter
+from turnwire.stores.postgres.writer import PostgresAppend, PostgresWriter
 from turnwire.stores.rules import LogHead, Watchers
 from turnwire.stores.sqlite.writer import SqliteAppend, SqliteWriter, Work
 
@@ -79,7 +79,7 @@ def publish_before_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
         else:
             submit(writer, group)
 
-    async def hasty_commit(writer: PostgresWriter, group: list[GroupedAppend]) -> None:
+    async def hasty_commit(writer: PostgresWriter, group: list[PostgresAppend]) -> None:
         writer._publish(group)
         for append in group:
             append.settle = lambda count, error: None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.core.desk import AgentEvents, Desk, open_desk
 from turnwire.core.contracts import Store
 from turnwire.core.events import StatusEvent, ToolCallEvent, ToolResultEvent
-from turnwire.core.history import LEFT_OUT, Exchange, clip, estimate, exchanges, size, trim
+from turnwire.core.history import HISTORY_TRIMMED, Exchange, clip, estimate, exchanges, size, trim
 from turnwire.core.turns import Message, Step, ToolRequest, Turn, TurnState
 
 # Estimates
@@ -145,7 +145,7 @@ async def test_history_over_the_token_limit_omits_the_oldest_turns_with_one_stat
     async with open_desk(store, agent, history_tokens=400) as desk:
         session_id = await desk.session()
         statuses = [await run_turn(desk, session_id, f"{number}" * 100) for number in range(1, 7)]
-        assert statuses == [[], [], [], [], [LEFT_OUT], []]
+        assert statuses == [[], [], [], [], [HISTORY_TRIMMED], []]
         assert ["".join(text[0] for text in history) for history in histories] == ["", "1", "12", "123", "234", "345"]
 
 
@@ -155,7 +155,7 @@ async def test_history_over_the_turn_limit_omits_the_oldest_turns_with_one_statu
 
     async with open_desk(store, agent, history_turns=2) as desk:
         session_id = await desk.session()
-        assert [await run_turn(desk, session_id, "hi") for _ in range(5)] == [[], [], [], [LEFT_OUT], []]
+        assert [await run_turn(desk, session_id, "hi") for _ in range(5)] == [[], [], [], [HISTORY_TRIMMED], []]
 
 
 async def test_history_of_zero_turns_is_empty_without_a_status(store: Store) -> None:

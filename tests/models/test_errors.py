@@ -30,7 +30,7 @@ from tests.scripted_model import (
 from tests.serving import within
 from turnwire.core.errors import AgentError, ModelErrorCode
 from turnwire.core.events import UsageEvent
-from turnwire.models.contract import ToolWish
+from turnwire.models.contract import ToolCallRequest
 from turnwire.models.openai_client import OpenAIModel
 
 KEY = "sk-very-secret-0123456789"
@@ -82,7 +82,7 @@ async def test_truncated_answer_yields_no_tool_call(
     whole = calls(("delete_all", {"sure": True}))
     model_server.plan(Answer(whole.pieces, ending))
     _, pieces = await failure(model)
-    assert not [piece for piece in pieces if isinstance(piece, ToolWish)]
+    assert not [piece for piece in pieces if isinstance(piece, ToolCallRequest)]
 
 
 # Silence

@@ -11,7 +11,7 @@ from tests.models.conftest import MakeModel
 from tests.scripted_model import ScriptedModel, calls, says, thinks
 from tests.serving import until, within
 from turnwire.core.events import ReasoningEvent, UsageEvent
-from turnwire.models.contract import Model, ToolWish
+from turnwire.models.contract import Model, ToolCallRequest
 from turnwire.models.openai_client import OpenAIModel
 
 USAGE = UsageEvent(model="small", input_tokens=11, output_tokens=7)
@@ -73,23 +73,23 @@ async def test_tool_call_is_yielded_complete(
     search, fetch = '{"query": "green tea"}', '{"page": 2, "wörter": []}'
     model_server.plan(calls(("search_documents", search), ("get_document", fetch), **how))
     assert await read_answer(model) == [
-        ToolWish("call_1", "search_documents", search),
-        ToolWish("call_2", "get_document", fetch),
+        ToolCallRequest("call_1", "search_documents", search),
+        ToolCallRequest("call_2", "get_document", fetch),
         USAGE,
     ]
 
 
 async def test_text_comes_before_tool_calls(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("search", "{}"), text="Let me look."))
-    assert await read_answer(model) == ["Let", " me", " look.", ToolWish("call_1", "search", "{}"), USAGE]
+    assert await read_answer(model) == ["Let", " me", " look.", ToolCallRequest("call_1", "search", "{}"), USAGE]
 
 
 @pytest.mark.parametrize("whole", [True, False])
 async def test_tool_call_without_id_gets_one(model: OpenAIModel, model_server: ScriptedModel, whole: bool) -> None:
     model_server.plan(calls(("search", '{"q": 1}'), ("search", '{"q": 2}'), ids=None, whole=whole))
     first, second, _ = await read_answer(model)
-    assert isinstance(first, ToolWish)
-    assert isinstance(second, ToolWish)
+    assert isinstance(first, ToolCallRequest)
+    assert isinstance(second, ToolCallRequest)
     assert (first.arguments, second.arguments) == ('{"q": 1}', '{"q": 2}')
     assert first.call_id
     assert second.call_id not in ("", first.call_id)
@@ -97,7 +97,7 @@ async def test_tool_call_without_id_gets_one(model: OpenAIModel, model_server: S
 
 async def test_arguments_that_are_not_json_are_passed_on(model: OpenAIModel, model_server: ScriptedModel) -> None:
     model_server.plan(calls(("search", '{"query": ')))
-    assert await read_answer(model) == [ToolWish("call_1", "search", '{"query": '), USAGE]
+    assert await read_answer(model) == [ToolCallRequest("call_1", "search", '{"query": '), USAGE]
 
 
 # Usage

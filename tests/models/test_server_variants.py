@@ -10,7 +10,7 @@ from tests.models.conftest import MakeModel
 from tests.scripted_model import ScriptedModel, says
 from tests.scripted_wires import Answer
 from turnwire.core.events import UsageEvent
-from turnwire.models.contract import Piece, ToolWish
+from turnwire.models.contract import Piece, ToolCallRequest
 
 
 def chunk(finish_reason: str | None = None, **delta: Any) -> bytes:
@@ -47,7 +47,7 @@ async def test_calls_with_the_same_index_are_separated_by_id(
         call("2}", index=0, id="b"),
         chunk("tool_calls"),
     )
-    assert pieces == [ToolWish("a", "search", '{"q":1}'), ToolWish("b", "search", '{"q":2}')]
+    assert pieces == [ToolCallRequest("a", "search", '{"q":1}'), ToolCallRequest("b", "search", '{"q":2}')]
 
 
 async def test_calls_without_index_are_separated_by_name(make_model: MakeModel, model_server: ScriptedModel) -> None:
@@ -59,7 +59,7 @@ async def test_calls_without_index_are_separated_by_name(make_model: MakeModel, 
         call("{}", "read", id="b"),
         chunk("tool_calls"),
     )
-    assert pieces == [ToolWish("a", "search", "{}"), ToolWish("b", "read", "{}")]
+    assert pieces == [ToolCallRequest("a", "search", "{}"), ToolCallRequest("b", "read", "{}")]
 
 
 async def test_repeated_id_and_name_begin_no_new_call(make_model: MakeModel, model_server: ScriptedModel) -> None:
@@ -70,13 +70,13 @@ async def test_repeated_id_and_name_begin_no_new_call(make_model: MakeModel, mod
         call("}", "search", index=0, id="a"),
         chunk("tool_calls"),
     )
-    assert pieces == [ToolWish("a", "search", "{}")]
+    assert pieces == [ToolCallRequest("a", "search", "{}")]
 
 
 async def test_call_in_the_last_chunk_is_yielded(make_model: MakeModel, model_server: ScriptedModel) -> None:
     wanted = [{"index": 0, "id": "a", "function": {"name": "search", "arguments": "{}"}}]
     pieces = await chat(make_model, model_server, chunk("stop", tool_calls=wanted))
-    assert pieces == [ToolWish("a", "search", "{}")]
+    assert pieces == [ToolCallRequest("a", "search", "{}")]
 
 
 @pytest.mark.parametrize("reason", ["stop", "eos_token", "stop_sequence", "function_call"])

@@ -15,7 +15,7 @@ from tests.serving import Served, error_of, quick_settings, serving, within
 from turnwire import Turn, Turnwire
 from turnwire.core.errors import ModelUnusableError
 from turnwire.core.events import Event, ToolCallEvent, ToolResultEvent
-from turnwire.core.history import LEFT_OUT, estimate, size
+from turnwire.core.history import HISTORY_TRIMMED, estimate, size
 from turnwire.core.turns import Message
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SUMMARISING, SummarisedHistory
@@ -272,7 +272,7 @@ async def test_failed_model_leaves_out_the_oldest_turns(
         for number in range(1, 6):
             await read_answer(server, f"Question {number}")
         events = await read_answer(server, "Question 6")
-        assert statuses(events) == [SUMMARISING, LEFT_OUT]
+        assert statuses(events) == [SUMMARISING, HISTORY_TRIMMED]
         assert events[-1]["outcome"] == "completed"
         assert "could not be summed up" in caplog.text
         assert listener.last[0] == "Question 2"

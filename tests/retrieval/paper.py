@@ -10,7 +10,7 @@ from pathlib import Path
 import pypdf
 from docx import Document as WordDocument
 
-from turnwire.retrieval.documents.document import Parsed
+from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.writer import NewDocument
@@ -86,7 +86,7 @@ def with_part(content: bytes, name: str, part: bytes) -> bytes:
     return into.getvalue()
 
 
-def block_texts(parsed: Parsed) -> list[str]:
+def block_texts(parsed: ParsedDocument) -> list[str]:
     """Return the text of each block."""
     starts = [*(block.start for block in parsed.blocks), len(parsed.text)]
     return [parsed.text[start:stop].strip() for start, stop in pairwise(starts)]

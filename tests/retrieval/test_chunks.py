@@ -8,14 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import pdf
-from turnwire.retrieval.documents.document import MAX_CHUNK, Block, Chunk, Parsed, split_document
+from turnwire.retrieval.documents.document import MAX_CHUNK, Block, Chunk, ParsedDocument, split_document
 from turnwire.retrieval.documents.formats import parse_markdown, parse_plain
 from turnwire.retrieval.documents.parser import parse
 
 WHOLE = 6_000
 
 
-def check(parsed: Parsed) -> list[Chunk]:
+def check(parsed: ParsedDocument) -> list[Chunk]:
     """Check the invariants of every document and return its chunks."""
     text, chunks = parsed.text, split_document(parsed)
     assert "".join(chunk.text for chunk in chunks) == text
@@ -161,11 +161,11 @@ def test_chunk_stays_on_its_page() -> None:
 
 @pytest.mark.parametrize("text", ["", "\n\n"])
 def test_document_without_blocks_has_chunks(text: str) -> None:
-    assert "".join(chunk.text for chunk in split_document(Parsed(text, []))) == text
+    assert "".join(chunk.text for chunk in split_document(ParsedDocument(text, []))) == text
 
 
 def test_text_before_the_first_block_is_kept() -> None:
-    chunks = check(Parsed("before\n\nfirst", [Block(8)]))
+    chunks = check(ParsedDocument("before\n\nfirst", [Block(8)]))
     assert [chunk.text for chunk in chunks] == ["before\n\nfirst"]
     matter = check(parse_markdown("---\ntitle: " + "x" * 3_000 + "\n---\n\n| a |\n| - |\n| 1 |\n"))
     assert max(len(chunk.text) for chunk in matter) <= MAX_CHUNK

@@ -17,7 +17,7 @@ from tests.serving import PATIENCE, until, within
 from turnwire.core.errors import EmbedderError, StoreUnusableError, TooManyDocumentsError, UnreadableDocumentError
 from turnwire.retrieval import indexer as indexer_module
 from turnwire.retrieval.documents import files
-from turnwire.retrieval.documents.document import Parsed
+from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.index import sync
 from turnwire.retrieval.index.library import Library
@@ -273,7 +273,7 @@ async def test_slow_upload_is_refused(path: Path) -> None:
 
 
 async def test_parallel_uploads_keep_the_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def parse_here(name: str, content: bytes, timeout: float) -> Parsed:
+    async def parse_here(name: str, content: bytes, timeout: float) -> ParsedDocument:
         return await asyncio.to_thread(parse, name, content)
 
     monkeypatch.setattr(indexer_module, "parse_in_sandbox", parse_here)

@@ -10,7 +10,7 @@ from pypdf.errors import DependencyError
 from tests.retrieval.paper import block_texts, encrypted, pdf
 from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents import formats as reader
-from turnwire.retrieval.documents.document import Parsed
+from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
 
 TEA = pdf("Tea is hot.\nVery hot.", "Drink it\nslowly.", title="About tea")
@@ -21,7 +21,7 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "find_spec", lambda name: object() if request.param == "pdfium" else None)
 
 
-def read(content: bytes) -> Parsed:
+def read(content: bytes) -> ParsedDocument:
     return reader.parse_pdf(content, max_pages=100)
 
 

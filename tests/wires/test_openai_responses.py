@@ -43,7 +43,7 @@ from turnwire.wires.openai.frames import (
 from turnwire.wires.openai.responses_encoder import (
     OpenAIResponses,
 )
-from turnwire.wires.openai.resume import retold
+from turnwire.wires.openai.resume import log_of_state
 
 WIRE = OpenAIResponses()
 # The fields that the Open Responses specification requires.
@@ -533,7 +533,7 @@ def test_turn_without_events_is_encoded_from_its_state() -> None:
         for event in log:
             fold.add(event)
         encoder = WIRE.encoder()
-        for event in retold(fold.state(), log[0].at, log[-1].at):
+        for event in log_of_state(fold.state(), log[0].at, log[-1].at):
             encoder.frame(event)
         assert _without_ids(encoder.response()) == _without_ids(response(*events, *ending))
 

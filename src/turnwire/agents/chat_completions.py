@@ -21,7 +21,7 @@ from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
 from turnwire.core.ids import new_id
 from turnwire.core.turns import Message, ToolRequest, Turn
-from turnwire.models.contract import Model, ToolSpec, ToolWish
+from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.tools import Tool, ToolOutcome, Toolset, open_toolsets, read_arguments, run_tool
 from turnwire.tools.declaration import Function, as_tool
@@ -194,7 +194,7 @@ class ToolLoop:
         self._max_steps = max_steps
         self._call_ids = {call.call_id for message in messages for call in message.tool_calls}
         self._text = ""
-        self._wishes: list[ToolWish] = []
+        self._wishes: list[ToolCallRequest] = []
         self._step = 0
         self._has_text = False
 
@@ -282,7 +282,7 @@ class ToolLoop:
         parser = TextToolCalls(self._tools)
         async with aclosing(self._model.stream(self._instructions, self.messages, tools=self._specs)) as stream:
             async for piece in stream:
-                if isinstance(piece, ToolWish):
+                if isinstance(piece, ToolCallRequest):
                     self._wishes.append(piece)
                 elif not isinstance(piece, str):
                     yield piece

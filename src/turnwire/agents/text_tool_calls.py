@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from turnwire.core.ids import new_id
-from turnwire.models.contract import ToolWish
+from turnwire.models.contract import ToolCallRequest
 
 _MAX_CALL_LENGTH = 8_000
 _NAMES = ("name", "tool", "tool_name", "function")
@@ -50,7 +50,7 @@ class TextToolCalls:
         half = _HALF_FENCE.search(self._held)
         return shown + self._show(half.start() if half and self._is_line_start(half.start()) else len(self._held))
 
-    def end(self) -> tuple[str, list[ToolWish]]:
+    def end(self) -> tuple[str, list[ToolCallRequest]]:
         candidate = self._candidate() if self._tools else None
         if candidate and (wishes := _parse_calls(self._held[candidate[0] :], self._tools)):
             return self._show(candidate[0]), wishes
@@ -97,7 +97,7 @@ def _may_be_call(text: str) -> bool:
     return start[1] in _KEYS if start[2] else any(key.startswith(start[1]) for key in _KEYS)
 
 
-def _parse_calls(text: str, tools: Collection[str]) -> list[ToolWish]:
+def _parse_calls(text: str, tools: Collection[str]) -> list[ToolCallRequest]:
     """Return the calls that the text consists of, or an empty list if it is anything else."""
     text = text.strip()
     if text.startswith("```"):
@@ -113,7 +113,7 @@ def _parse_calls(text: str, tools: Collection[str]) -> list[ToolWish]:
     return [wish for wish in wishes if wish] if all(wishes) else []
 
 
-def _parse_call(entry: Any, tools: Collection[str]) -> ToolWish | None:
+def _parse_call(entry: Any, tools: Collection[str]) -> ToolCallRequest | None:
     if not isinstance(entry, dict):
         return None
     call = cast("dict[str, Any]", entry)
@@ -124,4 +124,4 @@ def _parse_call(entry: Any, tools: Collection[str]) -> ToolWish | None:
     if not isinstance(name, str) or name not in tools or not isinstance(arguments, dict | str | None):
         return None
     text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
-    return ToolWish(f"call_{new_id()}", name, text)
+    return ToolCallRequest(f"call_{new_id()}", name, text)

@@ -73,7 +73,7 @@ def _result_text(step: Step) -> str:
 Exchange = tuple[Message, ...]
 """The messages of one turn: the user's, tool calls with their results, the answer."""
 
-LEFT_OUT = "This conversation has grown long: its earliest messages are no longer given to the agent."
+HISTORY_TRIMMED = "This conversation has grown long: its earliest messages are no longer given to the agent."
 
 _CHARACTERS_PER_TOKEN = 4
 _TOKENS_PER_MESSAGE = 4  # The overhead of a provider's message format.
@@ -159,7 +159,7 @@ class TrimmedHistory:
         turns = exchanges(await self._store.history(record.id, self._turns + 2))
         recent = self._window(turns)
         if len(recent) < len(turns) and len(self._window(turns[:-1])) == len(turns) - 1:
-            emit(StatusEvent(LEFT_OUT))
+            emit(StatusEvent(HISTORY_TRIMMED))
         return tuple(message for turn in recent for message in turn)
 
     def _window(self, turns: Sequence[Exchange]) -> list[Exchange]:

@@ -14,7 +14,7 @@ from turnwire.core.events import ReasoningEvent, UsageEvent
 from turnwire.core.ids import new_id
 from turnwire.core.turns import Message
 from turnwire.models import tool_schema
-from turnwire.models.contract import Piece, ToolSpec, ToolWish
+from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
 from turnwire.models.errors import unfinished
 
 # The last two are what Hugging Face's server sends for "stop".
@@ -138,7 +138,9 @@ class ChatReader:
     def end(self) -> Iterator[Piece]:
         """Yield tool calls and usage after the last chunk. Raise ModelError if the answer is not complete."""
         if self.finished:
-            yield from (ToolWish(call.id or f"call_{new_id()}", call.tool, call.arguments) for call in self._calls)
+            yield from (
+                ToolCallRequest(call.id or f"call_{new_id()}", call.tool, call.arguments) for call in self._calls
+            )
         if self._usage is not None:
             yield _usage_event(self._model, self._usage)
         if not self.finished:

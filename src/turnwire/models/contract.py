@@ -21,7 +21,7 @@ class ToolSpec(Struct, frozen=True):
     parameters: dict[str, Any]
 
 
-class ToolWish(Struct, frozen=True):
+class ToolCallRequest(Struct, frozen=True):
     """A tool call of the model. `arguments` is the text that it wrote, which should be JSON but may not be."""
 
     call_id: str
@@ -29,7 +29,7 @@ class ToolWish(Struct, frozen=True):
     arguments: str
 
 
-Piece = str | ReasoningEvent | ToolWish | UsageEvent
+Piece = str | ReasoningEvent | ToolCallRequest | UsageEvent
 """A part of an answer. A `str` is text; tool calls come complete, in the order in which the model wrote them."""
 
 

@@ -14,7 +14,7 @@ from turnwire.core.events import ReasoningEvent, UsageEvent
 from turnwire.core.ids import new_id
 from turnwire.core.turns import Message
 from turnwire.models import tool_schema
-from turnwire.models.contract import Piece, ToolSpec, ToolWish
+from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
 from turnwire.models.errors import reported, unfinished
 
 
@@ -117,7 +117,7 @@ class ResponsesReader:
     def __init__(self, model: str) -> None:
         self.finished = False
         self._model = model
-        self._calls: list[ToolWish] = []
+        self._calls: list[ToolCallRequest] = []
         self._usage: _ResponseUsage | None = None
         self._reason: str | None = None
 
@@ -133,7 +133,7 @@ class ResponsesReader:
             case "response.output_item.done":
                 item = msgspec.convert(plain, _ItemEvent).item
                 if item.type == "function_call":
-                    self._calls.append(ToolWish(item.call_id or f"call_{new_id()}", item.name, item.arguments))
+                    self._calls.append(ToolCallRequest(item.call_id or f"call_{new_id()}", item.name, item.arguments))
             case "response.completed" | "response.incomplete" as event_type:
                 response = msgspec.convert(plain, _ResponseEvent).response
                 self.finished = event_type == "response.completed"

@@ -17,7 +17,7 @@ from turnwire.core.contracts import TurnStore
 from turnwire.core.emit import emit
 from turnwire.core.errors import ModelError
 from turnwire.core.events import StatusEvent, UsageEvent
-from turnwire.core.history import LEFT_OUT, Exchange, arguments, clip, estimate, exchanges, fit, size, trim
+from turnwire.core.history import HISTORY_TRIMMED, Exchange, arguments, clip, estimate, exchanges, fit, size, trim
 from turnwire.core.turns import Message, TurnRecord, TurnState
 from turnwire.models.contract import Model
 
@@ -100,7 +100,7 @@ class SummarisedHistory:
             summary = await self._extend(summary, dropped)
         except ModelError as error:
             logger.warning("the conversation could not be summed up, so its oldest turns are left out: %s", error)
-            emit(StatusEvent(LEFT_OUT))
+            emit(StatusEvent(HISTORY_TRIMMED))
             return _conversation(summary, trim(rest[-self._turns :], self._turn_tokens))
         self._summaries[states[covered + len(dropped) - 1].turn_id] = summary
         while len(self._summaries) > _MAX_CACHED:

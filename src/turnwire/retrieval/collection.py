@@ -12,7 +12,7 @@ from typing import Any
 from turnwire.core.errors import ModelError
 from turnwire.core.events import Event, ReasoningEvent, StatusEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.core.turns import Message, ToolRequest
-from turnwire.models.contract import Model, ToolSpec, ToolWish
+from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
 from turnwire.retrieval.evidence import RetrievalResult, cite_whole
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.index.terms import key_terms
@@ -164,7 +164,7 @@ class AgentLoop:
         messages = [*self._history, Message("user", question)]
         for number in range(1, _MAX_MODEL_CALLS + 1):
             offered = TOOLS if number < _MAX_MODEL_CALLS else ()
-            calls: list[ToolWish] = []
+            calls: list[ToolCallRequest] = []
             text = ""
             stream = self._model.stream(self._instructions, messages, tools=offered)
             try:
@@ -173,7 +173,7 @@ class AgentLoop:
                         text += piece
                         if len(self._search.book):
                             yield piece
-                    elif isinstance(piece, ToolWish):
+                    elif isinstance(piece, ToolCallRequest):
                         calls.append(piece)
                     else:
                         assert isinstance(piece, ReasoningEvent | UsageEvent)
@@ -187,7 +187,7 @@ class AgentLoop:
                 yield "\n\n"  # The text before a tool call is a paragraph of its own.
             messages += await self._run_tools(text, calls[:_MAX_PARALLEL_TOOLS])
 
-    async def _run_tools(self, text: str, calls: list[ToolWish]) -> list[Message]:
+    async def _run_tools(self, text: str, calls: list[ToolCallRequest]) -> list[Message]:
         requests = tuple(ToolRequest(call.call_id, call.tool, _arguments(call) or {}) for call in calls)
         outputs = await asyncio.gather(*map(self._tools.run, calls))
         results = [Message("tool", output, call_id=call.call_id) for call, output in zip(calls, outputs, strict=True)]
@@ -244,7 +244,7 @@ class SearchTools:
             "list_documents": self._list_documents,
         }
 
-    async def run(self, call: ToolWish) -> str:
+    async def run(self, call: ToolCallRequest) -> str:
         """Run a tool call and return its result for the model."""
         tool = self._tools.get(call.tool)
         args = _arguments(call)
@@ -297,7 +297,7 @@ class SearchTools:
         return framed([{"name": item.name, "title": item.title, "characters": item.characters} for item in documents])
 
 
-def _arguments(call: ToolWish) -> dict[str, Any] | None:
+def _arguments(call: ToolCallRequest) -> dict[str, Any] | None:
     """Return the arguments of a call, or None if they are not a JSON object or are too long."""
     return None if len(call.arguments) > _MAX_ARGUMENTS else read_arguments(call.arguments)
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event, ReasoningEvent, ResponseEvent, StatusEvent, UsageEvent
 from turnwire.core.turns import Message
-from turnwire.models.contract import Model, ToolWish
+from turnwire.models.contract import Model, ToolCallRequest
 from turnwire.retrieval.citations import MarkerStream
 from turnwire.retrieval.evidence import Evidence, RetrievalResult, cite
 from turnwire.retrieval.extractive import pick_sentences
@@ -79,7 +79,7 @@ async def _stream_model(model: Model, messages: Sequence[Message], markers: Mark
             elif isinstance(piece, ReasoningEvent | UsageEvent):
                 yield piece
             else:
-                assert isinstance(piece, ToolWish)
+                assert isinstance(piece, ToolCallRequest)
                 logger.warning("the model called a tool that it was not offered; the call is ignored")
     finally:
         await stream.aclose()

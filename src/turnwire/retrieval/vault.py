@@ -63,7 +63,7 @@ class _VaultCheckpoint(Struct, frozen=True):
     evidence: list[tuple[Passage, str]]
 
 
-class NoteShelf:
+class VaultNoteIndex:
     """The index of a vault's notes, for its tools and agents. `name` is the vault's name in Obsidian."""
 
     def __init__(self, searcher: Searcher, root: str, name: str) -> None:
@@ -147,10 +147,10 @@ class NoteShelf:
         ]
 
 
-class QuotingVaultAgent:
+class ExtractiveVaultAgent:
     """Wrapper for a vault without a model: it links the citations of an agent to their notes."""
 
-    def __init__(self, agent: Agent, shelf: NoteShelf) -> None:
+    def __init__(self, agent: Agent, shelf: VaultNoteIndex) -> None:
         self._agent = agent
         self._shelf = shelf
 
@@ -163,7 +163,7 @@ class QuotingVaultAgent:
 class VaultAgent:
     """Wrapper of an agent that has the tools of `vault`, which search in `shelf`; closing it closes agent and vault."""
 
-    def __init__(self, agent: Any, vault: Vault, shelf: NoteShelf, notices: Notices) -> None:
+    def __init__(self, agent: Any, vault: Vault, shelf: VaultNoteIndex, notices: Notices) -> None:
         self._agent = agent
         self._vault = vault
         self._shelf = shelf

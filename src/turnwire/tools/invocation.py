@@ -54,7 +54,7 @@ async def run_tool(tool: Tool, args: dict[str, Any] | None, *, call_id: str | No
     except TurnEndedError:
         raise
     except Exception as error:
-        success, text = False, why_it_failed(tool.name, error)
+        success, text = False, tool_error_text(tool.name, error)
         value = text
     if len(text) > tool.max_output:
         text = value = _clip(text, tool.max_output)
@@ -137,7 +137,7 @@ def _is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def why_it_failed(tool: str, error: Exception) -> str:
+def tool_error_text(tool: str, error: Exception) -> str:
     """Return the error text of a failed tool for the model and the turn's log."""
     match error:
         case BadArgumentsError():

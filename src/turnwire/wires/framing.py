@@ -54,7 +54,7 @@ def answer_text(body: bytes) -> str:
     return msgspec.json.decode(content, type=str) if content else ""
 
 
-def known(**fields: Any) -> dict[str, Any]:
+def omit_none(**fields: Any) -> dict[str, Any]:
     """Return the fields that are not None: a null is fatal to some clients."""
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -66,7 +66,7 @@ def text_or_json(value: Any) -> str:
 def usage_fields(usage: Usage) -> dict[str, int]:
     """Return the token counts under camelCase names. An unknown count is left out: it is not zero."""
     counts = usage.input_tokens, usage.output_tokens
-    return known(
+    return omit_none(
         inputTokens=usage.input_tokens,
         outputTokens=usage.output_tokens,
         totalTokens=None if None in counts else sum(count or 0 for count in counts),

@@ -33,7 +33,7 @@ from turnwire.core.approvals import Decision
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent
 from turnwire.tools.declaration import read_arguments
-from turnwire.tools.invocation import loggable, plain, set_running_call, why_it_failed
+from turnwire.tools.invocation import loggable, plain, set_running_call, tool_error_text
 
 Flushed = asyncio.Event | threading.Event
 """A marker in the queue; the reader sets it when everything before it is written."""
@@ -267,7 +267,7 @@ class GraphListener(BaseCallbackHandler):
         if isinstance(error, ValidationError):
             return  # The graph writes the error to a message, which is the result.
         self.calls.end(call.call_id)
-        self._relay.send(call.result(False, why_it_failed(call.tool, error)))
+        self._relay.send(call.result(False, tool_error_text(call.tool, error)))
 
     # Custom events, and agent paths
 

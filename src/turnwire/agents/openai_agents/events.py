@@ -38,9 +38,9 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from turnwire.models.contract import Piece, ToolWish
+from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
-from turnwire.tools.invocation import ToolOutcome, loggable, set_running_call, why_it_failed
+from turnwire.tools.invocation import ToolOutcome, loggable, set_running_call, tool_error_text
 
 Path = tuple[str, ...]
 _MAX_QUEUED_EVENTS = 256
@@ -120,7 +120,7 @@ class ModelFailure(Struct, frozen=True):
 
 def failure_text(tool: str, error: Exception) -> str:
     """Return the result text of a tool that failed with this error."""
-    return f"Error: {error}" if isinstance(error, AgentError) else why_it_failed(tool, error)
+    return f"Error: {error}" if isinstance(error, AgentError) else tool_error_text(tool, error)
 
 
 class _RunCall(Struct):
@@ -163,7 +163,7 @@ class Run:
                 self.add_text(piece)
             case ReasoningEvent() | UsageEvent():
                 self.add(replace(piece, agent_path=self.path))
-            case ToolWish():
+            case ToolCallRequest():
                 pass  # Recorded when the tool runs.
 
     def add_text(self, text: str) -> None:
@@ -299,7 +299,7 @@ def error_formatter(run: Run, inner: ToolErrorFormatter | None) -> ToolErrorForm
         # The model may read what is wrong with its arguments, but not what a tool raised by accident.
         if args.error is None or isinstance(args.error, ModelBehaviorError):
             return None
-        return why_it_failed(args.tool_name, args.error)
+        return tool_error_text(args.tool_name, args.error)
 
     return format_error
 

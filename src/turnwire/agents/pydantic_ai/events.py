@@ -21,7 +21,7 @@ from pydantic_core import to_json
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.models.errors import unfinished
-from turnwire.tools.invocation import loggable, plain, running_call, why_it_failed
+from turnwire.tools.invocation import loggable, plain, running_call, tool_error_text
 
 # The SDK's own control flow leaves a tool by these exceptions; they are no failures.
 _CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed, TurnEndedError)
@@ -107,7 +107,7 @@ class RunListener(AbstractCapability[Any]):
     ) -> Any:
         if isinstance(error, _CONTROL_FLOW):
             raise error
-        failure = why_it_failed(call.tool_name, error)
+        failure = tool_error_text(call.tool_name, error)
         if isinstance(error, ToolError):
             raise ToolFailed(failure) from error
         began = self._began.pop(call.tool_call_id, None)

@@ -1,4 +1,4 @@
-"""Parsed documents, and the chunks they are split into."""
+"""ParsedDocument documents, and the chunks they are split into."""
 
 import re
 from bisect import bisect_right
@@ -31,7 +31,7 @@ class Block(Struct, frozen=True, gc=False):
     page: int | None = None
 
 
-class Parsed(Struct, frozen=True):
+class ParsedDocument(Struct, frozen=True):
     """A document as text and blocks. All offsets count code points of `text`."""
 
     text: str
@@ -52,7 +52,7 @@ class Chunk(Struct, frozen=True, gc=False):
     page: int | None = None
 
 
-def split_document(parsed: Parsed) -> list[Chunk]:
+def split_document(parsed: ParsedDocument) -> list[Chunk]:
     """Split a document into chunks of about a thousand characters, at the borders of its blocks."""
     text = parsed.text
     newlines = [match.start() for match in _NEWLINE.finditer(text)]
@@ -69,7 +69,7 @@ def split_document(parsed: Parsed) -> list[Chunk]:
     return chunks
 
 
-def _ranges(parsed: Parsed) -> Iterator[tuple[int, int, tuple[str, ...], int | None]]:
+def _ranges(parsed: ParsedDocument) -> Iterator[tuple[int, int, tuple[str, ...], int | None]]:
     """Yield start, end, headings and page of each chunk. The ranges cover the whole text without gaps."""
     text, blocks = parsed.text, parsed.blocks
     path: list[tuple[int, str]] = []

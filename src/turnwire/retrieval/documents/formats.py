@@ -13,7 +13,7 @@ from msgspec import structs
 
 from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
-from turnwire.retrieval.documents.document import Block, Parsed
+from turnwire.retrieval.documents.document import Block, ParsedDocument
 
 _BLOCK_BREAK = "\n\n"
 
@@ -26,7 +26,7 @@ _INLINE_MARKUP = re.compile(r"[`*]+|\[([^\]]*)\]\([^)]*\)")
 _WHOLE_TOKENS = frozenset({"fence", "code_block", "html_block"})
 
 
-def parse_markdown(text: str) -> Parsed:
+def parse_markdown(text: str) -> ParsedDocument:
     matter = _FRONT_MATTER.match(text)
     skipped = matter.end() if matter else 0
     declared = _FRONT_MATTER_TITLE.search(matter[1]) if matter else None
@@ -45,7 +45,7 @@ def parse_markdown(text: str) -> Parsed:
             title = title or (heading if token.tag == "h1" else None)
         else:
             blocks.append(Block(start, whole=token.type in _WHOLE_TOKENS, rows=token.type == "table_open"))
-    return Parsed(text, blocks, title)
+    return ParsedDocument(text, blocks, title)
 
 
 @cache
@@ -72,8 +72,8 @@ def _line_starts(text: str, skipped: int) -> list[int]:
 _PARAGRAPH = re.compile(r"\S.*?(?=\n[ \t]*\n|\Z)", re.DOTALL)
 
 
-def parse_plain(text: str) -> Parsed:
-    return Parsed(text, paragraphs(text))
+def parse_plain(text: str) -> ParsedDocument:
+    return ParsedDocument(text, paragraphs(text))
 
 
 def paragraphs(text: str, start: int = 0, page: int | None = None) -> list[Block]:
@@ -86,7 +86,7 @@ _PERMALINK = "¶"
 _SPACE = re.compile(r"\s+")
 
 
-def parse_html(source: str) -> Parsed:
+def parse_html(source: str) -> ParsedDocument:
     # Imported here, because the tools take a tenth of a second to import, which the sandbox need not pay for a PDF.
     from turnwire.tools.html import CHROME, HIDDEN, read_blocks
 
@@ -99,7 +99,7 @@ def parse_html(source: str) -> Parsed:
         if block.in_main or not has_main:
             rows.append((text, Block(0, block.level, text if block.level else "", block.preformatted)))
     text, blocks = _joined(rows)
-    return Parsed(text, blocks, title or next((block.heading for block in blocks if block.level == 1), None))
+    return ParsedDocument(text, blocks, title or next((block.heading for block in blocks if block.level == 1), None))
 
 
 # Word documents (extra `[office]`): paragraphs, headings and table rows.
@@ -108,7 +108,7 @@ _DOCX_HEADING = re.compile(r"(?:Heading (\d)|Title)")
 _MAX_UNPACKED_BYTES = 200 * 1024 * 1024
 
 
-def parse_docx(content: bytes) -> Parsed:
+def parse_docx(content: bytes) -> ParsedDocument:
     """Raise UnreadableDocumentError if it is broken, or python-docx is not installed."""
     try:
         from docx import Document
@@ -132,7 +132,7 @@ def parse_docx(content: bytes) -> Parsed:
         raise UnreadableDocumentError("it is not a sound Word document") from error
     cleaned = [(clean_text(raw).strip(), min(level, 6)) for raw, level in rows]
     text, blocks = _joined((text, Block(0, level, text if level else "")) for text, level in cleaned)
-    return Parsed(text, blocks, title)
+    return ParsedDocument(text, blocks, title)
 
 
 def _joined(rows: Iterable[tuple[str, Block]]) -> tuple[str, list[Block]]:
@@ -151,7 +151,7 @@ def _joined(rows: Iterable[tuple[str, Block]]) -> tuple[str, list[Block]]:
 # PDF: text page by page. pypdfium2 (extra `[pdf]`) is twenty times faster than pypdf, which is always installed.
 
 
-def parse_pdf(content: bytes, max_pages: int) -> Parsed:
+def parse_pdf(content: bytes, max_pages: int) -> ParsedDocument:
     """Raise UnreadableDocumentError if it is broken, encrypted, too long or has no text."""
     title, pages = (_read_with_pdfium if find_spec("pypdfium2") else _read_with_pypdf)(content, max_pages)
     if not any(page.strip() for page in pages):
@@ -165,7 +165,7 @@ def parse_pdf(content: bytes, max_pages: int) -> Parsed:
             blocks += paragraphs(page, offset, number)
             texts.append(page)
             offset += len(page) + len(_BLOCK_BREAK)
-    return Parsed(_BLOCK_BREAK.join(texts), blocks, title, len(pages))
+    return ParsedDocument(_BLOCK_BREAK.join(texts), blocks, title, len(pages))
 
 
 def _read_with_pypdf(content: bytes, max_pages: int) -> tuple[str | None, list[str]]:

@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from turnwire.core.codec import clean_text
 from turnwire.core.errors import UnreadableDocumentError
-from turnwire.retrieval.documents.document import Parsed
+from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.formats import parse_docx, parse_html, parse_markdown, parse_pdf, parse_plain
 
 MAX_PAGES = 5_000
@@ -19,7 +19,7 @@ _FORMATS = {
     "docx": (".docx",),
 }
 SUFFIXES = {suffix: name for name, suffixes in _FORMATS.items() for suffix in suffixes}
-_TEXT_PARSERS: dict[str, Callable[[str], Parsed]] = {
+_TEXT_PARSERS: dict[str, Callable[[str], ParsedDocument]] = {
     "markdown": parse_markdown,
     "text": parse_plain,
     "html": parse_html,
@@ -31,7 +31,7 @@ def format_of(name: str) -> str | None:
     return SUFFIXES.get(PurePath(name).suffix.lower())
 
 
-def parse(name: str, content: bytes) -> Parsed:
+def parse(name: str, content: bytes) -> ParsedDocument:
     """Parse a file. Raise UnreadableDocumentError, which says what is wrong with it."""
     format_name = format_of(name)
     if format_name is None:
@@ -48,7 +48,7 @@ def parse(name: str, content: bytes) -> Parsed:
     return parsed
 
 
-def _parse(format_name: str, content: bytes) -> Parsed:
+def _parse(format_name: str, content: bytes) -> ParsedDocument:
     match format_name:
         case "pdf":
             return parse_pdf(content, MAX_PAGES)

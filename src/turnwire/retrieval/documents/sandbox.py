@@ -10,7 +10,7 @@ from pathlib import PurePath
 import msgspec
 
 from turnwire.core.errors import UnreadableDocumentError
-from turnwire.retrieval.documents.document import Parsed
+from turnwire.retrieval.documents.document import ParsedDocument
 
 _MAX_MEMORY = 2 * 1024**3
 _MAX_CHARACTERS = 50_000_000
@@ -18,7 +18,7 @@ _MAX_CHARACTERS = 50_000_000
 _COMMAND = (sys.executable, "-P", "-m", "turnwire.retrieval.documents.sandbox")
 
 
-async def parse_in_sandbox(name: str, content: bytes, timeout: float) -> Parsed:
+async def parse_in_sandbox(name: str, content: bytes, timeout: float) -> ParsedDocument:
     """Parse a file in a separate process. Raise UnreadableDocumentError, also for a file that exceeds a limit."""
     process = await asyncio.create_subprocess_exec(
         *_COMMAND,
@@ -39,7 +39,7 @@ async def parse_in_sandbox(name: str, content: bytes, timeout: float) -> Parsed:
             await process.wait()
     if process.returncode:
         raise UnreadableDocumentError("it cannot be read: the reader ran out of memory or time")
-    parsed = msgspec.msgpack.decode(output, type=Parsed | str)
+    parsed = msgspec.msgpack.decode(output, type=ParsedDocument | str)
     if isinstance(parsed, str):
         raise UnreadableDocumentError(parsed)
     return parsed
@@ -56,7 +56,7 @@ def _main(suffix: str, seconds: int) -> None:
     from turnwire.retrieval.documents.parser import parse
 
     try:
-        result: Parsed | str = parse(f"document{suffix}", sys.stdin.buffer.read())
+        result: ParsedDocument | str = parse(f"document{suffix}", sys.stdin.buffer.read())
         if len(result.text) > _MAX_CHARACTERS:
             # The parent process keeps the text in memory without a limit.
             result = f"it holds more than {_MAX_CHARACTERS:,} characters of text"

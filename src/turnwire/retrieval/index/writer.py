@@ -5,7 +5,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from turnwire.retrieval.documents.document import Chunk, Parsed, split_document
+from turnwire.retrieval.documents.document import Chunk, ParsedDocument, split_document
 from turnwire.retrieval.index.records import HEADING_MARK, Document
 from turnwire.retrieval.index.terms import segment
 
@@ -22,7 +22,7 @@ class NewDocument:
         name: str,
         format_name: str,
         content: bytes,
-        parsed: Parsed,
+        parsed: ParsedDocument,
         *,
         root: str | None = None,
         owner: str | None = None,

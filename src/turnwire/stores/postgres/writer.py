@@ -51,7 +51,7 @@ _FULL_DISK_FAILURES = 6
 _CLOSE_SECONDS = 15.0
 
 
-class GroupedAppend:
+class PostgresAppend:
     """The events that one turn adds in one commit: one row of its log."""
 
     __slots__ = ("ending", "epoch", "events", "release", "settle", "suspension", "turn_id")
@@ -143,7 +143,7 @@ CHANGING = f"""
 
 
 async def write_group(
-    connection: DatabaseConnection, group: Sequence[GroupedAppend], *, keeps_outbox: bool
+    connection: DatabaseConnection, group: Sequence[PostgresAppend], *, keeps_outbox: bool
 ) -> set[str]:
     """Commit the appends that pass the guards, and return their turns. A turn may be in the group only once."""
     columns = _columns(group)
@@ -154,7 +154,7 @@ async def write_group(
     return {row[0] for row in rows}
 
 
-def _columns(group: Sequence[GroupedAppend]) -> tuple[list[object], ...]:
+def _columns(group: Sequence[PostgresAppend]) -> tuple[list[object], ...]:
     return (
         [append.turn_id for append in group],
         [append.epoch for append in group],
@@ -164,7 +164,7 @@ def _columns(group: Sequence[GroupedAppend]) -> tuple[list[object], ...]:
     )
 
 
-def _changes(group: Sequence[GroupedAppend]) -> tuple[list[object], ...]:
+def _changes(group: Sequence[PostgresAppend]) -> tuple[list[object], ...]:
     endings = [(append.ending, append.events[-1].at) for append in group]
     return (
         [append.new_phase for append in group],
@@ -178,7 +178,7 @@ def _changes(group: Sequence[GroupedAppend]) -> tuple[list[object], ...]:
     )
 
 
-async def refusals(connection: DatabaseConnection, group: Sequence[GroupedAppend]) -> dict[str, Refusal]:
+async def refusals(connection: DatabaseConnection, group: Sequence[PostgresAppend]) -> dict[str, Refusal]:
     """Return why these appends were not written, by turn."""
     query = "SELECT id, epoch, last_position FROM turnwire.head WHERE id = ANY($1)"
     heads = {row[0]: (row[1], row[2]) for row in await connection.fetch(query, [append.turn_id for append in group])}
@@ -207,8 +207,8 @@ class PostgresWriter:
         self._notifier = notifier
         self._keeps_outbox = keeps_outbox
         self._hooks = CommitHooks()
-        self._waiting: list[GroupedAppend] = []
-        self._open: dict[str, GroupedAppend] = {}
+        self._waiting: list[PostgresAppend] = []
+        self._open: dict[str, PostgresAppend] = {}
         """The last waiting append of each turn, which takes in the next plain one."""
         self._committing: set[str] = set()
         self._committed = asyncio.Event()
@@ -251,7 +251,7 @@ class PostgresWriter:
         if append is not None and append.settle is settle and append.epoch == epoch and append.is_plain:
             append.events.extend(request.events)
         else:
-            append = self._open[turn_id] = GroupedAppend(turn_id, epoch, list(request.events), settle)
+            append = self._open[turn_id] = PostgresAppend(turn_id, epoch, list(request.events), settle)
             self._waiting.append(append)
         append.ending, append.suspension, append.release = request.ending, request.suspension, request.release
         self._commit_soon()
@@ -280,10 +280,10 @@ class PostgresWriter:
             elif not self._has_work.is_set():
                 self._idle.set()
 
-    def _next_group(self) -> list[GroupedAppend]:
+    def _next_group(self) -> list[PostgresAppend]:
         """Take the waiting appends, one per turn: the next one of a turn is checked against the position after this."""
-        group: dict[str, GroupedAppend] = {}
-        later: list[GroupedAppend] = []
+        group: dict[str, PostgresAppend] = {}
+        later: list[PostgresAppend] = []
         for append in self._waiting:
             if append.turn_id in group:
                 later.append(append)
@@ -293,7 +293,7 @@ class PostgresWriter:
         self._open = {append.turn_id: append for append in later}
         return list(group.values())
 
-    async def _commit(self, group: list[GroupedAppend]) -> None:
+    async def _commit(self, group: list[PostgresAppend]) -> None:
         failures = 0
         # Whatever the driver says after a lost connection, the server may have committed the group.
         is_unsure = was_unsure = False
@@ -330,15 +330,15 @@ class PostgresWriter:
             failures += 1
             await RETRY.wait(failures)
 
-    async def _refuse_for_cause(self, group: list[GroupedAppend], was_unsure: bool) -> None:
-        async def find_why(connection: DatabaseConnection, _: bool) -> tuple[list[GroupedAppend], dict[str, Refusal]]:
+    async def _refuse_for_cause(self, group: list[PostgresAppend], was_unsure: bool) -> None:
+        async def find_why(connection: DatabaseConnection, _: bool) -> tuple[list[PostgresAppend], dict[str, Refusal]]:
             # The first attempt may have been committed after all, later than it was looked for.
             rest = await self._settle_committed(connection, group) if was_unsure else group
             return rest, await refusals(connection, rest)
 
         self._refuse(*await self._connections.run(find_why, retry_for=math.inf))
 
-    async def _commit_each(self, group: list[GroupedAppend], error: Exception) -> None:
+    async def _commit_each(self, group: list[PostgresAppend], error: Exception) -> None:
         """Commit the appends one by one, so that one that cannot be stored fails its own turn only."""
         if len(group) == 1:
             logger.error("events of turn %s cannot be stored: %s", group[0].turn_id, reason(error))
@@ -347,17 +347,17 @@ class PostgresWriter:
         for append in group:
             await self._commit([append])
 
-    def _keep_endings(self, group: list[GroupedAppend]) -> list[GroupedAppend]:
+    def _keep_endings(self, group: list[PostgresAppend]) -> list[PostgresAppend]:
         """Refuse all but endings, which are retried until the server's disk has room. Return the endings."""
         logger.error("the database's disk is full: running turns are ended, new ones refused, until there is room")
         self._refuse([append for append in group if append.ending is None], {}, StoreFullError())
         return [append for append in group if append.ending is not None]
 
     async def _settle_committed(
-        self, connection: DatabaseConnection, group: list[GroupedAppend]
-    ) -> list[GroupedAppend]:
+        self, connection: DatabaseConnection, group: list[PostgresAppend]
+    ) -> list[PostgresAppend]:
         """Publish the appends that the logs show as committed. Return the others, which have to be written again."""
-        committed: list[GroupedAppend] = []
+        committed: list[PostgresAppend] = []
         for append in group:
             try:
                 events = await read_log(connection, append.turn_id, append.events[0].position - 1, 1)
@@ -380,7 +380,7 @@ class PostgresWriter:
             self._connection.terminate()
             self._connection = None
 
-    def _publish(self, group: Sequence[GroupedAppend]) -> None:
+    def _publish(self, group: Sequence[PostgresAppend]) -> None:
         for append in group:
             self._notifier.committed(append.turn_id, append.events)
             if append.ending is not None or append.release:
@@ -388,7 +388,7 @@ class PostgresWriter:
             append.settle(len(append.events), None)
 
     def _refuse(
-        self, group: Sequence[GroupedAppend], errors: dict[str, Refusal], default: StoreError | None = None
+        self, group: Sequence[PostgresAppend], errors: dict[str, Refusal], default: StoreError | None = None
     ) -> None:
         for append in group:
             append.settle(len(append.events), errors.get(append.turn_id) or default or FencedError(append.turn_id))

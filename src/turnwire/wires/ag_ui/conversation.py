@@ -18,7 +18,7 @@ from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.services import Services
 from turnwire.server.turns import turn_state
-from turnwire.wires.ag_ui.frames import interrupt_id, known, result_text
+from turnwire.wires.ag_ui.frames import interrupt_id, omit_none, result_text
 from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, ThreadMessage, history_of
 from turnwire.wires.ag_ui.resume import RunName, ThreadLog, read_runs
 
@@ -195,7 +195,7 @@ def _assistant_messages(turn: TurnRecord, state: TurnState) -> Iterator[dict[str
         parts.append(_text(rest))
     if parts:
         calls = [_call(turn.id, step) for step in steps]
-        more = known(outcome=state.outcome, citations=msgspec.to_builtins(state.citations) or None)
+        more = omit_none(outcome=state.outcome, citations=msgspec.to_builtins(state.citations) or None)
         message = _message(f"{turn.id}:answer", "assistant", state.text, parts)
         yield {**message, **({"toolCalls": calls} if calls else {}), **({"metadata": more} if more else {})}
 

@@ -58,7 +58,7 @@ from turnwire.wires.ag_ui.frames import (
     run_usage,
     unanswered,
 )
-from turnwire.wires.framing import SUSPENDED_TYPES, answer_json, known
+from turnwire.wires.framing import SUSPENDED_TYPES, answer_json, omit_none
 
 VERSIONS = (0, 1)
 _ID = re.compile(r"[A-Za-z0-9._:@-]{0,160}")
@@ -291,7 +291,7 @@ class RunEncoder:
         if not self._calls.is_open(progress.call_id):
             return []
         call = self._calls.id_of(progress.call_id)
-        value = known(toolCallId=call, text=progress.text, fraction=progress.fraction, data=progress.data)
+        value = omit_none(toolCallId=call, text=progress.text, fraction=progress.fraction, data=progress.data)
         started = self._start_agents(path, position)
         return [*started, custom("turnwire.tool_progress", value, self._subagents.id_of(path))]
 

@@ -18,7 +18,7 @@ from turnwire.core.events import (
     ResponseEvent,
     Usage,
 )
-from turnwire.wires.framing import TOOL_UNFINISHED, TURN_FAILED, known, text_or_json, usage_fields
+from turnwire.wires.framing import TOOL_UNFINISHED, TURN_FAILED, omit_none, text_or_json, usage_fields
 
 AgentPath = tuple[str, ...]
 Events = list[bytes]
@@ -38,7 +38,7 @@ def numbered(events: Iterable[bytes], sent: int) -> bytes:
 
 
 def event_json(kind: str, **fields: Any) -> bytes:
-    return ascii_json({"type": kind, **known(**fields)})
+    return ascii_json({"type": kind, **omit_none(**fields)})
 
 
 def custom(name: str, value: Any, agent: str | None = None) -> bytes:
@@ -108,7 +108,7 @@ def run_ended(
         message = (error.error if error else "") or TURN_FAILED
         code = error.code if error else done.reason or done.outcome
         return event_json("RUN_ERROR", message=message, code=code, usage=usage)
-    result = known(
+    result = omit_none(
         outcome=done.outcome,
         reason=done.reason,
         mode=response.mode if response else None,
@@ -126,7 +126,7 @@ def run_interrupted(run: dict[str, str], interrupts: list[dict[str, Any]], usage
 
 
 def run_usage(by_model: Mapping[str | None, Usage]) -> list[dict[str, Any]] | None:
-    return [{**known(model=model), **usage_fields(usage)} for model, usage in by_model.items()] or None
+    return [{**omit_none(model=model), **usage_fields(usage)} for model, usage in by_model.items()] or None
 
 
 # Sub-agents
@@ -316,7 +316,7 @@ class RunInterrupts:
         return bool(self._interrupts)
 
     def add(self, own_id: str, request: ApprovalRequestEvent, call: str, agent: str | None) -> None:
-        interrupt = known(
+        interrupt = omit_none(
             id=own_id,
             reason="tool_call",
             message=request.reason,
@@ -331,7 +331,7 @@ class RunInterrupts:
 
     def decide(self, decision: ApprovalResponseEvent, call: str | None) -> bool:
         """Record a decision and return True if all requests are decided now."""
-        value = known(
+        value = omit_none(
             toolCallId=call,
             approved=decision.approved,
             reason=decision.reason,

@@ -13,7 +13,7 @@ from turnwire.core.contracts import OnBusy
 from turnwire.core.turns import Message, ToolRequest
 from turnwire.server.errors import HttpError, invalid_body
 from turnwire.server.messages import ClientId, MessageBody
-from turnwire.wires.framing import known
+from turnwire.wires.framing import omit_none
 
 Body = TypeVar("Body", bound=BaseModel)
 _OPTIONS = ("agent", "on_busy", "on_disconnect", "review", "answer")
@@ -170,11 +170,11 @@ def run_message_body(body: RunInput, on_busy: OnBusy) -> RunMessageBody:
     options = body.forwarded_props or {}
     fields = {
         "on_busy": on_busy,
-        **known(**{name: options.get(name) for name in _OPTIONS}),
+        **omit_none(**{name: options.get(name) for name in _OPTIONS}),
         "message": body.question.text,
         "session_id": body.thread_id,
         "turn_id": body.run_id,
-        "extra_options": known(message_id=body.question.id, context=body.context or None, state=body.state or None),
+        "extra_options": omit_none(message_id=body.question.id, context=body.context or None, state=body.state or None),
     }
     try:
         return RunMessageBody.model_validate(fields)

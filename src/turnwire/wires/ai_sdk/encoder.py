@@ -46,7 +46,7 @@ from turnwire.wires.ai_sdk.frames import (
     outcome_chunks,
     source_chunk,
 )
-from turnwire.wires.framing import SUSPENDED_TYPES, answer_json, answer_text, known
+from turnwire.wires.framing import SUSPENDED_TYPES, answer_json, answer_text, omit_none
 
 VERSIONS = (5, 6, 7)
 _RESERVED_PARTS = frozenset({"status", "handoff", "search", "review", "citation", "approval", "agent", "agent-delta"})
@@ -241,7 +241,7 @@ def _custom_part(event: CustomEvent) -> bytes:
     name = f"custom-{event.name}" if event.name in _RESERVED_PARTS else event.name
     data: Any = event.data
     part_id = cast("dict[str, Any]", data).get("id") if isinstance(data, dict) else None
-    return chunk(f"data-{name}", {**known(id=part_id if isinstance(part_id, str) else None), "data": event.data})
+    return chunk(f"data-{name}", {**omit_none(id=part_id if isinstance(part_id, str) else None), "data": event.data})
 
 
 class AnswerText:

@@ -23,7 +23,7 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.turns import TurnState
-from turnwire.wires.framing import DONE, TOOL_UNFINISHED, TURN_FAILED, frame, known, text_or_json, usage_fields
+from turnwire.wires.framing import DONE, TOOL_UNFINISHED, TURN_FAILED, frame, omit_none, text_or_json, usage_fields
 
 START_STEP = b'data: {"type":"start-step"}\n\n'
 FINISH_STEP = b'data: {"type":"finish-step"}\n\n'
@@ -52,7 +52,7 @@ def chunks_of(body: bytes) -> Iterator[bytes]:
 
 def event_part(logged: LoggedEvent, name: str, part_id: str | None = None, *, transient: bool = False) -> bytes:
     """Return the event as the log has it, as a data part. It replaces a part of the same name and id."""
-    fields = known(id=part_id, data=Raw(logged.body), transient=transient or None)
+    fields = omit_none(id=part_id, data=Raw(logged.body), transient=transient or None)
     return chunk(f"data-{name}", fields)
 
 
@@ -61,10 +61,10 @@ def source_chunk(citation: CitationEvent) -> bytes:
     source_id, url = str(citation.index), citation.url
     # Only addresses that a browser may open become links.
     if url is not None and url.lower().startswith(("https://", "http://")):
-        return chunk("source-url", known(sourceId=source_id, url=url, title=citation.title or None))
+        return chunk("source-url", omit_none(sourceId=source_id, url=url, title=citation.title or None))
     name = citation.document_id.rpartition("/")[2]
     ending = name.rpartition(".")[2].lower() if "." in name else ""
-    fields = known(
+    fields = omit_none(
         sourceId=source_id,
         mediaType=_MEDIA_TYPES.get(ending, _TEXT),
         title=citation.title or citation.document_id,
@@ -78,7 +78,7 @@ def source_chunk(citation: CitationEvent) -> bytes:
 
 def metadata_chunk(done: DoneEvent, state: TurnState, response: ResponseEvent | None) -> bytes:
     usage = (response.usage if response else None) or state.usage
-    metadata = known(
+    metadata = omit_none(
         outcome=done.outcome,
         mode=response.mode if response else None,
         toolsUsed=list(response.tools_used if response else state.tools_used),
@@ -94,7 +94,7 @@ def outcome_chunks(done: DoneEvent, state: TurnState) -> bytes:
         case "completed":
             return finish("stop")
         case "cancelled":
-            return chunk("abort", known(reason=done.reason)) + finish("other")
+            return chunk("abort", omit_none(reason=done.reason)) + finish("other")
         case "failed" | "interrupted":
             error = chunk("error", {"errorText": (state.error.error if state.error else "") or TURN_FAILED})
             return error + finish("error")
@@ -147,13 +147,13 @@ class ChatToolCalls:
         self._open[call] = None
         self.in_step.add(call)
         metadata = {"turnwire": {"agentPath": list(event.agent_path)}} if event.agent_path else None
-        fields = known(toolCallId=call, toolName=event.tool, dynamic=True, providerMetadata=metadata)
+        fields = omit_none(toolCallId=call, toolName=event.tool, dynamic=True, providerMetadata=metadata)
         return ended + chunk("tool-input-start", fields) + chunk("tool-input-available", {**fields, "input": args})
 
     def progress(self, event: ToolProgressEvent) -> bytes:
         if not self.is_open(event.call_id):
             return b""
-        output = known(text=event.text, fraction=event.fraction, data=event.data)
+        output = omit_none(text=event.text, fraction=event.fraction, data=event.data)
         fields = {"toolCallId": self._ids[event.call_id], "output": output, "dynamic": True, "preliminary": True}
         return chunk("tool-output-available", fields)
 
@@ -174,7 +174,7 @@ class ChatToolCalls:
         self._requests[call] = event
         if self._version == 5:
             return self._approval_part(call, {"state": "requested"})
-        return chunk("tool-approval-request", known(approvalId=call, toolCallId=call, reason=event.reason))
+        return chunk("tool-approval-request", omit_none(approvalId=call, toolCallId=call, reason=event.reason))
 
     def decide(self, event: ApprovalResponseEvent) -> bytes:
         call = self._ids.get(event.call_id, "")
@@ -183,9 +183,9 @@ class ChatToolCalls:
         decision = b""
         if self._version == 5:
             state = "approved" if event.approved else "denied"
-            decision = self._approval_part(call, known(state=state, answer=event.reason, by=event.by))
+            decision = self._approval_part(call, omit_none(state=state, answer=event.reason, by=event.by))
         elif self._version >= 7:
-            fields = known(approvalId=call, approved=event.approved, reason=event.reason)
+            fields = omit_none(approvalId=call, approved=event.approved, reason=event.reason)
             decision = chunk("tool-approval-response", fields)
         if event.approved:
             return decision
@@ -202,7 +202,7 @@ class ChatToolCalls:
 
     def _approval_part(self, call: str, fields: dict[str, Any]) -> bytes:
         request = self._requests[call]
-        data = known(call_id=request.call_id, tool=request.tool, args=request.args, reason=request.reason)
+        data = omit_none(call_id=request.call_id, tool=request.tool, args=request.args, reason=request.reason)
         return chunk("data-approval", {"id": call, "data": {**data, **fields}})
 
 

@@ -13,7 +13,7 @@ from turnwire.server.guard import Headers
 from turnwire.server.messages import ClientId, Grace, MessageBody
 from turnwire.server.request import read_json
 from turnwire.server.streams.connection import Receive
-from turnwire.wires.framing import known, text_or_json
+from turnwire.wires.framing import omit_none, text_or_json
 
 _TOOL = "tool-"
 _DYNAMIC = "dynamic-tool"
@@ -68,7 +68,7 @@ class UIMessage(BaseModel):
     @property
     def files(self) -> list[dict[str, str]]:
         return [
-            known(media_type=part.media_type, url=part.url, filename=part.filename)
+            omit_none(media_type=part.media_type, url=part.url, filename=part.filename)
             for part in self.parts
             if part.type == "file"
         ]

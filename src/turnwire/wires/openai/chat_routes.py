@@ -21,8 +21,8 @@ from turnwire.wires.openai.conversation import agent_of, interrupting, last_turn
 from turnwire.wires.openai.messages import (
     ClientConversation,
     CompletionBody,
-    in_dialect,
     invalid,
+    openai_error,
     parse_completion_body,
     prompt_body,
     read_messages,
@@ -174,9 +174,9 @@ def routes() -> list[Route]:
             ],
             CompletionBody,
             _COMPATIBLE,
-            in_dialect,
+            openai_error,
         ),
-        Route("GET", "/v1/models", list_models, "The agents, by name", _TAG, (), None, _COMPATIBLE, in_dialect),
+        Route("GET", "/v1/models", list_models, "The agents, by name", _TAG, (), None, _COMPATIBLE, openai_error),
         Route(
             "GET",
             "/v1/models/{id:path}",
@@ -186,6 +186,6 @@ def routes() -> list[Route]:
             [Parameter("id", "path", "Its name.")],
             None,
             _COMPATIBLE,
-            in_dialect,
+            openai_error,
         ),
     ]

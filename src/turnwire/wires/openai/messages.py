@@ -40,7 +40,7 @@ def invalid(param: str, message: str, code: str = "invalid_request") -> HttpErro
     return HttpError(400, code, f"{param}: {message}", param=param)
 
 
-def in_dialect(error: HttpError) -> HttpError:
+def openai_error(error: HttpError) -> HttpError:
     """Return an error as OpenAI's clients expect it."""
     status = _STATUSES.get(error.code, 400 if error.status in (416, 422) else error.status)
     more = dict(error.more)

@@ -18,7 +18,7 @@ from turnwire.server.streams.stream import Stream, location_header, stream_turn,
 from turnwire.server.turns import while_connected
 from turnwire.wires.openai.conversation import begin_response, find_response
 from turnwire.wires.openai.frames import decision_item, input_items, response_id
-from turnwire.wires.openai.messages import ResponseBody, in_dialect, invalid, parse_response_body
+from turnwire.wires.openai.messages import ResponseBody, invalid, openai_error, parse_response_body
 from turnwire.wires.openai.responses_encoder import OpenAIResponses
 from turnwire.wires.openai.resume import decisions_before, find_in_response, response_so_far, settled_response
 from turnwire.wires.openai.socket import ResponseSocket
@@ -145,7 +145,7 @@ def _route(
     body: type[BaseModel] | None = None,
 ) -> Route:
     responses = {"200": response("As OpenAI's clients expect it")}
-    return Route(method, path, endpoint, summary, "openai", parameters, body, responses, in_dialect)
+    return Route(method, path, endpoint, summary, "openai", parameters, body, responses, openai_error)
 
 
 def routes() -> list[AnyRoute]:

@@ -57,7 +57,7 @@ async def response_so_far(store: StateReader, record: TurnRecord, wire: OpenAIRe
         if state is None or wire.segment > 1:
             raise
         encoder = wire.encoder()
-        for logged in retold(state, record.created_at, record.ended_at or record.created_at):
+        for logged in log_of_state(state, record.created_at, record.ended_at or record.created_at):
             encoder.frame(logged)
     response = encoder.response()
     return {**response, "status": "queued"} if record.phase == "queued" else response
@@ -91,7 +91,7 @@ def _responses_encoder(walk: EncodedWalk) -> ResponsesEncoder:
     return walk.encoder
 
 
-def retold(state: TurnState, began: int, ended: int) -> Iterator[LoggedEvent]:
+def log_of_state(state: TurnState, began: int, ended: int) -> Iterator[LoggedEvent]:
     """Yield a short log of an ended turn whose events are gone; times are in milliseconds."""
     for position, event in enumerate(_events(state), 1):
         logged = log_event(event, position, 0)

@@ -17,7 +17,7 @@ from turnwire.server.services import Services
 from turnwire.server.streams.resume import START
 from turnwire.server.streams.socket import SilentWire, SocketHandler
 from turnwire.wires.openai.conversation import begin_response
-from turnwire.wires.openai.messages import in_dialect, parse_response_body
+from turnwire.wires.openai.messages import openai_error, parse_response_body
 from turnwire.wires.openai.resume import find_in_response
 from turnwire.wires.websocket.routes import parse
 
@@ -92,7 +92,7 @@ class ResponseSocket(SocketHandler):
         self.spawn(stream_id, self._create_next(stream_id))
 
     def send_error(self, message_id: Any, error: HttpError) -> None:
-        error = in_dialect(error)
+        error = openai_error(error)
         stream = {} if message_id is None else {"stream_id": message_id}
         body = ascii_json({"type": "error", "status": error.status, **stream})
         self.socket.write(body[:-1] + b"," + error.body[1:])

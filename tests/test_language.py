@@ -1,0 +1,80 @@
+"""House rules for names and docstrings: one name per thing, in words that a Python developer would search for."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "turnwire"
+TREES = {path.relative_to(SOURCE): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+
+GERUNDS = {
+    "embedding": "the noun for a vector of a text",
+    "framing": "the noun for how a protocol marks the borders of its messages",
+    "reporting": "the noun for metrics, traces and webhooks",
+}
+"""Modules and packages whose name ends in -ing and is a noun of the trade, with the reason."""
+
+DIALECT = {"told", "said", "asked", "anew", "whoever"}
+RIDDLES = re.compile(r"(What|Who|Whoever|Whose|That|Those)\b")
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of every name that the code defines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)):
+                yield node.lineno, name
+            case _:
+                pass
+
+
+def test_module_names_are_nouns() -> None:
+    gerunds = {
+        part
+        for path in TREES
+        for part in (*path.parts[:-1], path.stem)
+        if re.search(r"[a-z]{2,}ing$", part) and part not in {*GERUNDS, "string"}
+    }
+    assert gerunds == set()
+
+
+def test_class_names_are_used_once() -> None:
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(f"{path}:{node.lineno}")
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_identifiers_name_the_thing() -> None:
+    """A word such as `told` or `asked` says what happened to a value, never what the value is."""
+    found = [
+        f"{path}:{line} {name}"
+        for path, tree in TREES.items()
+        for line, name in identifiers(tree)
+        if DIALECT & set(name.lower().split("_"))
+    ]
+    assert found == []
+
+
+def test_docstrings_name_their_subject() -> None:
+    found = [
+        f"{path}:{getattr(node, 'lineno', 1)} {text.splitlines()[0]}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, Documented)
+        for text in [ast.get_docstring(node) or ""]
+        if RIDDLES.match(text)
+    ]
+    assert found == []
