@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)
 
 CANCELS = 30
 HINTED = """
-from turnwire.stores.postgres import following
+from turnwire.stores.postgres import notifications
 
 # Longer than any test: what one process learns of another, it has been told.
-following.SAFETY_SECONDS = 3600.0
+notifications.SAFETY_SECONDS = 3600.0
 
 async def hinted(turn):
     yield ""

@@ -599,6 +599,7 @@ async def test_json_routes_have_the_released_answers(tmp_path: Path) -> None:
     compare("json_routes.txt", text)
 
 
+@pytest.mark.process
 async def test_answers_from_documents_have_the_released_form(tmp_path: Path) -> None:
     shelf, found = tmp_path / "shelf", []
     shelf.mkdir()
@@ -666,6 +667,7 @@ async def test_sqlite_files_have_the_released_schema(tmp_path: Path, monkeypatch
     compare("sqlite.txt", lines(sqlite_lines(data)))
 
 
+@pytest.mark.postgres
 async def test_the_postgresql_database_has_the_released_schema(tmp_path: Path) -> None:
     server = shared_server()
     url = server.url(server.new_database())

@@ -160,6 +160,7 @@ async def test_openapi_document_has_every_schema_that_it_refers_to(server: Serve
     assert references <= {f"#/components/schemas/{name}" for name in schemas}
 
 
+@pytest.mark.node
 def test_build_of_the_sources_equals_the_committed_page(tmp_path: Path) -> None:
     node = node_with(SOURCES)
     built = subprocess.run(
@@ -177,6 +178,7 @@ def test_build_of_the_sources_equals_the_committed_page(tmp_path: Path) -> None:
     assert different == [], "build the page again: npm ci && npm run build in clients/web"
 
 
+@pytest.mark.node
 def test_javascript_tests_of_the_page_pass() -> None:
     node = node_with(SOURCES)
     done = subprocess.run([node, "test/run.mjs"], cwd=SOURCES, capture_output=True, text=True, timeout=50)

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
 from turnwire.server.request import Request
 
@@ -71,9 +72,15 @@ class Pages:
         self._built = lru_cache(maxsize=16)(self._build)
 
     def find(self, request: Request) -> PageFile | None:
-        """Return the file of a path. A client that does not accept HTML at `/` gets the API's plain text instead."""
+        """Return the file of a path. A client that does not accept HTML at `/` gets the API's plain text instead.
+
+        Raises HttpError 405 at `/docs`, which has no other answer.
+        """
         scope, path = request.scope, request.path
         if request.method not in ("GET", "HEAD"):
+            if path == "/docs":
+                allowed = {"Allow": "GET, HEAD"}
+                raise HttpError(405, "method_not_allowed", "only GET and HEAD are answered here", headers=allowed)
             return None
         if path.startswith(_ASSETS):
             return self._assets.get(path.removeprefix(_ASSETS))
