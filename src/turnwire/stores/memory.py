@@ -137,19 +137,19 @@ class MemoryWriter:
             return
         turn.events.extend(events)
         turn.head.position = events[-1].position
-        if request.ending is not None:
-            self._end(turn, request.ending)
-        elif request.suspension is not None:
-            turn.checkpoint = request.suspension.checkpoint
-            until = request.suspension.until
-            turn.record = replace(turn.record, phase="waiting", worker=None, waiting_until=until)
-        elif request.release:
+        ending, release = request.ending, request.release
+        if ending is not None:
+            self._end(turn, ending)
+        elif release:
             turn.record = replace(turn.record, phase="queued", worker=None)
+        elif (suspension := request.suspension) is not None:
+            turn.checkpoint = suspension.checkpoint
+            turn.record = replace(turn.record, phase="waiting", worker=None, waiting_until=suspension.until)
         self._watchers.notify(turn_id, events)
         request.settle(len(events), None)
-        if request.ending is not None or request.release:
+        if ending is not None or release:
             queue = self._tables.queue
-            move = queue.queue if request.ending is None else queue.end
+            move = queue.queue if ending is None else queue.end
             if move(turn.record.session_id, turn_id):
                 self._watchers.notify(RUNNABLE, ())
 
