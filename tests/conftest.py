@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.contracts.stores import backend, place, store
+from tests.contracts.stores import backend, store
 from tests.slowest import report_slowest
 
-__all__ = ["backend", "place", "store"]
+__all__ = ["backend", "store"]
 
 HERE = Path(__file__).parent
 NEEDS = {

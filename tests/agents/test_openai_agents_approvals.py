@@ -18,7 +18,7 @@ from openai.types.responses import (
 from openai.types.responses.response_output_item import McpApprovalRequest, McpCall
 from openai.types.responses.tool_param import Mcp
 
-from tests.contracts.stores import SqlitePlace
+from tests.contracts.stores import SqliteBackend
 from tests.contracts.test_agent import check_calls_have_results, only, outcome, text
 from tests.contracts.test_agent_approvals import asked, results
 from tests.core.desk import Desk
@@ -95,21 +95,21 @@ async def test_an_agent_inside_a_tool_may_ask_and_goes_on_after_a_restart(
     approved: bool, streamed: bool, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"on_stream": lambda event: None} if streamed else {}
-    place = SqlitePlace(tmp_path)
-    async with open_desk(boss([CLERK_WRITES], [ASKS_CLERK], **options), await place.open()) as desk:
+    backend = SqliteBackend(tmp_path)
+    async with open_desk(boss([CLERK_WRITES], [ASKS_CLERK], **options), await backend.open()) as desk:
         turn = await desk.start()
         events = await asked(desk, turn)
         (request,) = only(events, ApprovalRequestEvent)
         assert (request.call_id, request.tool, request.args) == ("c1", "send", {"to": "bob"})
         assert request.agent_path == ("Clerk",)
-    place.crash()
+    backend.crash()
     again = boss([[assistant_message("The clerk is done.")]], [[assistant_message("All is done.")]], **options)
     try:
-        async with open_desk(again, await place.open()) as desk:
+        async with open_desk(again, await backend.open()) as desk:
             await desk.runner.decide(turn.id, "c1", approved=approved, reason="not today")
             events = await desk.events(turn)
     finally:
-        await place.close()
+        await backend.close()
     assert outcome(events) == ("completed", None)
     assert sent == (["bob"] if approved else [])
     check_calls_have_results(events)

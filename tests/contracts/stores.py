@@ -184,14 +184,3 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 @pytest.fixture
 async def store(backend: StoreBackend) -> Store:
     return await backend.open()
-
-
-# The old names, for suites that are not renamed yet.
-Place = StoreBackend
-SqlitePlace = SqliteBackend
-PostgresPlace = PostgresBackend
-
-
-@pytest.fixture
-def place(backend: StoreBackend) -> StoreBackend:
-    return backend

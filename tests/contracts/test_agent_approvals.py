@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.agents import AgentCase
-from tests.contracts.stores import SqlitePlace
+from tests.contracts.stores import SqliteBackend
 from tests.contracts.test_agent import (
     case,
     check_calls_have_results,
@@ -214,20 +214,20 @@ async def test_agent_can_be_suspended_twice(case: AgentCase, model_server: Scrip
 async def test_requests_survive_a_restart(
     case: AgentCase, model_server: ScriptedModel, post: Post, tmp_path: Path
 ) -> None:
-    place = SqlitePlace(tmp_path / "store")
+    backend = SqliteBackend(tmp_path / "store")
     model_server.plan(calls(("send", BOB), ("weather", {"city": "Oslo"}), text="Let me."))
-    async with case.desk(model_server, *post.tools, store=await place.open(), **post.options) as desk:
+    async with case.desk(model_server, *post.tools, store=await backend.open(), **post.options) as desk:
         turn = await desk.start("Write to Bob")
         await asked(desk, turn)
-    place.crash()
+    backend.crash()
     model_server.plan(says(" Done."), says("You are welcome."))
     try:
-        async with case.desk(model_server, *post.tools, store=await place.open(), **post.options) as desk:
+        async with case.desk(model_server, *post.tools, store=await backend.open(), **post.options) as desk:
             await desk.runner.decide(turn.id, "call_1", approved=True)
             events = await desk.events(turn)
             after = await desk.events(await desk.start("Thanks", session_id=turn.session_id))
     finally:
-        await place.close()
+        await backend.close()
     assert outcome(events) == ("completed", None)
     assert post.sent == [BOB]
     assert results(events) == {"call_1": (True, "sent to bob"), "call_2": (True, "Sunny in Oslo")}

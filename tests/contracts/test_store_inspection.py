@@ -1,13 +1,13 @@
 """The store contract for live workers and unfinished turns."""
 
-from tests.contracts.stores import Place
+from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import claimed, ended, started
 from turnwire.core.contracts import Store
 
 
-async def test_workers_lists_live_leases(place: Place) -> None:
+async def test_workers_lists_live_leases(backend: StoreBackend) -> None:
     now = 0.0
-    store = await place.open(lease=10, clock=lambda: now)
+    store = await backend.open(lease=10, clock=lambda: now)
     await store.renew("first", name="host:1")
     now += 6
     await store.renew("second")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.stores import Place
+from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import BOUND, whole_log
 from tests.core.desk import (
     AgentEvents,
@@ -242,16 +242,18 @@ async def test_turn_timeout_does_not_count_the_suspension(store: Store, monkeypa
         assert (await desk.end(turn)).outcome == "completed"
 
 
-async def test_overdue_request_is_denied_with_a_reason(place: Place) -> None:
-    store = await place.open(lease=2)
+async def test_overdue_request_is_denied_with_a_reason(backend: StoreBackend) -> None:
+    store = await backend.open(lease=2)
     async with open_desk(store, careful, approval_timeout=0.05, lease=2) as desk:
         turn = await desk.start("c1 c2")
         answer = await completed_answer(desk, turn)
         assert "c1=Denied: nobody decided within 0.05 seconds" in answer
 
 
-async def test_deleted_overdue_turn_does_not_stop_the_lease_loop(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = await place.open(lease=2)
+async def test_deleted_overdue_turn_does_not_stop_the_lease_loop(
+    backend: StoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await backend.open(lease=2)
     waiting = store.waiting
     gone = TurnRecord(id=new_id(), session_id="s", principal="ann", agent="careful", message="", waiting_until=1)
 
@@ -263,15 +265,15 @@ async def test_deleted_overdue_turn_does_not_stop_the_lease_loop(place: Place, m
         assert "Denied: nobody decided" in await completed_answer(desk, await desk.start("c1"))
 
 
-async def test_request_survives_a_crash(place: Place) -> None:
-    store = await place.open()
+async def test_request_survives_a_crash(backend: StoreBackend) -> None:
+    store = await backend.open()
     async with open_desk(store, careful) as desk:
         turn = await desk.start("c1 c2")
         await wait_until_suspended(desk, turn)
         await desk.runner.decide(turn.id, "c1", approved=True)
         later = await desk.start("c3", session_id=turn.session_id)
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     async with open_desk(store, careful) as desk:
         assert (await store.find_turn("ann", turn.id)).phase == "waiting"
         assert (await store.find_turn("ann", later.id)).phase == "queued"
@@ -281,15 +283,15 @@ async def test_request_survives_a_crash(place: Place) -> None:
         await wait_until_suspended(desk, later)
 
 
-async def test_decision_before_a_crash_takes_effect_after_it(place: Place) -> None:
-    store = await place.open()
+async def test_decision_before_a_crash_takes_effect_after_it(backend: StoreBackend) -> None:
+    store = await backend.open()
     async with open_desk(store, careful) as desk:
         turn = await desk.start("c1")
         await wait_until_suspended(desk, turn)
         desk.runner._worker._draining = True  # The process stops before the decision takes effect.
         await desk.runner.decide(turn.id, "c1", approved=True)
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     async with open_desk(store, careful) as desk:
         assert (await desk.end(turn)).outcome == "completed"
 

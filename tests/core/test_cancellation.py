@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 import asyncpg
 import pytest
 
-from tests.contracts.stores import MemoryBackend, Place, PostgresPlace, SqlitePlace
+from tests.contracts.stores import MemoryBackend, PostgresBackend, SqliteBackend, StoreBackend
 from tests.contracts.turns import BOUND, claimed, write
 from tests.core.desk import (
     AgentEvents,
@@ -335,8 +335,8 @@ async def test_cancel_of_a_turn_elsewhere_returns_when_its_end_is_committed(stor
             await cancelling
 
 
-async def test_command_that_arrives_with_the_end_of_a_turn_leaves_no_row(place: Place) -> None:
-    store = await place.open()
+async def test_command_that_arrives_with_the_end_of_a_turn_leaves_no_row(backend: StoreBackend) -> None:
+    store = await backend.open()
     for end_first in (True, False):
         turn = await claimed(store)
         log = TurnLog(store, turn, Limits())
@@ -345,21 +345,21 @@ async def test_command_that_arrives_with_the_end_of_a_turn_leaves_no_row(place: 
         async with asyncio.timeout(BOUND):
             await asyncio.gather(*(both if end_first else reversed(both)), return_exceptions=True)
         assert await store.turn_state(turn.id) is not None
-    assert await command_rows(place) == 0
+    assert await command_rows(backend) == 0
 
 
-async def command_rows(place: Place) -> int:
-    match place:
+async def command_rows(backend: StoreBackend) -> int:
+    match backend:
         case MemoryBackend():
-            return len(place.tables.commands)
-        case SqlitePlace():
-            with closing(sqlite3.connect(place.folder / DATABASE_NAME)) as connection:
+            return len(backend.tables.commands)
+        case SqliteBackend():
+            with closing(sqlite3.connect(backend.folder / DATABASE_NAME)) as connection:
                 return connection.execute("SELECT count(*) FROM command").fetchone()[0]
-        case PostgresPlace():
-            connection = await asyncpg.connect(place.url)
+        case PostgresBackend():
+            connection = await asyncpg.connect(backend.url)
             try:
                 return await connection.fetchval("SELECT count(*) FROM turnwire.command")
             finally:
                 await connection.close()
         case _:
-            raise AssertionError(place)
+            raise AssertionError(backend)

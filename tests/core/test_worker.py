@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.contracts.stores import Place
+from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import BOUND, claimed, queued_turns, started, write
 from tests.core.desk import AgentEvents, echo, event_types, failure, held, open_desk, settle, start_held_turn
 from turnwire.core.cancellation import WORKER_LOST
@@ -49,12 +49,12 @@ async def test_drain_interrupts_turns_after_the_grace_period(store: Store) -> No
         assert desk.runner.running_count == 0
 
 
-async def test_running_turn_of_a_lost_process_is_interrupted_at_the_next_start(place: Place) -> None:
-    store = await place.open()
+async def test_running_turn_of_a_lost_process_is_interrupted_at_the_next_start(backend: StoreBackend) -> None:
+    store = await backend.open()
     orphan = await claimed(store, "lost")
     await write(store, orphan, TokenEvent("half"), UsageEvent(output_tokens=1))
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     async with open_desk(store, echo) as desk:
         assert (await store.find_turn("ann", orphan.id)).phase == "ended", "it must not wait for a lease"
         events = await desk.events(orphan)
@@ -68,12 +68,12 @@ async def test_running_turn_of_a_lost_process_is_interrupted_at_the_next_start(p
         assert (await desk.end(following)).outcome == "completed"
 
 
-async def test_queued_turns_of_a_lost_process_run_at_the_next_start(place: Place) -> None:
-    store = await place.open()
+async def test_queued_turns_of_a_lost_process_run_at_the_next_start(backend: StoreBackend) -> None:
+    store = await backend.open()
     orphan = await claimed(store, "lost", message="first")
     waiting = [await started(store, message=message, session_id=orphan.session_id) for message in ("second", "third")]
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
     order: list[str] = []
 
     async def echo(turn: Turn) -> AgentEvents:
@@ -85,11 +85,11 @@ async def test_queued_turns_of_a_lost_process_run_at_the_next_start(place: Place
     assert order == ["second", "third"]
 
 
-async def test_queued_turn_of_an_unknown_agent_fails(place: Place) -> None:
-    store = await place.open()
+async def test_queued_turn_of_an_unknown_agent_fails(backend: StoreBackend) -> None:
+    store = await backend.open()
     waiting = await started(store)
-    place.crash()
-    store = await place.open()
+    backend.crash()
+    store = await backend.open()
 
     async def another(turn: Turn) -> AgentEvents:
         yield "x"
@@ -98,9 +98,9 @@ async def test_queued_turn_of_an_unknown_agent_fails(place: Place) -> None:
         assert (await failure(desk, waiting)).code == "agent_not_found"
 
 
-async def test_worker_takes_over_turns_when_a_lease_has_run_out(place: Place) -> None:
+async def test_worker_takes_over_turns_when_a_lease_has_run_out(backend: StoreBackend) -> None:
     now = 1_000.0
-    store = await place.open(lease=10, clock=lambda: now)
+    store = await backend.open(lease=10, clock=lambda: now)
     orphan = await claimed(store, "slow")
     async with open_desk(store, echo, lease=1) as desk:
         await settle()
