@@ -23,7 +23,6 @@ from turnwire.server.errors import HttpError
 Void = tuple[range, ...]
 """Positions that restarts have made void, those of the restarts themselves included."""
 
-_RESTART_BODY = b'{"type":"restart"'
 
 
 class ResumePoint(Struct, frozen=True):
@@ -129,7 +128,7 @@ async def _walk(store: LogReader, turn_id: str, visitor: LogVisitor, void: Void)
                 for logged in events:
                     if void and is_void(void, logged.position):
                         continue
-                    if logged.body.startswith(_RESTART_BODY):
+                    if logged.type == "restart":
                         restart = decode_event(logged.body)
                         assert isinstance(restart, RestartEvent)
                         return range(restart.from_position + 1, logged.position + 1)
