@@ -24,7 +24,6 @@ Void = tuple[range, ...]
 """Positions that restarts have made void, those of the restarts themselves included."""
 
 
-
 class ResumePoint(Struct, frozen=True):
     """A point where a reader continues: after a position, of whose frame it still needs the `rest`.
 
