@@ -303,7 +303,7 @@ def machine(name: str) -> Any:
     case: Any = walk.TestCase
     # A walk over a database server takes longer.
     case.settings = settings(
-        max_examples=12 if name == "postgres" else 50,
+        max_examples=12 if name == "postgres" else 80,
         stateful_step_count=50,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

@@ -22,7 +22,7 @@ from turnwire.server.streams.resume import BYTES, FRAMES, encoder_at, find_point
 from turnwire.stores.memory import MemoryStore
 from turnwire.wires.openai.responses_encoder import OpenAIResponses
 
-EXAMPLES = settings(max_examples=40)
+EXAMPLES = settings(max_examples=60)
 HAS_NO_CURSOR = [name for name, reader in READERS.items() if reader.cursor is None]
 HAS_CURSOR = [name for name, reader in READERS.items() if reader.cursor]
 
