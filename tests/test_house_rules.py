@@ -25,6 +25,7 @@ from turnwire.core import errors, metrics
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import Control
 from turnwire.core.events import Event, EventBase
+from turnwire.core.log import LogLimits
 from turnwire.server.api.operations import process_readings, server_readings
 from turnwire.settings import Settings
 
@@ -88,10 +89,13 @@ def test_every_error_is_in_the_tree_at_the_top_of_its_file() -> None:
     assert told == classes
 
 
-def test_every_limit_is_a_setting_with_the_same_default() -> None:
+def test_every_limit_but_those_of_a_log_is_a_setting_with_the_same_default() -> None:
     limits, settings = Limits(), Settings.model_fields
     for name in Limits.__struct_fields__:
-        assert settings[name].default == getattr(limits, name), name
+        if name in LogLimits.__struct_fields__:
+            assert name not in settings, f"{name} protects the process; no operator sets it"
+        else:
+            assert settings[name].default == getattr(limits, name), name
 
 
 def test_the_package_takes_along_the_documentation_that_it_answers_from() -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("turnwire.server")
 
+MAINTENANCE_INTERVAL = 10.0
 # Longer than it takes to kill a program that does not end.
 _AGENT_CLOSE_SECONDS = 20.0
 
@@ -102,7 +103,9 @@ class Turnwire:
     "postgres" (at `database_url`), "memory", or a store. `authenticate` lets a host application name the caller, in
     place of API keys. `extensions`, a list of folders that may be empty, runs these and the installed extensions;
     without it, none run. `tracer_provider` is OpenTelemetry's, for the spans of turns. `control_token` is the
-    operator's, for processes that share one; without it each makes its own. Raises ValueError for unusable settings.
+    operator's, for processes that share one; without it each makes its own. `maintenance_interval` is the number of
+    seconds after which ended logs are sealed and old ones deleted; tests lower it. Raises ValueError for unusable
+    settings.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class Turnwire:
         extensions: Sequence[Path | str] | None = None,
         tracer_provider: Any = None,
         control_token: str | None = None,
+        maintenance_interval: float = MAINTENANCE_INTERVAL,
     ) -> None:
         settings = settings or Settings()
         if data is not None:
@@ -173,6 +177,7 @@ class Turnwire:
         )
         self._opening: asyncio.Lock | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._maintenance_interval = maintenance_interval
         self._maintenance: list[asyncio.Task[None]] = []
         self._termination: Termination | None = None
 
@@ -289,7 +294,7 @@ class Turnwire:
 
     async def _maintain(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.maintenance_interval)
+            await asyncio.sleep(self._maintenance_interval)
             try:
                 await self.store.maintain(expire_before=now_ms() - int(self.settings.keep_logs * 1000))
             except StoreError:

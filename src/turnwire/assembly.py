@@ -169,7 +169,8 @@ def build_tracing(store: Store, worker: str, settings: Settings, provider: Any =
 
 def build_runner(store: Store, agents: Mapping[str, Agent], settings: Settings) -> TurnRunner:
     """Return the runner of these agents. Raises ModelUnusableError."""
-    limits = Limits(**{name: getattr(settings, name) for name in Limits.__struct_fields__})
+    names = [name for name in Limits.__struct_fields__ if name in Settings.model_fields]
+    limits = Limits(**{name: getattr(settings, name) for name in names})
     return TurnRunner(store, agents, limits, build_history(store, settings))
 
 

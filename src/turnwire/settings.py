@@ -129,13 +129,6 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         default=1024 * 1024, gt=0, description="The largest request body; a larger one is a 413."
     )
-    max_event_bytes: int = Field(
-        default=256 * 1024, ge=1024, description="The largest event; a larger one ends the turn."
-    )
-    max_events_per_turn: int = Field(default=100_000, ge=10, description="The most events of a turn; more end it.")
-    max_uncommitted_events: int = Field(
-        default=1_000, gt=0, description="The most events that an agent may be ahead of the store."
-    )
     max_queued_turns: int = Field(default=8, ge=0, description="The most queued turns of a session; more are a 409.")
     max_running_turns: int = Field(
         default=64, gt=0, description="The most unfinished turns of a principal; more are a 429."
@@ -185,9 +178,6 @@ class Settings(BaseSettings):
     )
     stream_lifetime: float = Field(default=900, gt=0, description="A stream is asked to reconnect after this long.")
     keep_logs: float = Field(default=30 * 86_400, gt=0, description="How long the events of an ended turn are kept.")
-    maintenance_interval: float = Field(
-        default=10, gt=0, description="How often ended logs are sealed and old ones deleted."
-    )
 
     open_metrics: bool = Field(
         default=False, description="Serve `/metrics` without a key, to every client that reaches the port."

@@ -15,7 +15,6 @@ from pathlib import Path
 import asyncpg
 import httpx
 
-from tests.faults.agents import ALL
 from tests.faults.proxy import FaultProxy, faulty
 from tests.postgres_server import PostgresServer, execute
 from turnwire.server.auth import ALL_SCOPES, KeyRing
@@ -35,7 +34,6 @@ _SETTINGS = {
     "cancel_patience": 1,
     "shutdown_grace": 1,
     "text_start_timeout": 0.2,
-    "maintenance_interval": 2,
     "max_running_turns": 10_000,
     "max_open_streams": 10_000,
     "max_queued_turns": 1_000,
@@ -79,23 +77,16 @@ class Node:
 
     async def start(self) -> None:
         self._is_ready = False
-        agents = [part for name in ALL for part in ("--agent", f"tests.faults.agents:{name}")]
         url = f"postgresql://postgres@127.0.0.1:{self.network.port}/{self._database}"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TURNWIRE_")}
-        settings = {f"TURNWIRE_{name.upper()}": str(value) for name, value in _SETTINGS.items()}
-        settings |= {"TURNWIRE_DATABASE_URL": url, "FAULTS_NODE": str(self.number)}
+        data = self._folder / f"node{self.number}"
+        settings = {**_SETTINGS, "database_url": url, "port": self._port, "data": data}
+        variables = {f"TURNWIRE_{name.upper()}": str(value) for name, value in settings.items()}
         with (self._folder / f"node{self.number}.log").open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "turnwire", "serve", "--port", str(self._port), *agents),
-                *("--data", str(self._folder / f"node{self.number}")),
+                *(sys.executable, "-m", "tests.faults.server"),
                 cwd=_ROOT,
-                env={
-                    **inherited,
-                    **settings,
-                    **self._fake_clock(),
-                    "TURNWIRE_DATABASE_URL": url,
-                    "FAULTS_NODE": str(self.number),
-                },
+                env={**inherited, **variables, **self._fake_clock(), "FAULTS_NODE": str(self.number)},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,

@@ -506,8 +506,9 @@ def single(text: str) -> str:
 async def test_a_log_past_its_retention_has_the_released_bytes_on_every_wire(tmp_path: Path) -> None:
     stage = Stage()
     found: list[tuple[str, str]] = []
-    settings = {"keep_logs": 0.001, "maintenance_interval": 0.1}
-    async with served(scene_server(stage, tmp_path, **settings), stage) as recorder:
+    settings = fixed_settings(tmp_path, keep_logs=0.001)
+    turnwire = Turnwire(stage, store="memory", settings=settings, control_token=TOKEN, maintenance_interval=0.1)
+    async with served(turnwire, stage) as recorder:
         stage.begin("every_event", is_read=False)
         await recorder.http.post("/chat", json={"message": "Hello", "turn_id": "turn-1", "session_id": "s"})
 

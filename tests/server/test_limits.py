@@ -4,6 +4,7 @@ import asyncio
 
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import Client, Puppet, error_of, until
+from turnwire.core.log import LogLimits
 
 
 async def test_more_open_streams_than_allowed_are_refused_until_one_closes(
@@ -94,8 +95,8 @@ async def test_a_body_over_the_limit_is_refused_and_one_below_is_not(serve: Serv
 
 
 async def test_an_event_over_the_limit_ends_the_turn(serve: Serve, kind: StoreKind, puppet: Puppet) -> None:
-    async with serve(store=kind, max_event_bytes=1_024) as server, server.ask() as stream:
-        (await puppet.part()).say("fits", "x" * 2_000)
+    async with serve(store=kind) as server, server.ask() as stream:
+        (await puppet.part()).say("fits", "x" * LogLimits().max_event_bytes)
         frames = await stream.rest()
         assert [frame.type for frame in frames] == ["session", "message", "token", "error", "done"]
         assert frames[-2].event["code"] == "event_too_large"

@@ -1,9 +1,10 @@
 """A turn's log as a file: every event that is committed, a line each."""
 
 import json
+from pathlib import Path
 
-from tests.server.conftest import Serve
-from tests.serving import Puppet, Served, error_of
+from tests.serving import Puppet, Served, error_of, quick_settings, serving
+from turnwire.app import Turnwire
 from turnwire.core.follow import PAGE
 
 
@@ -30,8 +31,9 @@ async def test_a_log_is_downloaded_whole_with_its_times(server: Served, puppet: 
     assert times == sorted(times)
 
 
-async def test_download_of_an_expired_log_is_410(serve: Serve, puppet: Puppet) -> None:
-    async with serve(store="sqlite", keep_logs=0.001, maintenance_interval=0.02) as server:
+async def test_download_of_an_expired_log_is_410(puppet: Puppet, tmp_path: Path) -> None:
+    turnwire = Turnwire(puppet, settings=quick_settings(tmp_path, keep_logs=0.001), maintenance_interval=0.02)
+    async with serving(turnwire) as server:
         turn_id = await server.start()
         (await puppet.part()).end()
         await server.ended(turn_id)

@@ -71,7 +71,7 @@ def serve(
     token = channel.orders.control_token if channel is not None else None
     turnwire = build_turnwire(settings, agent or [], docs or [], watch, folders, token)
     if channel is None:
-        _serve_alone(turnwire)
+        serve_alone(turnwire)
     else:
         _serve_supervised(turnwire, channel)
 
@@ -136,7 +136,8 @@ async def _has_keys_in_database(settings: Any) -> bool:
         fail(str(error))
 
 
-def _serve_alone(turnwire: Any) -> None:
+def serve_alone(turnwire: Any) -> None:
+    """Serve in this process until a signal ends it, and tell clients of this machine where."""
     from turnwire.cli.web_server import WebServer, listen, url_of
 
     settings = turnwire.settings

@@ -6,22 +6,21 @@ ends, whatever its outcome, and deleting the session does not give them back.
 
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Budget, TurnStore
 from turnwire.core.errors import AgentError, BudgetSpentError
 from turnwire.core.events import Event, ReasoningEvent, SearchEvent, TokenEvent, ToolCallEvent, Usage, UsageEvent
+from turnwire.core.log import LogLimits
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """The limits of one turn, one session and one principal. Times are in seconds; a limit of 0 tokens is none."""
+class Limits(LogLimits, frozen=True, kw_only=True):
+    """The limits of one turn, one session and one principal. Times are in seconds; a limit of 0 tokens is none.
 
-    max_event_bytes: int = 256 * 1024
-    max_events_per_turn: int = 100_000
-    max_uncommitted_events: int = 1_000
+    Each field is a setting of the same name, except those of `LogLimits`.
+    """
+
     max_queued_turns: int = 8
     max_running_turns: int = 64
     max_worker_turns: int = 1_000

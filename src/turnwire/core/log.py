@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable
 from time import time_ns
 
+from msgspec import Struct
+
 from turnwire.core import metrics
-from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, encode_token, json_string, log_event
 from turnwire.core.contracts import AppendRequest, LogStore, Refusal, Suspension
 from turnwire.core.errors import EventTooLargeError, FencedError, TooManyEventsError, TurnEndedError
@@ -39,6 +40,17 @@ def opening_events(record: TurnRecord, by: str) -> tuple[LoggedEvent, LoggedEven
     )
 
 
+class LogLimits(Struct, frozen=True, kw_only=True):
+    """The limits of one log. They protect the process and its readers, so no operator sets them; tests lower them."""
+
+    max_event_bytes: int = 256 * 1024
+    """A larger event ends the turn."""
+    max_events_per_turn: int = 100_000
+    """More events end the turn."""
+    max_uncommitted_events: int = 1_000
+    """The most events that an agent may be ahead of the store; then it waits."""
+
+
 class TurnLog:
     """Appends to the log of a claimed turn, and folds what it appends.
 
@@ -49,7 +61,7 @@ class TurnLog:
         self,
         store: LogStore,
         record: TurnRecord,
-        limits: Limits,
+        limits: LogLimits,
         on_failure: Callable[[Refusal], None] | None = None,
     ) -> None:
         self.turn_id = record.id
