@@ -298,11 +298,7 @@ async def test_writes_during_a_failed_commit_never_start_a_second_group(
 
     def gather_again(count: int, error: object) -> None:
         failed.set()
-        store.before_commit(
-            lambda: store.append(
-                AppendRequest(second.id, second.epoch, [token], lambda count, error: failed_again.set())
-            )
-        )
+        store.append(AppendRequest(second.id, second.epoch, [token], lambda count, error: failed_again.set()))
 
     async with asyncio.timeout(BOUND):
         with locked(store):
