@@ -189,13 +189,14 @@ class TurnLog:
         """Append the last events in one step and wait until they are committed. Raises StoreError."""
         self.ended = True
         if self._failure is None:
+            request = self._open_request()
             done = DoneEvent(outcome, self._session_id, self.turn_id, reason=reason)
             for event in (response, error, done):
                 if event is not None:
-                    logged = log_event(event, self._position + 1, self._epoch)
-                    self._add(logged)
-                    self.fold.add(logged)
-            self._request.ending = self.fold.state()
+                    self._position += 1
+                    request.events.append(log_event(event, self._position, self._epoch))
+                    self.fold.add(request.events[-1])
+            request.ending = self.fold.state()
         await self.flush()
         self._report_short_pauses()
         metrics.note_ending(outcome, self.fold.state().timings)

@@ -497,7 +497,9 @@ class MemoryStore:
     ) -> None:
         self.tables = tables = tables or MemoryTables()
         leases, watchers = Leases(lease, clock), Watchers()
-        writer = MemoryWriter(tables, leases, watchers, keeps_outbox=keeps_outbox, interval=commit_interval)
+        self._writer = writer = MemoryWriter(
+            tables, leases, watchers, keeps_outbox=keeps_outbox, interval=commit_interval
+        )
         queries = MemoryQueries(tables)
         claims = MemoryClaims(tables, leases, watchers)
         registry = MemoryRegistry(tables, watchers)

@@ -1,8 +1,8 @@
 """Group commit: appends of all turns of this process, committed together by one task.
 
 While one group is being committed, the next one gathers, and for at least the commit interval. Nothing is published
-before the server has confirmed the commit. If the connection is lost before that, the logs themselves are read to find out what became of the group, so an
-event is neither written twice nor given up, and an agent merely waits.
+before the server has confirmed the commit. If the connection is lost before that, the logs themselves are read to find
+out what became of the group, so an event is neither written twice nor given up, and an agent merely waits.
 """
 
 import asyncio
