@@ -45,15 +45,19 @@ class StoreBackend(Protocol):
 class MemoryBackend:
     def __init__(self, folder: Path) -> None:
         self.tables = MemoryTables()
+        self._stores: list[MemoryStore] = []
 
     async def open(self, **options: Any) -> Store:
-        return MemoryStore(self.tables, **options)
+        self._stores.append(MemoryStore(self.tables, **options))
+        return self._stores[-1]
 
     async def close(self) -> None:
         pass
 
     def crash(self) -> None:
-        pass
+        for store in self._stores:
+            store._writer._waiting.clear()
+        self._stores.clear()
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
         return _read_now(MemoryStore(self.tables), turn_id)

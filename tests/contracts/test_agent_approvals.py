@@ -20,7 +20,7 @@ from tests.contracts.test_agent import (
     text,
 )
 from tests.contracts.turns import BOUND, whole_log
-from tests.core.desk import Desk
+from tests.core.desk import Desk, settle
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.core.budget import Limits
 from turnwire.core.events import (
@@ -102,6 +102,7 @@ async def test_tool_that_needs_approval_runs_after_it(case: AgentCase, model_ser
                 ("call_1", "send", BOB)
             ]
         assert not post.sent
+        await settle()
         assert desk.runner.running_count == 0
         await desk.runner.decide(turn.id, "call_1", approved=True, by="ann", args=BOB)
         events = await desk.events(turn)

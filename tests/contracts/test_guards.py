@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
-from msgspec.structs import replace
 
 from tests.contracts import checks
 from tests.contracts.stores import StoreBackend
@@ -13,7 +12,7 @@ from turnwire.core.contracts import AppendRequest, Refusal, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import writer
-from turnwire.stores.postgres.writer import PostgresAppend, PostgresWriter
+from turnwire.stores.postgres.writer import PostgresWriter
 from turnwire.stores.rules import LogHead, Watchers
 from turnwire.stores.sqlite.writer import SqliteAppend, SqliteWriter, Work
 
@@ -68,7 +67,8 @@ def publish_before_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
         def hasty_append(request: AppendRequest) -> None:
             watchers.notify(request.turn_id, request.events)
             request.settle(len(request.events), None)
-            append(replace(request, settle=lambda count, error: None))
+            request.settle = lambda count, error: None
+            append(request)
 
         store.append = hasty_append
 
@@ -79,7 +79,7 @@ def publish_before_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
         else:
             submit(writer, group)
 
-    async def hasty_commit(writer: PostgresWriter, group: list[PostgresAppend]) -> None:
+    async def hasty_commit(writer: PostgresWriter, group: list[AppendRequest]) -> None:
         writer._publish(group)
         for append in group:
             append.settle = lambda count, error: None

@@ -224,15 +224,19 @@ async def test_append_after_the_end_is_refused(store: Store) -> None:
     await checks.check_append_after_the_end_is_refused(store)
 
 
-async def test_append_in_flight_at_a_takeover_comes_before_the_new_owner(store: Store) -> None:
+async def test_append_in_flight_at_a_takeover_comes_before_the_new_owner_or_is_refused(store: Store) -> None:
     zombie = await claimed(store, "zombie")
     in_flight = asyncio.create_task(append(store, zombie.id, zombie.epoch, 3, TokenEvent("in flight")))
     await asyncio.sleep(0)
     owner = await seized(store, zombie, "owner")
-    await in_flight
-    assert owner.last_position == 3
+    committed = ["in flight"]
+    try:
+        await in_flight
+    except FencedError:
+        committed = []
+    assert owner.last_position == 2 + len(committed)
     await write(store, owner, TokenEvent("next"))
-    assert texts(await whole_log(store, zombie.id)) == ["in flight", "next"]
+    assert texts(await whole_log(store, zombie.id)) == [*committed, "next"]
 
 
 async def test_fenced_writer_cannot_end_the_turn(store: Store) -> None:
@@ -297,38 +301,29 @@ async def test_ending_sets_phase_outcome_and_state_with_the_last_event(store: St
     assert await store.turn_state(record.id) == fold.state()
 
 
-async def test_before_commit_callback_is_called_once_and_not_immediately(store: Store) -> None:
-    calls: list[int] = []
-    called = asyncio.Event()
-
-    def gather() -> None:
-        calls.append(1)
-        called.set()
-
-    store.before_commit(gather)
-    assert calls == []
-    async with asyncio.timeout(BOUND):
-        await called.wait()
-    await ended(store)
-    await asyncio.sleep(0)
-    assert calls == [1]
-
-
-async def test_events_appended_before_commit_are_committed(store: Store) -> None:
+async def test_events_added_until_the_request_is_taken_are_committed_with_it(store: Store) -> None:
     record = await claimed(store)
-    settled: list[tuple[int, object]] = []
-    events = [log_event(TokenEvent(str(position)), position, record.epoch) for position in (3, 4)]
-    has_settled = asyncio.Event()
-
-    def settle(count: int, error: object) -> None:
-        settled.append((count, error))
-        has_settled.set()
-
-    store.before_commit(lambda: store.append(AppendRequest(record.id, record.epoch, events, settle)))
+    settled: asyncio.Future[tuple[int, object]] = asyncio.get_running_loop().create_future()
+    first, second = [log_event(TokenEvent(str(position)), position, record.epoch) for position in (3, 4)]
+    request = AppendRequest(record.id, record.epoch, [first], lambda count, error: settled.set_result((count, error)))
+    store.append(request)
+    assert not request.is_taken
+    request.events.append(second)
     async with asyncio.timeout(BOUND):
-        await has_settled.wait()
-    assert settled == [(2, None)]
+        assert await settled == (2, None)
+    assert request.is_taken
     assert positions(await whole_log(store, record.id)) == [1, 2, 3, 4]
+
+
+async def test_refused_request_is_taken_too(store: Store) -> None:
+    record = await claimed(store)
+    settled: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    event = log_event(TokenEvent("late"), 3, record.epoch - 1)
+    request = AppendRequest(record.id, record.epoch - 1, [event], lambda count, error: settled.set_result(error))
+    store.append(request)
+    async with asyncio.timeout(BOUND):
+        assert isinstance(await settled, FencedError)
+    assert request.is_taken
 
 
 # Starting

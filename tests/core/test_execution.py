@@ -315,7 +315,7 @@ async def test_turn_taken_over_by_another_worker_is_not_written_to(
     async with open_desk(store, agent, echo) as desk:
         turn = await desk.start()
         await gate.reached()
-        await settle()
+        await followed(store, turn.id, count=3)
         owner = await seized(store, await store.find_turn("ann", turn.id), "another worker")
         gate.open()
         await settle()

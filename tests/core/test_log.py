@@ -1,7 +1,6 @@
 """The write side of one turn's log, over a store that commits only when the test says so."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from tests.core.desk import settle as run_loop
 from tests.core.samples import texts
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, encode_event
-from turnwire.core.contracts import AppendRequest, Refusal, Settle
+from turnwire.core.contracts import AppendRequest, Refusal
 from turnwire.core.errors import (
     EventRefusedError,
     EventTooLargeError,
@@ -22,7 +21,7 @@ from turnwire.core.errors import (
 )
 from turnwire.core.events import CustomEvent, ErrorEvent, ResponseEvent, StatusEvent, TokenEvent
 from turnwire.core.log import TurnLog, opening_events
-from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.core.turns import TurnRecord
 
 RECORD = TurnRecord(id="t1", session_id="s1", principal="ann", agent="echo", message="hello", epoch=1, last_position=2)
 
@@ -32,30 +31,29 @@ class ManualStore:
 
     def __init__(self) -> None:
         self.committed = list(opening_events(RECORD, "ann"))
-        self.handed_over: list[tuple[list[LoggedEvent], Settle, TurnState | None]] = []
-        self.gatherers: list[Callable[[], None]] = []
-
-    def before_commit(self, gather: Callable[[], None]) -> None:
-        self.gatherers.append(gather)
+        self.waiting: list[AppendRequest] = []
+        self.taken: list[AppendRequest] = []
 
     def append(self, request: AppendRequest) -> None:
-        self.handed_over.append((list(request.events), request.settle, request.ending))
+        self.waiting.append(request)
 
     async def read(self, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
         return self.committed[after : after + limit]
 
-    def gather(self) -> None:
-        gatherers, self.gatherers = self.gatherers, []
-        for gather in gatherers:
-            gather()
+    def take(self) -> None:
+        """Begin a commit: from here on, the writer must use another request."""
+        for request in self.waiting:
+            request.is_taken = True
+        self.taken += self.waiting
+        self.waiting = []
 
     def commit(self, error: Refusal | None = None) -> None:
-        self.gather()
-        handed_over, self.handed_over = self.handed_over, []
-        for events, settle, _ in handed_over:
+        self.take()
+        taken, self.taken = self.taken, []
+        for request in taken:
             if error is None:
-                self.committed += events
-            settle(len(events), error)
+                self.committed += request.events
+            request.settle(len(request.events), error)
 
 
 def open_log(store: ManualStore, on_failure: Any = None, **limits: Any) -> TurnLog:
@@ -80,25 +78,38 @@ async def test_events_of_one_loop_iteration_are_appended_in_one_step() -> None:
     for number in range(5):
         log.append(TokenEvent(str(number)))
     log.append(StatusEvent("busy"))
-    assert store.handed_over == []
-    store.gather()
-    ((events, _, ending),) = store.handed_over
-    assert positions(events) == [3, 4, 5, 6, 7, 8]
-    assert ending is None
+    (request,) = store.waiting
+    assert positions(request.events) == [3, 4, 5, 6, 7, 8]
+    assert request.ending is None
+
+
+async def test_event_after_the_store_has_taken_the_request_begins_another_one() -> None:
+    store = ManualStore()
+    log = open_log(store)
+    for write in (lambda: log.append(StatusEvent("busy")), lambda: log.append_token("text")):
+        write()
+        (request,) = store.waiting
+        store.take()
+        write()
+        (next_request,) = store.waiting
+        assert len(request.events) == len(next_request.events) == 1
+        assert next_request.events[0].position == request.events[0].position + 1
+        store.commit()
 
 
 async def test_end_appends_the_buffered_events_too() -> None:
     store = ManualStore()
     log = open_log(store)
     log.append(TokenEvent("first"))
-    store.gather()
+    store.take()
     log.append(TokenEvent("second"))
     ending = asyncio.create_task(log.end("completed", response=ResponseEvent("firstsecond")))
     await run_loop()
     assert not ending.done(), "the end must wait until it is committed"
-    (first, _, _), (last, _, state) = store.handed_over
-    assert positions([*first, *last]) == [3, 4, 5, 6]
-    assert types(last) == ["token", "response", "done"]
+    (first,), (last,) = store.taken, store.waiting
+    state = last.ending
+    assert positions([*first.events, *last.events]) == [3, 4, 5, 6]
+    assert types(last.events) == ["token", "response", "done"]
     assert state is not None
     assert (state.text, state.outcome, state.position) == ("firstsecond", "completed", 6)
     store.commit()
@@ -165,7 +176,7 @@ async def test_writer_ahead_of_the_store_waits_for_the_commit() -> None:
         log.append(TokenEvent(str(number)))
     assert log.is_behind
     waiting = asyncio.create_task(log.wait_for_room())
-    store.gather()
+    store.take()
     await run_loop()
     assert not waiting.done(), "handed over is not committed"
     store.commit()
@@ -178,11 +189,11 @@ async def test_writer_waits_while_too_much_is_uncommitted_after_a_commit() -> No
     store = ManualStore()
     log = open_log(store, max_uncommitted_events=2)
     log.append(TokenEvent("first"))
-    store.gather()
+    store.take()
     for number in range(3):
         log.append(TokenEvent(str(number)))
-    ((events, settle, _),) = store.handed_over
-    settle(len(events), None)
+    (request,) = store.taken
+    request.settle(len(request.events), None)
     assert log.is_behind
 
 
@@ -191,7 +202,7 @@ async def test_store_failure_is_reported_once_and_stops_the_writing() -> None:
     failures: list[Refusal] = []
     log = open_log(store, failures.append, max_uncommitted_events=1)
     log.append(TokenEvent("a"))
-    store.gather()
+    store.take()
     log.append(TokenEvent("b"))
     waiting = asyncio.create_task(log.wait_for_room())
     error = StoreFullError()
@@ -216,7 +227,7 @@ async def test_end_after_a_failure_follows_the_committed_events() -> None:
     await log.rewind()
     ending = asyncio.create_task(log.end("failed", error=ErrorEvent("full", "disk_full")))
     await run_loop()
-    ((_, _, state),) = store.handed_over
+    (state,) = [request.ending for request in store.waiting]
     store.commit()
     await ending
     assert types(store.committed) == ["session", "message", "token", "error", "done"]

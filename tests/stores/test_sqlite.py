@@ -298,11 +298,7 @@ async def test_writes_during_a_failed_commit_never_start_a_second_group(
 
     def gather_again(count: int, error: object) -> None:
         failed.set()
-        store.before_commit(
-            lambda: store.append(
-                AppendRequest(second.id, second.epoch, [token], lambda count, error: failed_again.set())
-            )
-        )
+        store.append(AppendRequest(second.id, second.epoch, [token], lambda count, error: failed_again.set()))
 
     async with asyncio.timeout(BOUND):
         with locked(store):
@@ -538,7 +534,7 @@ async def test_full_disk_refuses_waiting_appends_but_takes_endings(
         go_on.set()
         await filling
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(outcome).__name__ for outcome in outcomes] == ["StoreFullError", "StoreFullError", "list"]
+    assert [type(outcome).__name__ for outcome in outcomes] == ["StoreFullError", "PositionError", "list"]
     assert types(await whole_log(store, ending.id))[-1] == "done"
     assert positions(await whole_log(store, talking.id)) == [1, 2]
     await append(store, talking.id, talking.epoch, 3, done(talking, "failed"), end=True)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.errors import StoreError, TurnEndedError
 from turnwire.core.events import Event
-from turnwire.core.turns import Message, Session, Turn, TurnRecord, TurnState
+from turnwire.core.turns import Message, Phase, Session, Turn, TurnRecord, TurnState
 
 logger = logging.getLogger("turnwire.runner")
 
@@ -159,22 +159,33 @@ Settle = Callable[[int, Refusal | None], None]
 Wake = Callable[[Sequence[LoggedEvent]], None]
 
 
-class AppendRequest(Struct, frozen=True, gc=False):
+class AppendRequest(Struct, eq=False):
     """Events to append to a turn's log, and the change of the turn that is committed with them.
+
+    It is the buffer between a writer and the store: the writer may add events until the store sets `is_taken`, which it
+    does when it begins the commit. From then on nobody changes the request.
 
     At most one of these is set: `ending` closes the turn, and the last event is `done`; `suspension` makes the turn
     wait for a person, without a lease; `release` puts it back into the queue for any worker.
-
-    A store may merge consecutive requests of a turn that have the identical `settle` object.
     """
 
     turn_id: str
     epoch: int
-    events: Sequence[LoggedEvent]
+    events: list[LoggedEvent]
     settle: Settle
     ending: TurnState | None = None
     suspension: Suspension | None = None
     release: bool = False
+    is_taken: bool = False
+
+    @property
+    def new_phase(self) -> Phase | None:
+        """Return the phase that the turn changes to, or None if it stays in its phase."""
+        if self.ending is not None:
+            return "ended"
+        if self.suspension is not None:
+            return "waiting"
+        return "queued" if self.release else None
 
 
 class Notice(Struct, frozen=True):
@@ -229,21 +240,16 @@ class LogReader(Protocol):
 class LogStore(LogReader, Protocol):
     """The write side of logs."""
 
-    def before_commit(self, gather: Callable[[], None]) -> None:
-        """Call `gather` once when the store is ready for the next commit, which takes in what `gather` appends.
-
-        This forms commit groups without a timer: an idle store calls it on the next iteration of the event loop, a
-        busy one when the commit before has returned.
-        """
-        ...
-
     def append(self, request: AppendRequest) -> None:
-        """Queue events for the next commit. Never waits.
+        """Queue a request for the next commit. Never waits.
+
+        A commit takes the requests of all turns. The first one after a quiet moment begins at the next iteration of the
+        event loop; the next ones begin when the commit before has returned, and not within the store's commit interval.
 
         `settle(number of events, None)` is called on the event loop after the commit, in the order of the appends, or
         with the error if nothing was written: FencedError for a writer of an older epoch, PositionError if the events
-        do not follow the last one, TurnEndedError after `done`, StoreFullError. It may be called before `append`
-        returns. An ending forgets the turn's attachments, and a full store still takes it.
+        do not follow the last one, TurnEndedError after `done`, StoreFullError. An ending forgets the turn's
+        attachments, and a full store still takes it.
 
         Not promised: that requests of different turns are committed in the order in which they were made.
         """

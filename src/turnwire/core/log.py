@@ -1,8 +1,8 @@
 """The write side of one turn's log.
 
 Exactly one `TurnLog` may write to a turn at a time; the store's epoch check enforces that across processes too.
-Appending never waits for the disk: events go into a buffer that the store empties with its next commit, and the agent
-is held back only when too many of its events are not committed yet.
+Appending never waits for the disk: events go into a buffer that the store takes with its next commit, and the agent is
+held back only when too many of its events are not committed yet.
 """
 
 import asyncio
@@ -67,23 +67,21 @@ class TurnLog:
         self.turn_id = record.id
         self.fold = TurnFold()
         self.ended = False
+        self.is_behind = False
         self._session_id = record.session_id
         self._epoch = record.epoch
         self._position = self._committed = record.last_position
-        self._last_appended: LoggedEvent | None = None
-        self._short_pauses = 0
         self._store = store
         self._max_event_bytes = limits.max_event_bytes
         self._max_events = limits.max_events_per_turn
         self._max_uncommitted = limits.max_uncommitted_events
         self._on_failure = on_failure
-        self.is_behind = False
-        self._buffer: list[LoggedEvent] = []
-        self._uncommitted = 0
+        # The buffer; when the store has taken it, the next event begins another one.
+        self._request = AppendRequest(record.id, record.epoch, [], self._settle, is_taken=True)
+        self._unsettled_requests = 0
         self._failure: Refusal | None = None
         self._changed: asyncio.Event | None = None
-        # One bound method for all appends, since a store recognizes a writer by its identity.
-        self._settled = self._settle
+        self._short_pauses = 0
 
     async def restore(self) -> None:
         """Fold the events that are in the log already."""
@@ -99,22 +97,29 @@ class TurnLog:
         else:
             logged = log_event(event, self._position + 1, self._epoch)
             self._check(logged.body)
-            self._add_to_buffer(logged)
+            self._add(logged)
             self.fold.add(logged)
 
     def append_token(self, content: str) -> None:
         """Append a token of the answer: the same as `append(TokenEvent(content))` without making an event.
 
-        Nearly every event comes through here, so the encoder's fast path is inlined.
+        Nearly every event comes through here, so the fast paths of the encoder and of `_add` are inlined.
         """
         if content.__class__ is str and content.isascii() and content.isprintable():
             body = b'{"type":"token","content":%b}' % json_string(content)
         else:
             content, body = encode_token(content)
-        if self.ended or self._failure is not None or len(body) > self._max_event_bytes:
-            self._check(body)
         position, at = self._position + 1, time_ns() // 1_000_000
-        self._add_to_buffer(LoggedEvent(position, self._epoch, at, body))
+        if self.ended or self._failure or len(body) > self._max_event_bytes or position > self._max_events:
+            self._check(body)
+        logged = LoggedEvent(position, self._epoch, at, body)
+        if self._request.is_taken:
+            self._add(logged)
+        else:
+            self._position = position
+            self._request.events.append(logged)
+            if position - self._committed > self._max_uncommitted:
+                self.is_behind = True
         self.fold.add_token(content, position, at)
 
     def _check(self, body: bytes) -> None:
@@ -124,30 +129,34 @@ class TurnLog:
             raise self._failure
         if len(body) > self._max_event_bytes:
             raise EventTooLargeError(LoggedEvent(0, 0, 0, body).type, len(body), self._max_event_bytes)
-
-    def _add_to_buffer(self, logged: LoggedEvent) -> None:
-        if logged.position > self._max_events:
+        if self._position >= self._max_events:
             raise TooManyEventsError(self._max_events)
+
+    def _add(self, logged: LoggedEvent) -> None:
+        request = self._request
+        if request.is_taken:
+            self._note_pause(logged)
+            request = self._begin_request()
+        request.events.append(logged)
         self._position = logged.position
-        buffer = self._buffer
-        if not buffer:
-            self._store.before_commit(self._flush_buffer)
-        buffer.append(logged)
-        if len(buffer) > self._max_uncommitted:
+        if self._position - self._committed > self._max_uncommitted:
             self.is_behind = True
 
-    def _flush_buffer(self) -> None:
-        events, self._buffer = self._buffer, []
-        if events:
-            self._uncommitted += len(events)
-            last, self._last_appended = self._last_appended, events[-1]
-            if last is not None:
-                # Nearly all pauses are short, and this is the path of every commit, so those are only counted.
-                if events[0].at - last.at < _SHORT_PAUSE_MS:
-                    self._short_pauses += 1
-                elif last.type == events[0].type == "token":  # Between other events, a tool may have run.
-                    metrics.TOKEN_GAP.observe((events[0].at - last.at) / 1000)
-            self._store.append(AppendRequest(self.turn_id, self._epoch, events, self._settled))
+    def _begin_request(self) -> AppendRequest:
+        request = self._request = AppendRequest(self.turn_id, self._epoch, [], self._settle)
+        self._unsettled_requests += 1
+        self._store.append(request)
+        return request
+
+    def _note_pause(self, logged: LoggedEvent) -> None:
+        """Measure the pause before the first event of a request: within a request, events follow at once."""
+        last = self._request.events[-1] if self._request.events else None
+        if last is not None:
+            # Nearly all pauses are short, so those are only counted.
+            if logged.at - last.at < _SHORT_PAUSE_MS:
+                self._short_pauses += 1
+            elif last.type == logged.type == "token":  # Between other events, a tool may have run.
+                metrics.TOKEN_GAP.observe((logged.at - last.at) / 1000)
 
     def _report_short_pauses(self) -> None:
         metrics.TOKEN_GAP.observe_many(0.0, self._short_pauses)
@@ -159,32 +168,27 @@ class TurnLog:
 
     async def flush(self) -> None:
         """Wait until everything appended is committed. Raises StoreError."""
-        self._flush_buffer()
-        await self._all_settled()
-
-    async def suspend(self, suspension: Suspension) -> None:
-        """Commit the last events, and suspend the turn in the same step. Raises StoreError."""
-        await self._commit_with(suspension, release=False)
-
-    async def release(self) -> None:
-        """Commit the last events, and queue the turn for another worker in the same step. Raises StoreError."""
-        await self._commit_with(None, release=True)
-
-    async def _commit_with(self, suspension: Suspension | None, *, release: bool) -> None:
-        self._report_short_pauses()
-        if self._failure is None:
-            events, self._buffer = self._buffer, []
-            self._uncommitted += len(events)
-            self._store.append(
-                AppendRequest(self.turn_id, self._epoch, events, self._settled, suspension=suspension, release=release)
-            )
-        await self._all_settled()
-
-    async def _all_settled(self) -> None:
-        while self._uncommitted > 0:
+        while self._unsettled_requests:
             await self._next_change()
         if self._failure is not None:
             raise self._failure
+
+    async def suspend(self, suspension: Suspension) -> None:
+        """Commit the last events, and suspend the turn in the same step. Raises StoreError."""
+        self._report_short_pauses()
+        if self._failure is None:
+            self._open_request().suspension = suspension
+        await self.flush()
+
+    async def release(self) -> None:
+        """Commit the last events, and queue the turn for another worker in the same step. Raises StoreError."""
+        self._report_short_pauses()
+        if self._failure is None:
+            self._open_request().release = True
+        await self.flush()
+
+    def _open_request(self) -> AppendRequest:
+        return self._begin_request() if self._request.is_taken else self._request
 
     async def end(
         self,
@@ -196,19 +200,16 @@ class TurnLog:
     ) -> None:
         """Append the last events in one step and wait until they are committed. Raises StoreError."""
         self.ended = True
-        done = DoneEvent(outcome, self._session_id, self.turn_id, reason=reason)
-        events: list[LoggedEvent] = []
-        for event in (response, error, done):
-            if event is not None:
-                self._position += 1
-                events.append(log_event(event, self._position, self._epoch))
-                self.fold.add(events[-1])
         if self._failure is None:
-            events = self._buffer + events
-            self._uncommitted += len(events)
-            self._store.append(AppendRequest(self.turn_id, self._epoch, events, self._settled, self.fold.state()))
-        self._buffer = []
-        await self._all_settled()
+            request = self._open_request()
+            done = DoneEvent(outcome, self._session_id, self.turn_id, reason=reason)
+            for event in (response, error, done):
+                if event is not None:
+                    self._position += 1
+                    request.events.append(log_event(event, self._position, self._epoch))
+                    self.fold.add(request.events[-1])
+            request.ending = self.fold.state()
+        await self.flush()
         self._report_short_pauses()
         metrics.note_ending(outcome, self.fold.state().timings)
 
@@ -219,8 +220,7 @@ class TurnLog:
         await self.restore()
 
     def _settle(self, count: int, error: Refusal | None) -> None:
-        self._uncommitted -= count
-        self.is_behind = self._uncommitted + len(self._buffer) > self._max_uncommitted
+        self._unsettled_requests -= 1
         if error is None:
             self._committed += count
         elif self._failure is None:
@@ -229,6 +229,7 @@ class TurnLog:
                 metrics.FENCED.add()
             if self._on_failure is not None and not self.ended:
                 self._on_failure(error)
+        self.is_behind = self._position - self._committed > self._max_uncommitted
         if self._changed is not None:
             self._changed.set()
             self._changed = None

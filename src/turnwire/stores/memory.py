@@ -4,7 +4,6 @@
 process would.
 """
 
-import asyncio
 import time
 from bisect import bisect
 from collections import Counter, deque
@@ -39,7 +38,7 @@ from turnwire.core.errors import (
 )
 from turnwire.core.turns import Phase, Session, TurnRecord, TurnState, new_session, title_from
 from turnwire.stores.rules import (
-    CommitHooks,
+    CommitSchedule,
     Leases,
     LogHead,
     ReadyQueue,
@@ -52,6 +51,7 @@ from turnwire.stores.rules import (
 
 # Memory is all there is, so only the newest logs are kept whole; older ones keep their state.
 _MAX_WHOLE_LOGS = 256
+_COMMIT_INTERVAL = 0.001
 
 
 class StoredTurn(Struct):
@@ -114,21 +114,31 @@ class MemoryTables(Struct):
 
 
 class MemoryWriter:
-    """Appends to logs: every append is its own commit."""
+    """Appends to logs: a commit is one step of the event loop."""
 
-    def __init__(self, tables: MemoryTables, leases: Leases, watchers: Watchers, *, keeps_outbox: bool) -> None:
+    def __init__(
+        self, tables: MemoryTables, leases: Leases, watchers: Watchers, *, keeps_outbox: bool, interval: float
+    ) -> None:
         self._tables = tables
         self._leases = leases
         self._watchers = watchers
         self._keeps_outbox = keeps_outbox
-        self._hooks = CommitHooks()
-
-    def before_commit(self, gather: Callable[[], None]) -> None:
-        if not self._hooks:
-            asyncio.get_running_loop().call_soon(self._hooks.run)
-        self._hooks.add(gather)
+        self._waiting: list[AppendRequest] = []
+        self._schedule = CommitSchedule(self._commit, interval)
 
     def append(self, request: AppendRequest) -> None:
+        if not self._waiting:
+            self._schedule.request()
+        self._waiting.append(request)
+
+    def _commit(self) -> None:
+        group, self._waiting = self._waiting, []
+        for request in group:
+            request.is_taken = True
+        for request in group:
+            self._write(request)
+
+    def _write(self, request: AppendRequest) -> None:
         turn_id, events = request.turn_id, request.events
         turn = self._tables.turns.get(turn_id)
         refusal = turn.head.refusal(request.epoch, events) if turn else TurnEndedError(turn_id)
@@ -137,19 +147,19 @@ class MemoryWriter:
             return
         turn.events.extend(events)
         turn.head.position = events[-1].position
-        ending, release = request.ending, request.release
-        if ending is not None:
-            self._end(turn, ending)
-        elif release:
-            turn.record = replace(turn.record, phase="queued", worker=None)
-        elif (suspension := request.suspension) is not None:
-            turn.checkpoint = suspension.checkpoint
-            turn.record = replace(turn.record, phase="waiting", worker=None, waiting_until=suspension.until)
+        phase = request.new_phase
+        if request.ending is not None:
+            self._end(turn, request.ending)
+        elif request.suspension is not None:
+            turn.checkpoint = request.suspension.checkpoint
+            turn.record = replace(turn.record, phase=phase, worker=None, waiting_until=request.suspension.until)
+        elif phase is not None:
+            turn.record = replace(turn.record, phase=phase, worker=None)
         self._watchers.notify(turn_id, events)
         request.settle(len(events), None)
-        if ending is not None or release:
+        if phase in ("ended", "queued"):
             queue = self._tables.queue
-            move = queue.queue if ending is None else queue.end
+            move = queue.end if phase == "ended" else queue.queue
             if move(turn.record.session_id, turn_id):
                 self._watchers.notify(RUNNABLE, ())
 
@@ -483,10 +493,13 @@ class MemoryStore:
         lease: float = 10,
         clock: Callable[[], float] = time.monotonic,
         keeps_outbox: bool = False,
+        commit_interval: float = _COMMIT_INTERVAL,
     ) -> None:
         self.tables = tables = tables or MemoryTables()
         leases, watchers = Leases(lease, clock), Watchers()
-        writer = MemoryWriter(tables, leases, watchers, keeps_outbox=keeps_outbox)
+        self._writer = writer = MemoryWriter(
+            tables, leases, watchers, keeps_outbox=keeps_outbox, interval=commit_interval
+        )
         queries = MemoryQueries(tables)
         claims = MemoryClaims(tables, leases, watchers)
         registry = MemoryRegistry(tables, watchers)
@@ -494,7 +507,6 @@ class MemoryStore:
 
         self.read = queries.read
         self.watch = watchers.add
-        self.before_commit = writer.before_commit
         self.append = writer.append
         self.maintain = maintenance.maintain
 

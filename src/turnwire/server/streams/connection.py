@@ -5,6 +5,7 @@ and makes a task of it only when the reader is slow. A slow reader then blocks n
 """
 
 import asyncio
+import inspect
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
@@ -23,11 +24,13 @@ class Connection:
     """
 
     __slots__ = (
+        "_cycle",
         "_direct",
         "_is_broken",
         "_scope",
         "_send",
         "_task",
+        "_writes_chunks",
         "age_ticks",
         "blocked_ticks",
         "is_blocked",
@@ -52,8 +55,10 @@ class Connection:
         self.on_writable: Callable[[], None] | None = None
         self.takes_heartbeat: Callable[[], bool] = _always
         self._send = send
+        self._cycle: Any = getattr(send, "__self__", None)
         # Middleware of a host application may wrap `send` in ways that need a task.
-        self._direct = type(getattr(send, "__self__", None)).__module__.startswith("uvicorn.protocols.http")
+        self._direct = type(self._cycle).__module__.startswith("uvicorn.protocols.http")
+        self._writes_chunks = type(self._cycle) is _ChunkCycle
         self._task: asyncio.Task[None] | None = None
         self._scope: asyncio.Timeout | None = None
         self._is_broken = False
@@ -63,6 +68,8 @@ class Connection:
         if self.is_finished:
             return
         self.quiet_ticks = 0
+        if self._writes_chunks and body and not last and write_chunk(self._cycle, body):
+            return
         sending = self._send({"type": "http.response.body", "body": body, "more_body": not last})
         if last:
             self.is_finished = True
@@ -109,7 +116,7 @@ class Connection:
         if self._task is not None:
             self._task.cancel()
         # ASGI cannot do this; uvicorn's request cycle holds the transport.
-        transport = getattr(getattr(self._send, "__self__", None), "transport", None)
+        transport = getattr(self._cycle, "transport", None)
         if transport is not None:
             transport.abort()
         else:
@@ -161,6 +168,30 @@ class QuietConnection(Connection):
     def write(self, body: bytes, *, last: bool = False) -> None:
         if body or last:
             super().write(body, last=last)
+
+
+def _chunk_cycle() -> type | None:
+    """Return the class of uvicorn's response cycle, if it has everything that `write_chunk` reads."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+    except ImportError:
+        return None
+    names = inspect.signature(RequestResponseCycle).parameters
+    return RequestResponseCycle if {"scope", "transport", "flow"} <= names.keys() else None
+
+
+_ChunkCycle = _chunk_cycle()
+
+
+def write_chunk(cycle: Any, body: bytes) -> bool:
+    """Write a chunk of the body to the transport, as uvicorn's `send` would. Return False if `send` has to do it.
+
+    Most of the cost of a token is the way through `send`: a coroutine, a message and its checks.
+    """
+    if cycle.disconnected or cycle.flow.write_paused or not cycle.chunked_encoding or cycle.response_complete:
+        return False
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+    return True
 
 
 class BrokenStreamError(Exception):

@@ -92,33 +92,28 @@ class TurnPump:
 
     def _take(self, events: Sequence[LoggedEvent], is_last: bool) -> None:
         try:
-            if len(events) == 1:
-                frame = self._encode(events[0])
-                self.frames.append(frame)
-                self._size += len(frame)
-            else:
-                frames = list(map(self._encode, events))
-                self.frames += frames
-                self._size += sum(map(len, frames))
+            frames = [self._encode(events[0])] if len(events) == 1 else list(map(self._encode, events))
         except RestartedError:
             self._break()
             return
-        if is_last:
-            self.has_ended = True
-        if self.wire.keeps_state:
-            self._check_pause()
+        self.has_ended = is_last
         readers = self._readers
-        if len(readers) == 1:
-            reader = readers[0]
-            reader.advance()
-            if reader.position == self.base + len(self.frames):
-                self.base, self.frames, self._size = reader.position, [], 0
+        # The only reader needs no window while it keeps up.
+        if len(readers) == 1 and not self.frames and readers[0].take(frames, is_last):
+            self.base += len(frames)
         else:
-            for reader in tuple(readers):
-                reader.advance()
+            self._add_to_window(frames)
         if self._created_at is not None:
             self._time_first_token(events)
-        if len(self.frames) > _WINDOW_FRAMES or self._size > _WINDOW_BYTES:
+
+    def _add_to_window(self, frames: list[bytes]) -> None:
+        self.frames += frames
+        self._size += sum(map(len, frames))
+        if self.wire.keeps_state:
+            self._check_pause()
+        for reader in tuple(self._readers):
+            reader.advance()
+        if len(self._readers) == 1 or len(self.frames) > _WINDOW_FRAMES or self._size > _WINDOW_BYTES:
             self._trim()
 
     def _time_first_token(self, events: Sequence[LoggedEvent]) -> None:
@@ -192,6 +187,23 @@ class TurnReader:
         if self._catching_up is not None:
             self._catching_up.cancel()
         self.pump.remove(self)
+
+    def take(self, frames: list[bytes], is_last: bool) -> bool:
+        """Write new frames that continue at the reader's position. Return False if they must wait in the window."""
+        connection = self.connection
+        if self._catching_up is not None or connection.is_blocked or connection.is_finished:
+            return False
+        if self.position != self.pump.base or self.pump.wire.keeps_state:
+            return False
+        if len(frames) == 1:
+            body = frames[0]
+        elif sum(map(len, frames)) <= _WRITE_BYTES:
+            body = b"".join(frames)
+        else:
+            return False
+        self.position += len(frames)
+        connection.write(body, last=is_last)
+        return True
 
     def advance(self) -> None:
         """Write everything there is to write and room for."""

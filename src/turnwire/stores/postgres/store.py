@@ -24,6 +24,7 @@ from turnwire.stores.postgres.schema import ensure_partition, migrate
 from turnwire.stores.postgres.writer import PostgresWriter
 
 _OPEN_SECONDS = 3.0
+_COMMIT_INTERVAL = 0.005
 
 
 class PostgresStore:
@@ -44,6 +45,7 @@ class PostgresStore:
         hints: bool = True,
         keeps_outbox: bool = False,
         clock: Callable[[], float] | None = None,
+        commit_interval: float = _COMMIT_INTERVAL,
     ) -> None:
         def now() -> int | None:
             return None if clock is None else int(clock() * 1000)
@@ -53,7 +55,7 @@ class PostgresStore:
         self._following = Connections(url, 1, behind_pooler=behind_pooler, settings=PLANNED_ONCE)
         self._leases = Connections(url, 1, behind_pooler=behind_pooler)
         self._notifier = notifier = CommitNotifier(self._following, with_hints=hints)
-        self._writer = writer = PostgresWriter(pool, notifier, keeps_outbox=keeps_outbox)
+        self._writer = writer = PostgresWriter(pool, notifier, keeps_outbox=keeps_outbox, interval=commit_interval)
         queries = PostgresQueries(pool, notifier)
         claims = PostgresClaims(pool, self._leases, writer, notifier, now, lease)
         registry = PostgresRegistry(pool, notifier)
@@ -61,7 +63,6 @@ class PostgresStore:
 
         self.read = queries.read
         self.watch = notifier.watch
-        self.before_commit = writer.before_commit
         self.append = writer.append
         self.maintain = maintenance.maintain
 

@@ -1,21 +1,20 @@
-"""Group commit: appends of all turns of this process, committed together by one task, without a timer.
+"""Group commit: appends of all turns of this process, committed together by one task.
 
-While one group is being committed, the next one gathers. Nothing is published before the server has confirmed the
-commit. If the connection is lost before that, the logs themselves are read to find out what became of the group, so an
-event is neither written twice nor given up, and an agent merely waits.
+While one group is being committed, the next one gathers, and for at least the commit interval. Nothing is published
+before the server has confirmed the commit. If the connection is lost before that, the logs themselves are read to find
+out what became of the group, so an event is neither written twice nor given up, and an agent merely waits.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
 
 from turnwire.core.budget import tokens_in
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import RUNNABLE, AppendRequest, Refusal, Settle, Suspension
+from turnwire.core.contracts import RUNNABLE, AppendRequest, Refusal
 from turnwire.core.errors import (
     FencedError,
     PositionError,
@@ -26,7 +25,6 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnwireError,
 )
-from turnwire.core.turns import TurnState
 from turnwire.stores.lines import to_lines
 from turnwire.stores.postgres.connections import (
     BY_KEY,
@@ -43,40 +41,11 @@ from turnwire.stores.postgres.connections import (
 )
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.rows import folded, read_log
-from turnwire.stores.rules import CommitHooks
 
 logger = logging.getLogger("turnwire.stores.postgres")
 
 _FULL_DISK_FAILURES = 6
 _CLOSE_SECONDS = 15.0
-
-
-class PostgresAppend:
-    """The events that one turn adds in one commit: one row of its log."""
-
-    __slots__ = ("ending", "epoch", "events", "release", "settle", "suspension", "turn_id")
-
-    def __init__(self, turn_id: str, epoch: int, events: list[LoggedEvent], settle: Settle) -> None:
-        self.turn_id = turn_id
-        self.epoch = epoch
-        self.events = events
-        self.settle = settle
-        self.ending: TurnState | None = None
-        self.suspension: Suspension | None = None
-        self.release = False
-
-    @property
-    def is_plain(self) -> bool:
-        return self.ending is None and self.suspension is None and not self.release
-
-    @property
-    def new_phase(self) -> str | None:
-        """The new phase of the turn, if the append changes it."""
-        if self.ending is not None:
-            return "ended"
-        if self.suspension is not None:
-            return "waiting"
-        return "queued" if self.release else None
 
 
 # The guards of an append; for each there is a test that fails without it.
@@ -143,18 +112,18 @@ CHANGING = f"""
 
 
 async def write_group(
-    connection: DatabaseConnection, group: Sequence[PostgresAppend], *, keeps_outbox: bool
+    connection: DatabaseConnection, group: Sequence[AppendRequest], *, keeps_outbox: bool
 ) -> set[str]:
     """Commit the appends that pass the guards, and return their turns. A turn may be in the group only once."""
     columns = _columns(group)
-    if all(append.is_plain for append in group):
+    if all(append.new_phase is None for append in group):
         rows = await connection.fetch(PLAIN, *columns)
     else:
         rows = await connection.fetch(CHANGING, *columns, *_changes(group), keeps_outbox)
     return {row[0] for row in rows}
 
 
-def _columns(group: Sequence[PostgresAppend]) -> tuple[list[object], ...]:
+def _columns(group: Sequence[AppendRequest]) -> tuple[list[object], ...]:
     return (
         [append.turn_id for append in group],
         [append.epoch for append in group],
@@ -164,7 +133,7 @@ def _columns(group: Sequence[PostgresAppend]) -> tuple[list[object], ...]:
     )
 
 
-def _changes(group: Sequence[PostgresAppend]) -> tuple[list[object], ...]:
+def _changes(group: Sequence[AppendRequest]) -> tuple[list[object], ...]:
     endings = [(append.ending, append.events[-1].at) for append in group]
     return (
         [append.new_phase for append in group],
@@ -178,7 +147,7 @@ def _changes(group: Sequence[PostgresAppend]) -> tuple[list[object], ...]:
     )
 
 
-async def refusals(connection: DatabaseConnection, group: Sequence[PostgresAppend]) -> dict[str, Refusal]:
+async def refusals(connection: DatabaseConnection, group: Sequence[AppendRequest]) -> dict[str, Refusal]:
     """Return why these appends were not written, by turn."""
     query = "SELECT id, epoch, last_position FROM turnwire.head WHERE id = ANY($1)"
     heads = {row[0]: (row[1], row[2]) for row in await connection.fetch(query, [append.turn_id for append in group])}
@@ -202,14 +171,14 @@ async def refusals(connection: DatabaseConnection, group: Sequence[PostgresAppen
 
 
 class PostgresWriter:
-    def __init__(self, connections: Connections, notifier: CommitNotifier, *, keeps_outbox: bool) -> None:
+    def __init__(
+        self, connections: Connections, notifier: CommitNotifier, *, keeps_outbox: bool, interval: float
+    ) -> None:
         self._connections = connections
         self._notifier = notifier
         self._keeps_outbox = keeps_outbox
-        self._hooks = CommitHooks()
-        self._waiting: list[PostgresAppend] = []
-        self._open: dict[str, PostgresAppend] = {}
-        """The last waiting append of each turn, which takes in the next plain one."""
+        self._interval = interval
+        self._waiting: list[AppendRequest] = []
         self._committing: set[str] = set()
         self._committed = asyncio.Event()
         self._has_work = asyncio.Event()
@@ -236,35 +205,24 @@ class PostgresWriter:
         """Return when all earlier appends of this turn are committed or refused. Raises StoreAwayError."""
         try:
             async with asyncio.timeout(RETRY_SECONDS):
-                while turn_id in self._open or turn_id in self._committing:
+                while turn_id in self._committing or any(waiting.turn_id == turn_id for waiting in self._waiting):
                     await self._committed.wait()
         except TimeoutError as error:
             raise StoreAwayError("earlier events of the turn are not committed yet") from error
 
-    def before_commit(self, gather: Callable[[], None]) -> None:
-        self._hooks.add(gather)
-        self._commit_soon()
-
     def append(self, request: AppendRequest) -> None:
-        turn_id, epoch, settle = request.turn_id, request.epoch, request.settle
-        append = self._open.get(turn_id)
-        if append is not None and append.settle is settle and append.epoch == epoch and append.is_plain:
-            append.events.extend(request.events)
-        else:
-            append = self._open[turn_id] = PostgresAppend(turn_id, epoch, list(request.events), settle)
-            self._waiting.append(append)
-        append.ending, append.suspension, append.release = request.ending, request.suspension, request.release
-        self._commit_soon()
-
-    def _commit_soon(self) -> None:
+        self._waiting.append(request)
         self._idle.clear()
         self._has_work.set()
 
     async def _write_all(self) -> None:
+        loop, next_at = asyncio.get_running_loop(), 0.0
         while True:
             await self._has_work.wait()
+            if (delay := next_at - loop.time()) > 0:
+                await asyncio.sleep(delay)
+            next_at = loop.time() + self._interval
             self._has_work.clear()
-            self._hooks.run()
             if group := self._next_group():
                 self._committing = {append.turn_id for append in group}
                 try:
@@ -275,25 +233,25 @@ class PostgresWriter:
                 self._committing = set()
                 self._committed.set()
                 self._committed = asyncio.Event()
-            if self._waiting or self._hooks:
+            if self._waiting:
                 self._has_work.set()
             elif not self._has_work.is_set():
                 self._idle.set()
 
-    def _next_group(self) -> list[PostgresAppend]:
+    def _next_group(self) -> list[AppendRequest]:
         """Take the waiting appends, one per turn: the next one of a turn is checked against the position after this."""
-        group: dict[str, PostgresAppend] = {}
-        later: list[PostgresAppend] = []
+        group: dict[str, AppendRequest] = {}
+        later: list[AppendRequest] = []
         for append in self._waiting:
             if append.turn_id in group:
                 later.append(append)
             else:
+                append.is_taken = True
                 group[append.turn_id] = append
         self._waiting = later
-        self._open = {append.turn_id: append for append in later}
         return list(group.values())
 
-    async def _commit(self, group: list[PostgresAppend]) -> None:
+    async def _commit(self, group: list[AppendRequest]) -> None:
         failures = 0
         # Whatever the driver says after a lost connection, the server may have committed the group.
         is_unsure = was_unsure = False
@@ -330,15 +288,15 @@ class PostgresWriter:
             failures += 1
             await RETRY.wait(failures)
 
-    async def _refuse_for_cause(self, group: list[PostgresAppend], was_unsure: bool) -> None:
-        async def find_why(connection: DatabaseConnection, _: bool) -> tuple[list[PostgresAppend], dict[str, Refusal]]:
+    async def _refuse_for_cause(self, group: list[AppendRequest], was_unsure: bool) -> None:
+        async def find_why(connection: DatabaseConnection, _: bool) -> tuple[list[AppendRequest], dict[str, Refusal]]:
             # The first attempt may have been committed after all, later than it was looked for.
             rest = await self._settle_committed(connection, group) if was_unsure else group
             return rest, await refusals(connection, rest)
 
         self._refuse(*await self._connections.run(find_why, retry_for=math.inf))
 
-    async def _commit_each(self, group: list[PostgresAppend], error: Exception) -> None:
+    async def _commit_each(self, group: list[AppendRequest], error: Exception) -> None:
         """Commit the appends one by one, so that one that cannot be stored fails its own turn only."""
         if len(group) == 1:
             logger.error("events of turn %s cannot be stored: %s", group[0].turn_id, reason(error))
@@ -347,17 +305,17 @@ class PostgresWriter:
         for append in group:
             await self._commit([append])
 
-    def _keep_endings(self, group: list[PostgresAppend]) -> list[PostgresAppend]:
+    def _keep_endings(self, group: list[AppendRequest]) -> list[AppendRequest]:
         """Refuse all but endings, which are retried until the server's disk has room. Return the endings."""
         logger.error("the database's disk is full: running turns are ended, new ones refused, until there is room")
         self._refuse([append for append in group if append.ending is None], {}, StoreFullError())
         return [append for append in group if append.ending is not None]
 
     async def _settle_committed(
-        self, connection: DatabaseConnection, group: list[PostgresAppend]
-    ) -> list[PostgresAppend]:
+        self, connection: DatabaseConnection, group: list[AppendRequest]
+    ) -> list[AppendRequest]:
         """Publish the appends that the logs show as committed. Return the others, which have to be written again."""
-        committed: list[PostgresAppend] = []
+        committed: list[AppendRequest] = []
         for append in group:
             try:
                 events = await read_log(connection, append.turn_id, append.events[0].position - 1, 1)
@@ -380,7 +338,7 @@ class PostgresWriter:
             self._connection.terminate()
             self._connection = None
 
-    def _publish(self, group: Sequence[PostgresAppend]) -> None:
+    def _publish(self, group: Sequence[AppendRequest]) -> None:
         for append in group:
             self._notifier.committed(append.turn_id, append.events)
             if append.ending is not None or append.release:
@@ -388,7 +346,7 @@ class PostgresWriter:
             append.settle(len(append.events), None)
 
     def _refuse(
-        self, group: Sequence[PostgresAppend], errors: dict[str, Refusal], default: StoreError | None = None
+        self, group: Sequence[AppendRequest], errors: dict[str, Refusal], default: StoreError | None = None
     ) -> None:
         for append in group:
             append.settle(len(append.events), errors.get(append.turn_id) or default or FencedError(append.turn_id))

@@ -7,7 +7,6 @@ import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,9 +15,6 @@ from turnwire.core.contracts import RUNNABLE, Command
 from turnwire.core.turns import Phase, TurnRecord
 from turnwire.stores.rules import Leases, LogHead, ReadyQueue, Watchers
 from turnwire.stores.sqlite.rows import TURN_COLUMNS, turn_from
-
-if TYPE_CHECKING:
-    from turnwire.stores.sqlite.writer import SqliteAppend
 
 _TAIL = 128
 
@@ -32,7 +28,6 @@ class LiveTurn:
         "first_row",
         "head",
         "number",
-        "open_append",
         "record",
         "row_ends",
         "rows",
@@ -48,7 +43,6 @@ class LiveTurn:
         self.tail: list[LoggedEvent] = []
         self.rows = array("q")
         self.row_ends = array("q")
-        self.open_append: SqliteAppend | None = None
         self.command: Command | None = None
 
     def current(self) -> TurnRecord:

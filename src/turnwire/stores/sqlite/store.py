@@ -19,6 +19,7 @@ from turnwire.stores.sqlite.schema import DATABASE_NAME, explain, open_reader, o
 from turnwire.stores.sqlite.writer import SqliteWriter
 
 _READERS = 2
+_COMMIT_INTERVAL = 0.002
 
 
 class SqliteStore:
@@ -33,6 +34,7 @@ class SqliteStore:
         lease: float = 10,
         clock: Callable[[], float] = time.monotonic,
         keeps_outbox: bool = False,
+        commit_interval: float = _COMMIT_INTERVAL,
     ) -> None:
         self._folder = folder
         self._path = path = folder / DATABASE_NAME
@@ -40,7 +42,9 @@ class SqliteStore:
         self._threads = SqliteThreads(lambda: open_writer(path), name="turnwire-writer")
         self.readers = SqliteThreads(lambda: open_reader(path), name="turnwire-reader", threads=_READERS)
         self._turns = turns = LiveTurns(Leases(lease, clock))
-        self._writer = writer = SqliteWriter(self._threads, turns, Ballast(folder), keeps_outbox=keeps_outbox)
+        self._writer = writer = SqliteWriter(
+            self._threads, turns, Ballast(folder), keeps_outbox=keeps_outbox, interval=commit_interval
+        )
         queries = SqliteQueries(self.readers, turns)
         claims = SqliteClaims(self.readers, writer, turns)
         registry = SqliteRegistry(self.readers, writer, turns)
@@ -48,7 +52,6 @@ class SqliteStore:
 
         self.read = queries.read
         self.watch = turns.watchers.add
-        self.before_commit = writer.before_commit
         self.append = writer.append
         self.maintain = maintenance.maintain
 

@@ -1,7 +1,8 @@
-"""Group commit: appends and other writes of all turns, committed together by one thread, without a timer.
+"""Group commit: appends and other writes of all turns, committed together by one thread.
 
 While one group is being committed, the next one gathers on the event loop: an idle store commits at once, a busy one
-commits large groups. Nothing is published before its commit has returned.
+commits large groups, each at least the commit interval after the one before. Nothing is published before its commit has
+returned.
 """
 
 import asyncio
@@ -20,12 +21,12 @@ from msgspec.structs import replace
 from turnwire.core import metrics
 from turnwire.core.budget import day_of, tokens_in
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import AppendRequest, Settle, Suspension
+from turnwire.core.contracts import AppendRequest, Suspension
 from turnwire.core.errors import StoreError, StoreFullError, TurnEndedError
 from turnwire.core.turns import TurnState
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.lines import to_lines
-from turnwire.stores.rules import CommitHooks, without_attachments
+from turnwire.stores.rules import CommitSchedule, without_attachments
 from turnwire.stores.sqlite.disk import Ballast
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 
@@ -34,18 +35,14 @@ logger = logging.getLogger("turnwire.stores.sqlite")
 
 
 class SqliteAppend:
-    """The events that one turn adds in one commit: one row of the journal."""
+    """A request of one turn in a commit: one row of the journal."""
 
-    __slots__ = ("ending", "events", "release", "row", "settle", "suspension", "turn")
+    __slots__ = ("request", "row", "turn")
 
-    def __init__(self, turn: LiveTurn, settle: Settle, row: int) -> None:
+    def __init__(self, request: AppendRequest, turn: LiveTurn, row: int) -> None:
+        self.request = request
         self.turn = turn
-        self.settle = settle
         self.row = row
-        self.events: list[LoggedEvent] = []
-        self.ending: TurnState | None = None
-        self.suspension: Suspension | None = None
-        self.release = False
 
 
 class SqliteCall:
@@ -64,7 +61,9 @@ Work = SqliteAppend | SqliteCall
 
 
 class SqliteWriter:
-    def __init__(self, threads: SqliteThreads, turns: LiveTurns, ballast: Ballast, *, keeps_outbox: bool) -> None:
+    def __init__(
+        self, threads: SqliteThreads, turns: LiveTurns, ballast: Ballast, *, keeps_outbox: bool, interval: float
+    ) -> None:
         self.is_full = False
         self.must_erase = False
         """Whether the next commit must also empty the write-ahead log, which still has what was deleted."""
@@ -72,8 +71,8 @@ class SqliteWriter:
         self._turns = turns
         self._ballast = ballast
         self._keeps_outbox = keeps_outbox
-        self._hooks = CommitHooks()
-        self._waiting: list[Work] = []
+        self._schedule = CommitSchedule(self._commit_next, interval)
+        self._waiting: list[AppendRequest | SqliteCall] = []
         self._is_committing = False
         self._commit_seconds = 0.0
 
@@ -87,41 +86,13 @@ class SqliteWriter:
 
     # Gathering a group, on the event loop
 
-    def before_commit(self, gather: Callable[[], None]) -> None:
-        self._commit_soon()
-        self._hooks.add(gather)
-
     def append(self, request: AppendRequest) -> None:
-        events, settle, ending = request.events, request.settle, request.ending
-        live = self._turns.by_id.get(request.turn_id)
-        if live is None:
-            settle(len(events), TurnEndedError(request.turn_id))
-            return
-        refusal = live.head.refusal(request.epoch, events)
-        if refusal is None and ending is None and self.is_full:
-            refusal = StoreFullError()
-        if refusal is not None:
-            settle(len(events), refusal)
-            return
-        live.head.position = events[-1].position
-        append = live.open_append
-        if append is None or append.settle is not settle:
-            append = live.open_append = SqliteAppend(live, settle, self._turns.take_row())
-            self._commit_soon()
-            self._waiting.append(append)
-        append.events.extend(events)
-        if ending is not None:
-            live.head.ended = True
-            append.ending = ending
-        if request.suspension is not None:
-            append.suspension = request.suspension
-        append.release = append.release or request.release
+        self._queue(request)
 
     async def write(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """Call `run(connection)` in its order among the appends, and return its result after the commit."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._commit_soon()
-        self._waiting.append(SqliteCall(run, future))
+        self._queue(SqliteCall(run, future))
         return await future
 
     async def refuse_if_full(self) -> None:
@@ -131,24 +102,38 @@ class SqliteWriter:
                 raise StoreFullError
             self.is_full = False
 
-    def _commit_soon(self) -> None:
-        if not (self._is_committing or self._hooks or self._waiting):
-            # Not at once: whatever else this iteration of the loop brings goes into the same commit.
-            self._loop.call_soon(self._commit_next)
+    def _queue(self, work: AppendRequest | SqliteCall) -> None:
+        if not self._is_committing:
+            self._schedule.request()
+        self._waiting.append(work)
 
     def _commit_next(self) -> None:
         if self._is_committing:
             return  # One group at a time: if it fails, nothing after it may be written.
-        self._is_committing = True
-        self._hooks.run()
-        group, self._waiting = self._waiting, []
-        if not group:
-            self._is_committing = False
-            return
-        for work in group:
-            if isinstance(work, SqliteAppend):
-                work.turn.open_append = None
-        self._submit(group)
+        waiting, self._waiting = self._waiting, []
+        group = [work for queued in waiting if (work := self._take(queued)) is not None]
+        if group:
+            self._is_committing = True
+            self._submit(group)
+
+    def _take(self, work: AppendRequest | SqliteCall) -> Work | None:
+        """Return the work for a commit, or None if it is refused."""
+        if isinstance(work, SqliteCall):
+            return work
+        work.is_taken = True
+        live = self._turns.by_id.get(work.turn_id)
+        if live is None:
+            work.settle(len(work.events), TurnEndedError(work.turn_id))
+            return None
+        refusal = live.head.refusal(work.epoch, work.events)
+        if refusal is None and self.is_full and work.ending is None:
+            refusal = StoreFullError()  # The room that the ballast has left is for endings.
+        if refusal is not None:
+            work.settle(len(work.events), refusal)
+            return None
+        live.head.position = work.events[-1].position
+        live.head.ended = work.ending is not None
+        return SqliteAppend(work, live, self._turns.take_row())
 
     def _submit(self, group: Sequence[Work]) -> None:
         self._threads.submit(partial(self._commit_group, group))
@@ -191,12 +176,13 @@ class SqliteWriter:
             rows: list[tuple[int, int, int, bytes]] = []
             for work in group:
                 if isinstance(work, SqliteAppend):
-                    rows.append((work.row, work.turn.number, work.events[-1].position, to_lines(work.events)))
-                    if work.ending is not None:
-                        _write_ending(connection, work.turn, work.events[-1], work.ending, self._keeps_outbox)
-                    elif work.suspension is not None:
-                        _write_suspension(connection, work.turn, work.suspension)
-                    elif work.release:
+                    request, events = work.request, work.request.events
+                    rows.append((work.row, work.turn.number, events[-1].position, to_lines(events)))
+                    if request.ending is not None:
+                        _write_ending(connection, work.turn, events[-1], request.ending, self._keeps_outbox)
+                    elif request.suspension is not None:
+                        _write_suspension(connection, work.turn, request.suspension)
+                    elif request.release:
                         _write_release(connection, work.turn)
                 else:
                     _run_call(connection, work)
@@ -212,19 +198,13 @@ class SqliteWriter:
 
     def _committed(self, group: Sequence[Work], error: StoreError | None) -> None:
         self._is_committing = False
-        events = sum([len(work.events) for work in group if isinstance(work, SqliteAppend)])
+        events = sum([len(work.request.events) for work in group if isinstance(work, SqliteAppend)])
         metrics.note_commit(events, self._commit_seconds)
         if error is not None:
-            group = [*group, *self._waiting]
-            self._waiting = []
             self._take_back(group, error)
-            if self._hooks:
-                self._commit_next()
             return
-        has_more = bool(self._waiting or self._hooks)
-        must_make_way = has_more and self.is_full
-        if has_more and not must_make_way:
-            self._commit_next()
+        if self._waiting:
+            self._schedule.request()
         for work in group:
             if isinstance(work, SqliteAppend):
                 self._publish(work)
@@ -234,51 +214,43 @@ class SqliteWriter:
                 work.future.set_exception(work.error)
             else:
                 work.future.set_result(work.result)
-        if must_make_way:
-            self._make_way()
-
-    def _make_way(self) -> None:
-        """Refuse all waiting appends but endings: on a full disk, the ballast's room is for endings."""
-        crowding = {work.turn for work in self._waiting if isinstance(work, SqliteAppend) and work.ending is None}
-        refused = [work for work in self._waiting if isinstance(work, SqliteAppend) and work.turn in crowding]
-        self._waiting = [work for work in self._waiting if work not in refused]
-        self._commit_next()
-        self._take_back(refused, StoreFullError())
 
     def _publish(self, append: SqliteAppend) -> None:
-        live, events, ending = append.turn, append.events, append.ending
+        live, request = append.turn, append.request
+        events, phase = request.events, request.new_phase
         live.add_committed(append.row, events)
-        if ending is not None:
+        if request.ending is not None:
             live.record = replace(
                 live.record,
-                phase="ended",
-                outcome=ending.outcome,
+                phase=phase,
+                outcome=request.ending.outcome,
                 ended_at=events[-1].at,
                 options=without_attachments(live.record.options),
             )
             self._turns.leases.forget_readers(live.record.id)
-        elif (suspension := append.suspension) is not None:
-            live.record = replace(live.record, phase="waiting", worker=None, waiting_until=suspension.until)
-        elif append.release:
-            live.record = replace(live.record, phase="queued", worker=None)
+        elif request.suspension is not None:
+            live.record = replace(live.record, phase=phase, worker=None, waiting_until=request.suspension.until)
+        elif phase is not None:
+            live.record = replace(live.record, phase=phase, worker=None)
         self._turns.watchers.notify(live.record.id, events)
-        append.settle(len(events), None)
-        if ending is not None:
+        request.settle(len(events), None)
+        if phase == "ended":
             self._turns.end(live.record)
-        elif append.release:
+        elif phase == "queued":
             self._turns.requeue(live.record)
 
     def _take_back(self, group: Sequence[Work], error: StoreError) -> None:
-        """Undo a group of which nothing was committed, and report the error to its writers."""
-        for work in group:
-            if isinstance(work, SqliteAppend):
-                work.turn.open_append = None
-                work.turn.head.position = work.turn.committed
-                work.turn.head.ended = False
-        for work in group:
-            if isinstance(work, SqliteAppend):
+        """Undo a group of which nothing was committed, and report the error to its writers and to all that wait."""
+        appends = [work for work in group if isinstance(work, SqliteAppend)]
+        for append in appends:
+            append.turn.head.position = append.turn.committed
+            append.turn.head.ended = False
+        waiting, self._waiting = self._waiting, []
+        for work in [*[append.request for append in appends], *waiting, *group]:
+            if isinstance(work, AppendRequest):
+                work.is_taken = True
                 work.settle(len(work.events), error)
-            elif not work.future.cancelled():
+            elif isinstance(work, SqliteCall) and not work.future.done():
                 work.future.set_exception(error)
 
 
