@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args
 
 from turnwire.agents.function import FunctionAgent
 from turnwire.agents.generator import GeneratorAgent
@@ -92,14 +92,25 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 
 def build_store(kind: StoreKind, settings: Settings) -> Store:
     """Return the store of this kind. Raises StoreUnusableError."""
+    common = _StoreOptions(lease=settings.lease, keeps_outbox=settings.webhook_url is not None)
+    if settings.commit_interval is not None:
+        common["commit_interval"] = settings.commit_interval
     if kind == "memory":
-        return MemoryStore(lease=settings.lease, keeps_outbox=settings.webhook_url is not None)
+        return MemoryStore(**common)
     if kind == "postgres":
-        return _build_postgres(settings)
-    return SqliteStore(settings.data, lease=settings.lease, keeps_outbox=settings.webhook_url is not None)
+        return _build_postgres(settings, common)
+    return SqliteStore(settings.data, **common)
 
 
-def _build_postgres(settings: Settings) -> Store:
+class _StoreOptions(TypedDict):
+    """The options that every store takes."""
+
+    lease: float
+    keeps_outbox: bool
+    commit_interval: NotRequired[float]
+
+
+def _build_postgres(settings: Settings, common: _StoreOptions) -> Store:
     if settings.database_url is None:
         raise StoreUnusableError("PostgreSQL", "no database is configured; set `database_url`")
     try:
@@ -108,10 +119,9 @@ def _build_postgres(settings: Settings) -> Store:
         raise StoreUnusableError("PostgreSQL", "its driver is missing; pip install 'turnwire[postgres]'") from error
     return PostgresStore(
         settings.database_url.get_secret_value(),
-        lease=settings.lease,
         connections=settings.database_connections,
         hints=settings.database_hints,
-        keeps_outbox=settings.webhook_url is not None,
+        **common,
     )
 
 

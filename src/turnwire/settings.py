@@ -169,6 +169,13 @@ class Settings(BaseSettings):
     lease: float = Field(
         default=10, gt=0, description="A worker that does not renew its lease for this long counts as lost."
     )
+    commit_interval: float | None = Field(
+        default=None,
+        ge=0,
+        le=0.005,
+        description="The shortest time between two commits of a busy store. Unset: 0.001 for memory, 0.002 for SQLite,"
+        " 0.005 for PostgreSQL.",
+    )
     heartbeat: float = Field(default=15, gt=0, description="The interval of heartbeats on idle streams.")
     text_start_timeout: float = Field(
         default=10, ge=0, description="A text stream starts after this long, even without a first token."
