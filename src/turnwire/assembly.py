@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from turnwire.agents.function import FunctionAgent
-from turnwire.agents.generator import GeneratorAgent
+from turnwire.agents.functions import FunctionAgent, GeneratorAgent
 from turnwire.agents.sdk_detection import is_adapter, kind_of
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import Agent, HistorySource, OnCrash, Store, Wire, resumes, takes_attachments
