@@ -8,6 +8,7 @@ all of them; `scripts/test --fast` runs the others. A test that starts a program
 import asyncio
 import gc
 import os
+import platform
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -60,6 +61,8 @@ ssl.create_default_context = _share_context
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}; not part of `scripts/test --fast`")
+    # Python starts `uname` for it, once; the clients of model servers send it, and no test must be the first to ask.
+    platform.platform()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
