@@ -245,7 +245,7 @@ def build_retrieval(
     """Return the indexer of a library in this folder, and the agent that answers from it."""
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.index.library import Library
-    from turnwire.retrieval.index.vectors import VectorIndex
+    from turnwire.retrieval.index.searcher import VectorIndex
     from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
 
     library = Library(folder / LIBRARY_FILE)

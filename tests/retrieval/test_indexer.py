@@ -19,9 +19,8 @@ from turnwire.retrieval import indexer as indexer_module
 from turnwire.retrieval.documents import files
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.index import sync
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.vectors import VectorIndex
+from turnwire.retrieval.index.searcher import VectorIndex
 from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
 
 
@@ -106,7 +105,7 @@ class Gate:
         self.open = threading.Event()
         self._name = name
         self._read = files.read_file
-        monkeypatch.setattr("turnwire.retrieval.index.sync.read_file", self)
+        monkeypatch.setattr("turnwire.retrieval.indexer.read_file", self)
 
     def __call__(self, path: Path, *rest: Any) -> bytes:
         if path.name == self._name:
@@ -213,7 +212,7 @@ async def test_question_to_a_filled_library_does_not_wait(path: Path, docs: Path
 async def test_question_waits_briefly_once_some_documents_are_read(
     path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync, "_BATCH_DOCUMENTS", 1)
+    monkeypatch.setattr(indexer_module, "_BATCH_DOCUMENTS", 1)
     monkeypatch.setattr(indexer_module, "_PARTIAL_WAIT_SECONDS", 0.01)
     held = gate("white.md")
     async with open_indexer(path, docs) as indexer:

@@ -96,6 +96,6 @@ def test_unexpected_parser_error_is_an_unreadable_document(monkeypatch: pytest.M
     def fail(_: str) -> None:
         raise IndexError("list index out of range")
 
-    monkeypatch.setitem(parser._TEXT_PARSERS, "markdown", fail)
+    monkeypatch.setattr(parser, "parse_markdown", fail)
     with pytest.raises(UnreadableDocumentError, match=r"its reader stumbled over it \(IndexError\)"):
         parse("tea.md", b"# Tea")

@@ -9,7 +9,7 @@ from pypdf.errors import DependencyError
 
 from tests.retrieval.paper import block_texts, encrypted, pdf
 from turnwire.core.errors import UnreadableDocumentError
-from turnwire.retrieval.documents import formats as reader
+from turnwire.retrieval.documents import parser as reader
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
 

@@ -3,21 +3,24 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+
+from msgspec import structs
 
 from turnwire.core.errors import AgentError, DocumentNotFoundError
 from turnwire.core.events import Event, ReviewEvent, SearchEvent
 from turnwire.retrieval.evidence import Evidence, EvidenceBook, hit_of
-from turnwire.retrieval.index.records import Passage
+from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.review import Judgement
-from turnwire.retrieval.sentences import Matcher, asks_for_definition, boost_definitions
+from turnwire.retrieval.sentences import Matcher, asks_for_definition, defines, sentence_spans
 
 EventSink = Callable[[Event], Awaitable[None]]
 SEARCH = "search_documents"
 # A definition need not be among the passages that use a word most often.
 _DEFINITION_CANDIDATES = 5
+_DEFINITION_BOOST = 1.6
 # A question may be as long as a book, but an event is limited.
 MAX_QUERY = 2_000
 _MAX_TERM = 100
@@ -83,7 +86,7 @@ class EvidenceSearch:
         if not asks_for_definition(query):
             return await self.searcher.search(query, owner=self.owner, limit=limit)
         candidates = await self.searcher.search(query, owner=self.owner, limit=limit * _DEFINITION_CANDIDATES)
-        return boost_definitions(self.matcher, candidates)[:limit]
+        return _boost_definitions(self.matcher, candidates)[:limit]
 
     async def neighbours(self, evidence: Evidence) -> list[Evidence]:
         """Return a passage with the one before and the one after it, as numbered evidence."""
@@ -116,3 +119,16 @@ class EvidenceSearch:
 
 def _ms_since(began: float) -> float:
     return round((time.perf_counter() - began) * 1000, 1)
+
+
+def _boost_definitions(matcher: Matcher, passages: Sequence[Passage]) -> list[Passage]:
+    """Return the passages ranked again, with a higher score for those that define the subject of the question."""
+    boosted = [_boosted(matcher, passage) for passage in passages]
+    return sorted(boosted, key=lambda passage: -passage.score)
+
+
+def _boosted(matcher: Matcher, passage: Passage) -> Passage:
+    sentences = (passage.text[slice(*span)].lstrip("|-*#> ") for span in sentence_spans(passage.text))
+    if any(defines(matcher, sentence) for sentence in sentences):
+        return structs.replace(passage, score=passage.score * _DEFINITION_BOOST)
+    return passage

@@ -25,9 +25,8 @@ from turnwire.retrieval.citations import MarkerStream
 from turnwire.retrieval.documents.document import split_document
 from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.evidence import Evidence, EvidenceBook
-from turnwire.retrieval.index.records import Document, Passage
+from turnwire.retrieval.index.library import Document, Passage, document_id
 from turnwire.retrieval.index.searcher import Searcher
-from turnwire.retrieval.index.writer import document_id
 from turnwire.retrieval.prompts import prompt_history
 from turnwire.retrieval.search import MAX_QUERY, map_index_errors
 from turnwire.retrieval.synthesis import removed_markers
