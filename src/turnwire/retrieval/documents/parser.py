@@ -18,6 +18,8 @@ from turnwire.core.errors import UnreadableDocumentError
 from turnwire.retrieval.documents.document import Block, ParsedDocument
 
 MAX_PAGES = 5_000
+# Every event about a document has its title, and every passage is indexed with it.
+_MAX_TITLE = 200
 
 _FORMATS = {
     "markdown": (".md", ".markdown", ".mdx"),
@@ -48,7 +50,7 @@ def parse(name: str, content: bytes) -> ParsedDocument:
         raise UnreadableDocumentError(f"its reader stumbled over it ({type(error).__name__})") from error
     if not parsed.blocks:
         raise UnreadableDocumentError("there is no text in it")
-    return parsed
+    return structs.replace(parsed, title=_one_line(parsed.title or "", _MAX_TITLE) or None)
 
 
 def _parse(format_name: str, content: bytes) -> ParsedDocument:
@@ -63,6 +65,10 @@ def _parse(format_name: str, content: bytes) -> ParsedDocument:
             return parse_markdown(_decode(content))
         case _:
             return parse_plain(_decode(content))
+
+
+def _one_line(text: str, max_length: int) -> str:
+    return " ".join(clean_text(text).split())[:max_length].rstrip()
 
 
 def _decode(content: bytes) -> str:
