@@ -14,7 +14,13 @@ from blockbuster import blockbuster_ctx
 from tests.retrieval.paper import note, opened, pdf
 from tests.retrieval.test_vectors import Toy
 from tests.serving import PATIENCE, until, within
-from turnwire.core.errors import EmbedderError, StoreUnusableError, TooManyDocumentsError, UnreadableDocumentError
+from turnwire.core.errors import (
+    EmbedderError,
+    EmbedderUnusableError,
+    StoreUnusableError,
+    TooManyDocumentsError,
+    UnreadableDocumentError,
+)
 from turnwire.retrieval import indexer as indexer_module
 from turnwire.retrieval.documents import files
 from turnwire.retrieval.documents.document import ParsedDocument
@@ -353,6 +359,33 @@ async def test_failed_embedding_leaves_the_search_by_words(
         await until(lambda: "the search is by words only" in caplog.text)
         await within(indexer.add("tea.md", b"Oolong", "anna"))
         assert await asyncio.to_thread(indexer.library.search, "tea")
+
+
+@pytest.mark.process
+async def test_embedding_goes_on_after_a_passing_failure(
+    path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(indexer_module, "_EMBED_RETRY_SECONDS", 0.01)
+    toy = Toy()
+    toy.error = EmbedderError("toy", "its server answered 503; try again later")
+    async with open_indexer(path, docs, meaning=toy) as indexer:
+        await until(lambda: "answered 503" in caplog.text)
+        toy.error = None
+        await until(lambda: indexer.embedded == (3, 3))
+
+
+@pytest.mark.process
+async def test_embedding_ends_when_the_embedder_is_unusable(
+    path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expects_errors: None
+) -> None:
+    monkeypatch.setattr(indexer_module, "_EMBED_RETRY_SECONDS", 0)
+    toy = Toy()
+    toy.error = EmbedderUnusableError("toy", "its server answered 401; check its key")
+    async with open_indexer(path, docs, meaning=toy) as indexer:
+        await until(lambda: "the passages cannot be embedded" in caplog.text)
+        toy.error = None
+        await within(indexer.add("tea.md", b"Oolong", "anna"))
+    assert toy.embedded == []
 
 
 # Closing

@@ -233,3 +233,20 @@ def test_large_sync_is_written_in_batches(library: Library, root: Path, monkeypa
     sync(library, root)
     assert sum(sizes) == 13
     assert max(sizes) < 13
+
+
+def test_sync_without_changes_keeps_the_version(library: Library, root: Path) -> None:
+    sync(library, root)
+    version = library.version()
+    sync(library, root)
+    # Who holds vectors in memory loads them again for a new version.
+    assert library.version() == version
+
+
+def test_synced_root_replaces_own_documentation_that_came_back(library: Library, root: Path, tmp_path: Path) -> None:
+    (own := tmp_path / "own.md").write_text("A log for every turn.")
+    sync(library, root)
+    # A server that started before the root was indexed reads its own documentation again.
+    sync_root(library, own, max_bytes=MAX_BYTES, is_own=True)
+    sync(library, root)
+    assert listed(library) == EVERY

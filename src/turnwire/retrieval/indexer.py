@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from turnwire.core.errors import TooManyDocumentsError, UnreadableDocumentError
+from turnwire.core.errors import EmbedderError, EmbedderUnusableError, TooManyDocumentsError, UnreadableDocumentError
 from turnwire.retrieval.documents.files import FoundFile, find_files, read_file
 from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.documents.sandbox import parse_in_sandbox
@@ -28,6 +28,7 @@ _MAX_PARALLEL_UPLOADS = 2
 # A transaction stays small enough that another writer need not wait for long.
 _BATCH_PASSAGES = 2_000
 _BATCH_DOCUMENTS = 200
+_EMBED_RETRY_SECONDS = 60.0
 _WATCH_STEP_MS = 200
 _WATCH_START_MS = 1_000
 
@@ -87,9 +88,12 @@ def sync_root(
             library.put(batch)
             batch = []
         report(progress)
-    library.put(batch)
     removed = [document_id for name, (document_id, _) in indexed.items() if name not in seen]
-    library.remove(removed)
+    # Every transaction changes the version, after which all vectors are loaded again.
+    if batch:
+        library.put(batch)
+    if removed:
+        library.remove(removed)
     progress.removed = len(removed)
     report(progress)
     return progress
@@ -288,8 +292,15 @@ class DocumentIndexer:
         try:
             while True:
                 self._changed.clear()
-                await meaning.embed_missing(self._report_embedded)
-                await self._changed.wait()
+                try:
+                    await meaning.embed_missing(self._report_embedded)
+                except EmbedderUnusableError:
+                    raise
+                except EmbedderError as error:
+                    logger.warning("some passages have no vector yet, and the search is by words only: %s", error)
+                    await asyncio.sleep(_EMBED_RETRY_SECONDS)
+                else:
+                    await self._changed.wait()
         except Exception:
             logger.exception("the passages cannot be embedded; the search is by words only")
 

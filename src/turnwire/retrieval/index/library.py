@@ -101,6 +101,25 @@ class NewDocument:
             root=root,
         )
 
+    def passages(self) -> list[Passage]:
+        """Return the passages as a search returns them, but without the ids that the index gives them."""
+        return [
+            Passage(
+                id=0,
+                document_id=self.record.id,
+                ordinal=ordinal,
+                title=self.record.title,
+                text=chunk.text[: chunk.end - chunk.start],
+                start=chunk.start,
+                end=chunk.end,
+                line_start=chunk.line_start,
+                line_end=chunk.line_end,
+                headings=chunk.headings,
+                page=chunk.page,
+            )
+            for ordinal, chunk in enumerate(self.chunks)
+        ]
+
 
 def document_id(scope: str | None, name: str) -> str:
     """Return the stable id of a document; `scope` is its root, or the owner who uploaded it."""
@@ -254,6 +273,9 @@ class Library:
 
     def add_root(self, path: str, *, is_own: bool = False) -> None:
         """Add a root. Any other root replaces Turnwire's own documentation."""
+        roots = self.roots()
+        if roots.get(path) is is_own and (is_own or True not in roots.values()):
+            return
         with self.file.writing() as database:
             database.execute("INSERT OR REPLACE INTO roots VALUES (?, ?)", (path, is_own))
             if not is_own:
