@@ -74,7 +74,7 @@ def test_unreadable_files_are_named_with_the_reason(data: Path, docs: Path) -> N
     done = call(data, docs)
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
-        "  broken.pdf: it is not a sound PDF",
+        "  broken.pdf: it is not a valid PDF",
         "  link.md: it is a link to outside of the folder",
     ]
     assert "3 new, 0 changed, 0 unchanged, 0 gone, 2 not readable" in done.stdout

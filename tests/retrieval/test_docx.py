@@ -50,7 +50,7 @@ def test_empty_docx_is_refused() -> None:
 def test_broken_docx_is_refused_with_a_reason(content: bytes) -> None:
     with pytest.raises(UnreadableDocumentError) as refused:
         parse("broken.docx", content)
-    assert str(refused.value).startswith(("it is not a sound Word document", "its reader stumbled over it"))
+    assert str(refused.value).startswith(("it is not a valid Word document", "it cannot be parsed"))
 
 
 def test_damaged_docx_is_read_or_refused() -> None:

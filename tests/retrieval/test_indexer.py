@@ -160,7 +160,7 @@ async def test_unreadable_file_is_logged(path: Path, docs: Path, caplog: pytest.
     async with open_indexer(path, docs) as indexer:
         await read(indexer)
         assert len(await names(indexer)) == 3
-    assert "broken.pdf was not indexed: it is not a sound PDF" in caplog.text
+    assert "broken.pdf was not indexed: it is not a valid PDF" in caplog.text
 
 
 async def test_missing_folder_does_not_stop_the_others(path: Path, docs: Path) -> None:
@@ -259,7 +259,7 @@ async def test_upload_is_visible_to_its_owner_only(path: Path) -> None:
     ("name", "content", "why"),
     [
         ("tea.exe", b"Tea", "its format is not known"),
-        ("tea.pdf", b"no PDF", "it is not a sound PDF"),
+        ("tea.pdf", b"no PDF", "it is not a valid PDF"),
     ],
 )
 async def test_unreadable_upload_is_refused_with_a_reason(path: Path, name: str, content: bytes, why: str) -> None:

@@ -97,7 +97,7 @@ def test_unexpected_parser_error_is_an_unreadable_document(monkeypatch: pytest.M
         raise IndexError("list index out of range")
 
     monkeypatch.setattr(parser, "parse_markdown", fail)
-    with pytest.raises(UnreadableDocumentError, match=r"its reader stumbled over it \(IndexError\)"):
+    with pytest.raises(UnreadableDocumentError, match=r"it cannot be parsed \(IndexError\)"):
         parse("tea.md", b"# Tea")
 
 

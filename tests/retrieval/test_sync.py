@@ -122,9 +122,9 @@ def test_unreadable_file_is_reported_and_the_rest_indexed(library: Library, root
     assert counts(progress) == (4, 0, 0, 0)
     assert (progress.done, progress.total) == (11, 11)
     assert dict(progress.problems) == {
-        "a-broken.pdf": "it is not a sound PDF",
+        "a-broken.pdf": "it is not a valid PDF",
         "binary.md": "it is not text, whatever its name says",
-        "broken.docx": "it is not a sound Word document",
+        "broken.docx": "it is not a valid Word document",
         "empty.md": "there is no text in it",
         "large.txt": "it is over the limit of 100,000 bytes",
         "link.md": "it is a link to outside of the folder",
@@ -136,7 +136,7 @@ def test_unreadable_file_is_reported_and_the_rest_indexed(library: Library, root
 def test_parser_error_does_not_stop_the_sync(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser, "parse_markdown", lambda text: [][1])
     progress = sync(library, root)
-    assert progress.problems == [("a.md", "its reader stumbled over it (IndexError)")]
+    assert progress.problems == [("a.md", "it cannot be parsed (IndexError)")]
     assert listed(library) == EVERY[1:]
 
 

@@ -9,11 +9,10 @@ from contextlib import contextmanager, suppress
 from msgspec import structs
 
 from turnwire.core.errors import AgentError, DocumentNotFoundError
-from turnwire.core.events import Event, ReviewEvent, SearchEvent
+from turnwire.core.events import Event, SearchEvent
 from turnwire.retrieval.evidence import Evidence, EvidenceBook, hit_of
 from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.index.searcher import Searcher
-from turnwire.retrieval.review import Judgement
 from turnwire.retrieval.sentences import Matcher, asks_for_definition, defines, sentence_spans
 
 EventSink = Callable[[Event], Awaitable[None]]
@@ -23,7 +22,6 @@ _DEFINITION_CANDIDATES = 5
 _DEFINITION_BOOST = 1.6
 # A question may be as long as a book, but an event is limited.
 MAX_QUERY = 2_000
-_MAX_TERM = 100
 
 
 @contextmanager
@@ -54,7 +52,6 @@ class EvidenceSearch:
         self._sink = event_sink
         self._collector = event_collector
         self._searches = 0
-        self._reviews = 0
 
     async def emit(self, event: Event) -> None:
         if self._collector is not None:
@@ -75,11 +72,11 @@ class EvidenceSearch:
             with map_index_errors():
                 passages = await self._search(query, limit)
         except AgentError:
-            await self.emit(SearchEvent(step, "failed", SEARCH, query, ms=_ms_since(began)))
+            await self.emit(SearchEvent(step, "failed", SEARCH, query, ms=ms_since(began)))
             raise
         evidence = self.book.add(passages, SEARCH)
         hits = tuple(hit_of(item, self.matcher) for item in evidence)
-        await self.emit(SearchEvent(step, "finished", SEARCH, query, hits=hits, ms=_ms_since(began)))
+        await self.emit(SearchEvent(step, "finished", SEARCH, query, hits=hits, ms=ms_since(began)))
         return evidence
 
     async def _search(self, query: str, limit: int) -> list[Passage]:
@@ -98,26 +95,9 @@ class EvidenceSearch:
                 passages.append(await asyncio.to_thread(self.searcher.library.passage, chunk_id, owner=self.owner))
         return self.book.add(passages, "read_passage")
 
-    async def report_review(self, judgement: Judgement, rounds_left: int) -> None:
-        self._reviews += 1
-        await self.emit(
-            ReviewEvent(
-                f"review-{self._reviews}",
-                self._reviews,
-                "approved" if judgement.sufficient else "rejected",
-                feedback=judgement.reason or None,
-                kept=judgement.kept,
-                dropped=judgement.dropped,
-                matched=tuple(term[:_MAX_TERM] for term in judgement.matched),
-                missing=tuple(term[:_MAX_TERM] for term in judgement.missing),
-                next_queries=judgement.next_queries,
-                rounds_left=rounds_left,
-                method=judgement.method,
-            )
-        )
 
-
-def _ms_since(began: float) -> float:
+def ms_since(began: float) -> float:
+    """Return the milliseconds since a time of `time.perf_counter`."""
     return round((time.perf_counter() - began) * 1000, 1)
 
 

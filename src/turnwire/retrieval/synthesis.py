@@ -156,10 +156,8 @@ async def stream_not_found(result: RetrievalResult) -> AsyncIterator[Event | str
 
 def _chat_failed(error: Exception | None) -> AgentError:
     if error is not None:
-        logger.exception("no answer could be put together", exc_info=error)
-    return AgentError(
-        "No answer could be put together from the documents; try again.", code="chat_failed", retryable=True
-    )
+        logger.exception("no answer could be composed", exc_info=error)
+    return AgentError("No answer could be composed from the documents; try again.", code="chat_failed", retryable=True)
 
 
 # The sentences that match the question best, quoted from their sources.

@@ -47,7 +47,7 @@ def parse(name: str, content: bytes) -> ParsedDocument:
         raise
     except Exception as error:
         # A library may raise anything for a broken file, and one file must not end the indexing of all others.
-        raise UnreadableDocumentError(f"its reader stumbled over it ({type(error).__name__})") from error
+        raise UnreadableDocumentError(f"it cannot be parsed ({type(error).__name__})") from error
     if not parsed.blocks:
         raise UnreadableDocumentError("there is no text in it")
     return structs.replace(parsed, title=_one_line(parsed.title or "", _MAX_TITLE) or None)
@@ -180,7 +180,7 @@ _MAX_UNPACKED_BYTES = 200 * 1024 * 1024
 
 
 def parse_docx(content: bytes) -> ParsedDocument:
-    """Raise UnreadableDocumentError if it is broken, or python-docx is not installed."""
+    """Parse a Word document. Raise UnreadableDocumentError if it is broken, or python-docx is not installed."""
     try:
         from docx import Document
         from docx.table import Table
@@ -200,7 +200,7 @@ def parse_docx(content: bytes) -> ParsedDocument:
                 rows.append((part.text, int(style[1] or 1) if style else 0))
         title = document.core_properties.title or None
     except (KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise UnreadableDocumentError("it is not a sound Word document") from error
+        raise UnreadableDocumentError("it is not a valid Word document") from error
     cleaned = [(clean_text(raw).strip(), min(level, 6)) for raw, level in rows]
     text, blocks = _joined((text, Block(0, level, text if level else "")) for text, level in cleaned)
     return ParsedDocument(text, blocks, title)
@@ -223,7 +223,7 @@ def _joined(rows: Iterable[tuple[str, Block]]) -> tuple[str, list[Block]]:
 
 
 def parse_pdf(content: bytes, max_pages: int) -> ParsedDocument:
-    """Raise UnreadableDocumentError if it is broken, encrypted, too long or has no text."""
+    """Parse a PDF. Raise UnreadableDocumentError if it is broken, encrypted, too long or has no text."""
     title, pages = (_read_with_pdfium if find_spec("pypdfium2") else _read_with_pypdf)(content, max_pages)
     if not any(page.strip() for page in pages):
         raise UnreadableDocumentError("it has no text, only pictures of it; run it through OCR first")
@@ -259,7 +259,7 @@ def _read_with_pypdf(content: bytes, max_pages: int) -> tuple[str | None, list[s
             "it is encrypted; take the password off, or pip install 'turnwire[pdf]'"
         ) from error
     except (PyPdfError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise UnreadableDocumentError(f"it is not a sound PDF ({type(error).__name__})") from error
+        raise UnreadableDocumentError(f"it is not a valid PDF ({type(error).__name__})") from error
 
 
 def _read_with_pdfium(content: bytes, max_pages: int) -> tuple[str | None, list[str]]:
@@ -269,7 +269,7 @@ def _read_with_pdfium(content: bytes, max_pages: int) -> tuple[str | None, list[
         document = pypdfium2.PdfDocument(content)
     except pypdfium2.PdfiumError as error:
         encrypted = "password" in str(error).lower()
-        reason = "it is encrypted; take the password off first" if encrypted else "it is not a sound PDF"
+        reason = "it is encrypted; take the password off first" if encrypted else "it is not a valid PDF"
         raise UnreadableDocumentError(reason) from error
     try:
         _check_page_count(len(document), max_pages)
@@ -281,7 +281,7 @@ def _read_with_pdfium(content: bytes, max_pages: int) -> tuple[str | None, list[
             page.close()
         return document.get_metadata_dict().get("Title"), pages
     except pypdfium2.PdfiumError as error:
-        raise UnreadableDocumentError("it is not a sound PDF") from error
+        raise UnreadableDocumentError("it is not a valid PDF") from error
     finally:
         document.close()
 

@@ -131,6 +131,8 @@ def digest_of(content: bytes) -> str:
 
 
 class Library:
+    """The documents and passages in one index file."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IndexFile | None = None
