@@ -7,7 +7,7 @@ approximate index is needed.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
@@ -28,10 +28,18 @@ _BATCH = 32
 _MIN_SHARE = 0.9
 
 
+class MeaningIndex(Protocol):
+    """A search for passages by meaning."""
+
+    async def nearest(self, query: str, limit: int) -> list[tuple[int, float]] | None:
+        """Return ids and similarities of passages, most similar first; None while too few passages have a vector."""
+        ...
+
+
 class Searcher:
     """Search over a library that fuses the rankings by words and by meaning."""
 
-    def __init__(self, library: Library, meaning: "VectorIndex | None" = None) -> None:
+    def __init__(self, library: Library, meaning: MeaningIndex | None = None) -> None:
         self.library = library
         self._meaning = meaning
 
@@ -49,7 +57,7 @@ class Searcher:
         by_meaning = await asyncio.to_thread(self.library.passages, ids, owner=owner)
         return _fused(by_words, by_meaning)[:limit]
 
-    async def _nearest(self, meaning: "VectorIndex", query: str) -> list[tuple[int, float]] | None:
+    async def _nearest(self, meaning: MeaningIndex, query: str) -> list[tuple[int, float]] | None:
         try:
             return await meaning.nearest(query, _CANDIDATES)
         except EmbedderError as error:
@@ -84,7 +92,6 @@ class VectorIndex:
         self._loaded: tuple[int, list[int], Any] = (-1, [], None)
 
     async def nearest(self, query: str, limit: int) -> list[tuple[int, float]] | None:
-        """Return ids and similarities of passages, most similar first; None while too few passages have a vector."""
         ids, matrix = await asyncio.to_thread(self._current)
         if matrix is None:
             return None
