@@ -13,10 +13,9 @@ from tempfile import TemporaryDirectory
 
 from turnwire.retrieval.documents.files import find_files
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.sync import sync_root
+from turnwire.retrieval.index.library import Library, NewDocument
 from turnwire.retrieval.index.terms import TOKENIZER, content_terms, match_query
-from turnwire.retrieval.index.writer import NewDocument
+from turnwire.retrieval.indexer import sync_root
 
 Row = tuple[str, str]
 

@@ -12,13 +12,10 @@ from eval.measures import holds_answer, mean, ndcg, percentile, recall
 from turnwire.core.codec import clean_text
 from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.documents.document import ParsedDocument
-from turnwire.retrieval.documents.formats import paragraphs
-from turnwire.retrieval.documents.parser import format_of, parse
+from turnwire.retrieval.documents.parser import format_of, paragraphs, parse
 from turnwire.retrieval.embedding.minilm import MiniLM
-from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.searcher import Searcher
-from turnwire.retrieval.index.vectors import VectorIndex
-from turnwire.retrieval.index.writer import NewDocument
+from turnwire.retrieval.index.library import Library, NewDocument
+from turnwire.retrieval.index.searcher import Searcher, VectorIndex
 from turnwire.retrieval.synthesis import stream_synthesis
 
 _ROOT = "collection"

@@ -61,6 +61,8 @@ ssl.create_default_context = _share_context
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}; not part of `scripts/test --fast`")
+    # Python starts `uname` for it, once; the clients of model servers send it, and no test must be the first to ask.
+    platform.platform()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

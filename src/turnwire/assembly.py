@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args
 
-from turnwire.agents.function import FunctionAgent
-from turnwire.agents.generator import GeneratorAgent
+from turnwire.agents.functions import FunctionAgent, GeneratorAgent
 from turnwire.agents.sdk_detection import is_adapter, kind_of
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import Agent, HistorySource, OnCrash, Store, Wire, resumes, takes_attachments
@@ -257,7 +256,7 @@ def build_retrieval(
     """Return the indexer of a library in this folder, and the agent that answers from it."""
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.index.library import Library
-    from turnwire.retrieval.index.vectors import VectorIndex
+    from turnwire.retrieval.index.searcher import VectorIndex
     from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
 
     library = Library(folder / LIBRARY_FILE)

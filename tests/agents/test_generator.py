@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from tests.core.desk import open_desk
-from turnwire.agents.generator import GeneratorAgent
+from turnwire.agents.functions import GeneratorAgent
 from turnwire.core.contracts import Store
 from turnwire.core.events import Event, StatusEvent, TokenEvent
 from turnwire.core.turns import Turn

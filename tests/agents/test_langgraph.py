@@ -508,8 +508,8 @@ async def test_a_tool_that_is_tried_again_is_another_call(model_server: Scripted
     patient = ToolRetryMiddleware(max_retries=1, initial_delay=0)
     events = await heard(as_agent(create_agent(model, tools=[flaky], middleware=[patient])))
     assert [event.call_id for event in only(events, ToolCallEvent)] == ["call_1", "call_1-2"]
-    results = [(event.call_id, event.success) for event in only(events, ToolResultEvent)]
-    assert results == [("call_1", False), ("call_1-2", True)]
+    results = [(event.call_id, event.success, event.result) for event in only(events, ToolResultEvent)]
+    assert results == [("call_1", False, "Error: the tool failed (LookupError)"), ("call_1-2", True, "Sunny")]
     assert text(events) == "It is sunny."
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from turnwire.agents.chat_completions import ChatCompletionsAgent
-from turnwire.agents.function import FunctionAgent
-from turnwire.agents.generator import GeneratorAgent
+from turnwire.agents.functions import FunctionAgent, GeneratorAgent
 from turnwire.agents.sdk_detection import KINDS, kind_of
 from turnwire.assembly import as_agent, load_agent
 from turnwire.core.turns import Turn

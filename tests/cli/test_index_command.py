@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 from tests.retrieval.paper import opened, pdf, word
 from turnwire.assembly import LIBRARY_FILE
 from turnwire.cli import app
-from turnwire.retrieval.index import sync
+from turnwire.retrieval import indexer
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +56,8 @@ def test_folder_is_indexed_and_counted(data: Path, docs: Path) -> None:
 def test_second_run_reads_only_changed_documents(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call(data, docs)
     parsed: list[str] = []
-    parse = sync.parse
-    monkeypatch.setattr(sync, "parse", lambda name, content: (parsed.append(name), parse(name, content))[1])
+    parse = indexer.parse
+    monkeypatch.setattr(indexer, "parse", lambda name, content: (parsed.append(name), parse(name, content))[1])
     assert f"{docs}: 0 new, 0 changed, 3 unchanged, 0 gone" in call(data, docs).stdout
     assert parsed == []
     (docs / "green.md").write_text("# Green\n\nStill a tea.")
@@ -74,7 +74,7 @@ def test_unreadable_files_are_named_with_the_reason(data: Path, docs: Path) -> N
     done = call(data, docs)
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
-        "  broken.pdf: it is not a sound PDF",
+        "  broken.pdf: it is not a valid PDF",
         "  link.md: it is a link to outside of the folder",
     ]
     assert "3 new, 0 changed, 0 unchanged, 0 gone, 2 not readable" in done.stdout
@@ -148,17 +148,17 @@ def test_document_over_the_limit_is_named(data: Path, docs: Path, monkeypatch: p
 
 
 def test_interrupted_run_keeps_the_read_documents(data: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parse = sync.parse
-    monkeypatch.setattr(sync, "_BATCH_DOCUMENTS", 1)
+    parse = indexer.parse
+    monkeypatch.setattr(indexer, "_BATCH_DOCUMENTS", 1)
 
     def interrupted(name: str, content: bytes) -> object:
         if name == "white.docx":
             raise KeyboardInterrupt
         return parse(name, content)
 
-    monkeypatch.setattr(sync, "parse", interrupted)
+    monkeypatch.setattr(indexer, "parse", interrupted)
     stopped = call(data, docs)
     assert "Stopped. The documents read so far are kept" in stopped.stdout
-    monkeypatch.setattr(sync, "parse", parse)
+    monkeypatch.setattr(indexer, "parse", parse)
     assert names(data) == ["green.md"]
     assert "2 new, 0 changed, 1 unchanged" in call(data).stdout

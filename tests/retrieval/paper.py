@@ -12,8 +12,7 @@ from docx import Document as WordDocument
 
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import format_of, parse
-from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.writer import NewDocument
+from turnwire.retrieval.index.library import Library, NewDocument
 
 ROOT = "/documents"
 

@@ -19,10 +19,8 @@ from turnwire.models.openai_client import OpenAIModel
 from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.evidence import Evidence, RetrievalResult
-from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.records import Passage
+from turnwire.retrieval.index.library import Library, NewDocument, Passage
 from turnwire.retrieval.index.searcher import Searcher
-from turnwire.retrieval.index.writer import NewDocument
 from turnwire.retrieval.synthesis import stream_synthesis
 
 KEY = "sk-very-secret-0123456789"

@@ -283,7 +283,7 @@ async def test_unknown_tool_emits_no_tool_call(
     model_server.plan(calls(("delete_documents", {"all": True})), searches("green tea"), READY, judges())
     found = await collect(GREEN, searcher, model=model)
     assert found.of(ToolCallEvent) == []
-    assert found.statuses == ["The model asked for a tool that is not there: 'delete_documents'."]
+    assert found.statuses == ["The model called an unknown tool: 'delete_documents'."]
 
 
 async def test_bad_call_does_not_affect_parallel_calls(

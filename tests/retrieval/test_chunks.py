@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.retrieval.paper import pdf
 from turnwire.retrieval.documents.document import MAX_CHUNK, Block, Chunk, ParsedDocument, split_document
-from turnwire.retrieval.documents.formats import parse_markdown, parse_plain
-from turnwire.retrieval.documents.parser import parse
+from turnwire.retrieval.documents.parser import parse, parse_markdown, parse_plain
 
 WHOLE = 6_000
 

@@ -83,7 +83,7 @@ async def test_unreachable_server_is_reported() -> None:
     async with answering(b"") as url:
         pass
     embedder = EndpointEmbedder(url, "toy")
-    with pytest.raises(EmbedderError, match="cannot be reached; see that it runs"):
+    with pytest.raises(EmbedderError, match="cannot be reached; check that it is running"):
         await embedder.embed_query("tea")
     await embedder.close()
 

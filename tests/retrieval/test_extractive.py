@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from tests.retrieval.shelf import GREEN, assert_exact, collect, evidence, put, synthesise
 from turnwire.retrieval.citations import without_markers
-from turnwire.retrieval.extractive import pick_sentences, sentence_text
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.sentences import Matcher
+from turnwire.retrieval.synthesis import pick_sentences, sentence_text
 
 
 def picked(question: str, *texts: str, count: int = 3) -> list[str]:

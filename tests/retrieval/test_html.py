@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import block_texts
-from turnwire.retrieval.documents.formats import parse_html
+from turnwire.retrieval.documents.parser import parse_html
 
 
 def test_menus_scripts_and_forms_are_skipped() -> None:

@@ -14,14 +14,19 @@ from blockbuster import blockbuster_ctx
 from tests.retrieval.paper import note, opened, pdf
 from tests.retrieval.test_vectors import Toy
 from tests.serving import PATIENCE, until, within
-from turnwire.core.errors import EmbedderError, StoreUnusableError, TooManyDocumentsError, UnreadableDocumentError
+from turnwire.core.errors import (
+    EmbedderError,
+    EmbedderUnusableError,
+    StoreUnusableError,
+    TooManyDocumentsError,
+    UnreadableDocumentError,
+)
 from turnwire.retrieval import indexer as indexer_module
 from turnwire.retrieval.documents import files
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.index import sync
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.vectors import VectorIndex
+from turnwire.retrieval.index.searcher import VectorIndex
 from turnwire.retrieval.indexer import DocumentIndexer, UploadLimits
 
 
@@ -106,7 +111,7 @@ class Gate:
         self.open = threading.Event()
         self._name = name
         self._read = files.read_file
-        monkeypatch.setattr("turnwire.retrieval.index.sync.read_file", self)
+        monkeypatch.setattr("turnwire.retrieval.indexer.read_file", self)
 
     def __call__(self, path: Path, *rest: Any) -> bytes:
         if path.name == self._name:
@@ -155,7 +160,7 @@ async def test_unreadable_file_is_logged(path: Path, docs: Path, caplog: pytest.
     async with open_indexer(path, docs) as indexer:
         await read(indexer)
         assert len(await names(indexer)) == 3
-    assert "broken.pdf was not indexed: it is not a sound PDF" in caplog.text
+    assert "broken.pdf was not indexed: it is not a valid PDF" in caplog.text
 
 
 async def test_missing_folder_does_not_stop_the_others(path: Path, docs: Path) -> None:
@@ -213,7 +218,7 @@ async def test_question_to_a_filled_library_does_not_wait(path: Path, docs: Path
 async def test_question_waits_briefly_once_some_documents_are_read(
     path: Path, docs: Path, gate: Callable[[str], Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync, "_BATCH_DOCUMENTS", 1)
+    monkeypatch.setattr(indexer_module, "_BATCH_DOCUMENTS", 1)
     monkeypatch.setattr(indexer_module, "_PARTIAL_WAIT_SECONDS", 0.01)
     held = gate("white.md")
     async with open_indexer(path, docs) as indexer:
@@ -254,7 +259,7 @@ async def test_upload_is_visible_to_its_owner_only(path: Path) -> None:
     ("name", "content", "why"),
     [
         ("tea.exe", b"Tea", "its format is not known"),
-        ("tea.pdf", b"no PDF", "it is not a sound PDF"),
+        ("tea.pdf", b"no PDF", "it is not a valid PDF"),
     ],
 )
 async def test_unreadable_upload_is_refused_with_a_reason(path: Path, name: str, content: bytes, why: str) -> None:
@@ -354,6 +359,33 @@ async def test_failed_embedding_leaves_the_search_by_words(
         await until(lambda: "the search is by words only" in caplog.text)
         await within(indexer.add("tea.md", b"Oolong", "anna"))
         assert await asyncio.to_thread(indexer.library.search, "tea")
+
+
+@pytest.mark.process
+async def test_embedding_goes_on_after_a_passing_failure(
+    path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(indexer_module, "_EMBED_RETRY_SECONDS", 0.01)
+    toy = Toy()
+    toy.error = EmbedderError("toy", "its server answered 503; try again later")
+    async with open_indexer(path, docs, meaning=toy) as indexer:
+        await until(lambda: "answered 503" in caplog.text)
+        toy.error = None
+        await until(lambda: indexer.embedded == (3, 3))
+
+
+@pytest.mark.process
+async def test_embedding_ends_when_the_embedder_is_unusable(
+    path: Path, docs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expects_errors: None
+) -> None:
+    monkeypatch.setattr(indexer_module, "_EMBED_RETRY_SECONDS", 0)
+    toy = Toy()
+    toy.error = EmbedderUnusableError("toy", "its server answered 401; check its key")
+    async with open_indexer(path, docs, meaning=toy) as indexer:
+        await until(lambda: "the passages cannot be embedded" in caplog.text)
+        toy.error = None
+        await within(indexer.add("tea.md", b"Oolong", "anna"))
+    assert toy.embedded == []
 
 
 # Closing

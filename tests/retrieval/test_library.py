@@ -13,8 +13,7 @@ import pytest
 from tests.retrieval.paper import ROOT, note, opened, pdf, rows
 from turnwire.core.errors import DocumentNotFoundError, StoreUnusableError
 from turnwire.retrieval.documents.parser import parse
-from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.writer import NewDocument
+from turnwire.retrieval.index.library import Library, NewDocument
 
 LONG = "\n\n".join(f"# Part {part}\n\n{f'Sentence {part} about oolong. ' * 60}" for part in range(4))
 

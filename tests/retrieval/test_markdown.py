@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import block_texts
-from turnwire.retrieval.documents.formats import parse_markdown
+from turnwire.retrieval.documents.parser import parse_markdown
 
 
 def test_markdown_text_is_kept_and_split_at_its_blocks() -> None:

@@ -96,6 +96,28 @@ def test_unexpected_parser_error_is_an_unreadable_document(monkeypatch: pytest.M
     def fail(_: str) -> None:
         raise IndexError("list index out of range")
 
-    monkeypatch.setitem(parser._TEXT_PARSERS, "markdown", fail)
-    with pytest.raises(UnreadableDocumentError, match=r"its reader stumbled over it \(IndexError\)"):
+    monkeypatch.setattr(parser, "parse_markdown", fail)
+    with pytest.raises(UnreadableDocumentError, match=r"it cannot be parsed \(IndexError\)"):
         parse("tea.md", b"# Tea")
+
+
+LONG = "Tea " * 1_000
+TITLED = {
+    "heading.md": f"# {LONG}\n\nTea.".encode(),
+    "matter.md": f"---\ntitle: {LONG}\n---\nTea.".encode(),
+    "tea.html": f"<title>{LONG}</title><p>Tea.</p>".encode(),
+    "tea.docx": word("Tea.", title="Tea\n" * 60),
+    "tea.pdf": pdf("Tea.", title=LONG + r"\000\012\001"),
+}
+
+
+@pytest.mark.parametrize("name", TITLED)
+def test_title_is_one_line_of_bounded_length(name: str) -> None:
+    """Every event about a document has its title, and every passage is indexed with it."""
+    title = parse(name, TITLED[name]).title
+    assert title is not None
+    assert title == ("Tea " * 50).strip()
+
+
+def test_blank_title_is_none() -> None:
+    assert parse("tea.docx", word("Tea.", title=" ")).title is None

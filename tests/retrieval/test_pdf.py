@@ -9,7 +9,7 @@ from pypdf.errors import DependencyError
 
 from tests.retrieval.paper import block_texts, encrypted, pdf
 from turnwire.core.errors import UnreadableDocumentError
-from turnwire.retrieval.documents import formats as reader
+from turnwire.retrieval.documents import parser as reader
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
 
@@ -72,7 +72,7 @@ def test_pdf_with_too_many_pages_is_refused_unread() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"%PDF-1.4\n", b"Not a PDF at all", TEA[:300], b"\0" * 500])
 def test_broken_pdf_is_refused_with_a_reason(content: bytes) -> None:
-    assert failure_reason(content).startswith("it is not a sound PDF") or "no text" in failure_reason(content)
+    assert failure_reason(content).startswith("it is not a valid PDF") or "no text" in failure_reason(content)
 
 
 def test_damaged_pdf_is_read_or_refused() -> None:

@@ -17,7 +17,7 @@ from turnwire.retrieval.prompts import REVIEW_SCHEMA
 from turnwire.retrieval.review import Judgement, judge_by_coverage, other_queries
 from turnwire.retrieval.sentences import Matcher
 
-FORM = "The model's review was not of the form asked for. Searching goes on without it."
+FORM = "The model's review does not have the required form. Searching goes on without it."
 
 
 async def judged(searcher: Searcher, model: OpenAIModel, server: ScriptedModel, *reviews: Any) -> Found:

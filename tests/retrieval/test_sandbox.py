@@ -43,7 +43,7 @@ async def test_sandbox_returns_the_parsed_document() -> None:
 
 
 async def test_sandbox_returns_the_parser_error() -> None:
-    assert await failure_reason("../../etc/tea.pdf", b"no PDF") == "it is not a sound PDF"
+    assert await failure_reason("../../etc/tea.pdf", b"no PDF") == "it is not a valid PDF"
 
 
 async def test_endless_parser_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

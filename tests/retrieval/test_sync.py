@@ -8,9 +8,10 @@ import pytest
 from msgspec import structs
 
 from tests.retrieval.paper import opened, pdf, word
-from turnwire.retrieval.index import sync as sync_module
+from turnwire.retrieval import indexer
+from turnwire.retrieval.documents import parser
 from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.sync import SyncProgress, sync_root
+from turnwire.retrieval.indexer import SyncProgress, sync_root
 
 MAX_BYTES = 100_000
 
@@ -36,13 +37,13 @@ def root(tmp_path: Path) -> Path:
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the names of the files that are parsed."""
     names: list[str] = []
-    parse = sync_module.parse
+    parse = indexer.parse
 
     def counting(name: str, content: bytes) -> object:
         names.append(name)
         return parse(name, content)
 
-    monkeypatch.setattr(sync_module, "parse", counting)
+    monkeypatch.setattr(indexer, "parse", counting)
     return names
 
 
@@ -121,9 +122,9 @@ def test_unreadable_file_is_reported_and_the_rest_indexed(library: Library, root
     assert counts(progress) == (4, 0, 0, 0)
     assert (progress.done, progress.total) == (11, 11)
     assert dict(progress.problems) == {
-        "a-broken.pdf": "it is not a sound PDF",
+        "a-broken.pdf": "it is not a valid PDF",
         "binary.md": "it is not text, whatever its name says",
-        "broken.docx": "it is not a sound Word document",
+        "broken.docx": "it is not a valid Word document",
         "empty.md": "there is no text in it",
         "large.txt": "it is over the limit of 100,000 bytes",
         "link.md": "it is a link to outside of the folder",
@@ -133,11 +134,9 @@ def test_unreadable_file_is_reported_and_the_rest_indexed(library: Library, root
 
 
 def test_parser_error_does_not_stop_the_sync(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from turnwire.retrieval.documents import parser
-
-    monkeypatch.setitem(parser._TEXT_PARSERS, "markdown", lambda text: [][1])
+    monkeypatch.setattr(parser, "parse_markdown", lambda text: [][1])
     progress = sync(library, root)
-    assert progress.problems == [("a.md", "its reader stumbled over it (IndexError)")]
+    assert progress.problems == [("a.md", "it cannot be parsed (IndexError)")]
     assert listed(library) == EVERY[1:]
 
 
@@ -197,7 +196,7 @@ def test_progress_is_reported_after_every_file(library: Library, root: Path) -> 
 def test_interrupted_sync_keeps_committed_batches(
     library: Library, root: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_module, "_BATCH_DOCUMENTS", 2)
+    monkeypatch.setattr(indexer, "_BATCH_DOCUMENTS", 2)
 
     def stop(progress: SyncProgress) -> None:
         if progress.done == 3:
@@ -225,7 +224,7 @@ def test_interrupted_sync_removes_nothing(library: Library, root: Path) -> None:
 
 
 def test_large_sync_is_written_in_batches(library: Library, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_module, "_BATCH_PASSAGES", 10)
+    monkeypatch.setattr(indexer, "_BATCH_PASSAGES", 10)
     sizes: list[int] = []
     put = library.put
     monkeypatch.setattr(library, "put", lambda documents: (sizes.append(len(documents)), put(documents)))
@@ -234,3 +233,20 @@ def test_large_sync_is_written_in_batches(library: Library, root: Path, monkeypa
     sync(library, root)
     assert sum(sizes) == 13
     assert max(sizes) < 13
+
+
+def test_sync_without_changes_keeps_the_version(library: Library, root: Path) -> None:
+    sync(library, root)
+    version = library.version()
+    sync(library, root)
+    # Who holds vectors in memory loads them again for a new version.
+    assert library.version() == version
+
+
+def test_synced_root_replaces_own_documentation_that_came_back(library: Library, root: Path, tmp_path: Path) -> None:
+    (own := tmp_path / "own.md").write_text("A log for every turn.")
+    sync(library, root)
+    # A server that started before the root was indexed reads its own documentation again.
+    sync_root(library, own, max_bytes=MAX_BYTES, is_own=True)
+    sync(library, root)
+    assert listed(library) == EVERY

@@ -13,11 +13,9 @@ from blockbuster import blockbuster_ctx
 from tests.retrieval.paper import note, opened, rows
 from tests.serving import within
 from turnwire.core.errors import EmbedderError
-from turnwire.retrieval.index import vectors as vectors_module
-from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.records import Passage
-from turnwire.retrieval.index.searcher import Searcher
-from turnwire.retrieval.index.vectors import VectorIndex
+from turnwire.retrieval.index import searcher
+from turnwire.retrieval.index.library import Library, Passage
+from turnwire.retrieval.index.searcher import Searcher, VectorIndex
 
 if TYPE_CHECKING:
     from turnwire.retrieval.embedding.contract import Vector
@@ -128,7 +126,7 @@ def delete_vector(library: Library) -> None:
 async def test_embedding_reports_done_and_total(
     library: Library, meaning: VectorIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vectors_module, "_BATCH", 8)
+    monkeypatch.setattr(searcher, "_BATCH", 8)
     await put(library, *(f"Tea {number}." for number in range(20)))
     result: list[tuple[int, int]] = []
     assert await meaning.embed_missing(lambda done, total: result.append((done, total))) == 20
@@ -230,7 +228,7 @@ async def test_queries_run_while_documents_change(library: Library, meaning: Vec
 async def test_embedder_error_keeps_finished_vectors(
     library: Library, meaning: VectorIndex, toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vectors_module, "_BATCH", 2)
+    monkeypatch.setattr(searcher, "_BATCH", 2)
     await put(library, *(f"Tea {number}." for number in range(4)))
 
     def fail(done: int, total: int) -> None:

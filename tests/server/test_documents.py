@@ -15,9 +15,8 @@ from tests.server.readers import answer, by_user, held, listed, shown, upload, u
 from tests.serving import PATIENCE, Client, Served, error_of
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.retrieval import indexer
-from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.records import Passage
-from turnwire.retrieval.index.sync import SyncProgress
+from turnwire.retrieval.index.library import Library, Passage
+from turnwire.retrieval.indexer import SyncProgress
 
 LONG = "\n".join(
     f"## Part {number}\n\nThe {number}th bell rings at {number} o'clock – 鐘.\n\n" + "It is an old bell. " * 90

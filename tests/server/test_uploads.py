@@ -157,10 +157,10 @@ def unreadable() -> Iterator[tuple[str, bytes, str]]:
     yield "blank.txt", b" \n\t\n", "there is no text in it"
     yield "binary.md", b"\x7fELF\x02\x01\x00\x00" * 100, "it is not text"
     yield "script.html", b"<script>alert(1)</script>", "there is no text in it"
-    yield "broken.pdf", pdf("Tea")[:200], "not a sound PDF"
+    yield "broken.pdf", pdf("Tea")[:200], "not a valid PDF"
     yield "picture.pdf", pdf(""), "only pictures"
     yield "locked.pdf", encrypted(pdf("Tea"), "secret"), "it is encrypted"
-    yield "broken.docx", word("Tea")[:3_000], "not a sound Word document"
+    yield "broken.docx", word("Tea")[:3_000], "not a valid Word document"
     yield "laughing.docx", laughing(), ""
     yield "bomb.docx", bomb(), "it unpacks to more than 200 MB"
 

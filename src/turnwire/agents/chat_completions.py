@@ -194,7 +194,7 @@ class ToolLoop:
         self._max_steps = max_steps
         self._call_ids = {call.call_id for message in messages for call in message.tool_calls}
         self._text = ""
-        self._wishes: list[ToolCallRequest] = []
+        self._calls: list[ToolCallRequest] = []
         self._step = 0
         self._has_text = False
 
@@ -228,7 +228,7 @@ class ToolLoop:
             self._has_text = self._has_text or bool(self._text)
             for request in requests:
                 yield ToolCallEvent(request.call_id, request.tool, request.args)
-            calls = [_LoopCall(wish.call_id, wish.tool, read_arguments(wish.arguments)) for wish in self._wishes]
+            calls = [_LoopCall(call.call_id, call.tool, read_arguments(call.arguments)) for call in self._calls]
         raise AgentError(
             f"The model was called {self._max_steps} times and still requests tools; send a smaller request.",
             code="max_turns",
@@ -277,20 +277,20 @@ class ToolLoop:
             raise WaitForApproval(requests, _encode_checkpoint(checkpoint))
 
     async def _call_model(self) -> AsyncGenerator[Event | str]:
-        """Stream one reply of the model, and keep its text and tool requests in `_text` and `_wishes`."""
-        self._text, self._wishes = "", []
+        """Stream one reply of the model, and keep its text and tool requests in `_text` and `_calls`."""
+        self._text, self._calls = "", []
         parser = TextToolCalls(self._tools)
         async with aclosing(self._model.stream(self._instructions, self.messages, tools=self._specs)) as stream:
             async for piece in stream:
                 if isinstance(piece, ToolCallRequest):
-                    self._wishes.append(piece)
+                    self._calls.append(piece)
                 elif not isinstance(piece, str):
                     yield piece
                 elif shown := parser.feed(piece):
                     self._text += shown
                     yield shown
-        rest, wishes = parser.end()
-        self._wishes += wishes
+        rest, calls = parser.end()
+        self._calls += calls
         if rest:
             self._text += rest
             yield rest
@@ -300,13 +300,13 @@ class ToolLoop:
 
         Some servers number the calls of every reply from one.
         """
-        wishes = self._wishes[:_MAX_CALLS_PER_REPLY]
-        for index, wish in enumerate(wishes):
-            if wish.call_id in self._call_ids:
-                wishes[index] = structs.replace(wish, call_id=f"call_{new_id()}")
-            self._call_ids.add(wishes[index].call_id)
-        self._wishes = wishes
-        return tuple(ToolRequest(wish.call_id, wish.tool, read_arguments(wish.arguments) or {}) for wish in wishes)
+        calls = self._calls[:_MAX_CALLS_PER_REPLY]
+        for index, call in enumerate(calls):
+            if call.call_id in self._call_ids:
+                calls[index] = structs.replace(call, call_id=f"call_{new_id()}")
+            self._call_ids.add(calls[index].call_id)
+        self._calls = calls
+        return tuple(ToolRequest(call.call_id, call.tool, read_arguments(call.arguments) or {}) for call in calls)
 
     def _needs_approval(self, call: _LoopCall) -> bool:
         tool = self._tools.get(call.tool)

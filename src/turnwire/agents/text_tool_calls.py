@@ -52,8 +52,8 @@ class TextToolCalls:
 
     def end(self) -> tuple[str, list[ToolCallRequest]]:
         candidate = self._candidate() if self._tools else None
-        if candidate and (wishes := _parse_calls(self._held[candidate[0] :], self._tools)):
-            return self._show(candidate[0]), wishes
+        if candidate and (calls := _parse_calls(self._held[candidate[0] :], self._tools)):
+            return self._show(candidate[0]), calls
         return self._show(len(self._held)), []
 
     def _candidate(self) -> tuple[int, int] | None:
@@ -109,8 +109,8 @@ def _parse_calls(text: str, tools: Collection[str]) -> list[ToolCallRequest]:
     if isinstance(value, dict) and "tool_calls" in value:
         value = cast("dict[str, Any]", value)["tool_calls"]
     entries: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
-    wishes = [_parse_call(entry, tools) for entry in entries]
-    return [wish for wish in wishes if wish] if all(wishes) else []
+    calls = [_parse_call(entry, tools) for entry in entries]
+    return [call for call in calls if call] if all(calls) else []
 
 
 def _parse_call(entry: Any, tools: Collection[str]) -> ToolCallRequest | None:

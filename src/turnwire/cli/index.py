@@ -11,7 +11,7 @@ from turnwire.cli.options import Data, fail
 
 if TYPE_CHECKING:
     from turnwire.retrieval.index.library import Library
-    from turnwire.retrieval.index.sync import SyncProgress
+    from turnwire.retrieval.indexer import SyncProgress
     from turnwire.settings import Settings
 
 
@@ -78,7 +78,7 @@ async def _continue(library: "Library", settings: "Settings", roots: list[Path],
 
 
 def _sync(library: "Library", root: Path, max_bytes: int, *, is_watching: bool = False) -> None:
-    from turnwire.retrieval.index.sync import sync_root
+    from turnwire.retrieval.indexer import sync_root
 
     with _progress_bar(f"Reading {root}") as (bar, task):
 
@@ -98,7 +98,7 @@ def _sync(library: "Library", root: Path, max_bytes: int, *, is_watching: bool =
 
 async def _embed(library: "Library", settings: "Settings") -> None:
     from turnwire.assembly import build_embedder
-    from turnwire.retrieval.index.vectors import VectorIndex
+    from turnwire.retrieval.index.searcher import VectorIndex
 
     embedder = build_embedder(settings)
     if embedder is None:

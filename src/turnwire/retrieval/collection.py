@@ -10,7 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from turnwire.core.errors import ModelError
-from turnwire.core.events import Event, ReasoningEvent, StatusEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.events import (
+    Event,
+    ReasoningEvent,
+    ReviewEvent,
+    StatusEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
 from turnwire.core.turns import Message, ToolRequest
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
 from turnwire.retrieval.evidence import RetrievalResult, cite_whole
@@ -18,7 +26,7 @@ from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.index.terms import key_terms
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, GATHER_ONLY, passages_json, prompt_history
 from turnwire.retrieval.review import Judgement, judge_by_coverage, judge_by_model, other_queries
-from turnwire.retrieval.search import MAX_QUERY, SEARCH, EventSink, EvidenceSearch, map_index_errors
+from turnwire.retrieval.search import MAX_QUERY, SEARCH, EventSink, EvidenceSearch, map_index_errors, ms_since
 from turnwire.retrieval.sentences import Matcher, as_sentence
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.untrusted_text import framed
@@ -26,6 +34,7 @@ from turnwire.tools.untrusted_text import framed
 ROUNDS = 3
 LIMIT = 8
 _MAX_REVIEWED = 12
+_MAX_TERM = 100
 # After one of these errors the model is not called again in the same turn.
 _FINAL_ERRORS = frozenset({"model_unavailable", "rate_limited", "model_refused"})
 
@@ -72,6 +81,7 @@ class EvidenceCollector:
         self._model = model
         self._history = history
         self._review = review
+        self._reviews = 0
 
     async def let_model_search(self) -> None:
         assert self._model is not None
@@ -98,7 +108,7 @@ class EvidenceCollector:
             if self._review and not judgement.sufficient and rounds_left:
                 query = self._next_query(judgement, tried)
             if self._review:
-                await search.report_review(judgement.with_query(query), rounds_left if query else 0)
+                await self._report_review(judgement.with_query(query), rounds_left if query else 0)
             if query is None:
                 break
             tried.add(query)
@@ -120,6 +130,24 @@ class EvidenceCollector:
             except ModelError as error:
                 await self.note_failure(error)
         return judge_by_coverage(matcher, evidence)
+
+    async def _report_review(self, judgement: Judgement, rounds_left: int) -> None:
+        self._reviews += 1
+        await self.search.emit(
+            ReviewEvent(
+                f"review-{self._reviews}",
+                self._reviews,
+                "approved" if judgement.sufficient else "rejected",
+                feedback=judgement.reason or None,
+                kept=judgement.kept,
+                dropped=judgement.dropped,
+                matched=tuple(term[:_MAX_TERM] for term in judgement.matched),
+                missing=tuple(term[:_MAX_TERM] for term in judgement.missing),
+                next_queries=judgement.next_queries,
+                rounds_left=rounds_left,
+                method=judgement.method,
+            )
+        )
 
     def _conclude(self, judgement: Judgement) -> RetrievalResult:
         ranked = self.search.book.ranked()
@@ -212,7 +240,7 @@ TOOLS = (
     _spec(
         SEARCH,
         "Full-text search in the user's documents. Returns numbered passages.",
-        query={"type": "string", "description": "A few telling words."},
+        query={"type": "string", "description": "A few distinctive words."},
         limit={"type": "integer", "description": "How many passages, at most 20.", "optional": True},
     ),
     _spec(
@@ -249,10 +277,8 @@ class SearchTools:
         tool = self._tools.get(call.tool)
         args = _arguments(call)
         if tool is None:
-            await self._evidence_search.emit(
-                StatusEvent(f"The model asked for a tool that is not there: {call.tool[:80]!r}.")
-            )
-            return _error(f"there is no tool {call.tool!r}; there is {', '.join(self._tools)}")
+            await self._evidence_search.emit(StatusEvent(f"The model called an unknown tool: {call.tool[:80]!r}."))
+            return _error(f"there is no tool {call.tool!r}; available tools: {', '.join(self._tools)}")
         if call.tool == SEARCH and args is not None:
             # A search emits events of its own kind.
             try:
@@ -271,8 +297,9 @@ class SearchTools:
         except _BadSearchArguments as error:
             result = _error(str(error))
         finally:
-            ms = round((time.perf_counter() - began) * 1000, 1)
-            await self._evidence_search.emit(ToolResultEvent(call.call_id, call.tool, success, _clipped(result), ms))
+            await self._evidence_search.emit(
+                ToolResultEvent(call.call_id, call.tool, success, _clipped(result), ms_since(began))
+            )
         return result
 
     async def _search(self, args: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from turnwire.core.events import CitationEvent, Hit
-from turnwire.retrieval.index.records import Passage
+from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.sentences import Matcher
 
 _RANK_CONSTANT = 60

@@ -6,21 +6,18 @@ The heavy work happens in threads or in the sandbox. A question waits for it onl
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from turnwire.core.errors import TooManyDocumentsError, UnreadableDocumentError
-from turnwire.retrieval.documents.parser import format_of
+from turnwire.core.errors import EmbedderError, EmbedderUnusableError, TooManyDocumentsError, UnreadableDocumentError
+from turnwire.retrieval.documents.files import FoundFile, find_files, read_file
+from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.documents.sandbox import parse_in_sandbox
-from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.records import Document
-from turnwire.retrieval.index.searcher import Searcher
-from turnwire.retrieval.index.sync import SyncProgress, sync_root
-from turnwire.retrieval.index.vectors import VectorIndex
-from turnwire.retrieval.index.writer import NewDocument
+from turnwire.retrieval.index.library import Document, Library, NewDocument, digest_of
+from turnwire.retrieval.index.searcher import Searcher, VectorIndex
 
 logger = logging.getLogger("turnwire.retrieval")
 
@@ -28,8 +25,88 @@ logger = logging.getLogger("turnwire.retrieval")
 _EMPTY_WAIT_SECONDS = 30.0
 _PARTIAL_WAIT_SECONDS = 2.0
 _MAX_PARALLEL_UPLOADS = 2
+# A transaction stays small enough that another writer need not wait for long.
+_BATCH_PASSAGES = 2_000
+_BATCH_DOCUMENTS = 200
+_EMBED_RETRY_SECONDS = 60.0
 _WATCH_STEP_MS = 200
 _WATCH_START_MS = 1_000
+
+
+class SyncProgress(Struct):
+    """Counts of one synchronisation; `problems` are the unreadable files and the reasons."""
+
+    total: int = 0
+    done: int = 0
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    passages: int = 0
+    problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    @property
+    def has_changed(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+
+def sync_root(
+    library: Library,
+    root: Path,
+    *,
+    max_bytes: int,
+    is_own: bool = False,
+    report: Callable[[SyncProgress], None] = lambda _: None,
+) -> SyncProgress:
+    """Synchronise one root. `report` is called in this thread after every file, and may raise to stop between files."""
+    root = root.resolve()
+    key, progress = str(root), SyncProgress()
+    library.add_root(key, is_own=is_own)
+    files = list(find_files(root))
+    indexed = library.digests(key)
+    seen: set[str] = set()
+    progress.total = len(files)
+    batch: list[NewDocument] = []
+    for file in files:
+        try:
+            document = _read(file, root, indexed, max_bytes)
+        except UnreadableDocumentError as error:
+            progress.problems.append((file.name, str(error)))
+        else:
+            seen.add(file.name)
+            if document is None:
+                progress.unchanged += 1
+            else:
+                batch.append(document)
+                progress.passages += len(document.chunks)
+                if file.name in indexed:
+                    progress.changed += 1
+                else:
+                    progress.added += 1
+        progress.done += 1
+        if len(batch) >= _BATCH_DOCUMENTS or sum(len(document.chunks) for document in batch) >= _BATCH_PASSAGES:
+            library.put(batch)
+            batch = []
+        report(progress)
+    removed = [document_id for name, (document_id, _) in indexed.items() if name not in seen]
+    # Every transaction changes the version, after which all vectors are loaded again.
+    if batch:
+        library.put(batch)
+    if removed:
+        library.remove(removed)
+    progress.removed = len(removed)
+    report(progress)
+    return progress
+
+
+def _read(file: FoundFile, root: Path, indexed: dict[str, tuple[str, str]], max_bytes: int) -> NewDocument | None:
+    """Return the document, or None if it has not changed. Raise UnreadableDocumentError."""
+    if file.problem is not None:
+        raise UnreadableDocumentError(file.problem)
+    content = read_file(file.path, root, max_bytes)
+    if file.name in indexed and indexed[file.name][1] == digest_of(content):
+        return None
+    return NewDocument(file.name, format_of(file.name) or "", content, parse(file.name, content), root=str(root))
 
 
 class Root(Struct, frozen=True):
@@ -215,8 +292,15 @@ class DocumentIndexer:
         try:
             while True:
                 self._changed.clear()
-                await meaning.embed_missing(self._report_embedded)
-                await self._changed.wait()
+                try:
+                    await meaning.embed_missing(self._report_embedded)
+                except EmbedderUnusableError:
+                    raise
+                except EmbedderError as error:
+                    logger.warning("some passages have no vector yet, and the search is by words only: %s", error)
+                    await asyncio.sleep(_EMBED_RETRY_SECONDS)
+                else:
+                    await self._changed.wait()
         except Exception:
             logger.exception("the passages cannot be embedded; the search is by words only")
 
@@ -233,8 +317,6 @@ async def changed_roots(roots: Sequence[Path]) -> AsyncIterator[list[Path]]:
     from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
     has_begun = False
-    # Loaded when folders are watched, and not with every server.
-
     async for changes in awatch(
         *await asyncio.to_thread(_folders, roots),
         ignore_permission_denied=True,

@@ -18,16 +18,16 @@ You answer a question from numbered passages, and from nothing else.
 {_UNTRUSTED}
 After every sentence, name the passages that it rests on as [1] or [1][3]. Use only numbers that are given.
 If the passages do not answer the question, say so plainly and stop. Answer in the language of the question,
-shortly, in plain prose or Markdown."""
+briefly, in plain prose or Markdown."""
 
 AGENT_INSTRUCTIONS = f"""\
 You find evidence in the user's documents with the tools you have. {_UNTRUSTED}
-Search with short queries of telling words; search again with other words if the passages do not answer the
+Search with short queries of distinctive words; search again with other words if the passages do not answer the
 question; read a passage in full where only a part of it is shown."""
 
 GATHER_ONLY = " Do not answer the question yourself. When you have what is needed, reply with the one word READY."
 
-ANSWER_DIRECTLY = """ When you have what is needed, answer from the passages and from nothing else: shortly,
+ANSWER_DIRECTLY = """ When you have what is needed, answer from the passages and from nothing else: briefly,
 in the language of the question, and after every sentence name the passages that it rests on as [1] or [1][3].
 If the passages do not answer the question, say so plainly."""
 

@@ -127,7 +127,7 @@ def _checked(text: str, matcher: Matcher, evidence: Sequence[Evidence]) -> Judge
     try:
         reply = msgspec.json.decode(text[start : end + 1].encode("utf-8", "replace"), type=_ReviewReply)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise ModelError("The model's review was not of the form asked for.", "bad_answer") from error
+        raise ModelError("The model's review does not have the required form.", "bad_answer") from error
     indexes = [item.index for item in evidence]
     kept = tuple(index for index in indexes if index in reply.keep)
     sufficient = reply.sufficient and bool(kept)

@@ -3,24 +3,25 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 
+from msgspec import structs
+
 from turnwire.core.errors import AgentError, DocumentNotFoundError
-from turnwire.core.events import Event, ReviewEvent, SearchEvent
+from turnwire.core.events import Event, SearchEvent
 from turnwire.retrieval.evidence import Evidence, EvidenceBook, hit_of
-from turnwire.retrieval.index.records import Passage
+from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.index.searcher import Searcher
-from turnwire.retrieval.review import Judgement
-from turnwire.retrieval.sentences import Matcher, asks_for_definition, boost_definitions
+from turnwire.retrieval.sentences import Matcher, asks_for_definition, defines, sentence_spans
 
 EventSink = Callable[[Event], Awaitable[None]]
 SEARCH = "search_documents"
 # A definition need not be among the passages that use a word most often.
 _DEFINITION_CANDIDATES = 5
+_DEFINITION_BOOST = 1.6
 # A question may be as long as a book, but an event is limited.
 MAX_QUERY = 2_000
-_MAX_TERM = 100
 
 
 @contextmanager
@@ -51,7 +52,6 @@ class EvidenceSearch:
         self._sink = event_sink
         self._collector = event_collector
         self._searches = 0
-        self._reviews = 0
 
     async def emit(self, event: Event) -> None:
         if self._collector is not None:
@@ -72,18 +72,18 @@ class EvidenceSearch:
             with map_index_errors():
                 passages = await self._search(query, limit)
         except AgentError:
-            await self.emit(SearchEvent(step, "failed", SEARCH, query, ms=_ms_since(began)))
+            await self.emit(SearchEvent(step, "failed", SEARCH, query, ms=ms_since(began)))
             raise
         evidence = self.book.add(passages, SEARCH)
         hits = tuple(hit_of(item, self.matcher) for item in evidence)
-        await self.emit(SearchEvent(step, "finished", SEARCH, query, hits=hits, ms=_ms_since(began)))
+        await self.emit(SearchEvent(step, "finished", SEARCH, query, hits=hits, ms=ms_since(began)))
         return evidence
 
     async def _search(self, query: str, limit: int) -> list[Passage]:
         if not asks_for_definition(query):
             return await self.searcher.search(query, owner=self.owner, limit=limit)
         candidates = await self.searcher.search(query, owner=self.owner, limit=limit * _DEFINITION_CANDIDATES)
-        return boost_definitions(self.matcher, candidates)[:limit]
+        return _boost_definitions(self.matcher, candidates)[:limit]
 
     async def neighbours(self, evidence: Evidence) -> list[Evidence]:
         """Return a passage with the one before and the one after it, as numbered evidence."""
@@ -95,24 +95,20 @@ class EvidenceSearch:
                 passages.append(await asyncio.to_thread(self.searcher.library.passage, chunk_id, owner=self.owner))
         return self.book.add(passages, "read_passage")
 
-    async def report_review(self, judgement: Judgement, rounds_left: int) -> None:
-        self._reviews += 1
-        await self.emit(
-            ReviewEvent(
-                f"review-{self._reviews}",
-                self._reviews,
-                "approved" if judgement.sufficient else "rejected",
-                feedback=judgement.reason or None,
-                kept=judgement.kept,
-                dropped=judgement.dropped,
-                matched=tuple(term[:_MAX_TERM] for term in judgement.matched),
-                missing=tuple(term[:_MAX_TERM] for term in judgement.missing),
-                next_queries=judgement.next_queries,
-                rounds_left=rounds_left,
-                method=judgement.method,
-            )
-        )
 
-
-def _ms_since(began: float) -> float:
+def ms_since(began: float) -> float:
+    """Return the milliseconds since a time of `time.perf_counter`."""
     return round((time.perf_counter() - began) * 1000, 1)
+
+
+def _boost_definitions(matcher: Matcher, passages: Sequence[Passage]) -> list[Passage]:
+    """Return the passages ranked again, with a higher score for those that define the subject of the question."""
+    boosted = [_boosted(matcher, passage) for passage in passages]
+    return sorted(boosted, key=lambda passage: -passage.score)
+
+
+def _boosted(matcher: Matcher, passage: Passage) -> Passage:
+    sentences = (passage.text[slice(*span)].lstrip("|-*#> ") for span in sentence_spans(passage.text))
+    if any(defines(matcher, sentence) for sentence in sentences):
+        return structs.replace(passage, score=passage.score * _DEFINITION_BOOST)
+    return passage

@@ -1,12 +1,9 @@
 """Sentences: their borders in any script, their match with a question, and definitions among them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 
-from msgspec import structs
-
-from turnwire.retrieval.index.records import Passage
 from turnwire.retrieval.index.terms import content_terms, key_terms, looks_english, stem, stems
 
 _ABBREVIATIONS = frozenset(
@@ -122,7 +119,6 @@ class Matcher:
 
 _DEFINITION_QUESTION = re.compile(r"^\s*(?:what(?:'s|’s| is| are| does)|define|who (?:is|are|was))\b", re.IGNORECASE)
 _DEFINING_VERB = re.compile(r"\s(?:is|are|means|was|were|refers to|stands for)\s|[:|—–]\s", re.IGNORECASE)
-_DEFINITION_BOOST = 1.6
 
 
 def asks_for_definition(question: str) -> bool:
@@ -136,16 +132,3 @@ def defines(matcher: Matcher, text: str) -> bool:
         return False
     subject = text[: verb.start()]
     return matcher.coverage(subject) > 0.7 and all(matcher.contains(word) for word in content_terms(subject))
-
-
-def boost_definitions(matcher: Matcher, passages: Sequence[Passage]) -> list[Passage]:
-    """Return the passages ranked again, with a higher score for those that define the subject of the question."""
-    boosted = [_boosted(matcher, passage) for passage in passages]
-    return sorted(boosted, key=lambda passage: -passage.score)
-
-
-def _boosted(matcher: Matcher, passage: Passage) -> Passage:
-    sentences = (passage.text[slice(*span)].lstrip("|-*#> ") for span in sentence_spans(passage.text))
-    if any(defines(matcher, sentence) for sentence in sentences):
-        return structs.replace(passage, score=passage.score * _DEFINITION_BOOST)
-    return passage

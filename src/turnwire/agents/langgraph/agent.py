@@ -133,8 +133,8 @@ class LangGraphAgent:
         for node, output in fields_of(update).items():
             if self._answer_nodes is None or node in self._answer_nodes:
                 state = fields_of(output)
-                messages: Any = state.get("messages") or last
-                last = cast("list[Any]", messages)[-1] if isinstance(messages, list) else messages
+                if messages := state.get("messages"):
+                    last = cast("list[Any]", messages)[-1] if isinstance(messages, list) else messages
                 value = state.get("structured_response")
                 # Some models write the value as text, which is in the log already.
                 if value is not None and not (isinstance(last, AIMessage) and read_text(last)):

@@ -252,7 +252,7 @@ class GraphListener(BaseCallbackHandler):
     def on_tool_end(self, output: Any, *, run_id: UUID, **rest: Any) -> None:
         if call := self._tools.pop(run_id, None):
             self.calls.end(call.call_id)
-            message = tool_message(output, call.call_id)
+            message = tool_message(output, call.requested_id)
             failed = message is not None and message.status == "error"
             self._relay.send(call.result(not failed, loggable(output if message is None else message.content)))
 

@@ -6,8 +6,8 @@
 
 The SDK's own loop runs the model, the tools and the handoffs; this package turns the run into events while it happens.
 The SDK's event stream is not enough: it reports parallel tools when all have ended, agents that are used as tools not
-at all, and a truncated answer as a whole one. So `model` reads the stream of every model, `events` hooks into every
-tool, and `runner` applies both to the runs that tools start. `approvals` maps the SDK's interruptions to approvals.
+at all, and a truncated answer as a whole one. So `runner` reads the stream of every model, also in the runs that
+tools start, and `events` hooks into every tool. `approvals` maps the SDK's interruptions to approvals.
 """
 
 from turnwire.agents.openai_agents.agent import OpenAIAgentsAgent

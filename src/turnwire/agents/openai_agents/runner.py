@@ -1,23 +1,38 @@
-"""Runner that makes the runs started by a turn's tools part of the turn.
+"""Runner and models that record a turn's runs, also those that its tools start.
 
-The SDK runs an agent that is used as a tool, or called with `Runner.run` inside one, with its default runner. This
-runner wraps that default and leaves runs outside our turns unchanged.
+The SDK runs an agent that is used as a tool, or called with `Runner.run` inside one, with its default runner. Our
+runner wraps that default and leaves runs outside our turns unchanged. It also wraps the models of a run. The log is
+written from their streams and not from the SDK's: there a reply precedes the tools that it requests, and a truncated
+reply can still be rejected.
 """
 
 import asyncio
+import copy
 import dataclasses
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from agents import Agent, RunConfig, RunResultStreaming
+import openai
+from agents import Agent, Model, ModelSettings, RunConfig, RunResultStreaming
+from agents.models import get_default_model_settings
+from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tool_context import ToolContext
 
 from turnwire.agents.openai_agents.errors import explain_failure
-from turnwire.agents.openai_agents.events import Hooks, Run, error_formatter, failure_text, read_item
-from turnwire.agents.openai_agents.model import WatchedModel
+from turnwire.agents.openai_agents.events import Hooks, ModelFailure, Run, error_formatter, failure_text, read_item
+from turnwire.core.errors import ModelError
+from turnwire.models.chat_completions import ChatReader
+from turnwire.models.responses import ResponsesReader
 
+_ENDINGS = ("response.completed", "response.incomplete")
+# Tools that run at the provider; no hook reports them.
+_HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call")
+# A malformed chunk (no JSON, no UTF-8, wrong shape) is some ValueError.
+_FAILURES = (openai.OpenAIError, ValueError)
 _running: ContextVar[Run | None] = ContextVar("turnwire_openai_agents_run", default=None)
 
 
@@ -107,3 +122,143 @@ def running_run() -> Run | None:
     if run is None or run.queue.loop is not asyncio.get_running_loop():
         return None
     return run
+
+
+# Models
+
+
+class WatchedModel(Model):
+    """Stand-in for all models of a run; it calls the model that `config` or the agent names."""
+
+    def __init__(self, run: Run, hooks: Hooks, config: RunConfig) -> None:
+        self.config = config
+        self._run = run
+        self._hooks = hooks
+        self._used: list[Model] = []
+
+    async def get_response(self, *args: Any, **options: Any) -> Any:
+        # All our runs are streamed; the SDK's interface requires this method.
+        model, _ = self._find()
+        return await model.get_response(*args, **options)
+
+    async def stream_response(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *args: Any, **options: Any
+    ) -> AsyncGenerator[Any]:
+        model, implied = self._find()
+        settings = implied.resolve(model_settings)
+        name = str(getattr(model, "model", type(model).__name__))
+        is_chat = isinstance(model, OpenAIChatCompletionsModel)
+        if is_chat:
+            if settings.include_usage is None:
+                settings = settings.resolve(ModelSettings(include_usage=True))
+            model = _with_recorded_chunks(model, self._run, ChatReader(name))
+        sent: Any = model.stream_response(system_instructions, input, settings, *args, **options)
+        recorded = sent if is_chat else _record(sent, self._run, ResponsesReader(name))
+        try:
+            async with aclosing(sent), aclosing(recorded):
+                async for event in recorded:
+                    self._record_hosted_tool(event)
+                    yield event
+        except _FAILURES as error:
+            self._run.model_failure = ModelFailure(error, name)
+            raise
+
+    def get_retry_advice(self, request: Any) -> Any:
+        return self._used[-1].get_retry_advice(request) if self._used else None
+
+    async def _cleanup_on_run_end(self, owner: object) -> None:
+        for model in self._used:
+            await model._cleanup_on_run_end(owner)  # pyright: ignore[reportPrivateUsage]
+
+    def _find(self) -> tuple[Model, ModelSettings]:
+        """Return the agent's model, found as the SDK finds it, and the settings that its name implies."""
+        agent = self._hooks.agent
+        name = self.config.model or (agent and agent.model)
+        model = name if isinstance(name, Model) else self.config.model_provider.get_model(name)
+        if model not in self._used:
+            self._used.append(model)
+        return model, self._implied_settings()
+
+    def _implied_settings(self) -> ModelSettings:
+        # The SDK drops them for a model object, which it gets from us instead of a name.
+        agent = self._hooks.agent
+        if agent is None or self.config.model is not None or isinstance(agent.model, Model):
+            return ModelSettings()
+        implied = get_default_model_settings(agent.model)
+        return implied if agent.model_settings == implied else ModelSettings()
+
+    def _record_hosted_tool(self, event: Any) -> None:
+        item: Any = getattr(event, "item", None)
+        if getattr(item, "type", None) not in _HOSTED:
+            return
+        tool = getattr(item, "name", None) or item.type.removesuffix("_call")
+        # An approved call was recorded under the id of its approval request.
+        call_id = getattr(item, "approval_request_id", None) or item.id
+        if event.type == "response.output_item.added":
+            self._run.begin_call(call_id, tool, getattr(item, "arguments", None) or "")
+        elif event.type == "response.output_item.done":
+            output = getattr(item, "output", None) or getattr(item, "results", None) or getattr(item, "action", None)
+            self._run.end_call(call_id, output, failed=item.status == "failed")
+
+
+def _with_recorded_chunks(
+    model: OpenAIChatCompletionsModel, run: Run, reader: ChatReader
+) -> OpenAIChatCompletionsModel:
+    """Return a copy of the model that records chunks before the SDK reads them and drops the finish reason."""
+    recorded = copy.copy(model)
+    fetch: Any = model._fetch_response  # pyright: ignore[reportPrivateUsage]
+
+    async def fetch_and_read(*args: Any, **options: Any) -> Any:
+        response, stream = await fetch(*args, **options)
+        return response, _Stream(stream, _record(stream, run, reader))
+
+    recorded._fetch_response = fetch_and_read  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    return recorded
+
+
+class _Stream:
+    """The client's stream, with its chunks replaced by the recorded ones."""
+
+    def __init__(self, stream: Any, chunks: AsyncGenerator[Any]) -> None:
+        self._stream = stream
+        self._chunks = chunks
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._chunks
+
+    async def aclose(self) -> None:
+        await self._chunks.aclose()
+        await self._stream.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+async def _record(stream: Any, run: Run, reader: ChatReader | ResponsesReader) -> AsyncGenerator[Any]:
+    """Record a model's stream and pass it on. Raises ModelError at its end if the reply is truncated."""
+    has_ended = False
+    try:
+        async for sent in stream:
+            for piece in reader.read(sent.to_dict()):
+                run.read(piece)
+            if getattr(sent, "type", None) in _ENDINGS:
+                has_ended = True
+                _end(run, reader)
+            await run.queue.wait_for_room()
+            yield sent
+    except BaseException as error:
+        if not has_ended:
+            # Stopped or broken off: record the usage so far, where the server reports it while streaming.
+            with suppress(ModelError):
+                _end(run, reader)
+        # After the finish reason the reply is whole, so a lost connection changes nothing.
+        if not (reader.finished and isinstance(error, openai.APIConnectionError)):
+            raise
+        has_ended = True
+    if not has_ended:
+        _end(run, reader)
+
+
+def _end(run: Run, reader: ChatReader | ResponsesReader) -> None:
+    for piece in reader.end():
+        run.read(piece)

@@ -27,7 +27,7 @@ def _function_tool(tool: Tool) -> FunctionTool:
             run.note_outcome(context.tool_call_id, outcome)
         return outcome.text
 
-    async def asks(context: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
+    async def needs_approval(context: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
         return tool.requires_approval(args)
 
     return FunctionTool(
@@ -36,5 +36,5 @@ def _function_tool(tool: Tool) -> FunctionTool:
         tool.parameters,
         invoke,
         strict_json_schema=False,
-        needs_approval=asks if tool.needs_approval else False,
+        needs_approval=needs_approval if tool.needs_approval else False,
     )

@@ -1,4 +1,4 @@
-"""ParsedDocument documents, and the chunks they are split into."""
+"""Parsed documents, and the chunks they are split into."""
 
 import re
 from bisect import bisect_right

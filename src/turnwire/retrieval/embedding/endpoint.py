@@ -65,7 +65,7 @@ class EndpointEmbedder:
                 raise EmbedderUnusableError(self.name, reason) from error
             raise EmbedderError(self.name, f"its server answered {error.status_code}; try again later") from error
         except APIConnectionError as error:
-            raise EmbedderError(self.name, "its server cannot be reached; see that it runs") from error
+            raise EmbedderError(self.name, "its server cannot be reached; check that it is running") from error
         return await asyncio.to_thread(self._parse, response.content, len(texts))
 
     def _open(self) -> "AsyncOpenAI":

@@ -3,23 +3,23 @@
 All methods block and may be called from any thread; async code calls them through `asyncio.to_thread`.
 """
 
+import hashlib
 import math
+import sqlite3
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from turnwire.core.errors import DocumentNotFoundError, StoreUnusableError
-from turnwire.retrieval.index.database import IndexFile
-from turnwire.retrieval.index.records import HEADING_MARK, Document, Passage
-from turnwire.retrieval.index.terms import content_terms, match_query, segment
-from turnwire.retrieval.index.writer import (
-    DOCUMENT_COLUMNS,
-    NewDocument,
-    delete_document,
-    delete_root,
-    insert_document,
-)
+from msgspec import Struct
 
+from turnwire.core.errors import DocumentNotFoundError, StoreUnusableError
+from turnwire.retrieval.documents.document import Chunk, ParsedDocument, split_document
+from turnwire.retrieval.index.database import IndexFile
+from turnwire.retrieval.index.terms import content_terms, match_query, segment
+
+HEADING_MARK = " › "
 _RARE_COUNT, _RARE_SHARE = 10, 0.1
+_DOCUMENT = "id, name, title, format, digest, bytes, characters, passages, indexed_at, pages, owner, root"
 _VISIBLE = "(d.owner IS NULL OR d.owner = :owner)"
 _PASSAGE = (
     "p.id, p.document_id, p.ordinal, d.title, p.text, p.char_start, p.char_end, p.line_start, p.line_end,"
@@ -27,7 +27,112 @@ _PASSAGE = (
 )
 
 
+class Document(Struct, frozen=True, kw_only=True):
+    """An indexed document. `name` is relative to its root; `owner` is None for a document that everyone may read."""
+
+    id: str
+    name: str
+    title: str
+    format: str
+    digest: str
+    bytes: int
+    characters: int
+    passages: int
+    indexed_at: int
+    pages: int | None = None
+    owner: str | None = None
+    root: str | None = None
+
+
+class Passage(Struct, frozen=True, kw_only=True):
+    """A piece of a document, its text from `start` to `end`; `score` is that of the search that found it."""
+
+    id: int
+    document_id: str
+    ordinal: int
+    title: str
+    text: str
+    start: int
+    end: int
+    line_start: int
+    line_end: int
+    headings: tuple[str, ...] = ()
+    page: int | None = None
+    score: float = 0.0
+
+    @property
+    def chunk_id(self) -> str:
+        return f"{self.document_id}:{self.ordinal}"
+
+    @property
+    def heading(self) -> str | None:
+        return HEADING_MARK.join(self.headings) or None
+
+
+class NewDocument:
+    """A parsed document with its chunks, ready to be inserted."""
+
+    __slots__ = ("chunks", "record")
+
+    def __init__(
+        self,
+        name: str,
+        format_name: str,
+        content: bytes,
+        parsed: ParsedDocument,
+        *,
+        root: str | None = None,
+        owner: str | None = None,
+    ) -> None:
+        self.chunks: list[Chunk] = split_document(parsed)
+        digest = digest_of(content)
+        self.record = Document(
+            id=document_id(root, name) if owner is None else document_id(owner, digest + name),
+            name=name,
+            title=parsed.title or Path(name).stem,
+            format=format_name,
+            digest=digest,
+            bytes=len(content),
+            characters=len(parsed.text),
+            passages=len(self.chunks),
+            indexed_at=int(time.time() * 1000),
+            pages=parsed.pages,
+            owner=owner,
+            root=root,
+        )
+
+    def passages(self) -> list[Passage]:
+        """Return the passages as a search returns them, but without the ids that the index gives them."""
+        return [
+            Passage(
+                id=0,
+                document_id=self.record.id,
+                ordinal=ordinal,
+                title=self.record.title,
+                text=chunk.text[: chunk.end - chunk.start],
+                start=chunk.start,
+                end=chunk.end,
+                line_start=chunk.line_start,
+                line_end=chunk.line_end,
+                headings=chunk.headings,
+                page=chunk.page,
+            )
+            for ordinal, chunk in enumerate(self.chunks)
+        ]
+
+
+def document_id(scope: str | None, name: str) -> str:
+    """Return the stable id of a document; `scope` is its root, or the owner who uploaded it."""
+    return hashlib.sha256(f"{scope or ''}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:20]
+
+
+def digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 class Library:
+    """The documents and passages in one index file."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IndexFile | None = None
@@ -52,13 +157,13 @@ class Library:
         """Insert documents in one transaction, replacing those with the same ids."""
         with self.file.writing() as database:
             for document in documents:
-                delete_document(database, document.record.id)
-                insert_document(database, document)
+                _delete_document(database, document.record.id)
+                _insert_document(database, document)
 
     def remove(self, document_ids: Iterable[str]) -> None:
         with self.file.writing() as database:
             for document_id in document_ids:
-                delete_document(database, document_id)
+                _delete_document(database, document_id)
 
     def search(self, query: str, *, owner: str | None = None, limit: int = 10) -> list[Passage]:
         """Return the passages that match the query's words best, best first; a higher score is better."""
@@ -126,7 +231,7 @@ class Library:
         """List documents by name. `search` filters names and titles; `after` is the last id of the previous page."""
         with self.file.reading() as database:
             rows = database.execute(
-                f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE {_VISIBLE}"
+                f"SELECT {_DOCUMENT} FROM documents d WHERE {_VISIBLE}"
                 " AND (:search IS NULL OR instr(lowered(name), :search) OR instr(lowered(title), :search))"
                 " AND (:after IS NULL OR (name, id) > (SELECT name, id FROM documents WHERE id = :after))"
                 " ORDER BY name, id LIMIT :limit",
@@ -138,7 +243,7 @@ class Library:
         """Return the document with this id. Raise DocumentNotFoundError."""
         with self.file.reading() as database:
             row = database.execute(
-                f"SELECT {DOCUMENT_COLUMNS} FROM documents d WHERE id = :id AND {_VISIBLE}",
+                f"SELECT {_DOCUMENT} FROM documents d WHERE id = :id AND {_VISIBLE}",
                 {"id": document_id, "owner": owner},
             ).fetchone()
         if row is None:
@@ -170,16 +275,19 @@ class Library:
 
     def add_root(self, path: str, *, is_own: bool = False) -> None:
         """Add a root. Any other root replaces Turnwire's own documentation."""
+        roots = self.roots()
+        if roots.get(path) is is_own and (is_own or True not in roots.values()):
+            return
         with self.file.writing() as database:
             database.execute("INSERT OR REPLACE INTO roots VALUES (?, ?)", (path, is_own))
             if not is_own:
                 for (own,) in database.execute("SELECT path FROM roots WHERE is_own").fetchall():
-                    delete_root(database, own)
+                    _delete_root(database, own)
 
     def forget_root(self, path: str) -> int:
         """Remove a root and its documents. Return the number of documents."""
         with self.file.writing() as database:
-            return delete_root(database, path)
+            return _delete_root(database, path)
 
     def uploads(self, owner: str) -> int:
         """Return the number of documents that an owner has uploaded."""
@@ -199,8 +307,11 @@ class Library:
             return database.execute("SELECT count FROM changes").fetchone()[0]
 
 
+# Rows of the tables, inside the caller's transaction.
+
+
 def _document(row: Sequence[object]) -> Document:
-    return Document(**dict(zip(DOCUMENT_COLUMNS.split(", "), row, strict=True)))  # pyright: ignore[reportArgumentType]
+    return Document(**dict(zip(_DOCUMENT.split(", "), row, strict=True)))  # pyright: ignore[reportArgumentType]
 
 
 def _passage(
@@ -221,3 +332,48 @@ def _passage(
         page=page,
         score=score,
     )
+
+
+def _insert_document(database: sqlite3.Connection, document: NewDocument) -> None:
+    record = document.record
+    values = [getattr(record, name) for name in _DOCUMENT.split(", ")]
+    database.execute(f"INSERT INTO documents({_DOCUMENT}) VALUES ({','.join('?' * len(values))})", values)
+    sequence = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'passages'").fetchone()
+    first_id = sequence[0] + 1 if sequence else 1
+    numbered = list(enumerate(document.chunks))
+    database.executemany(
+        "INSERT INTO passages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(first_id + n, record.id, n, HEADING_MARK.join(c.headings), c.text, *_position(c)) for n, c in numbered],
+    )
+    database.executemany(
+        "INSERT INTO words(rowid, heading, body) VALUES (?, ?, ?)",
+        [(first_id + n, segment(_indexed_heading(record, c)), segment(c.text)) for n, c in numbered],
+    )
+
+
+def _position(chunk: Chunk) -> tuple[int, int, int, int, int | None]:
+    return chunk.start, chunk.end, chunk.line_start, chunk.line_end, chunk.page
+
+
+def _indexed_heading(record: Document, chunk: Chunk) -> str:
+    """Return the searchable heading, which includes the title, so that a search for it finds every passage."""
+    if chunk.headings and chunk.headings[0] == record.title:
+        return " ".join(chunk.headings)
+    return " ".join((record.title, *chunk.headings))
+
+
+def _delete_document(database: sqlite3.Connection, document_id: str) -> int:
+    if database.execute("SELECT 1 FROM documents WHERE id = ?", (document_id,)).fetchone() is None:
+        return 0
+    for table, key in (("words", "rowid"), ("vectors", "passage_id")):
+        database.execute(
+            f"DELETE FROM {table} WHERE {key} IN (SELECT id FROM passages WHERE document_id = ?)", (document_id,)
+        )
+    database.execute("DELETE FROM passages WHERE document_id = ?", (document_id,))
+    return database.execute("DELETE FROM documents WHERE id = ?", (document_id,)).rowcount
+
+
+def _delete_root(database: sqlite3.Connection, root: str) -> int:
+    rows = database.execute("SELECT id FROM documents WHERE root = ?", (root,)).fetchall()
+    database.execute("DELETE FROM roots WHERE path = ?", (root,))
+    return sum(_delete_document(database, document_id) for (document_id,) in rows)

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Depends, Query, UploadFile
 from turnwire.core.codec import clean_text, time_text
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.retrieval.documents.parser import SUFFIXES, format_of
-from turnwire.retrieval.index.library import Library
-from turnwire.retrieval.index.records import Document, Passage
+from turnwire.retrieval.index.library import Document, Library, Passage
 from turnwire.retrieval.indexer import DocumentIndexer
 from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.errors import HttpError

@@ -1,4 +1,4 @@
-"""Adapter for a plain async function: its return value is the answer, and it may `emit()` events."""
+"""Adapters for plain functions: an async generator that yields its answer, and an async function that returns it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -6,7 +6,22 @@ from turnwire.core.contracts import OnCrash
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
 
+Answer = Callable[[Turn], AsyncIterator[Event | str]]
 AnswerFunction = Callable[[Turn], Awaitable[str | None]]
+
+
+class GeneratorAgent:
+    """Wrapper of `async def answer(turn): yield ...`, which yields text or events."""
+
+    takes_attachments = False
+    on_crash: OnCrash = "close"
+    repeats: Callable[[str], bool] | None = None
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+        return self._answer(turn)
 
 
 class FunctionAgent:
