@@ -101,6 +101,17 @@ async def turn_state(store: StateReader, record: TurnRecord) -> TurnState:
     return (await fold_log(store, record.id)).state()
 
 
+async def stop_turns(services: Services, turns: Sequence[TurnRecord]) -> list[TurnRecord]:
+    """Cancel the unfinished turns among these, and return them.
+
+    The newest is cancelled first, so that none begins when the one before it ends.
+    """
+    unfinished = [turn for turn in turns if turn.phase != "ended"]
+    for turn in reversed(unfinished):
+        await services.runner.cancel(turn.id)
+    return unfinished
+
+
 async def remaining_budget(services: Services, principal: str) -> Budget | None:
     """Return the principal's budget of today; None if there is no limit."""
     return await services.runner.budget(principal) if services.settings.max_tokens_per_day else None

@@ -16,6 +16,7 @@ from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint, find_last_segment, void_of
 from turnwire.server.streams.stream import Stream, stream_turn, turn_headers
 from turnwire.server.turns import settled_turn, start_turn
+from turnwire.wires.framing import TURN_FAILED
 from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, parse_call_id
 from turnwire.wires.openai.conversation import agent_of, interrupting, last_turn, take_decisions
 from turnwire.wires.openai.messages import (
@@ -151,7 +152,7 @@ def _raise_failure(state: TurnState) -> None:
     if state.outcome not in ("failed", "interrupted"):
         return
     error = state.error
-    message = error.error if error else "The answer could not be completed."
+    message = error.error if error else TURN_FAILED
     headers = {} if error and error.retryable else {"X-Should-Retry": "false"}
     raise HttpError(500, error.code if error else "turn_failed", message, headers=headers, turn_id=state.turn_id)
 

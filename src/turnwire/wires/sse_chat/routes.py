@@ -11,7 +11,7 @@ from turnwire.server.messages import (
     Cursor,
     MessageBody,
     parse_cursor,
-    parse_message,
+    parse_json,
     parse_offset,
     parse_session_cursor,
 )
@@ -39,7 +39,7 @@ _MAX_WAIT_SECONDS = 60
 async def chat(request: Request, services: Services) -> None:
     """Start or join a turn, and answer when it has ended."""
     request.caller.needs("write")
-    body = parse_message(await request.json_body())
+    body = parse_json(MessageBody, await request.json_body())
     answer = await answer_turn(services, request, body)
     if answer is None:
         return
@@ -54,7 +54,7 @@ async def chat(request: Request, services: Services) -> None:
 async def chat_stream(request: Request, services: Services) -> Stream:
     """Start or join a turn, and stream it."""
     request.caller.needs("write")
-    body = parse_message(await request.json_body())
+    body = parse_json(MessageBody, await request.json_body())
     cursor = parse_cursor({}, request.headers)
     with services.streams.room(request.caller.principal):
         accepted = await start_turn(services, request.caller.principal, body, request.idempotency_key)
