@@ -15,7 +15,6 @@ from turnwire.server.messages import (
     parse_offset,
     parse_session_cursor,
 )
-from turnwire.server.payloads import answer_json, answer_status, budget_header, logged_json, turn_error
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
@@ -28,7 +27,17 @@ from turnwire.server.streams.stream import (
     stream_turn,
     turn_headers,
 )
-from turnwire.server.turns import answer_turn, is_in_log, remaining_budget, start_turn
+from turnwire.server.turns import (
+    answer_json,
+    answer_status,
+    answer_turn,
+    budget_header,
+    is_in_log,
+    logged_json,
+    remaining_budget,
+    start_turn,
+    turn_error,
+)
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.sse_chat.encoder import SseChat
 

@@ -6,12 +6,19 @@ These are the routes of an older protocol. They accept its field names beside ou
 
 from turnwire.server.errors import HttpError
 from turnwire.server.messages import MessageBody, RagMessageBody, parse_json
-from turnwire.server.payloads import answer_json, answer_status, budget_header, chat_error
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.stream import Stream, stream_from_first_frame, turn_headers
-from turnwire.server.turns import answer_turn, remaining_budget, start_turn
+from turnwire.server.turns import (
+    answer_json,
+    answer_status,
+    answer_turn,
+    budget_header,
+    chat_error,
+    remaining_budget,
+    start_turn,
+)
 from turnwire.wires.three_phase_text.encoder import ThreePhaseText
 
 THREE_PHASE_TEXT = ThreePhaseText()
