@@ -84,7 +84,7 @@ Misnamed = SkipJsonSchema[Annotated[Any, AfterValidator(_refuse)]]
 
 
 def check_is_text(message: Any) -> Any:
-    """Refuse a list of content parts, which other servers take in place of the text."""
+    """Refuse a list of content parts, which other servers accept instead of text."""
     if isinstance(message, list):
         raise ValueError("a list of content parts is not taken; send the text as a string, and files as `attachments`")
     return message

@@ -110,7 +110,7 @@ async def _continue(request: Request, services: Services, conversation: ClientCo
     try:
         record = await services.store.find_turn(request.caller.principal, calls[0][0])
     except TurnNotFoundError:
-        raise invalid("messages", "these are not calls that wait for you") from None
+        raise invalid("messages", "no turn of yours has calls with these ids") from None
     decisions = {call_id: approval for (_, call_id), approval in zip(calls, conversation.approvals, strict=True)}
     return await take_decisions(services, request.caller, record, decisions, "messages")
 

@@ -186,7 +186,7 @@ def _wire(services: Services, query: dict[str, str]) -> Wire:
     build = services.wires.get(query.get("wire", SSE_CHAT.name))
     if build is None:
         names = ", ".join(services.wires)
-        raise HttpError(422, "unknown_wire", f"wire: there is none of this name; there is {names}")
+        raise HttpError(422, "unknown_wire", f"wire: unknown; use one of {names}")
     try:
         return build(query)
     except ValueError as error:
