@@ -10,6 +10,7 @@ from turnwire.server.errors import HttpError
 from turnwire.server.streams.resume import FRAMES, find_point
 from turnwire.stores.memory import MemoryStore
 from turnwire.wires.ag_ui.encoder import AgUi
+from turnwire.wires.ag_ui.resume import RunName, find_in_run
 from turnwire.wires.openai.responses_encoder import OpenAIResponses
 
 LOST = "worker_lost"
@@ -63,4 +64,5 @@ async def test_resume_of_later_run_skips_void_frames() -> None:
     """A client that asks for a later run has no frames of the earlier ones."""
     store, turn_id = await stored(TokenEvent("a"), RestartEvent(2, LOST), *APPROVAL, TokenEvent("b"))
     assert await last_valid_frame(store, turn_id, AgUi(), 8) == 2
-    assert (await find_point(store, turn_id, AgUi(), FRAMES, 8, had=2)).position > 4
+    run = RunName(await store.find_turn("ann", turn_id), number=2)
+    assert (await find_in_run(store, run, run.wire("thread", 1), 0)).position > 4

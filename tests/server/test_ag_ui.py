@@ -375,6 +375,17 @@ async def test_stop_cancels_the_run(server: Served, puppet: Puppet, what: dict[s
     assert (await server.http.post("/ag-ui/stop", json=what)).json() == {"stopped": []}
 
 
+async def test_running_turn_behind_many_ended_ones_is_shown_and_stopped(server: Served, puppet: Puppet) -> None:
+    async with run(server, "running"):
+        await puppet.part()
+        for number in range(12):
+            async with run(server, f"queued-{number}") as queued:
+                assert (await server.http.post(f"/v1/turns/{queued.turn_id}/cancel")).status_code == 200
+        assert (await held(server))["activeRun"] == {"runId": "running"}
+        answer = await within(server.http.post("/ag-ui/stop", json={"threadId": "th"}))
+        assert answer.json() == {"stopped": ["running"]}
+
+
 async def test_stop_without_run_or_thread_is_refused(server: Served) -> None:
     assert error_of(await server.http.post("/ag-ui/stop", json={}), 422)["code"] == "invalid_request"
     assert error_of(await server.http.post("/ag-ui/stop", json={"runId": "no"}), 404)["code"] == "turn_not_found"

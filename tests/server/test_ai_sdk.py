@@ -343,7 +343,48 @@ async def test_restart_breaks_the_connection_and_replay_skips_void_events(
     assert (again.raw.decode() if query else UIMessage().read(again.raw).text) == "Good"
 
 
+async def test_start_index_in_void_chunks_is_refused(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("Hello")) as stream:
+        part = await puppet.part()
+        part.say("Kept. ")
+        part.say(StatusEvent("waiting"), "Void ")
+        await server.reached(stream.turn_id, 5)
+        part.say(RestartEvent(3, "worker_lost"))
+        with pytest.raises(httpx.TransportError):
+            await stream.rest()
+        part.say("Good", "ness")
+        part.end()
+        await server.ended(stream.turn_id)
+    run, kept = f"{URL}/{stream.turn_id}/stream", 4
+    assert [chunk for chunk in chunks(stream.raw) if b"Kept" in chunk] == chunks(stream.raw)[kept - 1 : kept]
+    assert error_of(await server.http.get(run, params={"startIndex": kept + 1}), 416)["size"] == kept
+    rest = await server.http.get(run, params={"startIndex": kept})
+    shared = b"".join(chunk + b"\n\n" for chunk in chunks(stream.raw)[:kept])
+    assert UIMessage().read(shared + rest.content).text == "Kept. Goodness"
+    # The end of the stream has nothing in common with what the client had.
+    assert (await server.http.get(run, params={"startIndex": -2})).status_code == 200
+
+
 # Stopping
+
+
+async def test_running_turn_behind_many_ended_ones_is_found_and_stopped(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("running")) as running:
+        await puppet.part()
+        for number in range(12):
+            async with posting(server, asks(f"queued {number}")) as queued:
+                assert (await server.http.post(f"/v1/turns/{queued.turn_id}/cancel")).status_code == 200
+        async with server.stream("GET", f"{URL}/c/stream") as resumed:
+            assert resumed.turn_id == running.turn_id
+        stopped = await within(server.http.post(f"{URL}/c/stop"))
+        assert stopped.json() == {"stopped": [running.turn_id]}
+
+
+async def test_stop_of_an_ended_run_reports_none(serve: Serve) -> None:
+    async with serve(saying("Hi")) as server:
+        answer = await post(server, asks("Hello"))
+        stopped = await server.http.post(f"{URL}/{answer.headers['x-workflow-run-id']}/stop")
+    assert (stopped.status_code, stopped.json()) == (200, {"stopped": []})
 
 
 async def test_stop_cancels_all_unfinished_turns_of_the_chat(server: Served, puppet: Puppet) -> None:

@@ -51,6 +51,19 @@ async def test_chat_is_answered_in_numbered_chunks(serve: Serve) -> None:
     assert read(told).text == "Hello there"
 
 
+async def test_idempotency_key_of_a_request_is_read_like_a_header(serve: Serve) -> None:
+    async with serve(saying("Hi")) as server, talking(server, URL) as talk:
+        turns: list[str | None] = []
+        for name in ("Idempotency-Key", "idempotency-key"):
+            await send(talk, asks("Hi", "m1"), headers={name: "key-1"}, chat="c")
+            turns.append(read(await rest(talk)).id)
+        assert turns[0] == turns[1]
+        await send(talk, asks("Hi", "m2"), headers={"Idempotency-Key": "k" * 256}, chat="other")
+        refused = await rest(talk)
+    assert (refused[-1]["type"], "255" in refused[-1]["errorText"]) == ("error", True)
+    assert await server.written() == (1, 1)
+
+
 async def test_resume_replays_a_running_turn_and_reports_none(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server:
         async with talking(server, URL) as talk:

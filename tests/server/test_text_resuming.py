@@ -430,7 +430,7 @@ async def test_restart_during_the_walk_is_noticed() -> None:
         return await read(turn_id, after, limit, epoch)
 
     store.read = read_late
-    with pytest.raises(HttpError, match="begun anew"):
+    with pytest.raises(HttpError, match="restart made void"):
         await within(find_point(store, record.id, THREE_PHASE_TEXT, BYTES, 90))
     assert reads > 2
 

@@ -220,6 +220,13 @@ async def test_a_message_that_is_too_large_ends_the_socket(serve: Serve) -> None
     assert await server.written() == (0, 0)
 
 
+async def test_message_limit_counts_bytes(serve: Serve) -> None:
+    async with serve(saying("a"), max_body_bytes=1_000) as server, talking(server) as talk:
+        await talk.connection.send(json.dumps({"type": "start", "message": "é" * 500}, ensure_ascii=False))
+        assert (await talk.closed())[0] == 1009
+    assert await server.written() == (0, 0)
+
+
 async def test_message_rate_is_limited(serve: Serve) -> None:
     async with serve(saying("a"), max_socket_rate=20) as server, talking(server) as talk:
         loop = asyncio.get_running_loop()

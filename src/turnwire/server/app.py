@@ -18,7 +18,6 @@ from turnwire.server.pages import read_pages, send_page
 from turnwire.server.request import Request
 from turnwire.server.router import AnyRoute, OpenSocket, Router
 from turnwire.server.services import Services
-from turnwire.server.sockets import open_socket
 from turnwire.server.streams.connection import Receive, Send
 from turnwire.server.streams.stream import Stream
 
@@ -27,6 +26,8 @@ logger = logging.getLogger("turnwire.server")
 PUBLIC_PATHS = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/login", "/logout", "/v1/me"})
 """Paths that need no key."""
 _METRICS = frozenset({"/metrics"})
+_PROTOCOL = "turnwire"
+_KEY_PROTOCOL = "turnwire.key."
 # The bytes that a form adds to its file.
 _FORM_BYTES = 64 * 1024
 
@@ -121,7 +122,7 @@ class TurnwireApp:
         try:
             if not self._services.lifecycle.is_open:
                 await self.lifespan.open()
-            return open_socket(request, self._services, self._guard, self._router)
+            return _find_socket(request, self._services, self._guard, self._router)
         except TurnwireError as error:
             refusal = http_error(error)
         except HttpError as error:
@@ -149,6 +150,35 @@ class TurnwireApp:
         if method == "POST" and path == "/v1/documents":
             return settings.max_document_bytes + _FORM_BYTES
         return settings.max_body_bytes
+
+
+def _find_socket(request: Request, services: Services, guard: Guard, router: Router) -> OpenSocket:
+    """Return the socket of a request. Raises HttpError, TooManyStreamsError, ShuttingDownError.
+
+    The Host, the page's origin and the key are checked before a socket is accepted.
+    """
+    added = guard.check_socket(request.headers, local_only=services.auth.is_local_only)
+    request.caller = services.auth.caller(request.scope, _with_key(request))
+    route = router.sockets.get(request.path)
+    if route is None:
+        raise HttpError(404, "not_found", "there is no socket here")
+    with services.streams.room(request.caller.principal):
+        protocol = _PROTOCOL if _PROTOCOL in request.scope.get("subprotocols", ()) else None
+        acceptance = {"type": "websocket.accept", "subprotocol": protocol, "headers": added}
+        return route.socket(request, services, acceptance)
+
+
+def _with_key(request: Request) -> dict[bytes, bytes]:
+    """Return the headers, with the key of the subprotocol `turnwire.key.<key>` if there is none.
+
+    A browser cannot send headers with a WebSocket, and an address is logged.
+    """
+    headers = request.headers
+    if b"authorization" in headers or b"x-api-key" in headers:
+        return headers
+    offered = (name for name in request.scope.get("subprotocols", ()) if name.startswith(_KEY_PROTOCOL))
+    key = next(offered, "").removeprefix(_KEY_PROTOCOL)
+    return {**headers, b"authorization": f"Bearer {key}".encode("latin-1", "replace")} if key else headers
 
 
 async def _refusal_sent(receive: Receive) -> None:

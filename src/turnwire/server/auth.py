@@ -20,7 +20,7 @@ from turnwire.core.codec import now_ms
 from turnwire.core.contracts import KEYS, ApiKey, Scope, Store
 from turnwire.core.errors import StoreError
 from turnwire.server.errors import HttpError
-from turnwire.server.guard import is_from_own_page
+from turnwire.server.guard import is_from_own_page, origin_not_allowed
 
 logger = logging.getLogger("turnwire.server")
 
@@ -157,7 +157,7 @@ class Logins:
     def check_origin(self, headers: dict[bytes, bytes]) -> None:
         """Raise HttpError 403 if the request comes from a page that is not allowed."""
         if headers.get(b"origin", b"").lower() not in self._origins and not is_from_own_page(headers):
-            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+            raise origin_not_allowed()
 
     def cookie_for(self, key: ApiKey, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
         """Return the value of a `Set-Cookie` header for a login with this key."""

@@ -29,7 +29,8 @@ class Guard:
     def __init__(self, settings: Settings) -> None:
         self._hosts = frozenset(name.lower() for name in settings.allowed_hosts)
         self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
-        if settings.vault is not None if settings.allow_obsidian is None else settings.allow_obsidian:
+        has_vault = settings.vault is not None
+        if has_vault if settings.allow_obsidian is None else settings.allow_obsidian:
             self._origins |= _OBSIDIAN
 
     def check(self, headers: dict[bytes, bytes], *, local_only: bool) -> Headers:
@@ -56,7 +57,7 @@ class Guard:
                 (b"vary", b"Origin"),
             ]
         if local_only and not is_from_own_page(headers):
-            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+            raise origin_not_allowed()
         return list(_ALWAYS)
 
     def check_socket(self, headers: dict[bytes, bytes], *, local_only: bool) -> Headers:
@@ -66,17 +67,16 @@ class Guard:
         allowed, or this server's own, whatever key it presents.
         """
         added = self.check(headers, local_only=local_only)
-        is_allowed = any(name == b"access-control-allow-origin" for name, _ in added)
-        if b"origin" in headers and not is_allowed and not is_from_own_page(headers):
-            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+        if b"origin" in headers and not allows_origin(added) and not is_from_own_page(headers):
+            raise origin_not_allowed()
         return added
 
     def preflight(self, method: str, headers: dict[bytes, bytes], added: Headers) -> Headers | None:
         """Return the headers of the answer to a preflight request, beside the `added`; None for any other request."""
         if method != "OPTIONS" or b"access-control-request-method" not in headers:
             return None
-        if not any(name == b"access-control-allow-origin" for name, _ in added):
-            raise HttpError(403, "origin_not_allowed", "calls from this web origin are not allowed")
+        if not allows_origin(added):
+            raise origin_not_allowed()
         private = headers.get(b"access-control-request-private-network") == b"true"
         return [
             *([(b"access-control-allow-private-network", b"true")] if private else []),
@@ -87,6 +87,19 @@ class Guard:
             ),
             (b"access-control-max-age", b"600"),
         ]
+
+
+def allows_origin(added: Headers) -> bool:
+    """Return True if the headers that `Guard.check` adds allow the page's origin."""
+    return any(name == b"access-control-allow-origin" for name, _ in added)
+
+
+def origin_not_allowed() -> HttpError:
+    return HttpError(
+        403,
+        "origin_not_allowed",
+        "calls from this web origin are not allowed; add it to TURNWIRE_ALLOWED_ORIGINS if it is yours",
+    )
 
 
 def is_from_own_page(headers: dict[bytes, bytes]) -> bool:

@@ -4,7 +4,8 @@ import base64
 import binascii
 import hashlib
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,6 +29,7 @@ from turnwire.core.errors import BadCursorError
 from turnwire.server.errors import HttpError, invalid_body
 
 MAX_ATTACHMENTS = 20
+_MAX_KEY_LENGTH = 255
 _MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}$"
 
 
@@ -82,12 +84,13 @@ Misnamed = SkipJsonSchema[Annotated[Any, AfterValidator(_refuse)]]
 
 
 def check_is_text(message: Any) -> Any:
-    """Refuse a list of content parts, which other servers take in place of the text."""
+    """Refuse a list of content parts, which other servers accept instead of text."""
     if isinstance(message, list):
         raise ValueError("a list of content parts is not taken; send the text as a string, and files as `attachments`")
     return message
 
 
+Model = TypeVar("Model", bound=BaseModel)
 _ID = r"^[A-Za-z0-9._:@-]{1,128}$"
 _CURSOR = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
 _LAST_MS = 253_402_300_799_999  # The end of the year 9999, the last that `datetime` knows.
@@ -213,14 +216,36 @@ class KeyBody(BaseModel):
     expires_at: int | None = Field(None, ge=0, le=_LAST_MS, description="Unix time in milliseconds.")
 
 
-def parse_message(body: bytes, model: type[MessageBody] = MessageBody) -> MessageBody:
-    """Return the message in a body. Raises HttpError 400 or 422."""
+class WireMessageBody(MessageBody):
+    """A message of a protocol with fields of its own, which the agent finds in its options."""
+
+    extra_options: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {**super().options, **self.extra_options}
+
+    def fingerprint(self) -> str:
+        # `on_busy` follows from the state of the session, which may change before a client repeats its request.
+        return MessageBody.fingerprint(self.model_copy(update={"on_busy": "enqueue"}))
+
+
+def parse_json(model: type[Model], data: str | bytes, name: str = "body") -> Model:
+    """Return the object in a body or a socket's message. Raises HttpError 400 or 422."""
     try:
-        return model.model_validate_json(body)
+        return model.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == "json_invalid":
-            raise HttpError(400, "invalid_json", f"the body is not JSON: {first['msg']}") from None
+            raise HttpError(400, "invalid_json", f"the {name} is not JSON: {first['msg']}") from None
+        raise invalid_body(error) from None
+
+
+def parse_fields(model: type[Model], fields: Mapping[str, Any]) -> Model:
+    """Return the object with these fields. Raises HttpError 422."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
         raise invalid_body(error) from None
 
 
@@ -267,6 +292,14 @@ def parse_session_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> 
     if not re.fullmatch(_ID, turn_id) or not position.isdecimal() or len(position) > 15:
         raise BadCursorError("Last-Event-ID" if b"last-event-id" in headers else "after")
     return turn_id, int(position)
+
+
+def check_key(text: str) -> str | None:
+    """Return an idempotency key; None for an empty one. Raises HttpError 422."""
+    key = text.strip()
+    if len(key) > _MAX_KEY_LENGTH:
+        raise HttpError(422, "invalid_request", f"Idempotency-Key: longer than {_MAX_KEY_LENGTH} characters")
+    return key or None
 
 
 def check_id(text: str) -> str:

@@ -8,10 +8,8 @@ from turnwire.core.codec import ascii_json
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Header, Headers, header_map
-from turnwire.server.messages import check_id
+from turnwire.server.messages import check_id, check_key
 from turnwire.server.streams.connection import Receive, Send
-
-_MAX_KEY_LENGTH = 255
 
 
 class Request:
@@ -63,10 +61,7 @@ class Request:
     @property
     def idempotency_key(self) -> str | None:
         """Return the `Idempotency-Key` header. Raises HttpError 422."""
-        text = self.header(b"idempotency-key")
-        if len(text) > _MAX_KEY_LENGTH:
-            raise HttpError(422, "invalid_request", f"Idempotency-Key: longer than {_MAX_KEY_LENGTH} characters")
-        return text or None
+        return check_key(self.header(b"idempotency-key"))
 
     async def json_body(self) -> bytes:
         """Return the body, unparsed. Raises HttpError 415 unless it is declared as JSON, and 400 if it is cut off."""

@@ -1,12 +1,13 @@
-"""Turns as requests use them: started or joined, waited for, and read."""
+"""Turns as requests use them: started or joined, waited for, read, stopped, and answered with as JSON."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, TypeVar
 
-from msgspec import to_builtins
+import msgspec
 
+from turnwire.core.codec import LoggedEvent, time_text
 from turnwire.core.contracts import Accepted, Budget, LogReader
 from turnwire.core.errors import (
     AgentNotFoundError,
@@ -20,6 +21,8 @@ from turnwire.core.follow import fold_log, follow
 from turnwire.core.ids import is_own_id
 from turnwire.core.runner import TurnRequest
 from turnwire.core.turns import Message, TurnRecord, TurnState
+from turnwire.server.errors import HttpError
+from turnwire.server.guard import Headers
 from turnwire.server.messages import Cursor, MessageBody
 from turnwire.server.request import Request
 from turnwire.server.services import Services
@@ -74,7 +77,7 @@ async def start_turn(
             disconnect_grace=body.disconnect_grace,
             parent_turn_id=parent_turn_id,
             channel=channel,
-            options={**body.options, "history": to_builtins(history)} if history else body.options,
+            options={**body.options, "history": msgspec.to_builtins(history)} if history else body.options,
         )
         try:
             return await services.runner.start(request)
@@ -99,6 +102,17 @@ async def turn_state(store: StateReader, record: TurnRecord) -> TurnState:
         if state is not None:
             return state
     return (await fold_log(store, record.id)).state()
+
+
+async def stop_turns(services: Services, turns: Sequence[TurnRecord]) -> list[TurnRecord]:
+    """Cancel the unfinished turns among these, and return them.
+
+    The newest is cancelled first, so that none begins when the one before it ends.
+    """
+    unfinished = [turn for turn in turns if turn.phase != "ended"]
+    for turn in reversed(unfinished):
+        await services.runner.cancel(turn.id)
+    return unfinished
 
 
 async def remaining_budget(services: Services, principal: str) -> Budget | None:
@@ -166,3 +180,90 @@ async def is_in_log(store: LogReader, record: TurnRecord, cursor: Cursor) -> boo
     except EventsGoneError:
         return True
     return bool(events) and events[0].epoch == cursor.epoch
+
+
+# Turns as JSON
+
+
+def answer_status(state: TurnState) -> int:
+    """Return 200 for an ended turn, 202 for one that waits for a person."""
+    return 200 if state.outcome is not None else 202
+
+
+def answer_json(state: TurnState, budget: Budget | None = None) -> dict[str, Any]:
+    """Return the answer of an ended turn, or the approvals that a turn waits for; with the budget, if limited."""
+    payload = {
+        "session_id": state.session_id,
+        "turn_id": state.turn_id,
+        "content": state.text,
+        "citations": msgspec.to_builtins(state.citations),
+        "mode": state.mode,
+        "tools_used": state.tools_used,
+        "usage": msgspec.to_builtins(state.usage),
+        "timings": state.timings,
+        "outcome": state.outcome,
+    }
+    if state.outcome is None:
+        waiting = [step for step in state.steps if step.state == "waiting"]
+        payload["approvals"] = [
+            {"call_id": step.id, "tool": step.name, "args": step.args, "reason": step.reason} for step in waiting
+        ]
+    if budget is not None:
+        payload["budget"] = {"tokens_left": budget.left, "resets_at": time_text(budget.resets_at)}
+    return payload
+
+
+def budget_header(budget: Budget | None) -> Headers:
+    """Return the header with the tokens that are left, if there is a limit."""
+    return [] if budget is None else [(b"x-tokens-left", str(budget.left).encode("ascii"))]
+
+
+def turn_error(state: TurnState, code: str | None = None) -> HttpError | None:
+    """Return a 500 for a turn that failed or whose process was lost; None for any other turn.
+
+    With a `code`, the turn's own code becomes the `cause`.
+    """
+    if state.outcome not in ("failed", "interrupted"):
+        return None
+    error = state.error
+    cause = error.code if error else "turn_failed"
+    fields: dict[str, Any] = {"turn_id": state.turn_id, "session_id": state.session_id, "outcome": state.outcome}
+    if code is not None:
+        fields["cause"] = cause
+    return HttpError(500, code or cause, error.error if error else "the turn did not complete", **fields)
+
+
+def chat_error(state: TurnState) -> HttpError | None:
+    """Return the error of a failed turn on the routes of text streams."""
+    return turn_error(state, "chat_failed")
+
+
+def turn_json(record: TurnRecord) -> dict[str, Any]:
+    return {
+        "turn_id": record.id,
+        "session_id": record.session_id,
+        "external_id": record.external_id,
+        "parent_turn_id": record.parent_turn_id or None,
+        "agent": record.agent,
+        "message": record.message,
+        "phase": record.phase,
+        "outcome": record.outcome,
+        "last_position": record.last_position,
+        "created_at": time_text(record.created_at),
+        "started_at": time_text(record.started_at),
+        "ended_at": time_text(record.ended_at),
+    }
+
+
+def snapshot_json(record: TurnRecord, state: TurnState) -> dict[str, Any]:
+    """Return a turn and its state at one position, so that `after=position` misses and repeats nothing."""
+    return {**turn_json(record), "position": state.position, "state": msgspec.to_builtins(state)}
+
+
+def logged_json(logged: LoggedEvent) -> bytes:
+    return b'{"position":%d,"epoch":%d,"at":%d,"event":%b}' % (
+        logged.position,
+        logged.epoch,
+        logged.at,
+        logged.body,
+    )

@@ -2,14 +2,14 @@
 
 from fastapi import APIRouter, Request, Response
 
-from turnwire.core.contracts import takes_attachments
+from turnwire.core.codec import time_text
+from turnwire.core.contracts import Budget, takes_attachments
 from turnwire.retrieval.documents.parser import SUFFIXES
 from turnwire.server.api.dependencies import Json, Reading, ServicesDep
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import header_map
 from turnwire.server.messages import LoginBody
-from turnwire.server.payloads import budget_json
 from turnwire.server.services import Services
 
 logins_router = APIRouter(tags=["login"])
@@ -69,7 +69,17 @@ def _identity(services: Services, caller: Caller | None) -> Json:
 
 @budget_router.get("", summary="The tokens you have used today, and have left")
 async def show(services: ServicesDep, caller: Reading) -> Json:
-    return budget_json(await services.runner.budget(caller.principal))
+    return _budget_json(await services.runner.budget(caller.principal))
+
+
+def _budget_json(budget: Budget) -> Json:
+    has_limit = budget.limit > 0
+    return {
+        "limit": budget.limit if has_limit else None,
+        "used": budget.used,
+        "left": budget.left if has_limit else None,
+        "resets_at": time_text(budget.resets_at),
+    }
 
 
 @agents_router.get("", summary="The agents by name; the first one answers by default")

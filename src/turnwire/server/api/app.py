@@ -1,21 +1,22 @@
 """The FastAPI app: the JSON routes, and the OpenAPI document of all routes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from turnwire.core.errors import TurnwireError
 from turnwire.server.api import account, documents, operations, sessions, turns
 from turnwire.server.errors import HttpError, http_error, internal_error, invalid_fields
-from turnwire.server.openapi import add_routes
-from turnwire.server.router import AnyRoute
+from turnwire.server.router import AnyRoute, Parameter, Route, response
 from turnwire.server.services import Services
 
+_SCHEMAS = "#/components/schemas/{model}"
 _DESCRIPTION = "Agents in, one durable log per turn, every wire out."
 
 
@@ -44,7 +45,7 @@ def build_api(services: Services, routes: Sequence[AnyRoute]) -> FastAPI:
 
     def openapi() -> dict[str, Any]:
         if api.openapi_schema is None:
-            api.openapi_schema = add_routes(make_schema(), routes)
+            api.openapi_schema = _add_routes(make_schema(), routes)
         return api.openapi_schema
 
     api.openapi = openapi  # pyright: ignore[reportAttributeAccessIssue]
@@ -88,3 +89,55 @@ async def _unexpected_error(request: Request, error: Exception) -> Response:
 async def _turnwire_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TurnwireError)
     return _response(http_error(error))
+
+
+# The OpenAPI document of the routes that are not FastAPI's
+
+
+def _add_routes(document: dict[str, Any], routes: Iterable[AnyRoute]) -> dict[str, Any]:
+    """Add routes, and the schemas of their bodies, to the document that FastAPI makes."""
+    paths: dict[str, dict[str, Any]] = {}
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for route in routes:
+        if isinstance(route, Route):
+            path = route.path.replace(":path}", "}")
+            paths.setdefault(path, {})[route.method.lower()] = _operation(route)
+            if route.body is not None:
+                _add_schema(schemas, route.body)
+        elif route.summary:
+            paths.setdefault(route.path, {})["get"] = {
+                "tags": [route.tag],
+                "summary": route.summary,
+                "responses": {"101": response("A WebSocket")},
+            }
+    document["paths"] = paths | document["paths"]
+    return document
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "tags": [route.tag],
+        "summary": route.summary,
+        "parameters": [_parameter(parameter) for parameter in route.parameters],
+        "responses": dict(route.responses),
+    }
+    if route.body is not None:
+        schema = {"$ref": _SCHEMAS.format(model=route.body.__name__)}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": parameter.location,
+        "required": parameter.location == "path",
+        "description": parameter.description,
+        "schema": {"type": "string"},
+    }
+
+
+def _add_schema(schemas: dict[str, Any], model: type[BaseModel]) -> None:
+    schema = model.model_json_schema(by_alias=True, ref_template=_SCHEMAS)
+    schemas.update(schema.pop("$defs", {}))
+    schemas[model.__name__] = schema

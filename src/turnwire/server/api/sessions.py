@@ -6,11 +6,12 @@ import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
+from turnwire.core.codec import time_text
 from turnwire.core.history import transcript
+from turnwire.core.turns import Session
 from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.messages import MessageBody, SessionBody, TitleBody
-from turnwire.server.payloads import session_json, snapshot_json, turn_json
-from turnwire.server.turns import start_turn, turn_state
+from turnwire.server.turns import snapshot_json, start_turn, turn_json, turn_state
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
@@ -19,7 +20,7 @@ router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 async def create(services: ServicesDep, caller: Writing, body: SessionBody | None = None) -> Response:
     body = body or SessionBody()
     session, created = await services.store.ensure_session(caller.principal, body.id, body.title)
-    return JSONResponse(session_json(session), 201 if created else 200)
+    return JSONResponse(_session_json(session), 201 if created else 200)
 
 
 @router.get("", summary="List your sessions, newest activity first")
@@ -33,7 +34,7 @@ async def index(
     sessions = await services.store.list_sessions(caller.principal, search=search, before=before, limit=limit + 1)
     page = sessions[:limit]
     return {
-        "sessions": [session_json(session) for session in page],
+        "sessions": [_session_json(session) for session in page],
         "next": page[-1].id if len(sessions) > limit else None,
     }
 
@@ -44,12 +45,12 @@ async def show(
 ) -> Json:
     session = await services.store.find_session(caller.principal, id)
     turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=limit)
-    return {**session_json(session), "turns": [turn_json(turn) for turn in turns]}
+    return {**_session_json(session), "turns": [turn_json(turn) for turn in turns]}
 
 
 @router.patch("/{id}", summary="Rename a session")
 async def rename(services: ServicesDep, caller: Writing, id: PathId, body: TitleBody) -> Json:
-    return session_json(await services.store.rename_session(caller.principal, id, body.title))
+    return _session_json(await services.store.rename_session(caller.principal, id, body.title))
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a session, its turns and their logs")
@@ -65,7 +66,7 @@ async def export(services: ServicesDep, caller: Reading, id: PathId) -> Json:
     turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=100_000)
     states = [await turn_state(services.store, turn) for turn in turns]
     return {
-        **session_json(session),
+        **_session_json(session),
         "turns": [snapshot_json(turn, state) for turn, state in zip(turns, states, strict=True)],
         "transcript": msgspec.to_builtins(transcript(states)),
     }
@@ -87,3 +88,14 @@ async def start(
     accepted = await start_turn(services, caller.principal, body, key)
     response.headers["Location"] = f"{request.scope.get('root_path', '')}/v1/turns/{accepted.record.id}/events"
     return {**turn_json(accepted.record), "created": accepted.created}
+
+
+def _session_json(session: Session) -> Json:
+    return {
+        "id": session.id,
+        "external_id": session.external_id,
+        "title": session.title,
+        "turn_count": session.turn_count,
+        "created_at": time_text(session.created_at),
+        "updated_at": time_text(session.updated_at),
+    }

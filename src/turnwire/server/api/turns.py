@@ -10,9 +10,8 @@ from turnwire.core.codec import LoggedEvent
 from turnwire.core.follow import read_all
 from turnwire.server.api.dependencies import Approving, Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.messages import ApprovalBody
-from turnwire.server.payloads import logged_json, snapshot_json
 from turnwire.server.services import Services
-from turnwire.server.turns import turn_state
+from turnwire.server.turns import logged_json, snapshot_json, turn_state
 
 router = APIRouter(prefix="/v1/turns", tags=["turns"])
 

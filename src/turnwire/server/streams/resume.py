@@ -226,58 +226,66 @@ class EncodedWalk:
 
 
 class CountFinder(EncodedWalk):
-    """Finds the point after so many units."""
+    """Finds the point after `count` units.
 
-    def __init__(self, wire: Wire, unit: Unit, count: int) -> None:
+    Subclasses that learn the count during the walk set it to None until then. `start` is the number of units before
+    the first one that the client counts, `seen` the number of all units so far. `kept` is the number of units that no
+    restart has made void; None if none were.
+    """
+
+    def __init__(self, wire: Wire, unit: Unit, count: int | None) -> None:
         super().__init__(wire)
         self._unit = unit
-        self._count = count
-        self._kept: int | None = None  # How many units all readers share, whatever they saw of what was restarted.
+        self.count = count
+        self.kept: int | None = None
 
     def begin(self) -> None:
         super().begin()
         self.point = START
-        self._seen = 0
-        self._is_found = False
+        self.start = 0
+        self.seen = 0
+        self.is_found = False
         self._marks: list[tuple[int, int]] = []
 
     def see(self, logged: LoggedEvent, frame: bytes) -> bool:
-        units = self._unit.count(frame)
+        before, units = self.seen, self._unit.count(frame)
+        self.seen += units
         if units:
-            self._marks.append((logged.position, self._seen))
-        self._is_found = self._seen + units > self._count or (logged.is_last and self._seen + units == self._count)
-        rest = self._unit.skip(frame, self._count - self._seen) if self._is_found else b""
-        self.point = ResumePoint(logged.position, rest, is_end=logged.is_last)
-        self._seen += units
-        return self._is_found
+            self._marks.append((logged.position, before))
+        if not self.is_found:
+            self.point = self._point(logged, frame, before)
+        return self.is_found
+
+    def _point(self, logged: LoggedEvent, frame: bytes, before: int) -> ResumePoint:
+        rest, count = b"", self.count
+        if count is not None and (self.seen > count or (logged.is_last and self.seen == count)):
+            self.is_found = True
+            rest = self._unit.skip(frame, count - before)
+        return ResumePoint(logged.position, rest, is_end=logged.is_last)
 
     def restarted(self, span: range) -> None:
         index = bisect_left(self._marks, (span.start, 0))
         if index < len(self._marks):
             kept = self._marks[index][1]
-            self._kept = kept if self._kept is None else min(self._kept, kept)
+            self.kept = kept if self.kept is None else min(self.kept, kept)
 
     def check(self, had: int) -> None:
-        """Raise HttpError 416 if there are not so many units, or if some of the `had` first ones were taken back."""
-        unit, kept, seen = self._unit, self._kept, self._seen
-        if kept is not None and kept < had:
-            message = f"what followed {unit.name} {kept} was begun anew; drop it, and {unit.advice.format(kept)}"
-            raise bad_offset(kept, message)
-        if not self._is_found and seen + unit.count(self.pause) < self._count:
-            message = f"there are {seen} {unit.name}s so far; {unit.advice.format(seen)}, or from the start"
-            raise bad_offset(seen, message)
+        """Raise HttpError 416 if there are fewer than `count` units, or if a restart voided some of the first `had`."""
+        unit, total = self._unit, self.seen - self.start
+        if self.kept is not None and self.kept < had:
+            kept = max(0, self.kept - self.start)
+            message = f"a restart made void what followed {unit.name} {kept}; drop it, and {unit.advice.format(kept)}"
+            raise _bad_offset(kept, message)
+        if not self.is_found and self.count is not None and self.seen + unit.count(self.pause) < self.count:
+            message = f"there are {total} {unit.name}s so far; {unit.advice.format(total)}, or from the start"
+            raise _bad_offset(total, message)
 
 
-async def find_point(
-    store: LogReader, turn_id: str, wire: Wire, unit: Unit, count: int, *, had: int | None = None
-) -> ResumePoint:
-    """Return the point after so many units. Raises HttpError 410 or 416.
-
-    `had` is how many of them the reader has received, if it skips some.
-    """
+async def find_point(store: LogReader, turn_id: str, wire: Wire, unit: Unit, count: int) -> ResumePoint:
+    """Return the point after so many units. Raises HttpError 410 or 416."""
     finder = CountFinder(wire, unit, count)
     void = await walk_log(store, turn_id, finder)
-    finder.check(count if had is None else had)
+    finder.check(count)
     return replace(finder.point, void=void)
 
 
@@ -306,7 +314,7 @@ async def find_start(store: LogReader, accepted: Accepted) -> ResumePoint:
     return START if accepted.created else ResumePoint(void=await void_of(store, accepted.record.id))
 
 
-def bad_offset(size: int, message: str) -> HttpError:
+def _bad_offset(size: int, message: str) -> HttpError:
     return HttpError(416, "bad_offset", message, headers={"Content-Range": f"bytes */{size}"}, size=size)
 
 

@@ -127,7 +127,7 @@ class Socket(Connection):
         try:
             while (message := await self._next(receive)) is not None:
                 data: str | bytes = message.get("text") or message.get("bytes") or ""
-                if len(data) > max_bytes:
+                if _byte_count(data) > max_bytes:
                     self.close(TOO_LARGE, f"a message may have {max_bytes} bytes")
                 elif not self.is_finished:
                     yield data
@@ -180,6 +180,10 @@ class Socket(Connection):
             reader.is_blocked = self._is_full  # Another reader may have filled the queue again.
             if reader.on_writable is not None:
                 reader.on_writable()
+
+
+def _byte_count(data: str | bytes) -> int:
+    return len(data) if isinstance(data, bytes) or data.isascii() else len(data.encode())
 
 
 class RateLimiter:

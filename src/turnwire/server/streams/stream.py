@@ -13,13 +13,13 @@ from turnwire.core.errors import TurnwireError
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError, http_error
 from turnwire.server.guard import Headers
-from turnwire.server.payloads import chat_error
 from turnwire.server.request import Request, json_headers
 from turnwire.server.services import Services
 from turnwire.server.streams.connection import Connection, Receive, Send
 from turnwire.server.streams.hub import Reader, StreamHub
 from turnwire.server.streams.replay import EncoderFor, StateReader, stream_session
 from turnwire.server.streams.resume import ResumePoint, first_frame, void_of
+from turnwire.server.turns import chat_error
 
 logger = logging.getLogger("turnwire.streams")
 

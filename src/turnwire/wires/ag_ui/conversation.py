@@ -18,9 +18,10 @@ from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.services import Services
 from turnwire.server.turns import turn_state
-from turnwire.wires.ag_ui.frames import interrupt_id, omit_none, result_text
+from turnwire.wires.ag_ui.frames import interrupt_id, result_text
 from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, ThreadMessage, history_of
 from turnwire.wires.ag_ui.resume import RunName, ThreadLog, read_runs
+from turnwire.wires.framing import TOOL_UNFINISHED, omit_none
 
 _MAX_TURNS = 200
 
@@ -140,9 +141,8 @@ async def thread_json(services: Services, principal: str, thread_id: str) -> dic
             state = await turn_state(services.store, turn)
             messages += _assistant_messages(turn, state)
     thread: dict[str, Any] = {"messages": messages, "activeRun": None}
-    unfinished = next((turn for turn in turns if turn.phase != "ended"), None)
-    if unfinished is not None:
-        thread.update(await _unfinished_run(services, unfinished, thread_id))
+    if unfinished := await services.store.unfinished(session.id):
+        thread.update(await _unfinished_run(services, unfinished[0], thread_id))
     return thread
 
 
@@ -213,7 +213,7 @@ def _tool_parts(turn_id: str, step: Step) -> Iterator[dict[str, Any]]:
     if step.state != "waiting":
         is_done = step.state == "succeeded"
         unanswered = step.state == "running"
-        content = result_text(is_done, "The turn ended before this tool did." if unanswered else step.result)
+        content = result_text(is_done, TOOL_UNFINISHED if unanswered else step.result)
         yield {
             "type": "tool-result",
             "toolCallId": call["id"],

@@ -225,7 +225,7 @@ class RunEncoder:
         return self._subagents.start(path, self._turn_id, position) if self._version else []
 
     def _hand_over(self, handoff: HandoffEvent) -> Events:
-        """Begin a new step of the run, unless the handoff event inside a sub-agent."""
+        """Begin a new step of the run, unless the handoff is inside a sub-agent."""
         if handoff.agent_path:
             return []
         before, self._agent = self._agent, handoff.agent

@@ -4,18 +4,17 @@ Turnwire's own message options are read from `forwardedProps`.
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from turnwire.core.contracts import OnBusy
 from turnwire.core.turns import Message, ToolRequest
-from turnwire.server.errors import HttpError, invalid_body
-from turnwire.server.messages import ClientId, MessageBody
+from turnwire.server.errors import HttpError
+from turnwire.server.messages import ClientId, WireMessageBody, parse_fields
 from turnwire.wires.framing import omit_none
 
-Body = TypeVar("Body", bound=BaseModel)
 _OPTIONS = ("agent", "on_busy", "on_disconnect", "review", "answer")
 _IGNORED_ROLES = ("system", "developer", "activity", "reasoning")
 
@@ -132,20 +131,6 @@ class RunInput(BaseModel):
         )
 
 
-class RunMessageBody(MessageBody):
-    """A message with the AG-UI fields that the agent finds in its options."""
-
-    extra_options: dict[str, Any] = Field(default_factory=dict[str, Any])
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {**super().options, **self.extra_options}
-
-    def fingerprint(self) -> str:
-        # `on_busy` follows from the state of the thread, which may change before a client repeats its request.
-        return MessageBody.fingerprint(self.model_copy(update={"on_busy": "enqueue"}))
-
-
 class StopBody(BaseModel):
     """The run to stop, or the thread whose unfinished runs are stopped."""
 
@@ -155,17 +140,7 @@ class StopBody(BaseModel):
     run_id: ClientId | None = Field(None, alias="runId")
 
 
-def parse_input(body: bytes) -> RunInput:
-    """Raise HttpError 400 or 422."""
-    return _parse(RunInput, body)
-
-
-def parse_stop(body: bytes) -> StopBody:
-    """Raise HttpError 400 or 422."""
-    return _parse(StopBody, body)
-
-
-def run_message_body(body: RunInput, on_busy: OnBusy) -> RunMessageBody:
+def run_message_body(body: RunInput, on_busy: OnBusy) -> WireMessageBody:
     """Return the message that a run input asks to answer. Raise HttpError 422."""
     options = body.forwarded_props or {}
     fields = {
@@ -176,10 +151,7 @@ def run_message_body(body: RunInput, on_busy: OnBusy) -> RunMessageBody:
         "turn_id": body.run_id,
         "extra_options": omit_none(message_id=body.question.id, context=body.context or None, state=body.state or None),
     }
-    try:
-        return RunMessageBody.model_validate(fields)
-    except ValidationError as error:
-        raise invalid_body(error) from None
+    return parse_fields(WireMessageBody, fields)
 
 
 def history_of(messages: list[ThreadMessage]) -> list[Message]:
@@ -213,12 +185,3 @@ def _arguments(text: str) -> dict[str, Any]:
     except msgspec.DecodeError:
         args = None
     return cast("dict[str, Any]", args) if isinstance(args, dict) else {"input": text}
-
-
-def _parse(model: type[Body], body: bytes) -> Body:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        if error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
-            raise HttpError(400, "invalid_json", "the body is not JSON") from None
-        raise invalid_body(error) from None

@@ -7,6 +7,7 @@ it was resumed with, or the first name and its number. Frames are numbered throu
 from collections import OrderedDict
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import LogReader, Store, Wire
@@ -14,7 +15,7 @@ from turnwire.core.errors import BadCursorError, TurnNotFoundError
 from turnwire.core.events import ApprovalRequestEvent, ApprovalResponseEvent
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError
-from turnwire.server.streams.resume import FRAMES, EncodedWalk, ResumePoint, count_frames, find_point, walk_log
+from turnwire.server.streams.resume import FRAMES, CountFinder, ResumePoint, count_frames, walk_log
 from turnwire.wires.ag_ui.encoder import AgUi
 
 _MAX_NAMES = 10_000
@@ -27,38 +28,34 @@ class RunRequest(Struct, frozen=True):
     run: int
 
 
-class ThreadLog(EncodedWalk):
-    """The runs of a turn, as its log shows them.
+class ThreadLog(CountFinder):
+    """The runs of a turn, as its log shows them, and the point after frame `after`, at the earliest in run `number`.
 
     `starts` are the numbers of frames before each run; `requests` are the requests for decisions by their positions,
-    `open` those that are undecided; `pause` is how a run that waits ends. `settled` is the number of frames before the
-    first void event.
+    `open` those that are undecided; `pause` is how a run that waits ends.
     """
 
-    def __init__(self, wire: Wire) -> None:
-        super().__init__(wire)
-        self._first_void: int | None = None
+    def __init__(self, wire: Wire, number: int = 1, after: int = 0) -> None:
+        super().__init__(wire, FRAMES, after)
+        self._number = number
+        self._after = after
 
     def begin(self) -> None:
         super().begin()
+        self.count = self._after if self._number == 1 else None
         self.starts = [0]
         self.requests: dict[int, RunRequest] = {}
         self.open: set[int] = set()
-        self.settled = None if self._first_void is None else 0
         self._newest: dict[str, int] = {}
-        self._frames = 0
-
-    def restarted(self, span: range) -> None:
-        self._first_void = span.start if self._first_void is None else min(self._first_void, span.start)
 
     def see(self, logged: LoggedEvent, frame: bytes) -> bool:
         if self.begins_segment(frame):
-            self.starts.append(self._frames + count_frames(self.pause))
-        self._frames += count_frames(frame)
-        if self._first_void is not None and logged.position < self._first_void:
-            self.settled = self._frames
+            self.starts.append(self.seen + count_frames(self.pause))
+            if len(self.starts) == self._number:
+                self.count = max(self._after, self.starts[-1])
         if logged.type in ("approval_request", "approval_response"):
             self._note(logged)
+        super().see(logged, frame)
         return False
 
     def _note(self, logged: LoggedEvent) -> None:
@@ -132,16 +129,15 @@ async def find_in_run(store: LogReader, run: RunName, wire: Wire, after: int) ->
 
     Raises TurnNotFoundError, HttpError 409, 410 or 416.
     """
-    had = after
-    if run.number > 1 or after:
-        log = await read_runs(store, run.record.id, wire)
-        if run.number > len(log.starts):
-            raise TurnNotFoundError(run.name)
-        if log.settled is not None and after > log.settled:
-            # The client cannot take back what it has received.
-            raise HttpError(409, "reset", f"what followed frame {log.settled} was begun anew; read from the start")
-        after = max(after, log.starts[run.number - 1])
-    return await find_point(store, run.record.id, wire, FRAMES, after, had=had)
+    log = ThreadLog(wire, run.number, after)
+    void = await walk_log(store, run.record.id, log)
+    if run.number > len(log.starts):
+        raise TurnNotFoundError(run.name)
+    if log.kept is not None and log.kept < after:
+        # The client cannot take back what it has received.
+        raise HttpError(409, "reset", f"a restart made void what followed frame {log.kept}; read from the start")
+    log.check(after)
+    return replace(log.point, void=void)
 
 
 def frame_number(text: str, field: str) -> int:

@@ -6,23 +6,23 @@ from msgspec.structs import replace
 
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import check_id
+from turnwire.server.messages import check_id, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint
 from turnwire.server.streams.stream import Stream, location_header, stream_turn, turn_headers
-from turnwire.server.turns import start_turn
+from turnwire.server.turns import start_turn, stop_turns
 from turnwire.wires.ag_ui.conversation import decide, plan_for, thread_json, turn_of
 from turnwire.wires.ag_ui.encoder import AgUi
-from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, StopBody, parse_input, parse_stop, run_message_body
+from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, StopBody, run_message_body
 from turnwire.wires.ag_ui.resume import RunName, RunNames, find_in_run, frame_number, read_runs
 
 
 async def run(names: RunNames, request: Request, services: Services) -> Stream:
     """Start a turn, join the one that the run names, or continue one that has waited for decisions."""
     request.caller.needs("write")
-    body = parse_input(await request.json_body())
+    body = parse_json(RunInput, await request.json_body())
     if body.run_id is None and (run_id := request.header(b"x-run-id")):
         body = body.model_copy(update={"run_id": check_id(run_id)})
     after = _last_event(request) or 0
@@ -98,21 +98,18 @@ async def read(names: RunNames, request: Request, services: Services) -> Stream 
 
 
 async def stop(names: RunNames, request: Request, services: Services) -> None:
-    """Stop a run, or a thread, the newest turn first, so that none begins when the one before it ends."""
+    """Stop a run, or all unfinished runs of a thread."""
     request.caller.needs("write")
-    body, store, principal = parse_stop(await request.json_body()), services.store, request.caller.principal
+    body, store, principal = parse_json(StopBody, await request.json_body()), services.store, request.caller.principal
     if body.run_id is not None:
         turns = [(await names.find(store, principal, body.run_id)).record]
     elif body.thread_id is not None:
         session = await store.find_session(principal, body.thread_id)
-        limit = services.settings.max_queued_turns + 2
-        turns = await store.list_turns(principal, session_id=session.id, limit=limit)
+        turns = await store.unfinished(session.id)
     else:
         raise HttpError(422, "invalid_request", "send a runId to stop a run, or a threadId to stop all in it")
-    turns = [turn for turn in turns if turn.phase != "ended"]
-    for turn in reversed(turns):
-        await services.runner.cancel(turn.id)
-    await request.respond_json(200, {"stopped": [RunName(turn).first for turn in turns]})
+    stopped = await stop_turns(services, turns)
+    await request.respond_json(200, {"stopped": [RunName(turn).first for turn in stopped]})
 
 
 def _stream(request: Request, services: Services, named: RunName, wire: AgUi, point: ResumePoint) -> Stream:

@@ -22,7 +22,7 @@ from turnwire.server.turns import start_turn, turn_state
 from turnwire.wires.ai_sdk.encoder import AiSdk
 from turnwire.wires.ai_sdk.frames import chunk
 from turnwire.wires.ai_sdk.messages import ChatBody, UIMessage, chat_message_body, history_of
-from turnwire.wires.ai_sdk.resume import RunId, find_decision, parse_run_id
+from turnwire.wires.ai_sdk.resume import find_decision, parse_run_id
 
 _MAX_TURNS = 200
 
@@ -232,21 +232,29 @@ def still_waiting(turn_id: str) -> list[bytes]:
     return [chunk("start", {"messageId": turn_id}), chunk("finish", {"finishReason": "tool-calls"})]
 
 
-async def find_run(services: Services, caller: Caller, name: str) -> RunId | None:
-    """Return the unfinished turn of a chat, or the run of this name; None if there is none."""
+async def find_runs(services: Services, caller: Caller, name: str) -> tuple[list[TurnRecord], int]:
+    """Return the unfinished turns of a chat; or the turn of a run, and the position where the run begins.
+
+    Raises SessionNotFoundError, TurnNotFoundError.
+    """
     store = services.store
     try:
         session = await store.find_session(caller.principal, name)
     except SessionNotFoundError:
         run = parse_run_id(name)
         if not is_own_id(run.turn_id):
-            return None
-        return RunId((await store.find_turn(caller.principal, run.turn_id)).id, run.first)
-    turns = await unfinished_turns(services, caller.principal, session.id)
-    return RunId(turns[0].id) if turns else None
+            raise
+        return [await store.find_turn(caller.principal, run.turn_id)], run.first
+    return await store.unfinished(session.id), 0
 
 
-async def unfinished_turns(services: Services, principal: str, session_id: str) -> list[TurnRecord]:
-    limit = services.settings.max_queued_turns + 2
-    turns = await services.store.list_turns(principal, session_id=session_id, limit=limit)
-    return [turn for turn in turns if turn.phase != "ended"]
+async def find_run(services: Services, caller: Caller, name: str) -> tuple[TurnRecord, int] | None:
+    """Return the turn that a chat is at, or the turn of a run, and the position where it begins; None if there is none.
+
+    Raises TurnNotFoundError.
+    """
+    try:
+        turns, first = await find_runs(services, caller, name)
+    except SessionNotFoundError:
+        return None
+    return (turns[0], first) if turns else None

@@ -4,15 +4,14 @@ from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from turnwire.core.contracts import OnBusy
 from turnwire.core.turns import Message, ToolRequest
-from turnwire.server.errors import HttpError, invalid_body
-from turnwire.server.guard import Headers
-from turnwire.server.messages import ClientId, Grace, MessageBody
-from turnwire.server.request import read_json
-from turnwire.server.streams.connection import Receive
+from turnwire.server.errors import HttpError
+from turnwire.server.guard import allows_origin, is_from_own_page
+from turnwire.server.messages import ClientId, Grace, WireMessageBody, parse_fields
+from turnwire.server.request import Request, read_json
 from turnwire.wires.framing import omit_none, text_or_json
 
 _TOOL = "tool-"
@@ -118,49 +117,32 @@ class ChatBody(BaseModel):
         return messages[-1]
 
 
-class ChatMessageBody(MessageBody):
-    """A message with the AI SDK fields that the agent finds in its options."""
-
-    extra_options: dict[str, Any] = Field(default_factory=dict[str, Any])
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {**super().options, **self.extra_options}
+class ChatMessageBody(WireMessageBody):
+    """A message of a chat."""
 
     def fingerprint(self) -> str:
-        # These two follow from the state of the chat, which may change before a client repeats its request.
+        # Like `on_busy`, `regenerates` follows from the state of the session.
         options = {name: value for name, value in self.extra_options.items() if name != "regenerates"}
-        return MessageBody.fingerprint(self.model_copy(update={"extra_options": options, "on_busy": "enqueue"}))
-
-
-def parse_chat(body: bytes) -> ChatBody:
-    """Raise HttpError 400 or 422."""
-    try:
-        return ChatBody.model_validate_json(body)
-    except ValidationError as error:
-        if error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
-            raise HttpError(400, "invalid_json", "the body is not JSON") from None
-        raise invalid_body(error) from None
+        return WireMessageBody.fingerprint(self.model_copy(update={"extra_options": options}))
 
 
 def chat_message_body(
     body: ChatBody, session_id: str | None, on_busy: OnBusy, options: dict[str, Any]
 ) -> ChatMessageBody:
     """Return the message that a chat asks to answer. Raise HttpError 422."""
-    fields = {
-        "message": body.question.text,
-        "session_id": session_id,
-        "agent": body.agent,
-        "on_busy": on_busy,
-        "on_disconnect": body.on_disconnect,
-        "review": body.review,
-        "answer": body.answer,
-        "extra_options": options,
-    }
-    try:
-        return ChatMessageBody.model_validate(fields)
-    except ValidationError as error:
-        raise invalid_body(error) from None
+    return parse_fields(
+        ChatMessageBody,
+        {
+            "message": body.question.text,
+            "session_id": session_id,
+            "agent": body.agent,
+            "on_busy": on_busy,
+            "on_disconnect": body.on_disconnect,
+            "review": body.review,
+            "answer": body.answer,
+            "extra_options": options,
+        },
+    )
 
 
 def history_of(messages: list[UIMessage]) -> list[Message]:
@@ -194,24 +176,23 @@ def _result(part: UIPart) -> str:
     return text_or_json(part.output)
 
 
-async def read_chat(receive: Receive, headers: dict[bytes, bytes], added: Headers) -> bytes:
+async def read_chat(request: Request) -> bytes:
     """Return the body of a chat request, which may be sent as plain text. Raise HttpError 400 or 415."""
+    headers = request.headers
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if media_type == b"text/plain":
-        if not _may_be_plain(headers, added):
+        if not _may_be_plain(request):
             raise HttpError(
                 415,
                 "unsupported_media_type",
                 "plain text is accepted from allowed origins only; send `Content-Type: application/json`",
             )
         headers = {**headers, b"content-type": b"application/json"}
-    return await read_json(receive, headers)
+    return await read_json(request.receive, headers)
 
 
-def _may_be_plain(headers: dict[bytes, bytes], added: Headers) -> bool:
-    """Return True for an allowed origin: browsers send plain text to other sites without asking them first."""
-    origin = headers.get(b"origin", b"").lower()
-    if not origin:
-        return headers.get(b"sec-fetch-site", b"") in _SAME_SITE
-    is_allowed = any(name == b"access-control-allow-origin" for name, _ in added)
-    return is_allowed or origin.partition(b"://")[2] == headers.get(b"host", b"").lower()
+def _may_be_plain(request: Request) -> bool:
+    """Return True for an allowed origin: browsers send plain text to other sites without a preflight request."""
+    if not request.header(b"origin"):
+        return request.headers.get(b"sec-fetch-site", b"") in _SAME_SITE
+    return allows_origin(request.added) or is_from_own_page(request.headers)

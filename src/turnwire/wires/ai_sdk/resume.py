@@ -4,6 +4,7 @@ A turn that waits for a person is sent in several messages, each a *segment* of 
 one. Within a segment a client counts chunks, from 0.
 """
 
+from collections import deque
 from contextlib import aclosing
 
 from msgspec import Struct
@@ -14,7 +15,6 @@ from turnwire.core.contracts import LogReader, Wire
 from turnwire.core.errors import RestartedError
 from turnwire.core.events import ApprovalResponseEvent, DoneEvent
 from turnwire.core.follow import follow
-from turnwire.server.errors import HttpError
 from turnwire.server.streams.connection import Connection
 from turnwire.server.streams.resume import (
     CountFinder,
@@ -93,28 +93,53 @@ def _skip_chunks(body: bytes, count: int) -> bytes:
 _CHUNKS = Unit("chunk", "read on with startIndex={}", _count_chunks, _skip_chunks)
 
 
-class _SegmentCounter(EncodedWalk):
-    """Counts the chunks before a run's segment, and those in it."""
+class _ChunkFinder(CountFinder):
+    """Finds a chunk by its index in the segment that begins at a position, from the end if the index is negative."""
 
-    def __init__(self, wire: Wire, first: int) -> None:
-        super().__init__(wire)
+    def __init__(self, wire: Wire, first: int, index: int) -> None:
+        super().__init__(wire, _CHUNKS, None)
         self._first = first
+        self._index = index
 
     def begin(self) -> None:
         super().begin()
-        self.before = self.total = 0
+        self._tail: deque[tuple[LoggedEvent, bytes, int]] = deque()
+        self._start_at(0)
+
+    def _start_at(self, start: int) -> None:
+        self.start = start
+        self.count = start + self._index if self._index >= 0 else None
 
     def see(self, logged: LoggedEvent, frame: bytes) -> bool:
-        chunks = _count_chunks(frame)
-        if logged.position < self._first:
-            self.before += chunks
-            return False
-        if logged.position == self._first and frame.startswith(self.pause):
+        is_before = logged.position < self._first
+        if is_before:
+            self.count = None
+        elif logged.position == self._first and frame.startswith(self.pause):
             # The pause belongs to the segment before.
-            paused = _count_chunks(self.pause)
-            self.before, chunks = self.before + paused, chunks - paused
-        self.total += chunks
+            self._start_at(self.seen + _count_chunks(self.pause))
+        before = self.seen
+        super().see(logged, frame)
+        if is_before:
+            self._start_at(self.seen)
+        elif self._index < 0:
+            self._keep(logged, frame, before)
         return False
+
+    def _keep(self, logged: LoggedEvent, frame: bytes, before: int) -> None:
+        """Keep the frames from the chunk on that is as far from the end as the index says."""
+        self._tail.append((logged, frame, before))
+        while len(self._tail) > 1 and self._tail[1][2] <= self.seen + self._index:
+            self._tail.popleft()
+
+    def found(self) -> tuple[ResumePoint, int]:
+        """Return the point before the chunk, and the index of the last chunk. Raises HttpError 416."""
+        if self.count is not None:
+            self.check(self.count)
+        elif self._tail:
+            logged, frame, before = self._tail[0]
+            rest = _skip_chunks(frame, max(self.start, self.seen + self._index) - before)
+            self.point = ResumePoint(logged.position, rest, is_end=logged.is_last)
+        return self.point, self.seen - self.start - 1
 
 
 async def find_chunk(store: LogReader, run: RunId, wire: Wire, index: int) -> tuple[ResumePoint, int]:
@@ -122,15 +147,10 @@ async def find_chunk(store: LogReader, run: RunId, wire: Wire, index: int) -> tu
 
     Raises HttpError 410 or 416.
     """
-    counter = _SegmentCounter(wire, run.first)
-    await walk_log(store, run.turn_id, counter)
-    total = counter.total
-    index = max(0, total + index) if index < 0 else index
-    if index > total + _count_chunks(counter.pause):
-        raise HttpError(416, "bad_offset", f"there are {total} chunks so far; read from the start", size=total)
-    finder = CountFinder(wire, _CHUNKS, counter.before + index)
+    finder = _ChunkFinder(wire, run.first, index)
     void = await walk_log(store, run.turn_id, finder)
-    return replace(finder.point, void=void), total - 1
+    point, last = finder.found()
+    return replace(point, void=void), last
 
 
 class AnswerSource(StreamSource):

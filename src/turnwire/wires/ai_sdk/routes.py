@@ -1,34 +1,44 @@
 """`POST /api/chat`, its resumption and its stop button."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from typing import Annotated, Any, Literal
 
 from msgspec.structs import replace
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from turnwire.core.errors import SessionNotFoundError
-from turnwire.core.ids import is_own_id
+from turnwire.core.codec import ascii_json
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
+from turnwire.server.messages import check_id, check_key, parse_fields, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import AnyRoute, Parameter, Route, SocketRoute, response
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import ResumePoint, void_of
+from turnwire.server.streams.socket import REFUSED, SilentWire, SocketHandler
 from turnwire.server.streams.stream import STREAM_HEADERS, Stream, location_header, stream_turn, turn_headers
-from turnwire.wires.ai_sdk.conversation import continue_chat, find_run, start_chat, still_waiting, unfinished_turns
+from turnwire.server.turns import stop_turns
+from turnwire.wires.ai_sdk.conversation import continue_chat, find_run, find_runs, start_chat, still_waiting
 from turnwire.wires.ai_sdk.encoder import AiSdk, AnswerText
-from turnwire.wires.ai_sdk.frames import END
-from turnwire.wires.ai_sdk.messages import ChatBody, UIMessage, parse_chat, read_chat
-from turnwire.wires.ai_sdk.resume import AnswerSource, RunId, find_chunk, parse_run_id
-from turnwire.wires.ai_sdk.socket import ChatSocket
+from turnwire.wires.ai_sdk.frames import END, chunks_of
+from turnwire.wires.ai_sdk.messages import ChatBody, UIMessage, read_chat
+from turnwire.wires.ai_sdk.resume import AnswerSource, RunId, find_chunk
 
 _ANSWER_TEXT = AnswerText()
+_DATA = len(b"data: ")
+_FIRST_VERSION = 7  # The first that has this transport.
+_MAX_REASON_LENGTH = 120  # A close frame has room for 123 bytes.
+RequestId = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
 async def chat(request: Request, services: Services) -> Stream | None:
     """Start a turn, join the one that answers this message already, or continue one that has waited."""
     request.caller.needs("write")
     wire = _wire(request, services)
-    body = parse_chat(await read_chat(request.receive, request.headers, request.added))
+    body = parse_json(ChatBody, await read_chat(request))
     with services.streams.room(request.caller.principal):
         if (decided := body.decision_message) is not None:
             return await _continue(request, services, body, decided, wire)
@@ -54,36 +64,26 @@ async def resume(request: Request, services: Services) -> Stream | None:
     """Stream the turn that runs in a chat, from its start; or a run, from a chunk."""
     request.caller.needs("read")
     wire, index, name = _wire(request, services), _start_index(request.query), request.id_param()
-    run = await find_run(services, request.caller, name)
-    if run is None:
+    found = await find_run(services, request.caller, name)
+    if found is None:
         await request.respond(204)
         return None
-    record = await services.store.find_turn(request.caller.principal, run.turn_id)
+    record, run = found[0], RunId(found[0].id, found[1])
     with services.streams.room(request.caller.principal):
         if index is None:
             point = ResumePoint(void=await void_of(services.store, record.id))
             return _stream(request, services, record, point, wire)
-        point, last = await find_chunk(services.store, RunId(record.id, run.first), wire, index)
+        point, last = await find_chunk(services.store, run, wire, index)
         request.added.append((b"x-workflow-stream-tail-index", b"%d" % last))
         return _open(request, services, record, run, point, wire)
 
 
 async def stop(request: Request, services: Services) -> None:
-    """Stop a chat, the newest turn first, so that none begins when the one before it ends."""
-    caller, name = request.caller, request.id_param()
-    caller.needs("write")
-    try:
-        session = await services.store.find_session(caller.principal, name)
-    except SessionNotFoundError:
-        run = parse_run_id(name)
-        if not is_own_id(run.turn_id):
-            raise
-        turns = [await services.store.find_turn(caller.principal, run.turn_id)]
-    else:
-        turns = await unfinished_turns(services, caller.principal, session.id)
-    for turn in reversed(turns):
-        await services.runner.cancel(turn.id)
-    await request.respond_json(200, {"stopped": [turn.id for turn in turns]})
+    """Stop all unfinished turns of a chat, or the turn of a run."""
+    request.caller.needs("write")
+    turns, _ = await find_runs(services, request.caller, request.id_param())
+    stopped = await stop_turns(services, turns)
+    await request.respond_json(200, {"stopped": [turn.id for turn in stopped]})
 
 
 def _stream(request: Request, services: Services, record: TurnRecord, point: ResumePoint, wire: AiSdk) -> Stream:
@@ -134,6 +134,135 @@ def _start_index(query: dict[str, str]) -> int | None:
         raise HttpError(422, "invalid_request", "startIndex: not a number of chunks")
     return int(text)
 
+
+# The WebSocket
+
+
+class ChatFrame(BaseModel):
+    """A message of the client. The `headers` are those that it would send with an HTTP request."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    type: Literal["send", "resume", "abort"]
+    request_id: RequestId = Field(alias="requestId")
+    id: str | None = Field(None, max_length=256)
+    headers: dict[str, str] = {}
+    body: dict[str, Any] = {}
+    trigger: str | None = None
+    message_id: str | None = Field(None, alias="messageId")
+    messages: list[Any] = []
+
+    @property
+    def chat(self) -> ChatBody:
+        """Return the same as the body of a `POST /api/chat`. Raises HttpError 422."""
+        fields = {**self.body, "id": self.id, "messages": self.messages, "trigger": self.trigger}
+        return parse_fields(ChatBody, {**fields, "messageId": self.message_id})
+
+    @property
+    def key(self) -> str | None:
+        """Return the idempotency key. Raises HttpError 422."""
+        named = (value for name, value in self.headers.items() if name.lower() == "idempotency-key")
+        return check_key(next(named, ""))
+
+
+class ChatSocket(SocketHandler):
+    """One client of `/api/chat/ws`, the AI SDK's `WebSocketChatTransport`.
+
+    It names each request, counts the chunks of each answer from 0, and closes the connection at the first message of an
+    unknown type. So the server sends nothing else: WebSocket pings keep an idle socket alive, and a socket that must
+    end is closed. A resumed answer is replayed from its start.
+    """
+
+    def __init__(self, request: Request, services: Services, acceptance: dict[str, Any]) -> None:
+        """Raises HttpError 422."""
+        try:
+            self._chat_wire = AiSdk.of_query(request.query, _FIRST_VERSION)
+        except ValueError as error:
+            raise HttpError(422, "invalid_request", str(error)) from None
+        super().__init__(request, services, acceptance, SilentWire())
+
+    async def handle(self, data: str | bytes) -> None:
+        try:
+            frame = parse_json(ChatFrame, data, "message")
+        except HttpError as error:
+            # An error message would need the name of a request.
+            self.socket.close(REFUSED, str(error)[:_MAX_REASON_LENGTH])
+            return
+        match frame.type:
+            case "send":
+                await self.perform(frame.request_id, self._start(frame))
+            case "resume":
+                await self.perform(frame.request_id, self._resume(frame))
+            case "abort":
+                await self.perform_later(frame.request_id, self._abort(frame))
+
+    async def _start(self, frame: ChatFrame) -> None:
+        """Start a turn, join the one that answers this message already, or continue one that has waited."""
+        self.caller.needs("write")
+        body = frame.chat
+        with self.turns.slot() as slot:
+            if (decided := body.decision_message) is not None:
+                record, point = await continue_chat(self.services, self.caller, body, decided, self._chat_wire)
+                if point is None:
+                    self.socket.enqueue(_numbered(frame.request_id)(b"".join(still_waiting(record.id))))
+                    self._send("end", frame.request_id)
+                    return
+            else:
+                record, point = await start_chat(self.services, self.caller, body, frame.key)
+            self._follow(frame.request_id, record, point, slot)
+
+    async def _resume(self, frame: ChatFrame) -> None:
+        """Stream the turn that runs in a chat, from its start."""
+        self.caller.needs("read")
+        found = await find_run(self.services, self.caller, check_id(frame.id or ""))
+        if found is None:
+            self._send("no-active", frame.request_id)
+            return
+        with self.turns.slot() as slot:
+            record, _ = found
+            point = ResumePoint(void=await void_of(self.services.store, record.id))
+            self._send("start", frame.request_id)
+            self._follow(frame.request_id, record, point, slot)
+
+    async def _abort(self, frame: ChatFrame) -> None:
+        """Stop the turn: unlike a lost connection, this is the user's decision."""
+        turn_id = self.turns.turn_id(frame.request_id)
+        if turn_id is not None:
+            self.turns.leave(frame.request_id, by_client=True)
+            self.caller.needs("write")
+            await self.services.runner.cancel(turn_id)
+
+    def _follow(self, request_id: str, record: TurnRecord, point: ResumePoint, slot: ExitStack) -> None:
+        def ended(whole: bool) -> None:
+            if whole:
+                self._send("end", request_id)
+            else:
+                self._send("error", request_id, errorText="the connection to the answer was lost; resume it")
+
+        self.turns.follow(
+            request_id, record, point, self._chat_wire, slot.pop_all(), to_messages=_numbered(request_id), ended=ended
+        )
+
+    def send_error(self, message_id: Any, error: HttpError) -> None:
+        self._send("error", message_id, errorText=str(error))
+
+    def _send(self, kind: str, request_id: str, **fields: Any) -> None:
+        self.socket.write(ascii_json({"type": kind, "requestId": request_id, **fields}))
+
+
+def _numbered(request_id: str) -> Callable[[bytes], Iterator[str]]:
+    """Return a function that makes messages of chunks, numbered over the whole of a request."""
+    name, sequence = ascii_json(request_id).decode(), count()
+
+    def to_messages(body: bytes) -> Iterator[str]:
+        for chunk in chunks_of(body):
+            data = chunk[_DATA:-2].decode("ascii")
+            yield f'{{"type":"chunk","requestId":{name},"sequence":{next(sequence)},"chunk":{data}}}'
+
+    return to_messages
+
+
+# The routes
 
 _TAG = "ai sdk"
 _VERSION = Parameter("sdk_version", "query", "The client's major version: 5, 6 or 7.")

@@ -16,6 +16,7 @@ from turnwire.server.services import Services
 from turnwire.server.streams.resume import START, ResumePoint, find_last_segment, void_of
 from turnwire.server.streams.stream import Stream, stream_turn, turn_headers
 from turnwire.server.turns import settled_turn, start_turn
+from turnwire.wires.framing import TURN_FAILED
 from turnwire.wires.openai.chat_encoder import OpenAIChat, completion, parse_call_id
 from turnwire.wires.openai.conversation import agent_of, interrupting, last_turn, take_decisions
 from turnwire.wires.openai.messages import (
@@ -109,7 +110,7 @@ async def _continue(request: Request, services: Services, conversation: ClientCo
     try:
         record = await services.store.find_turn(request.caller.principal, calls[0][0])
     except TurnNotFoundError:
-        raise invalid("messages", "these are not calls that wait for you") from None
+        raise invalid("messages", "no turn of yours has calls with these ids") from None
     decisions = {call_id: approval for (_, call_id), approval in zip(calls, conversation.approvals, strict=True)}
     return await take_decisions(services, request.caller, record, decisions, "messages")
 
@@ -151,7 +152,7 @@ def _raise_failure(state: TurnState) -> None:
     if state.outcome not in ("failed", "interrupted"):
         return
     error = state.error
-    message = error.error if error else "The answer could not be completed."
+    message = error.error if error else TURN_FAILED
     headers = {} if error and error.retryable else {"X-Should-Retry": "false"}
     raise HttpError(500, error.code if error else "turn_failed", message, headers=headers, turn_id=state.turn_id)
 

@@ -3,16 +3,16 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta, Struct
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from turnwire.core.codec import clean_text
 from turnwire.core.turns import Message, ToolRequest
-from turnwire.server.errors import HttpError, invalid_body
-from turnwire.server.messages import MessageBody
+from turnwire.server.errors import HttpError
+from turnwire.server.messages import MessageBody, parse_fields, parse_json
 from turnwire.wires.openai.chat_encoder import parse_call_id
 
 _STATUSES = {
@@ -28,8 +28,6 @@ _PARAMS = {"agent_not_found": "model"}
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _IGNORED_ITEMS = ("reasoning", "mcp_approval_request", "item_reference")
-
-Body = TypeVar("Body", bound=BaseModel)
 
 
 # Errors
@@ -122,14 +120,14 @@ class PromptBody(MessageBody):
 
 def parse_response_body(data: bytes | Mapping[str, Any]) -> ResponseBody:
     """Parse the body of a request or a socket's message. Raise HttpError 4xx."""
-    body = _parse(ResponseBody, data)
+    body = parse_json(ResponseBody, data) if isinstance(data, bytes) else parse_fields(ResponseBody, data)
     _refuse_formats("text.format", (body.text or {}).get("format"))
     return body
 
 
 def parse_completion_body(data: bytes) -> CompletionBody:
     """Raise HttpError 4xx."""
-    body = _parse(CompletionBody, data)
+    body = parse_json(CompletionBody, data)
     _refuse_formats("response_format", body.response_format)
     if body.n not in (None, 1):
         raise invalid("n", "only one answer is supported; send 1 or leave it out")
@@ -142,27 +140,16 @@ def prompt_body(
     """Return the message to start a turn with. Raise HttpError 4xx."""
     if not clean_text(message).strip():
         raise invalid("input", "the last message has no text")
-    try:
-        return PromptBody.model_validate(
-            {
-                "message": message,
-                "session_id": session_id,
-                "agent": model,
-                "request_options": options,
-                "sent": msgspec.to_builtins(sent),
-            }
-        )
-    except ValidationError as error:
-        raise invalid_body(error) from None
-
-
-def _parse(model: type[Body], data: bytes | Mapping[str, Any]) -> Body:
-    try:
-        return model.model_validate_json(data) if isinstance(data, bytes) else model.model_validate(data)
-    except ValidationError as error:
-        if error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
-            raise HttpError(400, "invalid_json", "the body is not JSON") from None
-        raise invalid_body(error) from None
+    return parse_fields(
+        PromptBody,
+        {
+            "message": message,
+            "session_id": session_id,
+            "agent": model,
+            "request_options": options,
+            "sent": msgspec.to_builtins(sent),
+        },
+    )
 
 
 def _refuse_formats(param: str, output_format: Any) -> None:

@@ -74,16 +74,12 @@ async def settled_response(store: LogReader, turn_id: str, wire: OpenAIResponses
                     for logged in events:
                         if not is_void(void, logged.position):
                             encoder.frame(logged)
-                    if encoder.has_ended or await _waits(store, turn_id, events[-1]):
+                    # A batch may also end because a page does; the turn waits only if the log ends there too.
+                    if encoder.has_ended or (encoder.pause() and not await store.read(turn_id, events[-1].position, 1)):
                         break
             return encoder.response()
         except RestartedError:
             void = await void_of(store, turn_id)
-
-
-async def _waits(store: LogReader, turn_id: str, newest: LoggedEvent) -> bool:
-    # A batch may also end here because a page does; the turn waits only if the log ends here too.
-    return newest.type == "approval_request" and not await store.read(turn_id, newest.position, 1)
 
 
 def _responses_encoder(walk: EncodedWalk) -> ResponsesEncoder:
@@ -129,28 +125,21 @@ def _events(state: TurnState) -> Iterator[Event]:
 class _ResponseFinder(CountFinder):
     """Finds the point after so many frames, and keeps the frames after it."""
 
-    def __init__(self, wire: OpenAIResponses, count: int) -> None:
-        super().__init__(wire, FRAMES, count)
-        self.count = count
-
     def begin(self) -> None:
         super().begin()
-        self.total = 0
         self._rest: list[bytes] = []
 
     def see(self, logged: LoggedEvent, frame: bytes) -> bool:
-        self.total += count_frames(frame)
-        if self._rest:
-            self._rest.append(frame)
-        elif super().see(logged, frame):
-            self._rest.append(self.point.rest)
+        was_found = self.is_found
+        if super().see(logged, frame):
+            self._rest.append(frame if was_found else self.point.rest)
         return False
 
-    def end(self) -> ResumePoint:
+    def end(self, count: int) -> ResumePoint:
         """Return the point if the response has ended. Raises HttpError 416."""
-        if self.total + count_frames(self.pause) < self.count:
-            raise HttpError(416, "bad_offset", "there are not so many events in this response")
-        rest = b"".join(self._rest) + skip_frames(self.pause, max(0, self.count - self.total))
+        if self.seen + count_frames(self.pause) < count:
+            raise HttpError(416, "bad_offset", f"there are {self.seen} events in this response; read from the start")
+        rest = b"".join(self._rest) + skip_frames(self.pause, max(0, count - self.seen))
         return ResumePoint(rest=rest, is_end=True)
 
 
@@ -158,10 +147,10 @@ async def find_in_response(store: LogReader, record: TurnRecord, wire: OpenAIRes
     """Return the point after so many frames of a response. Raises HttpError 410 or 416."""
     if record.phase == "ended":
         return await find_point(store, record.id, wire, FRAMES, count)
-    finder = _ResponseFinder(wire, count)
+    finder = _ResponseFinder(wire, FRAMES, count)
     void = await walk_log(store, record.id, finder)
     if finder.pause or _responses_encoder(finder).has_ended:
-        return finder.end()  # The turn may go on for long; the response does not.
+        return finder.end(count)  # The turn may go on for long; the response does not.
     finder.check(count)
     return replace(finder.point, void=void)
 

@@ -11,11 +11,10 @@ from turnwire.server.messages import (
     Cursor,
     MessageBody,
     parse_cursor,
-    parse_message,
+    parse_json,
     parse_offset,
     parse_session_cursor,
 )
-from turnwire.server.payloads import answer_json, answer_status, budget_header, logged_json, turn_error
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
@@ -28,7 +27,17 @@ from turnwire.server.streams.stream import (
     stream_turn,
     turn_headers,
 )
-from turnwire.server.turns import answer_turn, is_in_log, remaining_budget, start_turn
+from turnwire.server.turns import (
+    answer_json,
+    answer_status,
+    answer_turn,
+    budget_header,
+    is_in_log,
+    logged_json,
+    remaining_budget,
+    start_turn,
+    turn_error,
+)
 from turnwire.wires.ag_ui.encoder import AgUi
 from turnwire.wires.sse_chat.encoder import SseChat
 
@@ -39,7 +48,7 @@ _MAX_WAIT_SECONDS = 60
 async def chat(request: Request, services: Services) -> None:
     """Start or join a turn, and answer when it has ended."""
     request.caller.needs("write")
-    body = parse_message(await request.json_body())
+    body = parse_json(MessageBody, await request.json_body())
     answer = await answer_turn(services, request, body)
     if answer is None:
         return
@@ -54,7 +63,7 @@ async def chat(request: Request, services: Services) -> None:
 async def chat_stream(request: Request, services: Services) -> Stream:
     """Start or join a turn, and stream it."""
     request.caller.needs("write")
-    body = parse_message(await request.json_body())
+    body = parse_json(MessageBody, await request.json_body())
     cursor = parse_cursor({}, request.headers)
     with services.streams.room(request.caller.principal):
         accepted = await start_turn(services, request.caller.principal, body, request.idempotency_key)
@@ -177,7 +186,7 @@ def _wire(services: Services, query: dict[str, str]) -> Wire:
     build = services.wires.get(query.get("wire", SSE_CHAT.name))
     if build is None:
         names = ", ".join(services.wires)
-        raise HttpError(422, "unknown_wire", f"wire: there is none of this name; there is {names}")
+        raise HttpError(422, "unknown_wire", f"wire: unknown; use one of {names}")
     try:
         return build(query)
     except ValueError as error:

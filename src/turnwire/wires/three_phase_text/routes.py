@@ -5,13 +5,20 @@ These are the routes of an older protocol. They accept its field names beside ou
 """
 
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import MessageBody, RagMessageBody, parse_message
-from turnwire.server.payloads import answer_json, answer_status, budget_header, chat_error
+from turnwire.server.messages import MessageBody, RagMessageBody, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
 from turnwire.server.streams.stream import Stream, stream_from_first_frame, turn_headers
-from turnwire.server.turns import answer_turn, remaining_budget, start_turn
+from turnwire.server.turns import (
+    answer_json,
+    answer_status,
+    answer_turn,
+    budget_header,
+    chat_error,
+    remaining_budget,
+    start_turn,
+)
 from turnwire.wires.three_phase_text.encoder import ThreePhaseText
 
 THREE_PHASE_TEXT = ThreePhaseText()
@@ -44,7 +51,7 @@ async def messages_stream(request: Request, services: Services) -> Stream:
 async def _read_message(request: Request) -> MessageBody:
     """Return the message, in the session of the path. Raises HttpError 4xx."""
     session_id = request.id_param("session_id")
-    body = parse_message(await request.json_body(), RagMessageBody)
+    body = parse_json(RagMessageBody, await request.json_body())
     if body.session_id not in (None, session_id):
         raise HttpError(422, "invalid_request", "session_id: not the one in the path; leave it out")
     return body.model_copy(update={"session_id": session_id})

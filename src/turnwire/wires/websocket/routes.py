@@ -5,15 +5,15 @@ with an `id` repeats the id.
 """
 
 from contextlib import ExitStack
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, Field, StringConstraints
 
 from turnwire.core.codec import ascii_json
 from turnwire.core.contracts import Reset
 from turnwire.core.turns import TurnRecord
-from turnwire.server.errors import HttpError, invalid_body
-from turnwire.server.messages import ApprovalBody, ClientId, Cursor, MessageBody
+from turnwire.server.errors import HttpError
+from turnwire.server.messages import ApprovalBody, ClientId, Cursor, MessageBody, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import SocketRoute
 from turnwire.server.services import Services
@@ -26,7 +26,6 @@ from turnwire.wires.websocket.encoder import WebSocket, message
 
 MessageId = Annotated[str, StringConstraints(max_length=128)] | int | None
 Kind = Literal["start", "follow", "unfollow", "cancel", "approve", "ping"]
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class ClientMessage(BaseModel):
@@ -58,16 +57,6 @@ class ApproveMessage(TurnMessage, ApprovalBody):
     call_id: Annotated[str, StringConstraints(max_length=256)]
 
 
-def parse(model: type[Model], data: str | bytes) -> Model:
-    """Return a message of the client. Raises HttpError 400 or 422."""
-    try:
-        return model.model_validate_json(data)
-    except ValidationError as error:
-        if error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
-            raise HttpError(400, "invalid_json", "the message is not JSON") from None
-        raise invalid_body(error) from None
-
-
 class TurnSocket(SocketHandler):
     """One client of `/v1/ws`. Messages are answered in order, slow ones when they are done."""
 
@@ -76,7 +65,7 @@ class TurnSocket(SocketHandler):
 
     async def handle(self, data: str | bytes) -> None:
         try:
-            received = parse(ClientMessage, data)
+            received = parse_json(ClientMessage, data, "message")
         except HttpError as error:
             self.send_error(None, error)
             return
@@ -98,7 +87,7 @@ class TurnSocket(SocketHandler):
     async def _start(self, message_id: MessageId, data: str | bytes) -> None:
         """Start a turn, or join the one that its id or key names, and follow it."""
         self.caller.needs("write")
-        body = parse(StartMessage, data)
+        body = parse_json(StartMessage, data, "message")
         with self.turns.slot() as slot:
             accepted = await start_turn(
                 self.services, self.caller.principal, body, body.idempotency_key, channel="websocket"
@@ -109,8 +98,8 @@ class TurnSocket(SocketHandler):
     async def _follow(self, message_id: MessageId, data: str | bytes) -> None:
         """Follow a turn from a position; if it is followed already, from there instead."""
         self.caller.needs("read")
-        body = parse(FollowMessage, data)
-        record = await self.services.store.find_turn(self.caller.principal, body.turn_id)
+        body = parse_json(FollowMessage, data, "message")
+        record = await self._find(body.turn_id)
         self.turns.leave(record.id, by_client=False)
         with self.turns.slot() as slot:
             self._accept(message_id, record)
@@ -132,21 +121,21 @@ class TurnSocket(SocketHandler):
         )
 
     async def _unfollow(self, message_id: MessageId, data: str | bytes) -> None:
-        record = await self.services.store.find_turn(self.caller.principal, parse(TurnMessage, data).turn_id)
+        record = await self._find(parse_json(TurnMessage, data, "message").turn_id)
         self.turns.leave(record.id, by_client=True)
         self._accept(message_id, record)
 
     async def _cancel(self, message_id: MessageId, data: str | bytes) -> None:
         """Stop a turn, and answer when it has stopped, also if it had before."""
         self.caller.needs("write")
-        record = await self.services.store.find_turn(self.caller.principal, parse(TurnMessage, data).turn_id)
+        record = await self._find(parse_json(TurnMessage, data, "message").turn_id)
         await self.services.runner.cancel(record.id)
-        self._accept(message_id, await self.services.store.find_turn(self.caller.principal, record.id))
+        self._accept(message_id, await self._find(record.id))
 
     async def _approve(self, message_id: MessageId, data: str | bytes) -> None:
         self.caller.needs("approve")
-        body = parse(ApproveMessage, data)
-        record = await self.services.store.find_turn(self.caller.principal, body.turn_id)
+        body = parse_json(ApproveMessage, data, "message")
+        record = await self._find(body.turn_id)
         await self.services.runner.decide(
             record.id,
             body.call_id,
@@ -155,7 +144,10 @@ class TurnSocket(SocketHandler):
             by=self.caller.principal,
             args=body.args,
         )
-        self._accept(message_id, await self.services.store.find_turn(self.caller.principal, record.id))
+        self._accept(message_id, await self._find(record.id))
+
+    async def _find(self, turn_id: str) -> TurnRecord:
+        return await self.services.store.find_turn(self.caller.principal, turn_id)
 
     def _accept(self, message_id: MessageId, record: TurnRecord, **more: Any) -> None:
         self._send(
