@@ -44,7 +44,12 @@ FIXTURES = {"browser": "browser", "node": "node", "processes": "postgres"}
 
 # A loaded machine is slow, not wrong.
 settings.register_profile("turnwire", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# For `scripts/test --fast`. `tests/examples.py` has the share for tests that choose their own number.
+settings.register_profile("fast", settings.get_profile("turnwire"), max_examples=20)
 settings.load_profile("turnwire")
+
+# Nearly all that is imported and collected stays until the end, so there is nothing for the garbage collector to find.
+gc.disable()
 
 _create_context = cache(lambda found, **options: _create_default_context(**options))
 _create_default_context = ssl.create_default_context
@@ -61,21 +66,24 @@ ssl.create_default_context = _share_context
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}; not part of `scripts/test --fast`")
-    # Python starts `uname` for it, once; the clients of model servers send it, and no test must be the first to ask.
-    platform.platform()
+
+
+@cache
+def _needs_of_folder(folder: Path) -> frozenset[str]:
+    return frozenset(need for name, need in FOLDERS.items() if folder.is_relative_to(HERE / name))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    needs = {need for folder, need in FOLDERS.items() if item.path.is_relative_to(HERE / folder)}
-    needs |= {need for name, need in FIXTURES.items() if name in getattr(item, "fixturenames", ())}
-    for need in sorted(needs):
+    needs = {need for name, need in FIXTURES.items() if name in getattr(item, "fixturenames", ())}
+    for need in sorted(needs | _needs_of_folder(item.path.parent)):
         item.add_marker(need)
 
 
 def pytest_collection_finish() -> None:
-    # Thousands of modules and tests stay until the end; the garbage collector need not look through them again.
-    gc.collect()
+    # Thousands of modules and tests stay until the end; the garbage collector need not look through them.
     gc.freeze()
+    gc.set_threshold(10_000)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

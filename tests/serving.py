@@ -5,6 +5,7 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -102,6 +103,10 @@ class Frame(NamedTuple):
         return int(self.id.rpartition(":")[2].partition(".")[0])
 
 
+# A CR at the very end may be the first half of a CR LF.
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+
+
 class SseParser:
     """Reads server-sent events as the HTML standard says: lines end with CR LF, LF or CR, frames with an empty line."""
 
@@ -110,23 +115,14 @@ class SseParser:
         self._lines: list[str] = []
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        self._rest += chunk
         frames: list[Frame] = []
-        # A CR at the very end may be the first half of a CR LF.
-        while (line := self._next_line()) is not None:
+        *lines, self._rest = _LINE_END.split(self._rest + chunk)
+        for line in lines:
             if line:
-                self._lines.append(line)
+                self._lines.append(line.decode())
             elif self._lines:
                 frames.append(self._frame())
         return frames
-
-    def _next_line(self) -> str | None:
-        ends = [place for place in (self._rest.find(b"\r"), self._rest.find(b"\n")) if place >= 0]
-        if not ends or (self._rest[min(ends) :] == b"\r"):
-            return None
-        line, end = self._rest[: min(ends)], self._rest[min(ends) :]
-        self._rest = end[2:] if end.startswith(b"\r\n") else end[1:]
-        return line.decode()
 
     def _frame(self) -> Frame:
         lines, self._lines = self._lines, []

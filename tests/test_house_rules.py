@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path, PurePath
 from pkgutil import walk_packages
@@ -18,6 +19,7 @@ import typer.main
 import turnwire
 from tests.contracts.stores import STORES
 from tests.contracts.wires import WIRES
+from tests.test_language import trees
 from turnwire import assembly
 from turnwire.app import Turnwire
 from turnwire.cli import app as commands
@@ -37,6 +39,7 @@ MODULES = sorted(
 )
 
 
+@cache
 def reference(name: str) -> str:
     return (REFERENCE / f"{name}.md").read_text()
 
@@ -163,6 +166,7 @@ def test_every_control_frame_is_documented(control: type) -> None:
     assert f"`{control.__name__.lower()}`" in reference("events")
 
 
+@cache
 def routes() -> list[str]:
     paths = Turnwire(store="memory").asgi().api.openapi()["paths"]
     return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
@@ -204,6 +208,7 @@ def test_every_metric_is_named_as_prometheus_wants_it() -> None:
         assert is_counter or list(metric.bounds) == sorted(set(metric.bounds))
 
 
+@cache
 def every_command() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, command in typer.main.get_command(commands).commands.items():  # type: ignore[attr-defined]
@@ -272,11 +277,11 @@ def test_every_package_that_is_imported_is_a_dependency() -> None:
     names = {re.split(r"[\[<>=; ]", one)[0].lower().replace("_", "-") for one in declared}
     distributions = packages_distributions()
     missing: dict[str, str] = {}
-    for path in SOURCE.rglob("*.py"):
-        for module in imported(path) - {*sys.stdlib_module_names, "turnwire"}:
+    for path, tree in trees().items():
+        for module in imported(tree) - {*sys.stdlib_module_names, "turnwire"}:
             owners = {owner.lower().replace("_", "-") for owner in distributions.get(module, [module])}
             if not {COME_WITH.get(owner, owner) for owner in owners} & names:
-                missing[module] = str(path.relative_to(ROOT))
+                missing[module] = str(path)
     assert missing == {}
 
 
@@ -284,8 +289,8 @@ def extra(told: dict[str, Any], name: str) -> list[str]:
     return [] if name == "dev" else told["optional-dependencies"][name]
 
 
-def imported(path: Path) -> set[str]:
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+def imported(tree: ast.Module) -> set[str]:
+    nodes = list(ast.walk(tree))
     whole = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
     parts = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
     return {name.partition(".")[0] for name in whole | parts}

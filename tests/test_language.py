@@ -4,10 +4,10 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "turnwire"
-TREES = {path.relative_to(SOURCE): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
 
 GERUNDS = {
     "embedding": "the noun for a vector of a text",
@@ -20,6 +20,11 @@ DIALECT = {"told", "said", "asked", "anew", "whoever"}
 RIDDLES = re.compile(r"(What|Who|Whoever|Whose|That|Those)\b")
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path.relative_to(SOURCE): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -41,7 +46,7 @@ def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def test_module_names_are_nouns() -> None:
     gerunds = {
         part
-        for path in TREES
+        for path in trees()
         for part in (*path.parts[:-1], path.stem)
         if re.search(r"[a-z]{2,}ing$", part) and part not in {*GERUNDS, "string"}
     }
@@ -50,7 +55,7 @@ def test_module_names_are_nouns() -> None:
 
 def test_class_names_are_used_once() -> None:
     homes: defaultdict[str, list[str]] = defaultdict(list)
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(f"{path}:{node.lineno}")
@@ -61,7 +66,7 @@ def test_identifiers_name_the_thing() -> None:
     """A word such as `told` or `asked` says what happened to a value, never what the value is."""
     found = [
         f"{path}:{line} {name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for line, name in identifiers(tree)
         if DIALECT & set(name.lower().split("_"))
     ]
@@ -71,7 +76,7 @@ def test_identifiers_name_the_thing() -> None:
 def test_docstrings_name_their_subject() -> None:
     found = [
         f"{path}:{getattr(node, 'lineno', 1)} {text.splitlines()[0]}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, Documented)
         for text in [ast.get_docstring(node) or ""]

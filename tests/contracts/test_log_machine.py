@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.contracts.stores import STORES, StoreBackend
 from tests.contracts.turns import BOUND, append, done, positions, queued_turns, started, types, whole_log
+from tests.examples import examples
 from turnwire.core.codec import LoggedEvent, log_event
 from turnwire.core.contracts import AppendRequest, Store
 from turnwire.core.errors import EventsGoneError, FencedError, PositionError, TurnEndedError
@@ -303,7 +304,7 @@ def machine(name: str) -> Any:
     case: Any = walk.TestCase
     # A walk over a database server takes longer.
     case.settings = settings(
-        max_examples=12 if name == "postgres" else 80,
+        max_examples=examples(12 if name == "postgres" else 80),
         stateful_step_count=50,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

@@ -12,6 +12,7 @@ from tests.contracts.turn_summary import TurnSummary, fold, whole_frames
 from tests.contracts.turns import append, claimed, whole_log
 from tests.contracts.wire_readers import READERS, Reader
 from tests.contracts.wires import WIRES
+from tests.examples import examples
 from tests.wires.sse import parse, parse_carelessly
 from turnwire.assembly import SOCKET_WIRES
 from turnwire.assembly import WIRES as OFFERED
@@ -22,7 +23,7 @@ from turnwire.server.streams.resume import BYTES, FRAMES, encoder_at, find_point
 from turnwire.stores.memory import MemoryStore
 from turnwire.wires.openai.responses_encoder import OpenAIResponses
 
-EXAMPLES = settings(max_examples=60)
+EXAMPLES = settings(max_examples=examples(60))
 HAS_NO_CURSOR = [name for name, reader in READERS.items() if reader.cursor is None]
 HAS_CURSOR = [name for name, reader in READERS.items() if reader.cursor]
 

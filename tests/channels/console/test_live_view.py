@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tests.channels.console.emulator import SIZES, Terminal, printed
 from tests.channels.console.test_markdown import markdown
+from tests.examples import examples
 from turnwire.channels.console.view import Source, render_answer
 
 ANSWER = """# What was found
@@ -53,7 +54,7 @@ def test_transcript_has_every_line_of_the_answer_once(size: tuple[int, int], len
         assert sum(line.strip() == f"• item {number}" for line in terminal.transcript) == 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(markdown, st.sampled_from(SIZES), st.data())
 def test_transcript_does_not_depend_on_the_pieces(text: str, size: tuple[int, int], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))

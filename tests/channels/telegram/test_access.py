@@ -1,6 +1,8 @@
 """Access: lists, pairing and refusals."""
 
 import re
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,9 +78,13 @@ async def test_pairing_code_is_closed_after_five_tries(world: World, caplog: pyt
     assert len(re.findall("/pair [A-Z0-9]{8}", caplog.text)) == 1
 
 
-async def test_pairing_code_expires(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    await world.start(allowed_users=[], pairing_minutes=0.0001)
+async def test_pairing_code_expires(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.start(allowed_users=[], pairing_minutes=15)
     old = code_in(caplog)
+    later = time.time() + 15 * 60
+    monkeypatch.setattr("turnwire.channels.telegram.access.time", SimpleNamespace(time=lambda: later))
     await says(world, f"/pair {old}")
     assert "only people I know" in world.api.texts(ADA)[0]
     # The log has the next one.

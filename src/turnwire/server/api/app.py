@@ -18,24 +18,31 @@ from turnwire.server.services import Services
 
 _SCHEMAS = "#/components/schemas/{model}"
 _DESCRIPTION = "Agents in, one durable log per turn, every wire out."
+_ROUTERS = (
+    operations.probes_router,
+    account.logins_router,
+    account.agents_router,
+    sessions.router,
+    turns.router,
+    account.budget_router,
+    documents.router,
+    operations.keys_router,
+    operations.operations_router,
+)
 
 
 def build_api(services: Services, routes: Sequence[AnyRoute]) -> FastAPI:
     """Build the FastAPI app; `routes` are only described by its OpenAPI document."""
-    api = FastAPI(title="Turnwire", version=services.version, description=_DESCRIPTION, docs_url=None, redoc_url=None)
+    api = FastAPI(
+        title="Turnwire",
+        version=services.version,
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        # Not `include_router`: it would analyse every endpoint again, in each app, at its first request.
+        routes=[route for router in _ROUTERS for route in router.routes],
+    )
     api.state.services = services
-    for router in (
-        operations.probes_router,
-        account.logins_router,
-        account.agents_router,
-        sessions.router,
-        turns.router,
-        account.budget_router,
-        documents.router,
-        operations.keys_router,
-        operations.operations_router,
-    ):
-        api.include_router(router)
     api.add_exception_handler(RequestValidationError, _validation_error)
     api.add_exception_handler(HTTPException, _http_exception)
     api.add_exception_handler(HttpError, _http_error)
