@@ -79,7 +79,8 @@ class _SpanBuilder:
         self._resumed_at: dict[Path, int] = {}
         """When each agent's model may have started: after the step that it waited for."""
         self._first_words: dict[Path, int] = {}
-        self._answer: list[str] = []
+        self._answer: list[tuple[int, str]] = []
+        """The tokens of the answer, each with its position."""
         self._usage: Usage | None = None
         self._error: str | None = None
         self._last_at = 0
@@ -89,8 +90,8 @@ class _SpanBuilder:
         if not self._spans:
             self._begin(logged)
             return
-        if not self._content and logged.type == "token" and () in self._first_words:
-            return  # Most events are later tokens, which change nothing.
+        if not self._content and () in self._first_words and _is_token_of_answer(logged):
+            return  # Most events are later tokens of the answer, which change nothing.
         event, at = logged.event, logged.at
         span = self._agent(event.agent_path, at)
         match event:
@@ -100,7 +101,7 @@ class _SpanBuilder:
             case TokenEvent() | ReasoningEvent():
                 self._first_words.setdefault(event.agent_path, at)
                 if isinstance(event, TokenEvent) and not event.agent_path:
-                    self._answer.append(event.content)
+                    self._answer.append((logged.position, event.content))
             case UsageEvent():
                 self._chat(event, span, at)
             case ToolCallEvent():
@@ -126,7 +127,7 @@ class _SpanBuilder:
                 self._mark("turnwire.approval.decided", at, decision)
                 self._resumed_at[event.agent_path] = at
             case RestartEvent():
-                self._mark("turnwire.restarted", at, {"turnwire.from_position": event.from_position})
+                self._restart(event, at)
             case ErrorEvent():
                 self._error = event.code
             case DoneEvent():
@@ -167,17 +168,13 @@ class _SpanBuilder:
         attributes: Attributes = {"gen_ai.operation.name": "chat", **_PROVIDER, **_usage(event)}
         if event.model is not None:
             attributes |= {"gen_ai.request.model": event.model, "gen_ai.response.model": event.model}
-        if (first := self._first_words.pop(path, None)) is not None and not path:
-            self._root.attributes.setdefault("gen_ai.response.time_to_first_chunk", self._since_start(first))
-        if first is not None:
+        self._time_first_chunk()
+        if (first := self._first_words.pop(path, None)) is not None:
             attributes["gen_ai.response.time_to_first_chunk"] = max(first - began, 0) / 1000
         name = "chat" if event.model is None else f"chat {event.model}"
         self._spans.append(Span(name, "client", began, attributes, parent, ended_at=at))
         self._usage = add_usage(self._usage, event)
         self._resumed_at[path] = at
-
-    def _since_start(self, at: int) -> float:
-        return (at - self._root.began_at) / 1000
 
     def _call(self, call_id: str, tool: str, kind: str, parent: Span, at: int) -> None:
         attributes = {
@@ -201,6 +198,26 @@ class _SpanBuilder:
     def _mark(self, name: str, at: int, attributes: Attributes) -> None:
         self._root.marks.append(SpanEvent(name, at, attributes))
 
+    def _restart(self, event: RestartEvent, at: int) -> None:
+        """Take back the text after the position, and end the open steps: the agent takes them again from here."""
+        self._mark("turnwire.restarted", at, {"turnwire.from_position": event.from_position})
+        self._cancel_open(at)
+        self._time_first_chunk()
+        self._first_words.clear()
+        self._resumed_at = dict.fromkeys(self._agents, at)
+        self._answer = [(position, text) for position, text in self._answer if position <= event.from_position]
+
+    def _cancel_open(self, at: int) -> None:
+        for span in self._open.values():
+            span.ended_at, span.error = at, "cancelled"
+        self._open.clear()
+
+    def _time_first_chunk(self) -> None:
+        """Write the time to the turn's first words, unless earlier ones were written."""
+        if (first := self._first_words.get(())) is not None:
+            seconds = (first - self._root.began_at) / 1000
+            self._root.attributes.setdefault("gen_ai.response.time_to_first_chunk", seconds)
+
     def _end(self, event: DoneEvent) -> None:
         attributes = self._root.attributes
         attributes["turnwire.outcome"] = event.outcome
@@ -208,21 +225,25 @@ class _SpanBuilder:
             attributes["turnwire.reason"] = event.reason
         if self._usage is not None:
             attributes |= _usage(self._usage)
-        if (first := self._first_words.get(())) is not None:
-            attributes.setdefault("gen_ai.response.time_to_first_chunk", self._since_start(first))
+        self._time_first_chunk()
         if self._content:
-            attributes["gen_ai.output.messages"] = _messages("assistant", "".join(self._answer))
+            answer = "".join(text for _, text in self._answer)
+            attributes["gen_ai.output.messages"] = _messages("assistant", answer)
         if event.outcome in ("failed", "interrupted"):
             self._root.error = self._error or event.outcome
 
     def build(self) -> list[Span]:
-        for span in self._open.values():  # Steps without a result ended with the turn.
-            span.ended_at, span.error = self._last_at, "cancelled"
+        self._cancel_open(self._last_at)  # Steps without a result ended with the turn.
         for span in self._spans:
             span.ended_at = max(span.ended_at, span.began_at)
         if self._spans:
             self._root.ended_at = self._last_at
         return self._spans
+
+
+def _is_token_of_answer(logged: LoggedEvent) -> bool:
+    """Return True for a token that no sub-agent wrote, without decoding it."""
+    return logged.type == "token" and b'"agent_path":' not in logged.body
 
 
 def _usage(usage: Usage | UsageEvent) -> Attributes:

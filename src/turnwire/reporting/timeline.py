@@ -234,7 +234,8 @@ class _TimelineBuilder:
         self._open: dict[tuple[str, str], Bar] = {}
         self._waits: dict[str, Bar] = {}
         self._moments: list[int] = []
-        self._token_positions: list[int] = []
+        self._tokens: list[tuple[int, int]] = []
+        """The position and the characters of each token of the answer."""
         self._epoch = 0
         self._was_approval = False
 
@@ -255,8 +256,7 @@ class _TimelineBuilder:
                 line.turn_id, line.session_id, line.agent = event.turn_id, event.session_id, event.agent
             case TokenEvent() if not event.agent_path:
                 line.tokens.times.append(at)
-                line.tokens.characters += len(event.content)
-                self._token_positions.append(logged.position)
+                self._tokens.append((logged.position, len(event.content)))
             case ReasoningEvent():
                 line.tokens.reasoning += 1
             case ToolCallEvent():
@@ -269,7 +269,7 @@ class _TimelineBuilder:
                 self._end("search", event.step_id, event.tool, logged, at, event.phase == "finished", event.ms)
             case ReviewEvent():
                 name = f"review: {event.verdict}"
-                line.bars.append(Bar(at, at, "review", event.step_id, name, "succeeded", event.agent_path))
+                self._begin("review", event.step_id, name, logged, at).state = "succeeded"
             case ApprovalRequestEvent():
                 wait = Bar(at, at, "wait", event.call_id, f"a person: {event.tool}", agent_path=event.agent_path)
                 self._waits[event.call_id] = wait
@@ -311,9 +311,8 @@ class _TimelineBuilder:
         bar.ended, bar.state = at, "succeeded" if success else "failed"
 
     def _restart(self, event: RestartEvent, at: int) -> None:
-        tokens = self._line.tokens
-        count = sum(position <= event.from_position for position in self._token_positions)
-        del tokens.times[count:], self._token_positions[count:]
+        count = sum(position <= event.from_position for position, _ in self._tokens)
+        del self._line.tokens.times[count:], self._tokens[count:]
         for bar in self._line.bars:
             if bar.position > event.from_position or bar.state == "running":
                 bar.ended, bar.state = max(bar.ended, bar.began), "void"
@@ -329,6 +328,7 @@ class _TimelineBuilder:
                 bar.ended = line.length
                 if line.outcome is not None:
                     bar.state = "failed"
+        line.tokens.characters = sum(characters for _, characters in self._tokens)
         line.first_token = line.tokens.times[0] if line.tokens.times else None
         if started_at is not None:
             started = max(started_at - line.accepted_at, 0)
