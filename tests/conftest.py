@@ -8,6 +8,7 @@ all of them; `scripts/test --fast` runs the others. A test that starts a program
 import asyncio
 import gc
 import os
+import platform
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -108,6 +109,8 @@ def _refuse_unmarked(start: Any) -> Any:
     return started
 
 
+# The openai package asks for it with its first request, and Python runs `uname` once to know it.
+platform.processor()
 subprocess.Popen.__init__ = _refuse_unmarked(subprocess.Popen.__init__)
 asyncio.create_subprocess_exec = _refuse_unmarked(asyncio.create_subprocess_exec)
 

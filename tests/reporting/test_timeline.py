@@ -27,7 +27,8 @@ from turnwire.core.events import (
 )
 from turnwire.reporting.svg_timeline import page, svg
 from turnwire.reporting.terminal_timeline import TimelineView
-from turnwire.reporting.timeline import Scale, Timeline, timeline_json, timeline_of
+from turnwire.reporting.timeline import Timeline, timeline_json, timeline_of
+from turnwire.reporting.timeline_scale import Scale
 
 HOUR = 3_600_000
 BEGAN = 1_700_000_000_000

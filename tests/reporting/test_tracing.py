@@ -29,7 +29,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.runner import TurnRequest
-from turnwire.reporting.spans import spans_of
+from turnwire.reporting.opentelemetry import spans_of
 
 
 async def answer(turn: Turn) -> Any:
