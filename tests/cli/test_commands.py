@@ -2,19 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import typer.main
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
+from tests.channels.console.typist import serving_agents, typing
 from tests.serving import quick_settings
 from turnwire import Turn, Turnwire
 from turnwire.cli import app
+from turnwire.cli.serve import welcome
 from turnwire.core.follow import follow
 from turnwire.server.messages import MessageBody
 
+LEAVE_ALTERNATE_SCREEN = "\x1b[?1049l"
 COMMANDS = (
     *("serve", "chat", "ask", "index", "compare", "turns", "tail", "inspect", "top", "backup", "move"),
     *("worker", "doctor"),
@@ -29,10 +33,8 @@ def call(*arguments: str | Path) -> Result:
     return result
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """Return a data folder with two turns."""
-    folder = tmp_path / "data"
+def filled_folder(folder: Path, *messages: str) -> Path:
+    """Return a new data folder with a turn for each message."""
 
     async def echo(turn: Turn) -> AsyncIterator[str]:
         yield turn.message.upper()
@@ -40,7 +42,7 @@ def data(tmp_path: Path) -> Path:
     async def fill() -> None:
         turnwire = Turnwire(echo, settings=quick_settings(folder))
         await turnwire.open()
-        for message in ("One line", "Two\nlines"):
+        for message in messages:
             accepted = await turnwire.start("anna", MessageBody.model_validate({"message": message}))
             async with asyncio.timeout(10):
                 async for _ in follow(turnwire.store, accepted.record.id):
@@ -49,6 +51,18 @@ def data(tmp_path: Path) -> Path:
 
     asyncio.run(fill())
     return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return filled_folder(tmp_path / "data", "One line", "Two\nlines")
+
+
+def failing_with(error: type[BaseException]) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error("the disk is full")
+
+    return fail
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -79,6 +93,70 @@ def test_turns_lists_the_newest_first(data: Path) -> None:
     ]
     assert len(call("turns", "--data", data, "--limit", "1").output.splitlines()) == 1
     assert call("turns", "--data", data, "--limit", "0").exit_code == 2
+
+
+@pytest.mark.process
+def test_turns_in_a_terminal_shows_a_message_that_looks_like_markup(tmp_path: Path) -> None:
+    data = filled_folder(tmp_path / "data", "Close [/b] and [red]open[/red]")
+    with typing("turns", "--data", data, cwd=tmp_path, size=(200, 24)) as terminal:
+        terminal.see("Close [/b] and [red]open[/red]", "completed")
+        assert terminal.exit_code() == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [("keys", "list"), ("index", "--no-embed"), ("compare", "Why?")], ids=lambda arguments: arguments[0]
+)
+def test_command_with_an_invalid_setting_is_refused_with_a_reason(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNWIRE_PORT", "harbour")
+    refused = call(*arguments, "--data", tmp_path)
+    assert refused.exit_code == 1
+    assert "port" in refused.output
+
+
+@pytest.mark.process
+def test_top_that_loses_its_server_leaves_the_reason_on_the_screen(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving_agents(data, tmp_path) as server:
+        with typing("top", "--data", data, "--interval", "0.2", cwd=tmp_path) as terminal:
+            terminal.see("turnwire top", "0 running")
+            server.kill()
+            assert terminal.exit_code() == 1
+            _, _, left = terminal.emulator.written.rpartition(LEAVE_ALTERNATE_SCREEN)
+        assert "does not answer" in left
+        server.start()
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("existed", [True, False])
+def test_failed_backup_leaves_nothing(
+    error: type[BaseException], existed: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    if existed:
+        copy.mkdir()
+    (data / "extensions").mkdir()
+    (data / "extensions" / "notes.txt").touch()
+    monkeypatch.setattr("turnwire.stores.sqlite.transfer._sync", failing_with(error))
+    failed = call("backup", copy, "--data", data)
+    assert failed.exit_code == 1
+    assert "was removed" in failed.output
+    assert copy.exists() == existed
+    assert not existed or list(copy.iterdir()) == []
+
+
+def test_unknown_log_level_is_refused(tmp_path: Path) -> None:
+    refused = call("serve", "--data", tmp_path, "--log-level", "loud")
+    assert refused.exit_code == 2
+    assert "debug, info" in refused.output
+
+
+def test_welcome_shows_an_ipv6_address_that_looks_like_markup(tmp_path: Path) -> None:
+    lines = welcome(Turnwire(settings=quick_settings(tmp_path)), "http://[fd00::1]:8420")
+    shown = [Text.from_markup(line).plain for line in lines]
+    assert "http://[fd00::1]:8420" in shown[0]
+    assert "http://[fd00::1]:8420/docs" in shown[-1]
 
 
 def test_tail_prints_one_event_per_line(data: Path) -> None:

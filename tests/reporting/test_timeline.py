@@ -27,7 +27,8 @@ from turnwire.core.events import (
 )
 from turnwire.reporting.svg_timeline import page, svg
 from turnwire.reporting.terminal_timeline import TimelineView
-from turnwire.reporting.timeline import Scale, Timeline, timeline_json, timeline_of
+from turnwire.reporting.timeline import Timeline, timeline_json, timeline_of
+from turnwire.reporting.timeline_scale import Scale
 
 HOUR = 3_600_000
 BEGAN = 1_700_000_000_000
@@ -115,16 +116,17 @@ def test_restart_voids_steps_and_tokens() -> None:
     events = log(
         (100, TokenEvent("kept")),
         (200, TokenEvent("lost")),
+        (250, ReviewEvent("r1", 1, "approved")),
         (300, ToolCallEvent("c1", "lost", {})),
         (9_000, RestartEvent(3, "worker_lost")),
         (9_100, TokenEvent("again")),
         (9_200, DoneEvent("completed", "s", "t")),
     )
-    for logged in events[5:]:
+    for logged in events[6:]:
         logged.epoch = 2
     line = timeline_of(events)
-    assert line.tokens.times == [100, 9_100]
-    assert [(bar.name, bar.state) for bar in line.bars] == [("lost", "void")]
+    assert (line.tokens.times, line.tokens.characters) == ([100, 9_100], len("keptagain"))
+    assert [(bar.name, bar.state) for bar in line.bars] == [("review: approved", "void"), ("lost", "void")]
     assert [mark.text for mark in line.marks] == [
         "taken over by another worker",
         "restarted after the last finished step",

@@ -14,11 +14,22 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.reporting.http_receiver import run_receiver
+from tests.reporting.test_timeline import log
 from tests.serving import quick_settings, until
 from turnwire import Turn, Turnwire
 from turnwire.core.errors import AgentError
-from turnwire.core.events import ReasoningEvent, SearchEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.events import (
+    DoneEvent,
+    ReasoningEvent,
+    RestartEvent,
+    SearchEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
 from turnwire.core.runner import TurnRequest
+from turnwire.reporting.opentelemetry import spans_of
 
 
 async def answer(turn: Turn) -> Any:
@@ -97,6 +108,48 @@ async def test_telemetry_content_adds_messages_arguments_and_results(tmp_path: P
     assert json.loads(str(weather["gen_ai.tool.call.result"])) == "secret result"
     assert (root["error.type"], root["turnwire.outcome"]) == ("broken", "failed")
     assert exported[0].status.status_code is StatusCode.ERROR
+
+
+def test_restart_takes_back_the_answer_and_ends_the_open_steps() -> None:
+    events = log(
+        (100, TokenEvent("kept ")),
+        (200, TokenEvent("lost ")),
+        (300, ToolCallEvent("c1", "slow", {})),
+        (9_000, RestartEvent(3, "worker_lost")),
+        (9_500, ToolCallEvent("c1", "slow", {})),
+        (9_600, ToolResultEvent("c1", "slow", True)),
+        (9_700, TokenEvent("new")),
+        (9_800, UsageEvent("writer", 1, 1)),
+        (9_900, DoneEvent("completed", "s", "t")),
+    )
+    root, lost, repeated, _ = spans_of(events, content=True)
+    assert json.loads(root.attributes["gen_ai.output.messages"])[0]["parts"][0]["content"] == "kept new"
+    assert root.attributes["gen_ai.response.time_to_first_chunk"] == 0.1
+    assert (lost.ended_at - lost.began_at, lost.error) == (8_700, "cancelled")
+    assert (repeated.ended_at - repeated.began_at, repeated.error) == (100, None)
+
+
+def test_model_call_after_a_restart_begins_with_the_restart() -> None:
+    events = log(
+        (100, TokenEvent("lost")),
+        (9_000, RestartEvent(2, "worker_lost")),
+        (9_400, TokenEvent("new")),
+        (9_800, UsageEvent("writer", 1, 1)),
+        (9_900, DoneEvent("completed", "s", "t")),
+    )
+    _, chat = spans_of(events)
+    assert chat.ended_at - chat.began_at == 800
+    assert chat.attributes["gen_ai.response.time_to_first_chunk"] == 0.4
+
+
+def test_sub_agent_that_only_writes_is_measured_to_its_last_token() -> None:
+    events = log(
+        (100, TokenEvent("I ask the helper.")),
+        *((1_000 + number, TokenEvent("word ", agent_path=("helper",))) for number in range(500)),
+        (2_000, DoneEvent("completed", "s", "t")),
+    )
+    _, helper = spans_of(events)
+    assert (helper.name, helper.ended_at - helper.began_at) == ("invoke_agent helper", 499)
 
 
 async def test_collector_receives_a_trace_with_the_id_of_the_turn(tmp_path: Path) -> None:

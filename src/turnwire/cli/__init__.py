@@ -2,21 +2,7 @@
 
 import typer
 
-from turnwire.cli import (
-    backup,
-    chat,
-    compare,
-    doctor,
-    extensions,
-    index,
-    inspect,
-    keys,
-    move,
-    serve,
-    top,
-    turns,
-    worker,
-)
+from turnwire.cli import chat, doctor, documents, extensions, keys, serve, top, transfer, turns
 
 app = typer.Typer(
     name="turnwire",
@@ -28,19 +14,19 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("serve")(serve.serve)
-app.command("worker")(worker.worker)
+app.command("worker")(serve.worker)
 app.command("chat")(chat.chat)
 app.command("ask")(chat.ask)
-app.command("index")(index.index)
-app.command("compare")(compare.compare)
+app.command("index")(documents.index)
+app.command("compare")(documents.compare)
 app.command("turns")(turns.turns)
 app.command("tail")(turns.tail)
-app.command("inspect")(inspect.inspect)
+app.command("inspect")(turns.inspect)
 app.command("top")(top.top)
-app.command("backup")(backup.backup)
+app.command("backup")(transfer.backup)
 app.add_typer(keys.app, name="keys")
 app.add_typer(extensions.app, name="extensions")
-app.command("move")(move.move)
+app.command("move")(transfer.move)
 app.command("doctor")(doctor.doctor)
 
 

@@ -9,8 +9,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnwire.cli.options import fail
-
 if TYPE_CHECKING:
     from turnwire.channels.console.client import ServerAddress
 
@@ -69,15 +67,3 @@ def request(server: "ServerAddress", method: str, path: str, body: dict[str, Any
             return await client.call(method, path, body)
 
     return asyncio.run(send())
-
-
-def request_or_fail(
-    server: "ServerAddress", method: str, path: str, body: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Send one JSON request and return the response. End the command with the reason if it fails."""
-    from turnwire.channels.console.client import HostError
-
-    try:
-        return request(server, method, path, body)
-    except HostError as error:
-        fail(str(error))

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import typer
 
-from turnwire.cli.client import announced_server, request_or_fail
-from turnwire.cli.options import Data, fail
+from turnwire.cli.client import announced_server, request
+from turnwire.cli.options import Data, fail, load_settings
 
 if TYPE_CHECKING:
     from turnwire.server.auth import KeyRing
@@ -96,7 +96,7 @@ def _call_server_or_store(
 
     try:
         if is_locked(data):
-            return request_or_fail(announced_server(data), method, path, body)
+            return request(announced_server(data), method, path, body)
         return asyncio.run(_act_on_store(data, act))
     except (HostError, TurnwireError) as error:
         fail(str(error))
@@ -105,9 +105,8 @@ def _call_server_or_store(
 async def _act_on_store(data: Path, act: "Callable[[KeyRing], Awaitable[dict[str, Any]]]") -> dict[str, Any]:
     from turnwire.assembly import build_store
     from turnwire.server.auth import KeyRing
-    from turnwire.settings import read_settings
 
-    settings = read_settings(data=data)
+    settings = load_settings(data=data)
     store = build_store("sqlite" if settings.database_url is None else "postgres", settings)
     await store.open()
     try:

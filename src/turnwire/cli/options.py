@@ -1,20 +1,18 @@
-"""Options that several commands share, and what the commands that run agents build from them."""
+"""Options that several commands share, what they name (settings, agents, logs), and how a command reports."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
+    from turnwire.settings import Settings
     from turnwire.stores.sqlite import SqliteArchive
 
-POSTGRES_HINT = (
-    "pip install 'turnwire[postgres]', and name a database with "
-    "--database-url postgresql://user@host/name or TURNWIRE_DATABASE_URL"
-)
-_DATA_DEFAULT = "$TURNWIRE_DATA, or ~/.local/share/turnwire"
+DATA_DEFAULT = "$TURNWIRE_DATA, or ~/.local/share/turnwire"
 
 
 def default_data() -> Path:
@@ -34,7 +32,7 @@ def _check_url(url: str | None) -> str | None:
 Data = Annotated[
     Path,
     typer.Option(
-        "--data", help="The data folder, with the logs.", default_factory=default_data, show_default=_DATA_DEFAULT
+        "--data", help="The data folder, with the logs.", default_factory=default_data, show_default=DATA_DEFAULT
     ),
 ]
 Url = Annotated[
@@ -50,40 +48,24 @@ Key = Annotated[
     typer.Option(help="The API key, if the server requires one.", envvar="TURNWIRE_API_KEY", show_envvar=True),
 ]
 
-# Options of `serve` and `worker`: each overrides the setting of its name.
-DataSetting = Annotated[
-    Path | None, typer.Option("--data", help="The data folder, with the logs.", show_default=_DATA_DEFAULT)
-]
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Option(help="A PostgreSQL database for the logs instead.", show_default="$TURNWIRE_DATABASE_URL"),
-]
-Config = Annotated[
-    Path | None, typer.Option(help="A TOML file of settings; the environment overrides it.", dir_okay=False)
-]
-Agents = Annotated[
-    list[str] | None,
-    typer.Option(help="An agent, as [bold]module:name[/] or [bold]name=module:name[/]; may be repeated."),
-]
-Docs = Annotated[
-    list[Path] | None,
-    typer.Option(help="A file or folder of documents to answer from; may be repeated.", exists=True),
-]
-Watch = Annotated[bool, typer.Option("--watch", help="Index documents again when they change.")]
-Vault = Annotated[
-    Path | None, typer.Option(help="An Obsidian vault, for an agent named vault.", exists=True, file_okay=False)
-]
-Extensions = Annotated[
-    list[Path] | None,
-    typer.Option(help="A folder of extensions, or one extension; may be repeated.", exists=True),
-]
-LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
-
 
 def fail(message: str, code: int = 1) -> NoReturn:
     """Print the message to stderr and end the command."""
     typer.secho(f"turnwire: {message}", fg="red", err=True)
     raise typer.Exit(code)
+
+
+@contextmanager
+def progress_bar(title: str) -> "Generator[Callable[[int, int], None]]":
+    """Yield a function that shows how many of how many are done: a bar in a terminal, nothing in a pipe."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def open_archive(data: Path) -> "SqliteArchive":
@@ -97,7 +79,7 @@ def open_archive(data: Path) -> "SqliteArchive":
         fail(str(error))
 
 
-def load_settings(config: Path | None, **options: Any) -> Any:
+def load_settings(config: Path | None = None, **options: Any) -> "Settings":
     """Read the settings; options that are not None override them."""
     from turnwire.settings import read_settings
 
@@ -105,12 +87,6 @@ def load_settings(config: Path | None, **options: Any) -> Any:
         return read_settings(config, **{name: value for name, value in options.items() if value is not None})
     except ValueError as error:
         fail(str(error))
-
-
-def configure_logging(settings: Any, level: str) -> None:
-    from turnwire.reporting.logs import configure
-
-    configure(settings.log_format, level, content=settings.log_content)
 
 
 def load_agents(references: Iterable[str]) -> dict[str, Any]:
@@ -125,31 +101,3 @@ def load_agents(references: Iterable[str]) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"--agent: {error}") from error
     return agents
-
-
-def build_turnwire(
-    settings: Any,
-    agents: Sequence[str],
-    docs: Sequence[Path],
-    watch: bool,
-    extensions: Sequence[Path] | None,
-    control_token: str | None = None,
-) -> Any:
-    """Build the application. With `extensions=None` it runs no extensions, whatever the settings say."""
-    from turnwire.app import Turnwire
-    from turnwire.core.errors import TurnwireError
-
-    if extensions is None:
-        settings = settings.model_copy(update={"extensions": []})
-    try:
-        return Turnwire(
-            agents=load_agents(agents),
-            store="sqlite" if settings.database_url is None else "postgres",
-            settings=settings,
-            docs=docs,
-            watch=watch,
-            extensions=extensions,
-            control_token=control_token,
-        )
-    except (TurnwireError, ValueError) as error:
-        fail(str(error))

@@ -1,38 +1,73 @@
-"""`turnwire serve`: run agents and serve their turns over HTTP, in one process or several."""
+"""`turnwire serve` and `turnwire worker`: the processes that run agents, with HTTP and without.
+
+A server runs in one process or, on PostgreSQL, in several; a worker runs the turns that servers accept.
+"""
 
 import asyncio
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnwire.cli.client import announce, withdraw
-from turnwire.cli.options import (
-    POSTGRES_HINT,
-    Agents,
-    Config,
-    DatabaseUrl,
-    DataSetting,
-    Docs,
-    Extensions,
-    LogLevel,
-    Vault,
-    Watch,
-    build_turnwire,
-    configure_logging,
-    fail,
-    load_settings,
-)
+from turnwire.cli.options import DATA_DEFAULT, fail, load_agents, load_settings
 
 if TYPE_CHECKING:
+    from turnwire.app import Turnwire
     from turnwire.cli.supervisor import SupervisorChannel
+    from turnwire.retrieval.indexer import DocumentIndexer
+    from turnwire.settings import Settings
 
+_POSTGRES_HINT = (
+    "pip install 'turnwire[postgres]', and name a database with "
+    "--database-url postgresql://user@host/name or TURNWIRE_DATABASE_URL"
+)
+_LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 # The time after the turns for extensions, agents and database connections to close.
 _CLOSE_SECONDS = 30.0
+
+
+def _check_level(level: str) -> str:
+    if level.lower() not in _LOG_LEVELS:
+        raise typer.BadParameter(f"choose one of {', '.join(_LOG_LEVELS)}")
+    return level
+
+
+# Options of both commands: each overrides the setting of its name.
+DataSetting = Annotated[
+    Path | None, typer.Option("--data", help="The data folder, with the logs.", show_default=DATA_DEFAULT)
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(help="A PostgreSQL database for the logs instead.", show_default="$TURNWIRE_DATABASE_URL"),
+]
+Config = Annotated[
+    Path | None, typer.Option(help="A TOML file of settings; the environment overrides it.", dir_okay=False)
+]
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(help="An agent, as [bold]module:name[/] or [bold]name=module:name[/]; may be repeated."),
+]
+Docs = Annotated[
+    list[Path] | None,
+    typer.Option(help="A file or folder of documents to answer from; may be repeated.", exists=True),
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Index documents again when they change.")]
+Vault = Annotated[
+    Path | None, typer.Option(help="An Obsidian vault, for an agent named vault.", exists=True, file_okay=False)
+]
+Extensions = Annotated[
+    list[Path] | None,
+    typer.Option(help="A folder of extensions, or one extension; may be repeated.", exists=True),
+]
+LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.", callback=_check_level)]
 
 
 def serve(
@@ -58,10 +93,10 @@ def serve(
     from turnwire.cli.supervisor import SupervisorChannel
 
     settings = load_settings(config, data=data, database_url=database_url, host=host, port=port, vault=vault)
-    configure_logging(settings, log_level)
+    _configure_logging(settings, log_level)
     channel = SupervisorChannel.inherited()
     if channel is None:
-        _check(settings, workers)
+        _check_server(settings, workers)
         home = settings.data if settings.database_url is None else "PostgreSQL"
         typer.echo(f"Starting Turnwire with the logs in {home} …")
         if workers > 1:
@@ -69,20 +104,86 @@ def serve(
     # Only the first of several processes runs extensions: two would answer everything twice.
     folders = extensions or [] if channel is None or channel.orders.number == 1 else None
     token = channel.orders.control_token if channel is not None else None
-    turnwire = build_turnwire(settings, agent or [], docs or [], watch, folders, token)
+    turnwire = _build_turnwire(settings, agent or [], docs or [], watch, folders, token)
     if channel is None:
         serve_alone(turnwire)
     else:
         _serve_supervised(turnwire, channel)
 
 
-def _check(settings: Any, workers: int) -> None:
+def worker(
+    data: DataSetting = None,
+    database_url: DatabaseUrl = None,
+    config: Config = None,
+    agent: Agents = None,
+    docs: Docs = None,
+    watch: Watch = False,
+    vault: Vault = None,
+    extensions: Extensions = None,
+    log_level: LogLevel = "warning",
+) -> None:
+    """Run the turns that servers on the same PostgreSQL database accept. It listens on no address."""
+    settings = load_settings(config, data=data, database_url=database_url, vault=vault)
+    if settings.database_url is None:
+        fail(
+            "a worker shares its store with servers, and only one process can use the SQLite store.\n"
+            f"{_POSTGRES_HINT}, the same as the servers'"
+        )
+    if settings.max_worker_turns == 0:
+        fail("max_worker_turns is 0, so this worker would run no turns; set it to 1 or more")
+    _configure_logging(settings, log_level)
+    typer.echo("Starting a Turnwire worker for the logs in PostgreSQL …")
+    # No load balancer sends requests here.
+    settings.drain_delay = 0
+    # Without --extensions it runs none: two processes would answer everything twice.
+    turnwire = _build_turnwire(settings, agent or [], docs or [], watch, extensions or None)
+    asyncio.run(_work(turnwire))
+
+
+def _configure_logging(settings: "Settings", level: str) -> None:
+    from turnwire.reporting.logs import configure
+
+    configure(settings.log_format, level, content=settings.log_content)
+
+
+def _build_turnwire(
+    settings: "Settings",
+    agents: Sequence[str],
+    docs: Sequence[Path],
+    watch: bool,
+    extensions: Sequence[Path] | None,
+    control_token: str | None = None,
+) -> "Turnwire":
+    """Build the application. With `extensions=None` it runs no extensions, whatever the settings say."""
+    from turnwire.app import Turnwire
+    from turnwire.core.errors import TurnwireError
+
+    if extensions is None:
+        settings = settings.model_copy(update={"extensions": []})
+    try:
+        return Turnwire(
+            agents=load_agents(agents),
+            store="sqlite" if settings.database_url is None else "postgres",
+            settings=settings,
+            docs=docs,
+            watch=watch,
+            extensions=extensions,
+            control_token=control_token,
+        )
+    except (TurnwireError, ValueError) as error:
+        fail(str(error))
+
+
+# A server.
+
+
+def _check_server(settings: "Settings", workers: int) -> None:
     if workers < 1:
         fail("--workers: at least one process is needed")
     if workers > 1 and settings.database_url is None:
         fail(
             "only one process can write the SQLite store; --workers above 1 needs PostgreSQL, "
-            f"which any number can share.\n{POSTGRES_HINT}"
+            f"which any number can share.\n{_POSTGRES_HINT}"
         )
     if workers > 1 and sys.platform == "win32":
         fail("--workers above 1 needs a system whose processes inherit sockets; start several servers instead")
@@ -105,7 +206,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _has_keys(settings: Any) -> bool:
+def _has_keys(settings: "Settings") -> bool:
     from turnwire.core.errors import StoreUnusableError
     from turnwire.stores.sqlite import SqliteArchive
 
@@ -121,7 +222,7 @@ def _has_keys(settings: Any) -> bool:
         archive.close()
 
 
-async def _has_keys_in_database(settings: Any) -> bool:
+async def _has_keys_in_database(settings: "Settings") -> bool:
     from turnwire.assembly import build_store
     from turnwire.core.errors import StoreError
 
@@ -136,7 +237,7 @@ async def _has_keys_in_database(settings: Any) -> bool:
         fail(str(error))
 
 
-def serve_alone(turnwire: Any) -> None:
+def serve_alone(turnwire: "Turnwire") -> None:
     """Serve in this process until a signal ends it, and tell clients of this machine where."""
     from turnwire.cli.web_server import WebServer, listen, url_of
 
@@ -147,7 +248,7 @@ def serve_alone(turnwire: Any) -> None:
 
     def on_started() -> None:
         announce(settings.data, url, turnwire.control_token)
-        _print_lines(_welcome(turnwire, url))
+        _print_lines(welcome(turnwire, url))
 
     server = WebServer(turnwire, on_started, lambda: withdraw(settings.data))
     server.run(sockets=[listening])
@@ -155,7 +256,7 @@ def serve_alone(turnwire: Any) -> None:
         sys.exit(1)
 
 
-def _serve_supervised(turnwire: Any, channel: "SupervisorChannel") -> None:
+def _serve_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None:
     from turnwire.cli.web_server import WebServer, url_of
 
     settings = turnwire.settings
@@ -163,7 +264,7 @@ def _serve_supervised(turnwire: Any, channel: "SupervisorChannel") -> None:
 
     def on_started() -> None:
         channel.follow(turnwire, server.refuse_connections)
-        channel.send_ready(_welcome(turnwire, url_of(settings.host, channel.listening)))
+        channel.send_ready(welcome(turnwire, url_of(settings.host, channel.listening)))
 
     server = WebServer(turnwire, on_started, lambda: None)
     server.run(sockets=[channel.listening])
@@ -171,7 +272,7 @@ def _serve_supervised(turnwire: Any, channel: "SupervisorChannel") -> None:
         sys.exit(1)
 
 
-def _supervise(settings: Any, workers: int) -> int:
+def _supervise(settings: "Settings", workers: int) -> int:
     from turnwire.cli.supervisor import Supervisor
     from turnwire.cli.web_server import listen, url_of
     from turnwire.server.auth import new_control_token
@@ -190,14 +291,14 @@ def _supervise(settings: Any, workers: int) -> int:
         withdraw(settings.data)
 
 
-def _welcome(turnwire: Any, url: str) -> list[str]:
+def welcome(turnwire: "Turnwire", url: str) -> list[str]:
     """Return the start message as lines of markup, which the supervisor can print for a process."""
     from rich.markup import escape
 
     names = ", ".join(turnwire.agents)
-    lines = [f"\n[bold]Turnwire[/] is listening on [bold cyan]{url}[/]   agents: {escape(names)}\n"]
+    lines = [f"\n[bold]Turnwire[/] is listening on [bold cyan]{escape(url)}[/]   agents: {escape(names)}\n"]
     if turnwire.librarian is not None:
-        lines.append(f"[dim]Answers come from[/] {escape(_sources(turnwire))}")
+        lines.append(f"[dim]Answers come from[/] {escape(_sources(turnwire.librarian, turnwire.settings.model))}")
     for extension in turnwire.kernel.extensions.values() if turnwire.kernel is not None else ():
         # Bundled channels that nobody configured run always, so they are left out.
         is_news = extension.is_up and (extension.found.source != "bundled" or extension.manifest.secrets)
@@ -227,15 +328,14 @@ def _welcome(turnwire: Any, url: str) -> list[str]:
         commands["Follow the newest turn in another terminal:"] = f"{program} tail --data {data}"
     for purpose, command in commands.items():
         lines += [f"[dim]{purpose}[/]", f"  {escape(command)}"]
-    return [*lines, f"[dim]All routes:[/] {url}/docs   [dim]Stop: Ctrl+C[/]\n"]
+    return [*lines, f"[dim]All routes:[/] {escape(url)}/docs   [dim]Stop: Ctrl+C[/]\n"]
 
 
-def _sources(turnwire: Any) -> str:
-    roots = [root.path for root in turnwire.librarian.roots if not root.is_own]
+def _sources(indexer: "DocumentIndexer", model: str | None) -> str:
+    roots = [str(root.path) for root in indexer.roots if not root.is_own]
     if not roots:
         return "Turnwire's own documentation; use yours with --docs PATH"
-    model = turnwire.settings.model
-    return f"{', '.join(map(str, roots))}, {f'written by {model}' if model else 'quoted (no model is configured)'}"
+    return f"{', '.join(roots)}, {f'written by {model}' if model else 'quoted (no model is configured)'}"
 
 
 def _print_lines(lines: Sequence[str]) -> None:
@@ -245,3 +345,39 @@ def _print_lines(lines: Sequence[str]) -> None:
     for line in lines:
         # Not wrapped, so that commands can be copied.
         console.print(line, soft_wrap=True)
+
+
+# A worker.
+
+
+async def _work(turnwire: "Turnwire") -> None:
+    from turnwire.core.errors import TurnwireError
+
+    stop_requested = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if stop_requested.is_set():
+            os._exit(128 + number)
+        stop_requested.set()
+        loop.call_soon_threadsafe(_print_shutdown, turnwire)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    try:
+        await turnwire.open()
+    except TurnwireError as error:
+        fail(str(error))
+    names = ", ".join(turnwire.agents)
+    typer.echo(f"Running turns of {names}; up to {turnwire.settings.max_worker_turns:,} at once. Stop: Ctrl+C")
+    await stop_requested.wait()
+    await turnwire.close()
+    if turnwire.runner.has_left_behind:
+        # Everything is committed and closed; an agent that ignores cancellation must not keep the process.
+        os._exit(0)
+
+
+def _print_shutdown(turnwire: "Turnwire") -> None:
+    running = turnwire.runner.running_count
+    if running:
+        typer.echo(f"Shutting down; {running} turn(s) have {turnwire.settings.shutdown_grace:g} s to finish")

@@ -2,14 +2,15 @@
 
 import sys
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnwire.cli.client import find_server, request_or_fail
-from turnwire.cli.options import Data, Key, Url, open_archive
+from turnwire.cli.client import find_server, request
+from turnwire.cli.options import Data, Key, Url, fail, open_archive
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from turnwire.channels.console.client import ServerAddress
 
 _COLOURS = {"running": "green", "waiting": "magenta", "queued": "yellow"}
+_MAX_TURNS = 1_000
 # The answer of `/v1/workers`, with the `source` it came from.
 Snapshot = dict[str, Any]
 
@@ -29,21 +31,32 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print plain lines once; the default in a pipe.")] = False,
 ) -> None:
     """Watch the workers and the unfinished turns. Ctrl+C ends it."""
+    from turnwire.channels.console.client import HostError
+
     server = find_server(data, url, key)
-    if once or not sys.stdout.isatty():
-        _print(_snapshot(server, data))
-        return
+    try:
+        if once or not sys.stdout.isatty():
+            _print(_snapshot(server, data))
+        else:
+            _watch(server, data, interval)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+    except HostError as error:
+        fail(str(error))
+
+
+def _watch(server: "ServerAddress | None", data: Path, interval: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
     console, rates = Console(highlight=False), EventRates()
-    try:
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                live.update(_screen(_snapshot(server, data), rates, console.height), refresh=True)
-                time.sleep(interval)
-    except KeyboardInterrupt:
-        raise typer.Exit(0) from None
+    snapshot = _snapshot(server, data)
+    # An error leaves this block before it is printed, because the alternate screen would take the message with it.
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_screen(snapshot, rates, console.height), refresh=True)
+            time.sleep(interval)
+            snapshot = _snapshot(server, data)
 
 
 class EventRates:
@@ -63,16 +76,16 @@ class EventRates:
 
 
 def _snapshot(server: "ServerAddress | None", data: Path) -> Snapshot:
-    """Read workers and turns from the server or, without one, the unfinished turns in the data folder."""
+    """Read workers and turns from the server or, without one, the unfinished turns in the data folder.
+
+    Raise HostError.
+    """
     if server is not None:
-        return {"source": server.url, **request_or_fail(server, "GET", "/v1/workers")}
+        return {"source": server.url, **request(server, "GET", "/v1/workers")}
     from turnwire.core.codec import time_text
 
-    archive = open_archive(data)
-    try:
-        records = archive.list_unfinished(1_000)
-    finally:
-        archive.close()
+    with closing(open_archive(data)) as archive:
+        records = archive.list_unfinished(_MAX_TURNS)
     turns = [
         {
             "turn_id": record.id,
@@ -118,7 +131,7 @@ def _screen(snapshot: Snapshot, rates: EventRates, height: int) -> "RenderableTy
         state = Text("draining", "yellow") if worker["draining"] else Text("up", "green")
         readers = "" if worker["readers"] is None else str(worker["readers"])
         running = str(worker["running_turns"])
-        workers.add_row(_short(worker["id"]), worker["address"], state, running, readers, _age(worker["since"]))
+        workers.add_row(_short(worker["id"]), Text(worker["address"]), state, running, readers, _age(worker["since"]))
     room = max(height - len(snapshot["workers"]) - 7, 3)
     turns = Table(box=None, header_style="dim", expand=True)
     for name in ("turn", "state", "for", "principal", "agent", "events", "/s", "worker"):
@@ -131,8 +144,8 @@ def _screen(snapshot: Snapshot, rates: EventRates, height: int) -> "RenderableTy
             turn["turn_id"],
             Text(turn["phase"], _COLOURS.get(turn["phase"], "")),
             _age(turn["created_at"]),
-            turn["principal"],
-            turn["agent"],
+            Text(turn["principal"]),
+            Text(turn["agent"]),
             str(turn["last_position"]),
             "" if speed is None else f"{speed:.0f}",
             _short(turn["worker"] or ""),

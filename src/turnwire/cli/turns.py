@@ -1,19 +1,27 @@
-"""`turnwire turns` and `turnwire tail`: list turns and follow a log from another terminal."""
+"""`turnwire turns`, `tail` and `inspect`: list turns, follow a log, and show the timeline of a turn."""
 
 import asyncio
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from turnwire.cli.options import Data, fail, open_archive
+from turnwire.cli.options import Data, Key, Url, fail, open_archive
 
 if TYPE_CHECKING:
     from turnwire.core.codec import LoggedEvent
+    from turnwire.core.turns import TurnRecord
+    from turnwire.reporting.timeline import Timeline
     from turnwire.stores.sqlite import SqliteArchive
 
+TurnId = Annotated[str | None, typer.Argument(help="The turn's id; by default the newest turn.")]
+_PIPED_WIDTH = 100
 _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
 
 
@@ -22,8 +30,8 @@ def turns(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The number of turns to list.")] = 20,
 ) -> None:
     """List the newest turns, running or ended."""
-    archive = open_archive(data)
-    records = archive.list_turns(limit)
+    with _opened(data) as archive:
+        records = archive.list_turns(limit)
     if not sys.stdout.isatty():
         for record in records:
             outcome = record.outcome or record.phase
@@ -31,48 +39,95 @@ def turns(
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
+    # Values are `Text`, because a message may look like markup.
     table = Table("turn", "began", "state", "events", "agent", "message", box=None, header_style="dim")
     for record in records:
         outcome = record.outcome or record.phase
         began = datetime.fromtimestamp(record.created_at / 1000).strftime("%m-%d %H:%M:%S")
-        state = f"[{_COLOURS.get(outcome, 'cyan')}]{outcome}[/]"
-        table.add_row(record.id, began, state, str(record.last_position), record.agent, _line(record.message, 40))
+        state = Text(outcome, _COLOURS.get(outcome, "cyan"))
+        agent, message = Text(record.agent), Text(_line(record.message, 40))
+        table.add_row(record.id, began, state, str(record.last_position), agent, message)
     Console().print(table if records else "[dim]No turns yet.[/]")
 
 
 def tail(
     data: Data,
-    turn: Annotated[str | None, typer.Argument(help="The turn's id; by default the newest turn.")] = None,
+    turn: TurnId = None,
     after: Annotated[int, typer.Option(min=0, help="Start after this position.")] = 0,
     wire: Annotated[str | None, typer.Option(help="Print the bytes of this wire, e.g. [bold]sse_chat[/].")] = None,
 ) -> None:
     """Show a turn's log and follow it until it ends. In a pipe, each line is one JSON object."""
-    archive = open_archive(data)
-    if turn is None:
-        newest = archive.list_turns(1)
-        if not newest:
-            fail("there are no turns yet")
-        turn = newest[0].id
+    show = _printer(wire)
     try:
-        asyncio.run(_follow(archive, turn, after, _printer(wire)))
+        with _opened(data) as archive:
+            asyncio.run(_follow(archive, _find_turn(archive, turn).id, after, show))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
-async def _follow(archive: "SqliteArchive", turn_id: str, after: int, show: "Callable[[LoggedEvent], None]") -> None:
-    from turnwire.core.errors import EventsGoneError, TurnNotFoundError
-    from turnwire.core.follow import follow
+def inspect(
+    data: Data,
+    turn: TurnId = None,
+    url: Url = None,
+    key: Key = None,
+    html: Annotated[Path | None, typer.Option(help="Write an HTML page to this file.", dir_okay=False)] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write an SVG picture to this file.", dir_okay=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Show a turn's timeline: phases, tools, tokens and pauses. The turn may still be running."""
+    timeline = _fetch_timeline(url, key, turn) if url is not None else _read_timeline(data, turn)
+    if html is not None or svg is not None:
+        from turnwire.reporting import svg_timeline
 
+        for path, draw in ((html, svg_timeline.page), (svg, svg_timeline.svg)):
+            if path is not None:
+                _write(path, draw(timeline))
+    if as_json:
+        from turnwire.reporting.timeline import timeline_json
+
+        typer.echo(json.dumps(timeline_json(timeline), indent=2))
+    elif html is None and svg is None:
+        _print_timeline(timeline)
+
+
+@contextmanager
+def _opened(data: Path) -> "Generator[SqliteArchive]":
+    """Open the logs of a data folder. End the command with the reason if a turn or its events are gone."""
+    from turnwire.core.errors import EventsGoneError, TurnNotFoundError
+
+    archive = open_archive(data)
     try:
-        async for events in follow(archive, turn_id, after):
-            for logged in events:
-                show(logged)
-            sys.stdout.flush()
+        yield archive
     except TurnNotFoundError as error:
         fail(f"{error}; `turnwire turns` lists them")
     except EventsGoneError as error:
         fail(str(error))
+    finally:
+        archive.close()
+
+
+def _find_turn(archive: "SqliteArchive", turn_id: str | None) -> "TurnRecord":
+    """Return the turn with this id, by default the newest. Raise TurnNotFoundError."""
+    if turn_id is not None:
+        return archive.find_turn(turn_id)
+    newest = archive.list_turns(1)
+    if not newest:
+        fail("there are no turns yet")
+    return newest[0]
+
+
+# The log.
+
+
+async def _follow(archive: "SqliteArchive", turn_id: str, after: int, show: "Callable[[LoggedEvent], None]") -> None:
+    from turnwire.core.follow import follow
+
+    async for events in follow(archive, turn_id, after):
+        for logged in events:
+            show(logged)
+        sys.stdout.flush()
 
 
 def _printer(wire: str | None) -> "Callable[[LoggedEvent], None]":
@@ -133,3 +188,67 @@ def _fields(event: Any) -> str:
 def _line(text: str, width: int = 80) -> str:
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+# The timeline.
+
+
+def _print_timeline(timeline: "Timeline") -> None:
+    from rich.console import Console
+
+    from turnwire.reporting.terminal_timeline import TimelineView
+
+    width = None if sys.stdout.isatty() else _PIPED_WIDTH
+    Console(highlight=False, width=width).print(TimelineView(timeline))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror}")
+    typer.echo(f"Wrote {path}.", err=True)
+
+
+def _read_timeline(data: Path, turn_id: str | None) -> "Timeline":
+    from turnwire.core.codec import LoggedEvent, now_ms
+    from turnwire.core.follow import read_all
+    from turnwire.reporting.timeline import timeline_of
+
+    with _opened(data) as archive:
+
+        async def read_log(turn_id: str) -> list[LoggedEvent]:
+            return [logged async for page in read_all(archive, turn_id) for logged in page]
+
+        record = _find_turn(archive, turn_id)
+        return timeline_of(asyncio.run(read_log(record.id)), record.started_at, now_ms())
+
+
+def _fetch_timeline(url: str, key: str | None, turn: str | None) -> "Timeline":
+    from turnwire.channels.console.client import HostError
+
+    if turn is None:
+        fail("--url needs the id of a turn")
+    try:
+        return asyncio.run(_fetch(url, key, f"/v1/turns/{quote(turn, safe='')}"))
+    except HostError as error:
+        fail(str(error))
+
+
+async def _fetch(url: str, key: str | None, path: str) -> "Timeline":
+    import msgspec
+
+    from turnwire.channels.console.client import ServerAddress, ServerClient
+    from turnwire.core.codec import LoggedEvent, now_ms
+    from turnwire.reporting.timeline import timeline_of
+
+    events: list[LoggedEvent] = []
+    async with ServerClient(ServerAddress(url, key)) as client:
+        turn = await client.call("GET", path)
+        while page := (await client.call("GET", f"{path}/events?wait=0&after={len(events)}")).get("events"):
+            for entry in page:
+                body = msgspec.json.encode(entry["event"])
+                events.append(LoggedEvent(entry["position"], entry["epoch"], entry["at"], body))
+    started_at: str | None = turn["started_at"]
+    started_ms = None if started_at is None else round(datetime.fromisoformat(started_at).timestamp() * 1000)
+    return timeline_of(events, started_ms, now_ms())

@@ -1,19 +1,20 @@
-"""The Chat Completions API: its requests, and the reader of its chunks.
+"""The Chat Completions API: its requests, with the parts that the Responses API shares, and the reader of its chunks.
 
 Many servers implement it, each a little differently. The reader uses what their streams have in common: a missing field
 is never an error, a field of the wrong type is.
 """
 
+import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
 
+from turnwire.core.codec import clean_text
 from turnwire.core.events import ReasoningEvent, UsageEvent
 from turnwire.core.ids import new_id
-from turnwire.core.turns import Message
-from turnwire.models import tool_schema
+from turnwire.core.turns import Message, ToolRequest
 from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
 from turnwire.models.errors import unfinished
 
@@ -28,7 +29,7 @@ def chat_request(
     tools: Sequence[ToolSpec],
     schema: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    system = [{"role": "system", "content": tool_schema.text(instructions)}] if instructions else []
+    system = [{"role": "system", "content": clean_text(instructions)}] if instructions else []
     request: dict[str, Any] = {
         "model": model,
         "messages": [*system, *map(_message, messages)],
@@ -36,14 +37,14 @@ def chat_request(
         "stream_options": {"include_usage": True},
     }
     if tools:
-        request["tools"] = [{"type": "function", "function": tool_schema.function(tool)} for tool in tools]
+        request["tools"] = [{"type": "function", "function": function_json(tool)} for tool in tools]
     if schema is not None:
-        request["response_format"] = {"type": "json_schema", "json_schema": tool_schema.json_schema(schema)}
+        request["response_format"] = {"type": "json_schema", "json_schema": answer_schema(schema)}
     return request
 
 
 def _message(message: Message) -> dict[str, Any]:
-    content = tool_schema.text(message.content)
+    content = clean_text(message.content)
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.call_id or "", "content": content}
     if not message.tool_calls:
@@ -52,12 +53,46 @@ def _message(message: Message) -> dict[str, Any]:
         {
             "id": call.call_id,
             "type": "function",
-            "function": {"name": call.tool, "arguments": tool_schema.arguments(call)},
+            "function": {"name": call.tool, "arguments": arguments_json(call)},
         }
         for call in message.tool_calls
     ]
     # Some servers refuse an empty text beside tool calls; all accept null.
     return {"role": message.role, "content": content or None, "tool_calls": calls}
+
+
+# What both APIs share. Texts are cleaned, because a lone surrogate would make the whole request unsendable.
+
+
+def function_json(tool: ToolSpec) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+
+
+def arguments_json(call: ToolRequest) -> str:
+    return clean_text(json.dumps(call.args, ensure_ascii=False))
+
+
+def answer_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    # Servers guarantee a `strict` schema, but refuse one that is not closed.
+    return {"name": "answer", "schema": schema, "strict": _is_closed(schema)}
+
+
+def _is_closed(schema: Any) -> bool:
+    """Return True if every object allows only its own properties and requires all of them."""
+    if isinstance(schema, list):
+        return all(map(_is_closed, cast("list[Any]", schema)))
+    if not isinstance(schema, dict):
+        return True
+    node = cast("dict[str, Any]", schema)
+    if node.get("type") == "object" or "properties" in node:
+        if node.get("additionalProperties") is not False:
+            return False
+        if set(node.get("required", ())) != set(node.get("properties", ())):
+            return False
+    return all(map(_is_closed, node.values()))
+
+
+# The reader.
 
 
 class _Function(Struct):

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from turnwire.core.codec import clean_text
 from turnwire.core.errors import ModelError
 from turnwire.core.events import ReasoningEvent, UsageEvent
 from turnwire.core.ids import new_id
 from turnwire.core.turns import Message
-from turnwire.models import tool_schema
+from turnwire.models.chat_completions import answer_schema, arguments_json, function_json
 from turnwire.models.contract import Piece, ToolCallRequest, ToolSpec
 from turnwire.models.errors import reported, unfinished
 
@@ -32,17 +33,17 @@ def responses_request(
         "store": False,
     }
     if instructions:
-        request["instructions"] = tool_schema.text(instructions)
+        request["instructions"] = clean_text(instructions)
     if tools:
         # Unlike in Chat Completions, a tool is strict by default.
-        request["tools"] = [{"type": "function", **tool_schema.function(tool), "strict": False} for tool in tools]
+        request["tools"] = [{"type": "function", **function_json(tool), "strict": False} for tool in tools]
     if schema is not None:
-        request["text"] = {"format": {"type": "json_schema", **tool_schema.json_schema(schema)}}
+        request["text"] = {"format": {"type": "json_schema", **answer_schema(schema)}}
     return request
 
 
 def _items(message: Message) -> Iterator[dict[str, Any]]:
-    content = tool_schema.text(message.content)
+    content = clean_text(message.content)
     if message.role == "tool":
         yield {"type": "function_call_output", "call_id": message.call_id or "", "output": content}
         return
@@ -53,7 +54,7 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
             "type": "function_call",
             "call_id": call.call_id,
             "name": call.tool,
-            "arguments": tool_schema.arguments(call),
+            "arguments": arguments_json(call),
         }
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from turnwire.reporting.timeline import Bar, Scale, Timeline, duration_text, shorten
+from turnwire.reporting.timeline import Bar, Timeline, duration_text
+from turnwire.reporting.timeline_scale import Scale, shorten
 
 _COLOURS = {
     "queued": "bright_black",

@@ -1,10 +1,8 @@
-"""The timeline of a turn: phases, steps, tokens and silences, computed from its log, with the texts and the time scale
-that the SVG and the terminal renderer share. Pure: no I/O, no clock.
+"""The timeline of a turn: phases, steps, tokens and silences, computed from its log. Pure: no I/O, no clock.
 
 Times are milliseconds after the turn was accepted.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -34,10 +32,6 @@ from turnwire.core.state import add_usage
 
 SILENCE_MS = 1_000
 """A pause of this length counts as a silence, unless the turn was queued or waited for a person."""
-
-_WAIT_SHARE = 0.12
-"""The largest share of the line that one wait may take."""
-_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000)
 
 PhaseName = Literal["queued", "thinking", "tools", "answering", "waiting"]
 BarKind = Literal["tool", "search", "review", "wait"]
@@ -159,6 +153,11 @@ class Timeline(Struct, kw_only=True):
         return [f"{name} {duration_text(ms)}" for name, ms in latencies if ms is not None]
 
     @property
+    def waits(self) -> list[Phase]:
+        """Return the phases in which the turn was queued or waited for a person."""
+        return [phase for phase in self.phases if phase.name in ("queued", "waiting")]
+
+    @property
     def phase_totals(self) -> dict[str, int]:
         """Return the time in each phase, in order of appearance, without those too short to be seen."""
         totals: dict[str, int] = {}
@@ -234,7 +233,8 @@ class _TimelineBuilder:
         self._open: dict[tuple[str, str], Bar] = {}
         self._waits: dict[str, Bar] = {}
         self._moments: list[int] = []
-        self._token_positions: list[int] = []
+        self._tokens: list[tuple[int, int]] = []
+        """The position and the characters of each token of the answer."""
         self._epoch = 0
         self._was_approval = False
 
@@ -255,8 +255,7 @@ class _TimelineBuilder:
                 line.turn_id, line.session_id, line.agent = event.turn_id, event.session_id, event.agent
             case TokenEvent() if not event.agent_path:
                 line.tokens.times.append(at)
-                line.tokens.characters += len(event.content)
-                self._token_positions.append(logged.position)
+                self._tokens.append((logged.position, len(event.content)))
             case ReasoningEvent():
                 line.tokens.reasoning += 1
             case ToolCallEvent():
@@ -269,7 +268,7 @@ class _TimelineBuilder:
                 self._end("search", event.step_id, event.tool, logged, at, event.phase == "finished", event.ms)
             case ReviewEvent():
                 name = f"review: {event.verdict}"
-                line.bars.append(Bar(at, at, "review", event.step_id, name, "succeeded", event.agent_path))
+                self._begin("review", event.step_id, name, logged, at).state = "succeeded"
             case ApprovalRequestEvent():
                 wait = Bar(at, at, "wait", event.call_id, f"a person: {event.tool}", agent_path=event.agent_path)
                 self._waits[event.call_id] = wait
@@ -311,9 +310,8 @@ class _TimelineBuilder:
         bar.ended, bar.state = at, "succeeded" if success else "failed"
 
     def _restart(self, event: RestartEvent, at: int) -> None:
-        tokens = self._line.tokens
-        count = sum(position <= event.from_position for position in self._token_positions)
-        del tokens.times[count:], self._token_positions[count:]
+        count = sum(position <= event.from_position for position, _ in self._tokens)
+        del self._line.tokens.times[count:], self._tokens[count:]
         for bar in self._line.bars:
             if bar.position > event.from_position or bar.state == "running":
                 bar.ended, bar.state = max(bar.ended, bar.began), "void"
@@ -329,6 +327,7 @@ class _TimelineBuilder:
                 bar.ended = line.length
                 if line.outcome is not None:
                     bar.state = "failed"
+        line.tokens.characters = sum(characters for _, characters in self._tokens)
         line.first_token = line.tokens.times[0] if line.tokens.times else None
         if started_at is not None:
             started = max(started_at - line.accepted_at, 0)
@@ -341,8 +340,7 @@ class _TimelineBuilder:
     def _silences(self, line: Timeline) -> list[TimeSpan]:
         moments = [*self._moments, line.length] if line.outcome is None else self._moments
         pauses = [TimeSpan(begin, end) for begin, end in pairwise(moments) if end - begin >= SILENCE_MS]
-        waits = _waits(line)
-        return [pause for pause in pauses if not any(_overlap(pause, wait) > pause.ms // 2 for wait in waits)]
+        return [pause for pause in pauses if not any(_overlap(pause, wait) > pause.ms // 2 for wait in line.waits)]
 
 
 def _phases(line: Timeline, started: int) -> list[Phase]:
@@ -381,69 +379,8 @@ def _bursts(times: Sequence[int]) -> list[TimeSpan]:
     return bursts
 
 
-def _waits(line: Timeline) -> list[TimeSpan]:
-    return [TimeSpan(phase.began, phase.ended) for phase in line.phases if phase.name in ("queued", "waiting")]
-
-
 def _overlap(first: TimeSpan, second: TimeSpan) -> int:
     return max(0, min(first.ended, second.ended) - max(first.began, second.began))
-
-
-class Scale:
-    """A map of milliseconds to 0…1, even but for `breaks`: long waits, which are drawn shorter than they were."""
-
-    def __init__(self, line: Timeline) -> None:
-        self._line = line
-        waits = _waits(line)
-        rest = max(line.length - sum(wait.ms for wait in waits), 1)
-        break_size = rest * _WAIT_SHARE
-        self.breaks = [wait for wait in waits if wait.ms > break_size * 2]
-        borders = sorted({0, max(line.length, 1), *(at for wait in self.breaks for at in (wait.began, wait.ended))})
-        shortened = {wait.began for wait in self.breaks}
-        sizes = [break_size if begin in shortened else end - begin for begin, end in pairwise(borders)]
-        total = sum(sizes)
-        self._pieces: list[tuple[int, int, float, float]] = []
-        offset = 0.0
-        for (begin, end), size in zip(pairwise(borders), sizes, strict=True):
-            self._pieces.append((begin, end, offset, size / total))
-            offset += size / total
-
-    def __call__(self, ms: float) -> float:
-        for begin, end, offset, size in self._pieces:
-            if ms <= end:
-                return offset + size * max(ms - begin, 0) / (end - begin)
-        return 1.0
-
-    def moment(self, fraction: float) -> float:
-        """Return the milliseconds at a fraction of the line."""
-        for begin, end, offset, size in self._pieces:
-            if fraction <= offset + size:
-                return begin + (end - begin) * max(fraction - offset, 0) / size
-        return float(self._pieces[-1][1])
-
-    def is_broken(self, ms: float) -> bool:
-        return any(wait.began < ms < wait.ended for wait in self.breaks)
-
-    def ticks(self, max_count: int) -> list[int]:
-        """Return round moments for the axis, without those inside a break."""
-        length = self._pieces[-1][1]
-        drawn = length - sum(wait.ms for wait in self.breaks) or length
-        step = next((step for step in _STEPS if drawn / step <= max_count), 3_600_000)
-        if length / step > 2_000:
-            step = length // max_count
-        return [at for at in range(0, length + 1, step) if not self.is_broken(at)]
-
-    def token_rates(self, slices: int) -> list[float]:
-        """Return the token rate in each of `slices` equal parts of the line, 1 for the highest."""
-        borders = [self.moment(number / slices) for number in range(slices + 1)]
-        borders[-1] += 1
-        times = self._line.tokens.times
-        rates = [
-            (bisect_left(times, end) - bisect_left(times, begin)) / (end - begin) if end > begin else 0.0
-            for begin, end in pairwise(borders)
-        ]
-        highest = max(rates) or 1
-        return [rate / highest for rate in rates]
 
 
 def duration_text(ms: float) -> str:
@@ -456,7 +393,3 @@ def duration_text(ms: float) -> str:
     if minutes < 60:
         return f"{minutes} min {seconds} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def shorten(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"

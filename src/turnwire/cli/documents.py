@@ -1,18 +1,22 @@
-"""`turnwire index`: read documents into the library, also while a server runs."""
+"""`turnwire index` and `turnwire compare`: the library of documents, and answers from it in both modes."""
 
 import asyncio
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnwire.cli.options import Data, fail
+from turnwire.cli.options import Data, fail, load_settings, progress_bar
 
 if TYPE_CHECKING:
+    from turnwire.core.contracts import Store
+    from turnwire.core.runner import TurnRunner
+    from turnwire.core.turns import TurnState
     from turnwire.retrieval.index.library import Library
     from turnwire.retrieval.indexer import SyncProgress
     from turnwire.settings import Settings
+
+_MODES = ("synthesis", "direct")
 
 
 def index(
@@ -31,12 +35,11 @@ def index(
     from turnwire.assembly import LIBRARY_FILE
     from turnwire.core.errors import TurnwireError
     from turnwire.retrieval.index.library import Library
-    from turnwire.settings import Settings
 
     for path in paths or []:
         if not path.exists():
             fail(f"{path} does not exist")
-    settings = Settings(data=data)
+    settings = load_settings(data=data)
     library = Library(data / LIBRARY_FILE)
     try:
         library.open()
@@ -80,10 +83,10 @@ async def _continue(library: "Library", settings: "Settings", roots: list[Path],
 def _sync(library: "Library", root: Path, max_bytes: int, *, is_watching: bool = False) -> None:
     from turnwire.retrieval.indexer import sync_root
 
-    with _progress_bar(f"Reading {root}") as (bar, task):
+    with progress_bar(f"Reading {root}") as show:
 
         def report(progress: "SyncProgress") -> None:
-            bar.update(task, total=progress.total, completed=progress.done)
+            show(progress.done, progress.total)
 
         progress = sync_root(library, root, max_bytes=max_bytes, report=report)
     for name, problem in progress.problems:
@@ -105,8 +108,8 @@ async def _embed(library: "Library", settings: "Settings") -> None:
         return
     vectors = VectorIndex(library, embedder)
     try:
-        with _progress_bar("Embedding (full-text search works already)") as (bar, task):
-            await vectors.embed_missing(lambda done, total: bar.update(task, total=total, completed=done))
+        with progress_bar("Embedding (full-text search works already)") as show:
+            await vectors.embed_missing(show)
     finally:
         await vectors.close()
 
@@ -122,13 +125,90 @@ async def _watch(library: "Library", roots: list[Path], settings: "Settings", *,
             await _embed(library, settings)
 
 
-@contextmanager
-def _progress_bar(title: str) -> Any:
-    """Yield a progress bar and its task. It is drawn on a terminal and silent in a pipe."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+# Comparing the modes: synthesis from evidence, and direct.
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield bar, bar.add_task(title, total=None)
+
+def compare(
+    questions: Annotated[list[str], typer.Argument(help="The questions to ask.")],
+    data: Data,
+    review: Annotated[bool, typer.Option(help="Review the evidence.")] = True,
+) -> None:
+    """Answer questions from the documents in both modes; show time, citations and text side by side."""
+    from turnwire.core.errors import TurnwireError
+
+    settings = load_settings(data=data)
+    if settings.model is None:
+        typer.secho("No model is configured (TURNWIRE_MODEL): both answers are quotations.", fg="yellow", err=True)
+    try:
+        asyncio.run(_compare(questions, settings, review))
+    except TurnwireError as error:
+        fail(str(error))
+
+
+async def _compare(questions: list[str], settings: "Settings", review: bool) -> None:
+    from turnwire import assembly
+
+    indexer, agent = assembly.build_retrieval(settings.data, [], settings)
+    store = assembly.build_store("memory", settings)
+    runner = assembly.build_runner(store, {"documents": agent}, settings)
+    await store.open()
+    await indexer.open()
+    await runner.open()
+    try:
+        await indexer.settled()
+        for question in questions:
+            states = {mode: await _ask(store, runner, question, mode, review) for mode in _MODES}
+            _show(question, states)
+    finally:
+        await runner.close()
+        await agent.close()
+        await indexer.close()
+        await store.close()
+
+
+async def _ask(store: "Store", runner: "TurnRunner", question: str, mode: str, review: bool) -> "TurnState":
+    from turnwire.core.follow import follow
+    from turnwire.core.runner import TurnRequest
+    from turnwire.server.auth import LOCAL_PRINCIPAL
+
+    typer.echo(f"Asking ({mode}): {question}", err=True)
+    options = {"answer": mode, "review": review}
+    accepted = await runner.start(TurnRequest(principal=LOCAL_PRINCIPAL, message=question, options=options))
+    async for _ in follow(store, accepted.record.id):
+        pass
+    state = await store.turn_state(accepted.record.id)
+    assert state is not None
+    return state
+
+
+def _show(question: str, states: "dict[str, TurnState]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # Plain text: a question or an answer may look like markup.
+    table = Table(title=Text(question), show_lines=True, expand=True)
+    table.add_column("")
+    for mode in states:
+        table.add_column(mode, ratio=1)
+    columns = [_figures(state) for state in states.values()]
+    for name in columns[0]:
+        table.add_row(name, *(Text(figures[name]) for figures in columns))
+    Console().print(table)
+
+
+def _figures(state: "TurnState") -> dict[str, str]:
+    from turnwire.retrieval.citations import citation_coverage
+
+    def timing(name: str) -> str:
+        return f"{state.timings[name]:,.0f} ms" if name in state.timings else "–"
+
+    usage = state.usage
+    return {
+        "mode": state.mode or state.outcome or "",
+        "first token": timing("first_token_ms"),
+        "total": timing("total_ms"),
+        "sentences cited": f"{citation_coverage(state.text):.0%}",
+        "tokens": "–" if usage is None else f"{usage.input_tokens or '?'} in, {usage.output_tokens or '?'} out",
+        "answer": state.text or (state.error.error if state.error else ""),
+    }
