@@ -19,7 +19,7 @@ from turnwire.extensions.calls import call, reason
 from turnwire.extensions.contract import Extension, ExtensionContext, Health
 from turnwire.extensions.detection import Detected, check_extension, check_provides, detect
 from turnwire.extensions.discovery import PRIVATE_PACKAGE, FoundExtension
-from turnwire.extensions.manifest import Manifest, ManifestError, problems
+from turnwire.extensions.manifest import Manifest, ManifestError, load_yaml, problems
 
 logger = logging.getLogger("turnwire.extensions")
 
@@ -263,7 +263,7 @@ class Overrides:
 
     def _read(self, name: str, text: str) -> Any:
         try:
-            return yaml.safe_load(text)
+            return load_yaml(text)
         except (yaml.YAMLError, ValueError) as error:
             raise ManifestError(f"{self._prefix}{name.upper()}: the value is not YAML; put text in quotes") from error
 

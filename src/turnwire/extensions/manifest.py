@@ -27,7 +27,26 @@ API = "1"
 FILE_NAME = "manifest.yaml"
 MAX_BYTES = 64 * 1024
 ID = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _ENV = re.compile(r"[A-Z][A-Z0-9_]{1,127}")
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """A loader without numbers to the base of 60, which nobody means: `-1001:42` and `12:30` are text."""
+
+
+_YamlLoader.yaml_implicit_resolvers = {
+    first: [
+        (tag, re.compile(rf"(?!.*:)(?:{pattern.pattern})", pattern.flags) if tag in _NUMBERS else pattern)
+        for tag, pattern in resolvers
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def load_yaml(text: str | bytes) -> Any:
+    """Read a YAML value. Raises YAMLError and ValueError."""
+    return yaml.load(text, _YamlLoader)
 
 
 class ManifestError(Exception):
@@ -105,7 +124,7 @@ def read_manifest(path: Path, expected_id: str) -> Manifest:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ManifestError(f"{path}: a manifest has at most {MAX_BYTES // 1024} KiB")
-        fields: Any = yaml.safe_load(path.read_bytes())
+        fields: Any = load_yaml(path.read_bytes())
     except FileNotFoundError as error:
         raise ManifestError(f"{path}: there is no such file") from error
     except OSError as error:
