@@ -129,15 +129,16 @@ class Kernel:
         return Context(host, self.router, self.bus, self._data / host.id, self._environment)
 
     def _register(self, host: ExtensionHost, agents: dict[str, Agent], as_agent: Callable[[Any], Agent]) -> None:
+        """Add what the extension provides: all of it, or nothing if a part cannot be used."""
         extension: Any = host.extension
+        tools: list[Tool] = list(extension.get_tools()) if "tools" in host.provides else []
+        provided: dict[str, Any] = dict(extension.get_agents()) if "agents" in host.provides else {}
+        own_agents = {name: as_agent(agent) for name, agent in provided.items() if name not in agents}
         if "context" in host.provides:
             self.router.starter.providers[host.id] = extension
-        for tool in extension.get_tools() if "tools" in host.provides else ():
+        for tool in tools:
             if self.tools.setdefault(tool.name, tool) is not tool:
                 host.notes.append(f"its tool {tool.name!r} is left out: there is another one of this name")
-        provided: dict[str, Any] = dict(extension.get_agents()) if "agents" in host.provides else {}
-        for name, agent in provided.items():
-            if name in agents:
-                host.notes.append(f"its agent {name!r} is left out: there is another one of this name")
-            else:
-                agents[name] = as_agent(agent)
+        for name in provided.keys() - own_agents.keys():
+            host.notes.append(f"its agent {name!r} is left out: there is another one of this name")
+        agents.update(own_agents)
