@@ -24,7 +24,7 @@ from turnwire.core.events import (
 from turnwire.core.follow import follow
 from turnwire.extensions.channels import Channel, TurnListener
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
-from turnwire.extensions.detection import detect
+from turnwire.extensions.host import detect
 from turnwire.extensions.router import ContextAgent
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore

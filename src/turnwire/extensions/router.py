@@ -39,7 +39,7 @@ from turnwire.extensions.delivery import (
     Receipt,
     delivery_key,
 )
-from turnwire.extensions.events import EventBus
+from turnwire.extensions.journal import EventBus
 
 logger = logging.getLogger("turnwire.extensions")
 
