@@ -15,7 +15,7 @@ import pytest
 from tests.channels.telegram.agents import TEXT, TOKENS, Gated, paced, saying
 from tests.channels.telegram.bot_api import TOKEN, BotApi, units
 from tests.channels.telegram.world import ADA, BOB, GROUP, World
-from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.channels.telegram.client import Clock
 from turnwire.extensions.contract import StreamStep
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.channels.telegram.bot_api import TOKEN, BotApi
 from turnwire.channels.telegram.channel import TelegramChannel
-from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.channels.telegram.client import Clock
 from turnwire.core.errors import TurnwireError
 from turnwire.extensions.contract import ApprovalAsk, StreamStep, Subscriber, Topic
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 
 from turnwire.channels.telegram.client import (
     BadRequestError,
+    ChatBudget,
+    Clock,
     FloodError,
     TelegramError,
     UncertainError,
@@ -18,7 +20,6 @@ from turnwire.channels.telegram.client import (
 from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.markdown import LIMIT, Formatted, italic, messages, render
 from turnwire.channels.telegram.posts import Address, Content, Posting, Sender
-from turnwire.channels.telegram.rate_limits import ChatBudget, Clock
 from turnwire.channels.telegram.records import Answer
 from turnwire.extensions.contract import StreamStep
 

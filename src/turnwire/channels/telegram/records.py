@@ -69,6 +69,8 @@ class MessagePart(msgspec.Struct, frozen=True):
 
 
 class Records:
+    """The database of the channel."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._threads = SqliteThreads(self._connect, name="telegram-records")

@@ -14,9 +14,8 @@ import msgspec
 import uvicorn
 from msgspec import Struct, field
 
-from turnwire.channels.telegram.client import BotApi, ConflictError, FloodError, TelegramError, TokenError
+from turnwire.channels.telegram.client import BotApi, Clock, ConflictError, FloodError, TelegramError, TokenError
 from turnwire.channels.telegram.posts import Address
-from turnwire.channels.telegram.rate_limits import Clock
 from turnwire.core.backoff import Backoff
 from turnwire.extensions.contract import Health
 
