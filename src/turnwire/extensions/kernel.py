@@ -201,7 +201,7 @@ class Context:
         return await self._router.accept(
             text,
             user_id,
-            self._host.extension,
+            self._host.id,
             principal=principal,
             message_id=message_id,
             agent_id=agent_id,
