@@ -6,7 +6,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from turnwire.extensions.contract import Health, StreamStep
-from turnwire.extensions.detection import PROTOCOLS, check_extension, check_provides, detect
+from turnwire.extensions.host import check_extension, check_provides, detect
+from turnwire.extensions.manifest import PROTOCOLS
 
 
 class Bare:

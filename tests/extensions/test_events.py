@@ -15,8 +15,7 @@ import pytest
 from tests.extensions.harness import QUICK
 from tests.serving import PATIENCE, until, within
 from turnwire.core.errors import ShuttingDownError, StoreError, StoreUnusableError
-from turnwire.extensions.events import EventBus
-from turnwire.extensions.journal import Journal
+from turnwire.extensions.journal import EventBus, Journal
 
 
 @asynccontextmanager
@@ -171,7 +170,7 @@ async def test_unreadable_journal_is_refused_with_a_hint(tmp_path: Path) -> None
 CHILD = """
 import asyncio, json, os, sys
 from pathlib import Path
-from turnwire.extensions.events import EventBus
+from turnwire.extensions.journal import EventBus
 from turnwire.extensions.journal import Journal
 from turnwire.extensions.calls import KernelLimits
 

@@ -24,7 +24,7 @@ from turnwire.core.events import (
 from turnwire.core.follow import follow
 from turnwire.extensions.channels import Channel, TurnListener
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
-from turnwire.extensions.detection import detect
+from turnwire.extensions.host import detect
 from turnwire.extensions.router import ContextAgent
 from turnwire.settings import Settings
 from turnwire.stores.memory import MemoryStore
@@ -67,6 +67,25 @@ async def test_invalid_agent_fails_only_its_extension(tmp_path: Path) -> None:
     async with running(tmp_path / "x", saying()) as kernel:
         assert kernel.states() == {"bad": "failed", "good": "running"}
         assert "is not an agent" in kernel["bad"].message
+
+
+async def test_extension_with_an_invalid_agent_adds_no_tools(tmp_path: Path) -> None:
+    code = """
+from turnwire import tool
+
+@tool
+def search(query: str) -> str:
+    "Search."
+    return query
+
+class Main(Base):
+    def get_tools(self): return [search]
+    def get_agents(self): return {"five": 5}
+"""
+    write_extension(tmp_path / "x", "bad", BASE + code)
+    async with running(tmp_path / "x", saying()) as kernel:
+        assert "is not an agent" in kernel["bad"].message
+        assert kernel.kernel.tools == {}
 
 
 async def test_queued_turn_of_an_extensions_agent_runs_after_a_restart(tmp_path: Path) -> None:
@@ -190,6 +209,21 @@ class StreamingRecorder(RecordingChannel):
     async def on_stream_end(self, user_id: str, full_text: str) -> None: ...
 
 
+class StepRecorder(StreamingRecorder):
+    async def on_stream_step(self, user_id: str, step: StreamStep) -> None:
+        self.calls.append(("step", step.name))
+
+
+class DeafRecorder(StreamingRecorder):
+    """A channel that cannot show what it gets while an answer is made."""
+
+    async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
+        raise OSError
+
+    async def on_stream_status(self, user_id: str, status: str) -> None:
+        raise OSError
+
+
 class ApprovalRecorder(RecordingChannel):
     async def on_approval_request(self, user_id: str, ask: ApprovalAsk) -> None:
         self.calls.append(ask)
@@ -208,6 +242,8 @@ WAITING = "Waiting for approval: delete_all"
     [
         (ApprovalRecorder, None),
         (StreamingRecorder, ("status", WAITING)),
+        (StepRecorder, ("step", WAITING)),
+        (DeafRecorder, ("send", WAITING)),
         (RecordingChannel, ("send", WAITING)),
         (FailingRecorder, ("send", WAITING)),
     ],
@@ -222,6 +258,19 @@ async def test_approval_request_is_shown_on_every_kind_of_channel(cls: Any, call
     fields = {"tool": "delete_all", "args": {"path": "/"}, "reason": "dangerous", "position": 4}
     expected = ApprovalAsk(turn_id=turn.id, call_id="c1", **fields)
     assert extension.calls == [call or expected]
+
+
+async def test_approval_request_is_shown_after_other_calls_have_failed() -> None:
+    class ChunklessRecorder(StreamingRecorder):
+        async def on_stream_chunk(self, user_id: str, chunk: str) -> None:
+            raise OSError
+
+    extension, provides = ChunklessRecorder(), detect(ChunklessRecorder).provides
+    stream = Channel("chat", extension, provides, is_streaming=True, timeout=QUICK.channel_timeout).open_stream("ann")
+    for _ in range(5):
+        await stream.send_chunk("lost")
+    await stream.request_approval(ApprovalAsk(turn_id="t1", call_id="c1", tool="delete_all", args={}))
+    assert extension.calls == [("status", WAITING)]
 
 
 async def test_approval_that_was_decided_before_is_only_reported(tmp_path: Path) -> None:

@@ -122,6 +122,14 @@ def test_values_without_a_config_model_are_read_as_yaml() -> None:
     assert config == {"on": False, "n": 2, "name": "3"}
 
 
+def test_numbers_with_a_colon_are_text(tmp_path: Path) -> None:
+    config, _ = configured(None, {"chat": None, "at": None, "ratio": 1}, CHAT="-1001:42", AT="12:30:15.5", RATIO="1.5")
+    assert config == {"chat": "-1001:42", "at": "12:30:15.5", "ratio": 1.5}
+    path = tmp_path / "manifest.yaml"
+    path.write_text("id: kv\nname: KV\nversion: 1\napi: 1\nentrypoint: main:KV\nconfig: {chat: -1001:42, n: 7}\n")
+    assert read_manifest(path, "kv").config == {"chat": "-1001:42", "n": 7}
+
+
 def test_unknown_variable_is_reported() -> None:
     assert configured(INTERVALL="3")[1] == ["TURNWIRE_EXTENSION_KV_INTERVALL"]
 

@@ -491,7 +491,7 @@ async def test_extensions_send_through_other_channels(tmp_path: Path) -> None:
         assert kernel.calls("chat") == [("send", "ann", "good morning"), ("message", "to whom it may concern")]
         with pytest.raises(LookupError, match="there is no channel 'mail'; there is chat"):
             await context.send_message("mail", "hello")
-        with pytest.raises(LookupError, match="not registered as a channel"):
+        with pytest.raises(LookupError, match="there is no channel 'speaker'; there is chat"):
             await context.handle_user_message("hello", "ann")
 
 

@@ -15,7 +15,7 @@ import typer
 from turnwire.cli.options import Data, Key, Url, fail
 
 if TYPE_CHECKING:
-    from turnwire.channels.console.hosts import Host
+    from turnwire.channels.console.client import Host
     from turnwire.cli.hosts import HostOptions
 
 # The exit codes of `ask`. Those above 128 are what a shell reports for SIGINT, SIGPIPE and SIGTERM.

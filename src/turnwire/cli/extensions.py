@@ -57,8 +57,7 @@ def new(
     ] = None,
 ) -> None:
     """Create a small working channel with its manifest and test."""
-    from turnwire.extensions.discovery import user_folder
-    from turnwire.extensions.manifest import ID
+    from turnwire.extensions.manifest import ID, user_folder
     from turnwire.extensions.skeleton import write_skeleton
 
     if not ID.fullmatch(name):
@@ -79,8 +78,8 @@ def _load(folders: list[Path], *, imports: bool = False) -> "list[ExtensionHost]
     import logging
 
     from turnwire.extensions.calls import KernelLimits
-    from turnwire.extensions.discovery import discover
     from turnwire.extensions.loader import Loader
+    from turnwire.extensions.manifest import discover
 
     logger, loader = logging.getLogger("turnwire.extensions"), Loader(KernelLimits())
     # The command prints each problem itself.

@@ -10,8 +10,16 @@ from msgspec import Struct
 from rich.text import Text
 
 from turnwire.app import Turnwire
-from turnwire.channels.console.client import HostError, ServerAddress
-from turnwire.channels.console.hosts import Exchange, Host, PastSession, ReceivedEvent, RemoteHost, TurnUpdate
+from turnwire.channels.console.client import (
+    Exchange,
+    Host,
+    HostError,
+    PastSession,
+    ReceivedEvent,
+    RemoteHost,
+    ServerAddress,
+    TurnUpdate,
+)
 from turnwire.channels.console.screen import Screen
 from turnwire.cli.client import announced_server, find_server
 from turnwire.cli.options import load_agents

@@ -122,10 +122,7 @@ class ChannelStream:
             await self._call(streaming.on_stream_chunk, text)
 
     async def send_step(self, step: StreamStep) -> None:
-        if stepping := self._channel.stepping:
-            await self._call(stepping.on_stream_step, step)
-        elif line := status_line(step):
-            await self._send_status(line)
+        await self._send_step(step)
 
     async def restart(self, text: str) -> bool:
         """Ask the channel to show only this text. Return True if it does."""
@@ -134,12 +131,12 @@ class ChannelStream:
 
     async def request_approval(self, ask: ApprovalAsk) -> None:
         """Show the request even after other calls have failed: the turn waits for the decision."""
-        line = f"Waiting for approval: {ask.tool}"
-        approving = self._channel.approving
-        if approving is None and self._channel.is_streaming:
-            await self._send_status(line)
-        elif approving is None or not await self._call(approving.on_approval_request, ask, always=True):
-            await self.send(line)
+        if approving := self._channel.approving:
+            is_shown = await self._call(approving.on_approval_request, ask, always=True)
+        else:
+            is_shown = await self._send_step(status_step(_waiting_line(ask)), always=True)
+        if not is_shown:
+            await self.send(_waiting_line(ask))
 
     async def end(self, full_text: str, *, cancelled_text: str | None) -> bool:
         """Deliver the whole answer, falling back to `send_to_user`. Return False if neither worked.
@@ -158,9 +155,14 @@ class ChannelStream:
         """Return False if the channel failed to take the text."""
         return await self._call(self._channel.extension.send_to_user, text, always=True)
 
-    async def _send_status(self, line: str) -> None:
-        if streaming := self._channel.streaming:
-            await self._call(streaming.on_stream_status, line)
+    async def _send_step(self, step: StreamStep, *, always: bool = False) -> bool:
+        """Return False if the channel does not show steps, or failed to show this one."""
+        if stepping := self._channel.stepping:
+            return await self._call(stepping.on_stream_step, step, always=always)
+        streaming, line = self._channel.streaming, status_line(step)
+        if streaming is None or line is None:
+            return False
+        return await self._call(streaming.on_stream_status, line, always=always)
 
     async def _call(self, method: Callable[..., Awaitable[None]], *args: Any, always: bool = False) -> bool:
         if self._failures >= _MAX_FAILURES and not always:
@@ -357,6 +359,10 @@ def status_line(step: StreamStep) -> str | None:
             return step.name
         case _:
             return None
+
+
+def _waiting_line(ask: ApprovalAsk) -> str:
+    return f"Waiting for approval: {ask.tool}"
 
 
 def _short(value: Any) -> str:

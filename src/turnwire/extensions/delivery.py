@@ -14,11 +14,9 @@ from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Store
 from turnwire.core.errors import NotFoundError, ShuttingDownError, TurnwireError
 from turnwire.core.turns import TurnState
-from turnwire.extensions import events
 from turnwire.extensions.calls import KernelLimits, cancel_all
 from turnwire.extensions.channels import Channel, ChannelStream, TurnListener, error_text, final_text
-from turnwire.extensions.events import EventBus
-from turnwire.extensions.journal import Journal
+from turnwire.extensions.journal import EventBus, Journal, record_event
 
 logger = logging.getLogger("turnwire.extensions")
 
@@ -74,7 +72,7 @@ class DeliveryRecords:
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
                 (key, channel_id, user_id, principal, agent_id, session, text, now_ms()),
             )
-            events.record(connection, "user_message", {"text": text, "user_id": user_id, "channel_id": channel_id})
+            record_event(connection, "user_message", {"text": text, "user_id": user_id, "channel_id": channel_id})
             return _select(connection, "key = ?", key)[0], True
 
         return await self._journal.run(insert)
@@ -109,7 +107,7 @@ class DeliveryRecords:
         def write(connection: sqlite3.Connection) -> None:
             update = "UPDATE delivery SET answer = ? WHERE number = ? AND answer IS NULL"
             if connection.execute(update, (answer, delivery.number)).rowcount:
-                events.record(connection, "agent_response", payload)
+                record_event(connection, "agent_response", payload)
                 # The session timeout runs from the answer: it may have taken long.
                 touch = "UPDATE conversation SET last_at = ? WHERE channel_id = ? AND user_id = ?"
                 connection.execute(touch, (now_ms(), delivery.channel_id, delivery.user_id))

@@ -6,24 +6,25 @@ what it can do: the kernel isolates their failures, it is no sandbox.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from logging import Logger
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from turnwire.core.contracts import Agent, Store
 from turnwire.core.runner import TurnRunner
 from turnwire.extensions.calls import KernelLimits, reason
 from turnwire.extensions.channels import Channel
-from turnwire.extensions.context import Context
+from turnwire.extensions.contract import MessageReceipt, OnChunk, OnToolCall, Subscriber, Topic
 from turnwire.extensions.delivery import DeliveryRecords
-from turnwire.extensions.discovery import FoundExtension, discover
-from turnwire.extensions.events import EventBus
 from turnwire.extensions.host import ExtensionHost
-from turnwire.extensions.journal import Journal
+from turnwire.extensions.journal import EventBus, Journal
 from turnwire.extensions.loader import Loader
-from turnwire.extensions.manifest import Manifest
+from turnwire.extensions.manifest import FoundExtension, Manifest, discover
 from turnwire.extensions.router import ContextAgent, MessageRouter
 from turnwire.tools import Tool
 
@@ -69,10 +70,10 @@ class Kernel:
 
     def attach(self, id: str, extension: Any, **fields: Any) -> None:
         """Add an extension object before `load`; `fields` are those of its manifest."""
-        defaults = {"name": id, "version": "0", "api": "1", "entrypoint": "main:Given", **fields}
+        defaults = {"name": id, "version": "0", "api": "1", "entrypoint": "main:Attached", **fields}
         manifest = Manifest.model_validate({"id": id, **defaults})
         self._attached.append(
-            ExtensionHost(FoundExtension(id=id, source="given", package="", manifest=manifest), extension)
+            ExtensionHost(FoundExtension(id=id, source="attached", package="", manifest=manifest), extension)
         )
 
     async def load(self, agents: dict[str, Agent], as_agent: Callable[[Any], Agent], offer_tools: OfferTools) -> None:
@@ -116,7 +117,7 @@ class Kernel:
         self.loader.arrange(discover(self._folders) if self._finds_installed else [], self._attached)
         self.loader.import_all()
 
-    def _context(self, host: ExtensionHost) -> Context:
+    def _context(self, host: ExtensionHost) -> "Context":
         # Registered before it is started: a channel may receive a message while it starts.
         if "channel" in host.provides:
             self.router.channels[host.id] = Channel(
@@ -129,15 +130,120 @@ class Kernel:
         return Context(host, self.router, self.bus, self._data / host.id, self._environment)
 
     def _register(self, host: ExtensionHost, agents: dict[str, Agent], as_agent: Callable[[Any], Agent]) -> None:
+        """Add what the extension provides: all of it, or nothing if a part cannot be used."""
         extension: Any = host.extension
+        tools: list[Tool] = list(extension.get_tools()) if "tools" in host.provides else []
+        provided: dict[str, Any] = dict(extension.get_agents()) if "agents" in host.provides else {}
+        own_agents = {name: as_agent(agent) for name, agent in provided.items() if name not in agents}
         if "context" in host.provides:
             self.router.starter.providers[host.id] = extension
-        for tool in extension.get_tools() if "tools" in host.provides else ():
+        for tool in tools:
             if self.tools.setdefault(tool.name, tool) is not tool:
                 host.notes.append(f"its tool {tool.name!r} is left out: there is another one of this name")
-        provided: dict[str, Any] = dict(extension.get_agents()) if "agents" in host.provides else {}
-        for name, agent in provided.items():
-            if name in agents:
-                host.notes.append(f"its agent {name!r} is left out: there is another one of this name")
-            else:
-                agents[name] = as_agent(agent)
+        for name in provided.keys() - own_agents.keys():
+            host.notes.append(f"its agent {name!r} is left out: there is another one of this name")
+        agents.update(own_agents)
+
+
+class Context:
+    """The implementation of `ExtensionContext`, one for each extension."""
+
+    def __init__(
+        self,
+        host: ExtensionHost,
+        router: MessageRouter,
+        bus: EventBus,
+        folder: Path,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._host = host
+        self._router = router
+        self._bus = bus
+        self._folder = folder
+        self._environment = environment
+        self._logger = logging.getLogger(f"turnwire.extensions.{host.id}")
+
+    @property
+    def extension_id(self) -> str:
+        return self._host.id
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return MappingProxyType(dict(self._host.config))
+
+    @property
+    def data_folder(self) -> Path:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
+
+    @property
+    def logger(self) -> Logger:
+        return self._logger
+
+    def get_config(self, name: str, default: Any = None) -> Any:
+        return self._host.config.get(name, default)
+
+    def get_secret(self, env: str) -> str | None:
+        """Raises LookupError for a variable that the manifest does not name, so that people can see what is read."""
+        if env not in {secret.env for secret in self._host.manifest.secrets}:
+            raise LookupError(f"the manifest of {self._host.id!r} names no secret {env!r}; add it to its secrets")
+        return self._environment.get(env) or None
+
+    async def accept(
+        self,
+        text: str,
+        user_id: str,
+        *,
+        principal: str | None = None,
+        message_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> MessageReceipt:
+        return await self._router.accept(
+            text,
+            user_id,
+            self._host.id,
+            principal=principal,
+            message_id=message_id,
+            agent_id=agent_id,
+        )
+
+    def current_message(self, user_id: str) -> MessageReceipt | None:
+        return self._router.current_message(self._host.id, user_id)
+
+    async def handle_user_message(
+        self,
+        text: str,
+        user_id: str,
+        *,
+        principal: str | None = None,
+        message_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> str:
+        receipt = await self.accept(text, user_id, principal=principal, message_id=message_id, agent_id=agent_id)
+        return await receipt.answer()
+
+    async def cancel(self, user_id: str) -> bool:
+        return await self._router.cancel(self._host.id, user_id)
+
+    async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
+        await self._router.decide(turn_id, call_id, approved=approved, by=by, reason=reason)
+
+    async def new_session(self, user_id: str) -> None:
+        await self._router.new_session(self._host.id, user_id)
+
+    async def invoke_agent(self, prompt: str, agent_id: str | None = None) -> str:
+        return await self._router.invoke_agent(prompt, agent_id, owner=self._host.id)
+
+    async def invoke_agent_streamed(
+        self, prompt: str, on_chunk: OnChunk, on_tool_call: OnToolCall | None = None, agent_id: str | None = None
+    ) -> str:
+        return await self._router.invoke_agent_streamed(prompt, on_chunk, on_tool_call, agent_id, owner=self._host.id)
+
+    async def send_to_user(self, channel_id: str, user_id: str, message: str) -> None:
+        await self._router.send_to_user(channel_id, user_id, message)
+
+    async def send_message(self, channel_id: str, message: str) -> None:
+        await self._router.send_message(channel_id, message)
+
+    def subscribe(self, topic: Topic, subscriber: Subscriber) -> None:
+        self._bus.subscribe(self._host.id, topic, subscriber)

@@ -14,9 +14,8 @@ from graphlib import CycleError, TopologicalSorter
 from turnwire.core.backoff import Backoff
 from turnwire.extensions.calls import KernelLimits, reason
 from turnwire.extensions.contract import ExtensionContext, ServiceProvider
-from turnwire.extensions.discovery import FoundExtension
 from turnwire.extensions.host import ExtensionHost
-from turnwire.extensions.manifest import Manifest
+from turnwire.extensions.manifest import FoundExtension, Manifest
 
 logger = logging.getLogger("turnwire.extensions")
 

@@ -1,4 +1,4 @@
-"""The manifest of an extension, `manifest.yaml`, read and validated before any of its code runs.
+"""Manifests of extensions, `manifest.yaml`, found and validated before any of their code runs.
 
     id: notes_channel            # the folder's or entry point's name
     name: Notes
@@ -14,20 +14,65 @@ everywhere: with `streaming_enabled: false` the kernel gives a streaming channel
 `stream_edit_interval_ms` and `stream_min_chunk_chars` are for channels that show an answer by editing it.
 """
 
+import logging
+import os
 import re
+from collections.abc import Iterable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
+from msgspec import Struct
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from turnwire.extensions.detection import PROTOCOLS
+from turnwire.extensions import contract
+
+logger = logging.getLogger("turnwire.extensions")
+
+PROTOCOLS: dict[str, type] = {
+    "channel": contract.ChannelProvider,
+    "streaming_channel": contract.StreamingChannelProvider,
+    "cancellable_channel": contract.CancellableChannel,
+    "restartable_channel": contract.RestartableChannel,
+    "step_channel": contract.StepChannel,
+    "approval_channel": contract.ApprovalChannel,
+    "buffered_channel": contract.BufferedChannel,
+    "tools": contract.ToolProvider,
+    "service": contract.ServiceProvider,
+    "context": contract.ContextProvider,
+    "agents": contract.AgentProvider,
+}
+"""The protocols by their names in a manifest's `provides`."""
 
 API = "1"
 FILE_NAME = "manifest.yaml"
 MAX_BYTES = 64 * 1024
+ENTRY_POINT_GROUP = "turnwire.extensions"
+PRIVATE_PACKAGE = "turnwire_ext"
+Source = Literal["folder", "pip", "bundled", "attached"]
 ID = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _ENV = re.compile(r"[A-Z][A-Z0-9_]{1,127}")
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """A loader without numbers to the base of 60, which nobody means: `-1001:42` and `12:30` are text."""
+
+
+_YamlLoader.yaml_implicit_resolvers = {
+    first: [
+        (tag, re.compile(rf"(?!.*:)(?:{pattern.pattern})", pattern.flags) if tag in _NUMBERS else pattern)
+        for tag, pattern in resolvers
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def load_yaml(text: str | bytes) -> Any:
+    """Read a YAML value. Raises YAMLError and ValueError."""
+    return yaml.load(text, _YamlLoader)
 
 
 class ManifestError(Exception):
@@ -105,7 +150,7 @@ def read_manifest(path: Path, expected_id: str) -> Manifest:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ManifestError(f"{path}: a manifest has at most {MAX_BYTES // 1024} KiB")
-        fields: Any = yaml.safe_load(path.read_bytes())
+        fields: Any = load_yaml(path.read_bytes())
     except FileNotFoundError as error:
         raise ManifestError(f"{path}: there is no such file") from error
     except OSError as error:
@@ -141,3 +186,91 @@ def problems(error: ValidationError) -> list[str]:
         + messages.get(detail["type"], detail["msg"].removeprefix("Value error, "))
         for detail in error.errors(include_url=False, include_context=False, include_input=False)
     ]
+
+
+# Discovery. No code of an extension runs here; only its folder and its manifest are read.
+
+
+class FoundExtension(Struct, frozen=True, kw_only=True):
+    """An extension with its manifest, or with the problem of its manifest."""
+
+    id: str
+    source: Source
+    package: str
+    """The package that its modules are imported from."""
+    folder: Path | None = None
+    manifest: Manifest | None = None
+    problem: str = ""
+
+
+def user_folder() -> Path:
+    """Return the folder of the user's own extensions."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "turnwire" / "extensions"
+
+
+def discover(folders: Sequence[Path]) -> list[FoundExtension]:
+    """Return all extensions, one for each id: folders win over packages, and packages over bundled ones."""
+    chosen: dict[str, FoundExtension] = {}
+    for found in (*_in_folders([*folders, user_folder()]), *_installed(), *_bundled()):
+        winner = chosen.setdefault(found.id, found)
+        if winner is not found and winner.folder != found.folder:
+            logger.warning(
+                "the extension %r of %s is hidden by the one of %s", found.id, _location(found), _location(winner)
+            )
+    return list(chosen.values())
+
+
+def _in_folders(folders: Iterable[Path]) -> Iterable[FoundExtension]:
+    for folder in folders:
+        if (folder / FILE_NAME).is_file():
+            yield _read(folder.resolve().name, "folder", f"{PRIVATE_PACKAGE}.{folder.resolve().name}", folder.resolve())
+        elif folder.is_dir():
+            for path in sorted(folder.iterdir()):
+                if (path / FILE_NAME).is_file():
+                    yield _read(path.name, "folder", f"{PRIVATE_PACKAGE}.{path.name}", path.resolve())
+        elif folder != user_folder():
+            logger.warning("the extensions folder %s does not exist", folder)
+
+
+def _installed() -> Iterable[FoundExtension]:
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
+        try:
+            yield _read(point.name, "pip", point.value, _package_folder(point))
+        except ManifestError as error:
+            yield FoundExtension(id=point.name, source="pip", package=point.value, problem=str(error))
+
+
+def _package_folder(point: EntryPoint) -> Path:
+    # To find a nested package, the outer one would have to be imported.
+    if not point.value.isidentifier():
+        raise ManifestError(
+            f"entry point {point.name!r}: its value is {point.value!r}, and must be the name of a top-level package"
+        )
+    spec = find_spec(point.value)
+    paths = list(spec.submodule_search_locations or ()) if spec else []
+    if not paths:
+        raise ManifestError(f"entry point {point.name!r}: there is no package {point.value!r}; install it again")
+    return Path(paths[0])
+
+
+def _bundled() -> Iterable[FoundExtension]:
+    channels = Path(__file__).parents[1] / "channels"
+    for path in sorted(channels.iterdir()) if channels.is_dir() else ():
+        if (path / FILE_NAME).is_file():
+            yield _read(path.name, "bundled", f"turnwire.channels.{path.name}", path)
+
+
+def _read(expected_id: str, source: Source, package: str, folder: Path) -> FoundExtension:
+    manifest, problem = None, ""
+    try:
+        manifest = read_manifest(folder / FILE_NAME, expected_id)
+    except ManifestError as error:
+        problem = str(error)
+    return FoundExtension(
+        id=expected_id, source=source, package=package, folder=folder, manifest=manifest, problem=problem
+    )
+
+
+def _location(found: FoundExtension) -> str:
+    return {"pip": f"the package {found.package}", "bundled": "Turnwire"}.get(found.source, str(found.folder))

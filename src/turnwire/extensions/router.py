@@ -39,7 +39,7 @@ from turnwire.extensions.delivery import (
     Receipt,
     delivery_key,
 )
-from turnwire.extensions.events import EventBus
+from turnwire.extensions.journal import EventBus
 
 logger = logging.getLogger("turnwire.extensions")
 
@@ -68,7 +68,7 @@ class MessageRouter:
         self,
         text: str,
         user_id: str,
-        channel: object,
+        channel_id: str,
         *,
         principal: str | None = None,
         message_id: str | None = None,
@@ -78,7 +78,7 @@ class MessageRouter:
 
         Raises LookupError for a channel that is not registered, StoreError, and ShuttingDownError.
         """
-        channel_id = self._registered(channel).id
+        self._channel(channel_id)
         text = clean_text(text).strip()
         message_id = message_id or new_id()
         if not text:
@@ -218,13 +218,6 @@ class MessageRouter:
         # The turn may have been accepted in the very moment that its caller left.
         with suppress(TurnwireError):
             await self._runner.cancel((await starting).record.id)
-
-    def _registered(self, extension: object) -> Channel:
-        for channel in self.channels.values():
-            if channel.extension is extension:
-                return channel
-        name = type(extension).__name__
-        raise LookupError(f"{name} is not registered as a channel: it has no send_to_user, or failed")
 
     def _channel(self, channel_id: str) -> Channel:
         channel = self.channels.get(channel_id)

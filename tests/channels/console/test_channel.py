@@ -20,7 +20,7 @@ from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen
 from turnwire.core.events import HandoffEvent, StatusEvent, ToolCallEvent, ToolProgressEvent, ToolResultEvent
 from turnwire.extensions.contract import ApprovalAsk, StreamStep
-from turnwire.extensions.detection import detect
+from turnwire.extensions.host import detect
 from turnwire.extensions.manifest import read_manifest
 
 FOLDER = Path(__file__).parents[3] / "src" / "turnwire" / "channels" / "console"

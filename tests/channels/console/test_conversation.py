@@ -9,9 +9,8 @@ import pytest
 
 from tests.channels.console.emulator import Terminal
 from tests.serving import PATIENCE, until, within
-from turnwire.channels.console.client import ServerAddress
+from turnwire.channels.console.client import ReconnectLimits, RemoteHost, ServerAddress
 from turnwire.channels.console.conversation import Conversation, UserLeft
-from turnwire.channels.console.hosts import ReconnectLimits, RemoteHost
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.core.codec import encode_event
 from turnwire.core.events import (

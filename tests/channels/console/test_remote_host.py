@@ -11,14 +11,15 @@ import pytest
 
 from tests.serving import PATIENCE, Puppet, listen, quick_settings, saying, serving, until, within
 from turnwire import Turnwire
-from turnwire.channels.console.client import HostError, ServerAddress
-from turnwire.channels.console.hosts import (
+from turnwire.channels.console.client import (
     ConnectionLost,
     ConnectionRestored,
+    HostError,
     LogNotice,
     ReceivedEvent,
     ReconnectLimits,
     RemoteHost,
+    ServerAddress,
     TurnUpdate,
 )
 from turnwire.core.backoff import Backoff

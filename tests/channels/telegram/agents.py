@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from tests.channels.telegram.world import Agent, Piece
-from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.channels.telegram.client import Clock
 
 TOKENS = [f"word{number:03d} " if number % 12 else f"word{number:03d}.\n\n" for number in range(1, 601)]
 TEXT = "".join(TOKENS).strip()

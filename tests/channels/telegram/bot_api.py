@@ -18,7 +18,7 @@ from typing import Any, Literal
 import httpx
 
 from tests.channels.telegram.rates import Rates
-from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.channels.telegram.client import Clock
 
 TOKEN = "4242:simulated-token_XYZ"
 BOT = {"id": 4242, "is_bot": True, "first_name": "Turn", "username": "TurnBot"}

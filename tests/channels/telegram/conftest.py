@@ -11,7 +11,7 @@ from blockbuster import blockbuster_ctx
 from tests.channels.telegram.bot_api import BotApi
 from tests.channels.telegram.world import World
 from tests.simulated_time import SimulatedTimeLoop
-from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.channels.telegram.client import Clock
 
 # They run a whole Turnwire, whose stores write in threads that no event loop knows of.
 IN_REAL_TIME = "test_with_turnwire.py"

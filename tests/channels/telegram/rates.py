@@ -5,7 +5,7 @@ A chat that gets too much is closed for a while, and every call that is made mea
 
 from collections import deque
 
-from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.channels.telegram.client import Clock
 
 MESSAGES = {"sendMessage", "editMessageText", "editMessageReplyMarkup", "deleteMessage", "sendChatAction"}
 TYPING = {"sendChatAction", "sendMessageDraft"}

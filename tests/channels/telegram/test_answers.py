@@ -15,7 +15,7 @@ import pytest
 from tests.channels.telegram.agents import TEXT, TOKENS, Gated, paced, saying
 from tests.channels.telegram.bot_api import TOKEN, BotApi, units
 from tests.channels.telegram.world import ADA, BOB, GROUP, World
-from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.channels.telegram.client import Clock
 from turnwire.extensions.contract import StreamStep
 
 
@@ -347,5 +347,28 @@ async def test_a_connection_that_breaks_while_an_answer_grows_does_not_end_its_g
     await gate.say(3)
     await world.api.until(lambda: "number 05" in joined(world))
     assert world.api.shown(ADA)[0].buttons == ["⏹ Stop"]
+    gate.end()
+    await world.delivered()
+
+
+async def test_restart_while_a_full_message_is_sent_replaces_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_sending, may_go_on, send = asyncio.Event(), asyncio.Event(), world.api._do_sendMessage
+
+    async def held(params: dict[str, Any]) -> Any:
+        is_sending.set()
+        await may_go_on.wait()
+        return send(params)
+
+    monkeypatch.setattr(world.api, "_do_sendMessage", held)
+    gate = Gated("Old words. " * 500)
+    world.agent = gate
+    await world.start()
+    world.api.says(ADA, "hello")
+    await world.api.until(lambda: world.kernel.asked)
+    await gate.say()
+    await is_sending.wait()
+    await world.channel.on_stream_restart(str(ADA), "New words. " * 500)
+    may_go_on.set()
+    await world.api.until(lambda: [text[:9] for text in world.api.texts(ADA)] == ["New words"] * 2)
     gate.end()
     await world.delivered()

@@ -4,6 +4,7 @@ import pytest
 
 from tests.channels.telegram.agents import Gated, saying
 from tests.channels.telegram.world import ADA, BOB, GROUP, STRANGER, World
+from turnwire.core.errors import StoreAwayError, TurnEndedError
 from turnwire.extensions.contract import ApprovalAsk
 
 ASK = ApprovalAsk(
@@ -175,9 +176,25 @@ async def test_second_press_of_an_approval_decides_nothing(world: World) -> None
 
 async def test_late_decision_is_reported(world: World) -> None:
     gate = await asking(world)
-    world.kernel.decidable = False
+    world.kernel.decision_error = TurnEndedError("t1")
     world.api.presses(ADA, ADA, "✅ Approve")
     await world.api.until(lambda: world.api.shown(ADA)[0].text.endswith("It was too late to decide."))
+    gate.end()
+    await world.delivered()
+
+
+async def test_decision_that_the_store_failed_to_record_is_made_by_the_next_process(world: World) -> None:
+    await asking(world)
+    world.kernel.decision_error = StoreAwayError("the database")
+    world.api.presses(ADA, ADA, "✅ Approve")
+    with pytest.raises(StoreAwayError):
+        await world.service_ended()
+    await world.crash()
+    gate = Gated(ASK)
+    world.agent = gate
+    await world.start()
+    await world.api.until(lambda: world.kernel.decided == [("t1", "c1", True, "telegram:7")])
+    await world.api.until(lambda: world.api.shown(ADA)[0].text.endswith("✅ Approved by Ada"))
     gate.end()
     await world.delivered()
 

@@ -11,6 +11,7 @@ from tests.channels.telegram.world import ADA, World
 from turnwire.channels.telegram import client
 from turnwire.channels.telegram.client import (
     BadRequestError,
+    Clock,
     FloodError,
     ForbiddenError,
     TelegramError,
@@ -18,7 +19,6 @@ from turnwire.channels.telegram.client import (
     UncertainError,
     UnreachableError,
 )
-from turnwire.channels.telegram.rate_limits import Clock
 
 
 async def failure(api: BotApi, method: str, token: str = TOKEN, url: str | None = None, **params: Any) -> TelegramError:

@@ -66,6 +66,14 @@ async def test_concurrent_answers_in_topics_share_the_rate_limit(world: World) -
         assert "\n\n".join(world.api.texts(GROUP, thread_id)) == TEXT
 
 
+@pytest.mark.parametrize("space", [" ", "\n", "\t "])
+def test_command_ends_at_any_white_space(space: str) -> None:
+    message = {"message_id": 1, "chat": {"id": ADA}, "from": {"id": ADA}, "text": f"/pair@TurnBot{space}ABCD"}
+    update = read_update({"update_id": 1, "message": message}, Bot(1, "TurnBot"))
+    assert isinstance(update, IncomingMessage)
+    assert (update.command, update.text) == ("pair", "ABCD")
+
+
 async def test_command_with_the_bots_name_is_obeyed(world: World) -> None:
     await world.start()
     world.api.says(ADA, "/new@TurnBot", chat_id=GROUP, thread_id=42)

@@ -5,7 +5,7 @@ from pathlib import Path
 from turnwire.channels.telegram import channel
 from turnwire.channels.telegram.channel import TelegramChannel
 from turnwire.channels.telegram.config import TelegramConfig
-from turnwire.extensions.detection import check_provides, detect
+from turnwire.extensions.host import check_provides, detect
 from turnwire.extensions.manifest import read_manifest
 
 MANIFEST = read_manifest(Path(channel.__file__).parent / "manifest.yaml", "telegram")

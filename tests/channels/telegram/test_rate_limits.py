@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from turnwire.channels.telegram.rate_limits import Budgets, Clock
+from turnwire.channels.telegram.client import Budgets, Clock
 
 
 class ManualClock(Clock):

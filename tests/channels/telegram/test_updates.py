@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from tests.channels.telegram.agents import Gated
-from tests.channels.telegram.bot_api import TOKEN
+from tests.channels.telegram.bot_api import TOKEN, Refused
 from tests.channels.telegram.world import ADA, World
-from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.channels.telegram.client import Clock
 from turnwire.channels.telegram.updates import ReceiverHealth
 from turnwire.core.errors import StoreError
 
@@ -40,6 +40,18 @@ async def test_update_that_comes_twice_is_handled_once(world: World) -> None:
     await world.api.until(lambda: len(world.api.texts(ADA)) == 2)
     await world.delivered()
     assert [text for text, *_ in world.kernel.asked] == ["hello", "more"]
+
+
+async def test_flood_wait_of_the_first_call_is_observed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flooded(params: dict[str, Any]) -> Any:
+        monkeypatch.undo()
+        raise Refused(429, "Too Many Requests: retry after 30", retry_after=30)
+
+    monkeypatch.setattr(world.api, "_do_getMe", flooded)
+    await world.start()
+    await world.api.until(lambda: len(world.api.made("getMe")) == 2)
+    first, second = world.api.made("getMe")
+    assert second.at - first.at >= 30
 
 
 async def test_message_sent_while_the_server_was_down_is_answered(world: World) -> None:

@@ -12,7 +12,7 @@ from tests.channels.telegram.bot_api import TOKEN, BotApi
 from tests.channels.telegram.world import ADA
 from tests.serving import PATIENCE, Puppet, quick_settings, until, within
 from turnwire import Turnwire
-from turnwire.channels.telegram.rate_limits import Clock
+from turnwire.channels.telegram.client import Clock
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent, RestartEvent, SearchEvent
 from turnwire.core.turns import Turn

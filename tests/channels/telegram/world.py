@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.channels.telegram.bot_api import TOKEN, BotApi
 from turnwire.channels.telegram.channel import TelegramChannel
-from turnwire.channels.telegram.rate_limits import Clock
-from turnwire.core.errors import TurnEndedError
+from turnwire.channels.telegram.client import Clock
+from turnwire.core.errors import TurnwireError
 from turnwire.extensions.contract import ApprovalAsk, StreamStep, Subscriber, Topic
 
 ADA, BOB, STRANGER = 7, 8, 666
@@ -50,7 +50,7 @@ class Kernel:
         self.spent: list[float] = []
         """How long the channel has kept the agent waiting with each piece, in the world's seconds."""
         self.cancelled: list[str] = []
-        self.decidable = True
+        self.decision_error: TurnwireError | None = None
         self.accepted: dict[str, Receipt] = {}
         """Every message by its id; those without an answer are resumed by the next process."""
         self._secrets = secrets
@@ -181,8 +181,8 @@ class Kernel:
         return True
 
     async def decide(self, turn_id: str, call_id: str, *, approved: bool, by: str, reason: str | None = None) -> None:
-        if not self.decidable:
-            raise TurnEndedError(turn_id)
+        if self.decision_error is not None:
+            raise self.decision_error
         self.decided.append((turn_id, call_id, approved, by))
 
     async def new_session(self, user_id: str) -> None:
@@ -238,6 +238,12 @@ class World:
                 await self._service
         await self.kernel.close()
         await self.channel.stop()
+
+    async def service_ended(self) -> None:
+        """Wait for the end of the background service. Raises what has ended it."""
+        assert self._service is not None
+        async with asyncio.timeout(self.api.patience):
+            await self._service
 
     async def delivered(self) -> None:
         """Until everything has been answered and has arrived."""

@@ -19,9 +19,11 @@ from turnwire.channels.console.screen import Screen, process_screen
 from turnwire.channels.console.view import LiveView, PlainView, View, call_label, clean_line, render_answer
 from turnwire.core.codec import clean_text
 from turnwire.core.errors import TurnwireError
+from turnwire.extensions.calls import Background
 from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, Health, StreamStep
 
 _PAINT_SECONDS = 0.1
+_STOP_SECONDS = 1.0
 _STOPPED = "stopped"
 
 
@@ -40,7 +42,7 @@ class ConsoleChannel:
         self._settle_seconds = settle_seconds
         self._answers: dict[str, _ChannelAnswer] = {}
         self._question_lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self.context: ExtensionContext | None = None
         # One thread, so that writes stay in order.
         self._writer = ThreadPoolExecutor(1, "console")
@@ -54,8 +56,7 @@ class ConsoleChannel:
         for answer in list(self._answers.values()):
             await answer.close()
         self._answers.clear()
-        for task in list(self._tasks):
-            task.cancel()
+        await self._background.close(_STOP_SECONDS)
 
     async def destroy(self) -> None:
         self._writer.shutdown(wait=False, cancel_futures=True)
@@ -109,9 +110,7 @@ class ConsoleChannel:
             lines.append(Text(f'  This is no terminal; decide with {path} {{"approved": true}}', "dim"))
         await self._show(*lines)
         if sys.stdin.isatty():
-            task = asyncio.create_task(self._decide(ask))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._background.run(self._decide(ask))
 
     async def _decide(self, ask: ApprovalAsk) -> None:
         keys: asyncio.Queue[str] = asyncio.Queue()

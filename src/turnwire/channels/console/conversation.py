@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, assert_never
 
-from turnwire.channels.console.client import HostError
-from turnwire.channels.console.hosts import (
+from turnwire.channels.console.client import (
     ConnectionLost,
     ConnectionRestored,
     Host,
+    HostError,
     LogNotice,
     ReceivedEvent,
     TurnUpdate,

@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from turnwire.channels.telegram.client import Clock
 from turnwire.channels.telegram.config import TelegramConfig
-from turnwire.channels.telegram.rate_limits import Clock
 from turnwire.channels.telegram.records import Records
 
 # Without letters and digits that are easily confused.
@@ -38,6 +38,8 @@ class _Code(Struct, frozen=True):
 
 
 class Access:
+    """The people and groups with access, and the pairing code while there are none."""
+
     def __init__(self, config: TelegramConfig, records: Records, clock: Clock, logger: logging.Logger) -> None:
         self._config = config
         self._records = records

@@ -127,9 +127,9 @@ class AnswerPoster:
         if await self._sender.records.finish(answer):
             self._post_notice(answer)
 
-    async def rewrite(self, answer_id: str, text: str) -> None:
-        """Replace a notice by another text without buttons."""
-        answer = await self._sender.records.rewrite(answer_id, text)
+    async def close_ask(self, answer_id: str, text: str) -> None:
+        """Replace an approval request by another text without buttons."""
+        answer = await self._sender.records.close_ask(answer_id, text)
         if answer is not None:
             self._post_notice(answer)
 

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 from turnwire.channels.telegram.access import Access
 from turnwire.channels.telegram.answers import AnswerPoster
-from turnwire.channels.telegram.client import BotApi, TelegramError
+from turnwire.channels.telegram.client import BotApi, Budgets, Clock, FloodError, TelegramError
 from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.dispatcher import UpdateDispatcher
 from turnwire.channels.telegram.posts import Address, NewestIds, Sender
-from turnwire.channels.telegram.rate_limits import Budgets, Clock
 from turnwire.channels.telegram.records import Records
 from turnwire.channels.telegram.updates import (
     ALLOWED_UPDATES,
@@ -220,4 +219,5 @@ class _OpenChannel:
                 return result
             except TelegramError as error:
                 self._receiver_health.fail(error)
-                await self._clock.sleep(_RETRY_SECONDS)
+                flood = error.retry_after if isinstance(error, FloodError) else 0.0
+                await self._clock.sleep(max(_RETRY_SECONDS, flood))

@@ -1,22 +1,30 @@
-"""The client of the Bot API over HTTP. There is one error class for each way to react.
+"""The client of the Bot API over HTTP, with one error class for each way to react, and the rate limits of its calls.
 
 The token is part of every URL. httpx logs URLs, so a filter removes the token from its log lines while a client is
 open, and its own errors, which hold the request, are never passed on.
+
+Telegram counts all kinds of calls to a chat together, and a call during a flood wait makes the wait longer. So every
+call takes from the chat's budget first. Durable calls, which must arrive, wait for it. Cosmetic calls, such as edits
+of a growing answer, are skipped when the budget is used up or a durable call waits.
 """
 
+import asyncio
 import logging
+import random
+import time
+from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 import msgspec
-
-from turnwire.channels.telegram.rate_limits import Clock
 
 if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT_SECONDS = 20.0
+# A call is counted when it reaches the server, not when it leaves.
+_MARGIN = 1.05
 # The loggers that write request URLs, which hold the token.
 _LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy")
 
@@ -39,6 +47,29 @@ _KINDS: tuple[tuple[str, BadRequestKind], ...] = (
     ("chat not found", "no_chat"),
     ("group chat was upgraded", "no_chat"),
 )
+
+
+class Clock:
+    """The clock of every pause, limit and timeout of the channel.
+
+    `speed` is for tests: at 20, thirty seconds pass in one and a half, for everything that shares the clock.
+    """
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self.speed = speed
+
+    def now(self) -> float:
+        return time.monotonic() * self.speed
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self.speed)
+
+    def real(self, seconds: float) -> float:
+        """Return the same duration in real seconds."""
+        return seconds / self.speed
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        return asyncio.timeout(seconds / self.speed)
 
 
 class TelegramError(Exception):
@@ -113,6 +144,8 @@ class _TokenFilter(logging.Filter):
 
 
 class BotApi:
+    """The client of one bot."""
+
     def __init__(self, token: str, api_url: str, clock: Clock) -> None:
         """Raises ImportError if httpx is not installed."""
         import httpx
@@ -195,3 +228,129 @@ class BotApi:
 def _seconds(value: object) -> float:
     seconds = float(cast(float, value)) if isinstance(value, int | float) else 1.0
     return max(1.0, seconds)
+
+
+# Rate limits
+
+
+class Allowance(Protocol):
+    """A limit that calls are counted against."""
+
+    def ready_in(self, now: float) -> float:
+        """Return the seconds until the next call is allowed; 0 if it is now."""
+        ...
+
+    def take(self, now: float) -> None: ...
+
+
+class Bucket:
+    """A token bucket: `burst` calls at once, and one more every `1 / rate` seconds."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, burst
+        self._tokens, self._refilled_at = float(burst), 0.0
+
+    def _refill(self, now: float) -> None:
+        if now > self._refilled_at:
+            self._tokens = min(float(self._burst), self._tokens + (now - self._refilled_at) * self._rate)
+            self._refilled_at = now
+
+    def ready_in(self, now: float) -> float:
+        self._refill(now)
+        return max(0.0, (1.0 - self._tokens) / self._rate)
+
+    def take(self, now: float) -> None:
+        self._refill(now)
+        self._tokens -= 1.0
+
+
+class Window:
+    """A sliding window: at most `limit` calls in any `seconds`."""
+
+    def __init__(self, limit: int, seconds: float) -> None:
+        self._limit, self._seconds = limit, seconds * _MARGIN
+        self._taken: deque[float] = deque()
+
+    def ready_in(self, now: float) -> float:
+        while self._taken and self._taken[0] <= now - self._seconds:
+            self._taken.popleft()
+        if len(self._taken) < self._limit:
+            return 0.0
+        return self._taken[-self._limit] + self._seconds - now
+
+    def take(self, now: float) -> None:
+        self._taken.append(now)
+
+
+class ChatBudget:
+    """The budget of one chat, which its topics share."""
+
+    def __init__(self, clock: Clock, shared: Allowance, is_private: bool) -> None:
+        self._clock = clock
+        self._shared = shared
+        self._messages: Allowance = Bucket(rate=1.0, burst=3) if is_private else Window(20, 60.0)
+        self._drafts: tuple[Allowance, ...] = (Window(20, 5.0), Window(40, 30.0))
+        self._closed_until = 0.0
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+
+    @property
+    def closed_for(self) -> float:
+        """The seconds that a flood wait still lasts."""
+        return max(0.0, self._closed_until - self._clock.now())
+
+    def close(self, retry_after: float) -> None:
+        """Allow no call until the flood wait is over, plus some jitter."""
+        until = self._clock.now() + retry_after + random.uniform(0.1, 1.0)
+        self._closed_until = max(self._closed_until, until)
+
+    async def wait(self) -> None:
+        """Wait until a durable call may be made, in the order of the callers."""
+        self._waiting += 1
+        try:
+            async with self._lock:
+                while (pause := self._ready_in(self._messages, self._shared)) > 0:
+                    await self._clock.sleep(pause)
+                self._take(self._messages, self._shared)
+        finally:
+            self._waiting -= 1
+
+    def take(self) -> bool:
+        """Return True if a cosmetic call may be made now."""
+        return self._waiting == 0 and self._take_now(self._messages, self._shared)
+
+    def take_typing(self) -> bool:
+        return self._waiting == 0 and self._take_now(self._messages, self._shared, *self._drafts)
+
+    def take_draft(self) -> bool:
+        return self._take_now(self._shared, *self._drafts)
+
+    def _ready_in(self, *allowances: Allowance) -> float:
+        now = self._clock.now()
+        return max(self._closed_until - now, *(allowance.ready_in(now) for allowance in allowances))
+
+    def _take(self, *allowances: Allowance) -> None:
+        now = self._clock.now()
+        for allowance in allowances:
+            allowance.take(now)
+
+    def _take_now(self, *allowances: Allowance) -> bool:
+        if self._ready_in(*allowances) > 0:
+            return False
+        self._take(*allowances)
+        return True
+
+
+class Budgets:
+    """The budgets of all chats, and the limit that they share."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._shared = Window(30, 1.0)
+        self._chats: dict[int, ChatBudget] = {}
+
+    def of(self, chat_id: int) -> ChatBudget:
+        if chat_id not in self._chats:
+            # Private chats have positive ids, groups and channels negative ones.
+            self._chats[chat_id] = ChatBudget(self._clock, self._shared, is_private=chat_id > 0)
+        return self._chats[chat_id]

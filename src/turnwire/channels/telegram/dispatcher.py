@@ -17,7 +17,7 @@ from turnwire.channels.telegram.answers import AnswerPoster
 from turnwire.channels.telegram.client import TelegramError
 from turnwire.channels.telegram.posts import Sender
 from turnwire.channels.telegram.updates import Bot, ButtonPress, DraftStopped, IncomingMessage, read_update
-from turnwire.core.errors import ShuttingDownError, TurnwireError
+from turnwire.core.errors import ShuttingDownError, StoreError, TurnwireError
 from turnwire.extensions.calls import Background
 from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, MessageReceipt
 
@@ -202,24 +202,26 @@ class UpdateDispatcher:
         await self._answers.notify(user_id, _question(ask), answer_id=answer_id, buttons=buttons)
 
     async def _decide(self, press: ButtonPress, *, approved: bool) -> str:
-        """Record the decision and return the reply to the button."""
-        body = await self._sender.records.take_ask(press.target)
+        """Record the decision and return the reply to the button.
+
+        Presses are handled one after the other, and repeating a decision changes nothing. So the request is closed
+        last, and a press that Telegram sends again after a failure or a crash decides it.
+        """
+        body = await self._sender.records.ask(press.target)
         if body is None:
             return "It is decided already."
         turn_id, call_id = msgspec.json.decode(body, type=tuple[str, str])
         try:
             await self._context.decide(turn_id, call_id, approved=approved, by=f"telegram:{press.sender_id}")
+        except (StoreError, ShuttingDownError):
+            raise
         except TurnwireError:
             outcome = "⌛ It was too late to decide."
-        except BaseException:
-            # The request stays open for another press.
-            await self._sender.records.set_ask(press.target, body)
-            raise
         else:
             outcome = f"{'✅ Approved' if approved else '🚫 Denied'} by {_plain(press.sender)}"
         answer = await self._sender.records.answer(press.target)
         question = answer.text if answer is not None else ""
-        await self._answers.rewrite(press.target, f"{question}\n\n{outcome}")
+        await self._answers.close_ask(press.target, f"{question}\n\n{outcome}")
         return outcome
 
 

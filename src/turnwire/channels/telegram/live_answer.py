@@ -10,6 +10,8 @@ from contextlib import suppress
 
 from turnwire.channels.telegram.client import (
     BadRequestError,
+    ChatBudget,
+    Clock,
     FloodError,
     TelegramError,
     UncertainError,
@@ -18,7 +20,6 @@ from turnwire.channels.telegram.client import (
 from turnwire.channels.telegram.config import TelegramConfig
 from turnwire.channels.telegram.markdown import LIMIT, Formatted, italic, messages, render
 from turnwire.channels.telegram.posts import Address, Content, Posting, Sender
-from turnwire.channels.telegram.rate_limits import ChatBudget, Clock
 from turnwire.channels.telegram.records import Answer
 from turnwire.extensions.contract import StreamStep
 
@@ -53,12 +54,17 @@ class LiveAnswer:
         self._muted = not config.streaming_enabled
         in_group = config.stream_group_edit_interval_ms
         self._interval = (config.stream_edit_interval_ms if self._address.is_private else in_group) / 1000
-        self._drawn: tuple[int, str] | None = None
+        self._shown: tuple[int, int, str] | None = None
         self._final = ""
 
     @property
     def text(self) -> str:
         return "".join(self._text)
+
+    @property
+    def _state(self) -> tuple[int, int, str]:
+        """The number of restarts, the length of the text and the status line."""
+        return self._restarts, self._chars, self._status.text()
 
     # Input from the agent. None of these waits.
 
@@ -72,8 +78,6 @@ class LiveAnswer:
         """Replace everything that was added by this text."""
         self._text, self._chars = [text], len(text)
         self._restarts += 1
-        self._posting.reopen()
-        self._drawn = None
         self._changed.set()
 
     def set_status(self, status: str) -> None:
@@ -147,10 +151,13 @@ class LiveAnswer:
 
     async def _show(self) -> None:
         self._changed.clear()
-        drawn = (self._chars, self._status.text())
+        state = self._state
+        if self._shown is None or self._shown[0] < self._restarts:
+            # Full messages may show text that was taken back.
+            self._posting.reopen()
         try:
             if self._muted or await self._draw(self.text, self._status.line()):
-                self._drawn = drawn
+                self._shown = state
         except FloodError as error:
             await self._sender.flooded(self._address.chat_id, error)
             self._interval = min(self._interval * 2, _MAX_INTERVAL_SECONDS)
@@ -188,7 +195,7 @@ class LiveAnswer:
         with suppress(TimeoutError):
             async with self._sender.clock.timeout(interval):
                 await self._ended.wait()
-        while not self._is_over() and self._drawn == (self._chars, self._status.text()):
+        while not self._is_over() and self._shown == self._state:
             await self._wait_for_change(_AGE_SECONDS)
             if is_drafting or self._status.is_running:
                 return

@@ -233,10 +233,10 @@ def _outermost_first(entity: Entity) -> tuple[int, int, bool]:
 
 def _cells(table: SyntaxTreeNode) -> list[list[str]]:
     rows = [row for part in table.children for row in part.children]
-    return [[render_inline(cell) for cell in row.children] for row in rows]
+    return [[_inline_text(cell) for cell in row.children] for row in rows]
 
 
-def render_inline(node: SyntaxTreeNode) -> str:
+def _inline_text(node: SyntaxTreeNode) -> str:
     writer = _Writer()
     writer.blocks(node.children)
     return writer.written().text.replace("\n", " ")

@@ -16,6 +16,9 @@ from msgspec import Struct
 from turnwire.channels.telegram.client import (
     BadRequestError,
     BotApi,
+    Budgets,
+    ChatBudget,
+    Clock,
     FloodError,
     TelegramError,
     TokenError,
@@ -23,7 +26,6 @@ from turnwire.channels.telegram.client import (
     UnreachableError,
 )
 from turnwire.channels.telegram.markdown import Formatted
-from turnwire.channels.telegram.rate_limits import Budgets, ChatBudget, Clock
 from turnwire.channels.telegram.records import MessagePart, Records
 from turnwire.core.backoff import Backoff
 

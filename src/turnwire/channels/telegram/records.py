@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS asks (answer_id TEXT PRIMARY KEY, body BLOB NOT NULL,
 CREATE TABLE IF NOT EXISTS floods (chat_id INTEGER PRIMARY KEY, until REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS paired (user_id INTEGER PRIMARY KEY, name TEXT NOT NULL, at REAL NOT NULL);
 """
-# Version 0 kept the updates themselves until they were handled. `inbox` stays until `take_inbox` has emptied it.
+# Version 0 kept the updates themselves until they were handled. `inbox` stays until `drop_inbox`.
 _FROM_VERSION_0 = """
 INSERT OR IGNORE INTO updates SELECT update_id, at FROM inbox WHERE done;
 DELETE FROM inbox WHERE done;
@@ -69,6 +69,8 @@ class MessagePart(msgspec.Struct, frozen=True):
 
 
 class Records:
+    """The database of the channel."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._threads = SqliteThreads(self._connect, name="telegram-records")
@@ -148,16 +150,6 @@ class Records:
             WHERE state = 'live'"""
         return bool(await self._do(lambda db: db.execute(statement, _answer_row(answer)).rowcount))
 
-    async def rewrite(self, answer_id: str, text: str) -> Answer | None:
-        """Replace the text of an answer and remove its buttons, to be posted like a new one."""
-
-        def update(db: sqlite3.Connection) -> Answer | None:
-            statement = "UPDATE answers SET state = 'final', text = ?, buttons = NULL WHERE answer_id = ?"
-            db.execute(statement, (text, answer_id))
-            return next(iter(_select_answers(db, "answer_id = ?", answer_id)), None)
-
-        return await self._do(update)
-
     async def settle(self, answer_id: str, state: AnswerState) -> None:
         await self._do(lambda db: db.execute("UPDATE answers SET state = ? WHERE answer_id = ?", (state, answer_id)))
 
@@ -230,15 +222,23 @@ class Records:
         row = (answer_id, body, time.time())
         await self._do(lambda db: db.execute("INSERT OR REPLACE INTO asks VALUES (?, ?, ?)", row))
 
-    async def take_ask(self, answer_id: str) -> bytes | None:
-        """Remove the request and return it, to the first caller only: a button may be pressed twice."""
+    async def ask(self, answer_id: str) -> bytes | None:
+        """Return an approval request that is not decided yet."""
+        row = await self._do(
+            lambda db: db.execute("SELECT body FROM asks WHERE answer_id = ?", (answer_id,)).fetchone()
+        )
+        return row[0] if row else None
 
-        def take(db: sqlite3.Connection) -> bytes | None:
-            row = db.execute("SELECT body FROM asks WHERE answer_id = ?", (answer_id,)).fetchone()
+    async def close_ask(self, answer_id: str, text: str) -> Answer | None:
+        """Remove an approval request, and replace its answer's text and buttons, to be posted like a new one."""
+
+        def close(db: sqlite3.Connection) -> Answer | None:
             db.execute("DELETE FROM asks WHERE answer_id = ?", (answer_id,))
-            return row[0] if row else None
+            statement = "UPDATE answers SET state = 'final', text = ?, buttons = NULL WHERE answer_id = ?"
+            db.execute(statement, (text, answer_id))
+            return next(iter(_select_answers(db, "answer_id = ?", answer_id)), None)
 
-        return await self._do(take)
+        return await self._do(close)
 
 
 def _has_table(database: sqlite3.Connection, name: str) -> bool:

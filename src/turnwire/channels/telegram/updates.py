@@ -14,9 +14,8 @@ import msgspec
 import uvicorn
 from msgspec import Struct, field
 
-from turnwire.channels.telegram.client import BotApi, ConflictError, FloodError, TelegramError, TokenError
+from turnwire.channels.telegram.client import BotApi, Clock, ConflictError, FloodError, TelegramError, TokenError
 from turnwire.channels.telegram.posts import Address
-from turnwire.channels.telegram.rate_limits import Clock
 from turnwire.core.backoff import Backoff
 from turnwire.extensions.contract import Health
 
@@ -205,12 +204,12 @@ def _command(text: str, bot: Bot) -> tuple[str, str, bool]:
     """Return the command, the text after it, and True if it is for another bot. An unknown command is plain text."""
     if not text.startswith("/"):
         return "", text, False
-    word, _, rest = text.partition(" ")
+    word, *rest = text.split(maxsplit=1)
     name, _, addressee = word[1:].partition("@")
     if addressee and addressee.casefold() != bot.username.casefold():
         return "", text, True
     if name.casefold() in _COMMANDS:
-        return name.casefold(), rest.strip(), False
+        return name.casefold(), "".join(rest).strip(), False
     return "", text, False
 
 
