@@ -8,6 +8,7 @@ all of them; `scripts/test --fast` runs the others. A test that starts a program
 import asyncio
 import gc
 import os
+import platform
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -60,6 +61,9 @@ ssl.create_default_context = _share_context
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}; not part of `scripts/test --fast`")
+    # The first call starts `uname`, and the OpenAI SDK makes it within whichever test sends the first request.
+    platform.processor()
+    config.addinivalue_line("markers", "simulated_time: runs on an event loop whose clock does not wait")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -481,6 +481,7 @@ ARGS: dict[str, dict[str, Any]] = {"call-1": {"amount": 5, "to": "Ann"}, "call-2
 TOOLS = {"call-1": "pay", "call-2": "mail"}
 
 
+@pytest.mark.simulated_time
 async def test_an_idle_stream_has_the_released_heartbeat_and_farewell(tmp_path: Path) -> None:
     stage = Stage()
     found: list[tuple[str, str]] = []
