@@ -63,7 +63,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {meaning}; not part of `scripts/test --fast`")
     # The first call starts `uname`, and the OpenAI SDK makes it within whichever test sends the first request.
     platform.processor()
-    config.addinivalue_line("markers", "simulated_time: runs on an event loop whose clock does not wait")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

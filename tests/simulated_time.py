@@ -1,9 +1,9 @@
 """An event loop whose time is simulated: when nothing is left to do but wait, its clock jumps to the next timer.
 
 Thirty seconds of waiting take no time at all, and how long the machine computes does not count, so that what a test
-finds does not depend on how fast or how loaded the machine is. Sockets are real. Work that the loop gives to a pool of
-threads counts as work: the clock stands still until it is done. Other processes run in real time, which this loop does
-not wait for. A test marked `simulated_time` runs in such a loop, in a folder whose conftest.py calls `loop_factories`.
+finds does not depend on how fast or how loaded the machine is. Work that the loop gives to a pool of threads counts as
+work: the clock stands still until it is done. Sockets and other processes are real: what is on its way through a socket
+is not known to the clock, so a test over sockets must not depend on a few seconds of this time.
 """
 
 import asyncio
@@ -12,8 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
-
-import pytest
 
 _START = 1000.0
 # The kernel may deliver what was sent over the loopback interface a moment later.
@@ -88,8 +86,3 @@ def _submit_and_count(
 
 
 ThreadPoolExecutor.submit = _submit_and_count
-
-
-def loop_factories(item: pytest.Item, real: Callable[[], Any] = asyncio.new_event_loop) -> dict[str, Any]:
-    """Return the result of the hook `pytest_asyncio_loop_factories`: the simulated loop for a test with the mark."""
-    return {"simulated": SimulatedTimeLoop} if item.get_closest_marker("simulated_time") else {"real": real}

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.extensions.harness import BASE, LIMITS, PLAIN, running, write_extension
-from tests.serving import saying, until
+from tests.serving import PATIENCE, saying, until
 from turnwire.extensions.contract import Health
 from turnwire.extensions.loader import start_order
 from turnwire.extensions.manifest import Manifest
@@ -145,7 +145,7 @@ async def test_extension_that_fails_to_stop_does_not_block_shutdown(
 ) -> None:
     write_extension(tmp_path / "x", "bad", BASE + f"class Main(Base):\n    async def {phase}(self): {how}")
     write_extension(tmp_path / "x", "good", BASE + "class Main(Base):\n    async def stop(self): self.calls.append(1)")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         async with running(tmp_path / "x", ECHO) as kernel:
             good = kernel.extension("good")
     assert good.calls == [1]

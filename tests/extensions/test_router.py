@@ -17,7 +17,7 @@ from tests.extensions.harness import (
     running,
     write_extension,
 )
-from tests.serving import Puppet, saying, until, within
+from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire import AgentError, Turn
 from turnwire.core.events import (
     HandoffEvent,
@@ -274,7 +274,7 @@ async def _committed(kernel: Any, turn_id: str, position: int) -> None:
     from turnwire.core.follow import follow
 
     following = follow(kernel.turnwire.store, turn_id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         async for events in following:
             if events[-1].position >= position:
                 break

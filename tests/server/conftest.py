@@ -12,7 +12,6 @@ from blockbuster import blockbuster_ctx
 
 from tests.retrieval.shelf import SHELF
 from tests.serving import Puppet, Served, quick_settings, serving, within
-from tests.simulated_time import loop_factories
 from turnwire import Turnwire
 
 StoreKind = Literal["memory", "sqlite"]
@@ -20,7 +19,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any]:
-    return loop_factories(item, real=uvloop.new_event_loop)
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(autouse=True)

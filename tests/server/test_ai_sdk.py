@@ -11,7 +11,7 @@ from tests.server.chat_client import URL, answers, asks, body, chunks, kinds, po
 from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.server.test_auth import holder
-from tests.serving import Puppet, Served, error_of, saying, within
+from tests.serving import Puppet, Served, error_of, let_time_pass, saying, within
 from tests.wires.ui_message import UIMessage
 from turnwire import Turn
 from turnwire.core.errors import AgentError
@@ -134,9 +134,11 @@ async def test_failure_is_an_error_chunk(server: Served, puppet: Puppet) -> None
 
 
 async def test_an_idle_stream_is_kept_alive(serve: Serve, puppet: Puppet) -> None:
-    async with serve(heartbeat=0.06) as server, posting(server, asks("Hello")) as stream:
+    async with serve(heartbeat=30) as server, posting(server, asks("Hello")) as stream:
         part = await puppet.part()
-        blocks = [await within(stream.next_block()) for _ in range(4)]
+        blocks = [await within(stream.next_block()) for _ in range(3)]
+        let_time_pass(server.turnwire, 30)
+        blocks.append(await within(stream.next_block()))
         part.end()
         await stream.rest()
     assert [block.comment for block in blocks if block] == ["stream-open", None, None, "keep-alive"]

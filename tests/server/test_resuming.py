@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Client, Frame, Part, Puppet, Served
+from tests.serving import PATIENCE, Client, Frame, Part, Puppet, Served
 from turnwire.core.codec import now_ms
 
 
@@ -90,7 +90,7 @@ async def test_many_readers_of_one_turn_get_the_same_bytes(server: Served, puppe
             return stream.raw
 
     reading = [asyncio.create_task(read()) for _ in range(50)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await all_there.wait()
     for number in range(100):
         part.say(f"Wort {number} – ", "\u2028")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.conftest import Serve, StoreKind
-from tests.serving import PATIENCE, Frame, Puppet, Served, SseParser, until
+from tests.serving import PATIENCE, Frame, Puppet, Served, SseParser, let_time_pass, until
 
 STALLED = 100
 PIECES = 4_000
@@ -83,14 +83,6 @@ async def all_blocked(server: Served, number: int) -> None:
     await until(lambda: sum(connection.is_blocked for connection in server.turnwire.streams._connections) == number)
 
 
-def let_time_pass(server: Served) -> None:
-    """Run the hub's checks as often as in the time for which a reader may take nothing."""
-    streams = server.turnwire.streams
-    for _ in range(streams._write_ticks):
-        for connection in tuple(streams._connections):
-            streams._check(connection)
-
-
 def resident_bytes() -> int:
     """Return the resident memory of this process, or its peak where the system reports no more."""
     if not STATM.exists():
@@ -114,7 +106,7 @@ async def test_stalled_readers_of_a_running_turn_have_bounded_memory_and_delay_n
                     pass
                 normal.raw, most = b"", max(most, resident_bytes())
             await all_blocked(server, STALLED)
-            let_time_pass(server)
+            let_time_pass(server.turnwire, LONG)
             await open_streams(server, 1)
             # What the log itself and the reader's copy of it take is in this too.
             assert max(most, resident_bytes()) - before < 64 * MEGABYTE
@@ -144,7 +136,7 @@ async def test_stalled_readers_of_a_finished_turn_have_bounded_memory(serve: Ser
             while len(came) < STALLED or not all(one.is_blocked for one in server.turnwire.streams._connections):
                 await asyncio.sleep(0.01)
                 most = max(most, resident_bytes())
-            let_time_pass(server)
+            let_time_pass(server.turnwire, LONG)
             await open_streams(server, 0)
             most = max(most, resident_bytes())
             assert most - before < 100 * MEGABYTE

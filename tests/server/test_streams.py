@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Serve
-from tests.serving import Puppet, Served, error_of
+from tests.serving import Puppet, Served, error_of, let_time_pass
 from turnwire.server.auth import Caller
 from turnwire.server.request import Request
 from turnwire.server.streams.resume import START
@@ -53,11 +53,13 @@ async def test_reader_with_all_events_gets_the_opening_at_once(server: Served, p
 
 
 async def test_a_stream_is_asked_to_reconnect_after_its_lifetime(serve: Serve, puppet: Puppet) -> None:
-    async with serve(stream_lifetime=0.1) as server:
+    async with serve(stream_lifetime=600) as server:
         async with server.ask(on_disconnect="cancel") as stream:
             part = await puppet.part()
             part.say("a")
-            *before, farewell = await stream.rest()
+            before = await stream.until("token")
+            let_time_pass(server.turnwire, 600)
+            (farewell,) = await stream.rest()
         assert farewell.id is None
         assert farewell.retry == farewell.event["retry_ms"] > 0
         assert farewell.event["type"] == "reconnect"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.contracts.turns import append, claimed, done
 from tests.server.conftest import Serve, StoreKind
 from tests.server.text_client import CITATION, LINES, SEARCH, begun, finished, messages, phases, resume
-from tests.serving import PATIENCE, Part, Puppet, Served, error_of, until, within
+from tests.serving import PATIENCE, Part, Puppet, Served, error_of, let_time_pass, until, within
 from turnwire.core.events import (
     CustomEvent,
     ErrorEvent,
@@ -333,8 +333,10 @@ async def test_events_without_frames_do_not_delay_the_heartbeat(serve: Serve, pu
 
 
 async def test_a_stream_of_text_is_broken_after_its_lifetime_and_resumed(serve: Serve, puppet: Puppet) -> None:
-    async with serve(stream_lifetime=0.1) as server, AsyncExitStack() as stack:
+    async with serve(stream_lifetime=600) as server, AsyncExitStack() as stack:
         stream, part = await begun(stack, server, puppet, "Half ", on_disconnect="cancel")
+        await stream.until(b"Half ")
+        let_time_pass(server.turnwire, 600)
         had = await stream.broken()
         # It was we who closed it, so nobody has left.
         part.say("and half")

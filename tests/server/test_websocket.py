@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.server.conftest import Serve
 from tests.server.socket_client import Talk, positions, talking, text_of
-from tests.serving import Puppet, Served, error_of, saying, until, within
+from tests.serving import Puppet, Served, error_of, let_time_pass, saying, until, within
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolResultEvent
 from turnwire.core.turns import Turn
@@ -362,7 +362,8 @@ async def test_idle_socket_has_a_heartbeat(serve: Serve) -> None:
 
 
 async def test_client_that_reads_nothing_is_closed_without_delaying_others(serve: Serve, puppet: Puppet) -> None:
-    async with serve(write_timeout=0.3) as server, talking(server) as talk:
+    async with serve(write_timeout=60) as server, talking(server) as talk:
+        (stalled,) = server.turnwire.streams._connections
         turn_id = (await talk.ask("start", message="Hi"))["turn_id"]
         part = await puppet.part()
         talk.connection.transport.pause_reading()
@@ -372,6 +373,9 @@ async def test_client_that_reads_nothing_is_closed_without_delaying_others(serve
                 part.say("x" * 20_000)
             part.end()
             assert len(text_of(await other.events(turn_id))) == 6_000_000
+            assert stalled.is_blocked
+            # The server closes the socket, and breaks the connection when that is not taken either.
+            let_time_pass(server.turnwire, 2 * 60)
         await until(lambda: server.turnwire.streams.open_count == 0)
         talk.connection.transport.resume_reading()
         await talk.closed()
