@@ -121,7 +121,7 @@ class SseParser:
         return frames
 
     def _next_line(self) -> str | None:
-        ends = [place for place in (self._rest.find(b"\r"), self._rest.find(b"\n")) if place >= 0]
+        ends = [index for index in (self._rest.find(b"\r"), self._rest.find(b"\n")) if index >= 0]
         if not ends or (self._rest[min(ends) :] == b"\r"):
             return None
         line, end = self._rest[: min(ends)], self._rest[min(ends) :]
@@ -382,8 +382,8 @@ async def serving(
         yield served
     finally:
         await served.http.aclose()
-        for one in server.servers:
-            one.close()
+        for listener in server.servers:
+            listener.close()
         await within(server.lifespan.shutdown())
         await within(turnwire.close())
         for connection in tuple(server.server_state.connections):

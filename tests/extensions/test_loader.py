@@ -339,7 +339,7 @@ class Main(Base):
 async def test_extensions_stop_in_reverse_order(tmp_path: Path) -> None:
     stopped: list[str] = []
 
-    class One:
+    class StopRecorder:
         def __init__(self, name: str) -> None:
             self.name = name
 
@@ -353,7 +353,7 @@ async def test_extensions_stop_in_reverse_order(tmp_path: Path) -> None:
             return Health("running")
 
     (tmp_path / "x").mkdir()
-    async with running(tmp_path / "x", ECHO, attach={"a": One("a"), "b": One("b")}) as kernel:
+    async with running(tmp_path / "x", ECHO, attach={"a": StopRecorder("a"), "b": StopRecorder("b")}) as kernel:
         assert kernel.states() == {"a": "running", "b": "running"}
     assert stopped == ["b", "a"]
 

@@ -160,16 +160,16 @@ async def test_6_answers_to_one_user_are_never_mixed(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", STREAMING)
     async with running(tmp_path / "x", puppet) as kernel:
         first = kernel.saying("chat", "one")
-        one = await puppet.part()
+        first_part = await puppet.part()
         await kernel.extension("chat").context.new_session("ann")
         second = kernel.saying("chat", "two")
         # Another session, so both turns run; both answers go to the same user.
-        two = await puppet.part()
+        second_part = await puppet.part()
         for number in range(5):
-            one.say(f"a{number}")
-            two.say(f"b{number}")
-        two.end()
-        one.end()
+            first_part.say(f"a{number}")
+            second_part.say(f"b{number}")
+        second_part.end()
+        first_part.end()
         assert await within(asyncio.gather(first, second)) == ["a0a1a2a3a4", "b0b1b2b3b4"]
         calls = kernel.calls("chat")
     ends = [index for index, call in enumerate(calls) if call[0] == "end"]

@@ -345,8 +345,11 @@ async def test_keys_scopes_and_logins_have_the_released_answers(tmp_path: Path) 
         await add("POST", "/logout", headers=own_page)
         cross = {"Origin": "https://app.example"}
         await add("GET", "/v1/agents", "cross-origin", headers={**cross, **whole})
-        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-stainless-os, x-evil"}
-        await add("OPTIONS", "/chat", "preflight", headers={**cross, **asked})
+        request = {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "x-stainless-os, x-evil",
+        }
+        await add("OPTIONS", "/chat", "preflight", headers={**cross, **request})
         stage.begin("every_event", is_read=False)
         await add("POST", "/chat", "within the budget", json={"message": "Hello"}, headers=whole)
         await add("GET", "/v1/budget", headers=whole)
@@ -429,13 +432,13 @@ async def test_decisions_in_each_protocol_continue_the_turn_with_the_released_by
                 await add(f"POST {ask.path}, {count} decided", ask.path, {**ask.body, "messages": [message]})
         for title in ("POST /ag-ui, before 1.0", "POST /ag-ui, 1.0"):
             ask = await start(title)
-            asked = [json.loads(line[6:]) for line in recorder.body.decode().splitlines() if line.startswith("data: ")]
-            interrupts = asked[-1].get("outcome", {}).get("interrupts", [])
+            events = [json.loads(line[6:]) for line in recorder.body.decode().splitlines() if line.startswith("data: ")]
+            interrupts = events[-1].get("outcome", {}).get("interrupts", [])
             if not interrupts:
                 interrupts = (await recorder.json(f"/ag-ui?threadId={ask.body['threadId']}"))["interrupts"]
             resume = [
-                {"interruptId": one["id"], "status": "resolved", "payload": decision}
-                for one, (_, decision) in zip(interrupts, DECISIONS[scene], strict=True)
+                {"interruptId": interrupt["id"], "status": "resolved", "payload": decision}
+                for interrupt, (_, decision) in zip(interrupts, DECISIONS[scene], strict=True)
             ]
             body = {**ask.body, "runId": f"{ask.body['runId']}-2", "parentRunId": ask.body["runId"], "resume": resume}
             await add(f"{title}, decided", "/ag-ui", body)

@@ -47,10 +47,10 @@ async def test_login_cookie_has_the_rights_of_the_key(serve: Serve, puppet: Pupp
         answer = await page.login(anna.key)
         assert answer.status_code == 200
         assert answer.headers["cache-control"] == "no-store"
-        told = answer.headers["set-cookie"]
-        assert anna.key not in told
-        assert anna.key.removeprefix("tw_").partition("_")[2] not in told
-        name, *rules = told.split("; ")
+        cookie = answer.headers["set-cookie"]
+        assert anna.key not in cookie
+        assert anna.key.removeprefix("tw_").partition("_")[2] not in cookie
+        name, *rules = cookie.split("; ")
         assert name.startswith(f"turnwire_{server.port}=")
         assert {"HttpOnly", "SameSite=Lax", "Path=/"} < set(rules)
         me = (await page.http.get("/v1/me")).json()

@@ -124,12 +124,12 @@ async def test_long_polls_return_a_whole_turn_and_its_end(server: Served, puppet
     part = await puppet.part()
     part.say(*(f"{number} " for number in range(2_500)))
     part.end()
-    found, page = [], {"after": 0, "done": False}
+    events, page = [], {"after": 0, "done": False}
     while not page["done"]:
         page = await poll(server, turn_id, page["after"], 10)
-        found += page["events"]
-    assert [logged["position"] for logged in found] == list(range(1, 2_505))
-    assert [logged["event"] for logged in found] == [frame.event for frame in await server.whole(turn_id)]
+        events += page["events"]
+    assert [logged["position"] for logged in events] == list(range(1, 2_505))
+    assert [logged["event"] for logged in events] == [frame.event for frame in await server.whole(turn_id)]
     assert await poll(server, turn_id, page["after"], 10) == {"events": [], "after": page["after"], "done": True}
 
 
