@@ -12,12 +12,13 @@ from bench import measure
 from bench.simulation import Costs
 from bench.store_load import claimed_turn, write_all_turns
 from turnwire.core.codec import LoggedEvent, now_ms
+from turnwire.core.contracts import AppendRequest
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.postgres.connections import BY_KEY, PLANNED_ONCE, Connections, DatabaseConnection
 from turnwire.stores.postgres.notifications import READ
 from turnwire.stores.postgres.rows import events_from
-from turnwire.stores.postgres.writer import PostgresAppend, write_group
+from turnwire.stores.postgres.writer import write_group
 
 _TOKEN = b'{"type":"token","content":"twelve chars"}'
 _SHAPES = ((1, 1), (8, 1), (64, 1), (200, 1), (64, 16), (200, 16))
@@ -94,11 +95,11 @@ class _Bench:
                 connection.terminate()
 
     async def commit(self, connection: DatabaseConnection, turns: int, each: int) -> None:
-        group: list[PostgresAppend] = []
+        group: list[AppendRequest] = []
         for turn_id in self.turns[:turns]:
             first = self.positions[turn_id] + 1
             events = [LoggedEvent(first + n, 1, now_ms(), _TOKEN) for n in range(each)]
-            group.append(PostgresAppend(turn_id, 1, events, lambda *_: None))
+            group.append(AppendRequest(turn_id, 1, events, lambda *_: None))
             self.positions[turn_id] += each
         written = await write_group(connection, group, keeps_outbox=False)
         assert len(written) == turns, "a commit that was to be measured was refused"

@@ -66,6 +66,8 @@ ssl.create_default_context = _share_context
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}; not part of `scripts/test --fast`")
+    # The first call starts `uname`, and the OpenAI SDK makes it within whichever test sends the first request.
+    platform.processor()
 
 
 @cache

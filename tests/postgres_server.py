@@ -151,12 +151,12 @@ async def execute(url: str, statement: str) -> None:
 
 def run_aside(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine, now: in a thread with an event loop of its own, while the caller's stands still."""
-    told: list[T] = []
+    results: list[T] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            told.append(asyncio.run(coroutine))
+            results.append(asyncio.run(coroutine))
         except BaseException as error:
             failed.append(error)
 
@@ -165,7 +165,7 @@ def run_aside(coroutine: Coroutine[Any, Any, T]) -> T:
     thread.join()
     if failed:
         raise failed[0]
-    return told[0]
+    return results[0]
 
 
 def kill_backends(url: str) -> None:

@@ -299,6 +299,14 @@ async def within(waiting: Any, seconds: float = PATIENCE) -> Any:
 # The server
 
 
+def let_time_pass(turnwire: Turnwire, seconds: float) -> None:
+    """Run the checks of every open stream (heartbeat, lifetime, blocked write) as often as in so many seconds."""
+    streams = turnwire.streams
+    for _ in range(round(seconds / streams._tick)):
+        for connection in tuple(streams._connections):
+            streams._check(connection)
+
+
 class Served(Client):
     """A server in this process, and a client of it."""
 
@@ -370,8 +378,8 @@ async def serving(
         yield served
     finally:
         await served.http.aclose()
-        for one in server.servers:
-            one.close()
+        for listener in server.servers:
+            listener.close()
         await within(server.lifespan.shutdown())
         await within(turnwire.close())
         for connection in tuple(server.server_state.connections):

@@ -1,13 +1,16 @@
 """An event loop whose time is simulated: when nothing is left to do but wait, its clock jumps to the next timer.
 
 Thirty seconds of waiting take no time at all, and how long the machine computes does not count, so that what a test
-finds does not depend on how fast or how loaded the machine is. Sockets are real. Work in threads counts as work if it
-was started with `run_in_executor` or `to_thread`: the clock stands still until it is done.
+finds does not depend on how fast or how loaded the machine is. Work that the loop gives to a pool of threads counts as
+work: the clock stands still until it is done. Sockets and other processes are real: what is on its way through a socket
+is not known to the clock, so a test over sockets must not depend on a few seconds of this time.
 """
 
 import asyncio
 import selectors
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 _START = 1000.0
@@ -46,8 +49,18 @@ class SimulatedTimeLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._thread_is_done)
         return future
 
-    def _thread_is_done(self, _: "asyncio.Future[Any]") -> None:
+    def _thread_is_done(self, _: "asyncio.Future[Any] | Future[Any]") -> None:
         self._timed.threads_at_work -= 1
+
+    def count_until_done(self, work: "Future[Any]") -> None:
+        """Let the clock stand still until a call in a thread has returned, though nobody awaits it."""
+        self._timed.threads_at_work += 1
+
+        def wake(_: "Future[Any]") -> None:
+            with suppress(RuntimeError):  # The loop may be closed before its threads have finished.
+                self.call_soon_threadsafe(self._thread_is_done, work)
+
+        work.add_done_callback(wake)
 
     async def shutdown_default_executor(self, *timeout: Any) -> None:
         # It waits for a thread that joins the others.
@@ -56,3 +69,20 @@ class SimulatedTimeLoop(asyncio.SelectorEventLoop):
             await super().shutdown_default_executor(*timeout)
         finally:
             self._timed.threads_at_work -= 1
+
+
+_submit = ThreadPoolExecutor.submit
+
+
+def _submit_and_count(
+    pool: ThreadPoolExecutor, call: Callable[..., Any], /, *args: Any, **options: Any
+) -> "Future[Any]":
+    work = _submit(pool, call, *args, **options)
+    with suppress(RuntimeError):  # No loop runs in this thread.
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, SimulatedTimeLoop):
+            loop.count_until_done(work)
+    return work
+
+
+ThreadPoolExecutor.submit = _submit_and_count

@@ -56,9 +56,9 @@ def test_every_public_name_is_there_and_listed_once_in_order() -> None:
 def test_the_public_names_are_the_same_for_readers_checkers_and_the_interpreter() -> None:
     tree = ast.parse((SOURCE / "__init__.py").read_text())
     (checked,) = (node for node in tree.body if isinstance(node, ast.If))
-    told = {name.name for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    declared = {name.name for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names}
     homes = {name.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names}
-    assert told == set(turnwire.__all__) == set(turnwire._HOMES)
+    assert declared == set(turnwire.__all__) == set(turnwire._HOMES)
     assert homes == {name: f"turnwire.{home}" for name, home in turnwire._HOMES.items()}
 
 
@@ -88,8 +88,8 @@ def test_every_error_is_in_the_tree_at_the_top_of_its_file() -> None:
         for name, value in vars(errors).items()
         if isinstance(value, type) and issubclass(value, errors.TurnwireError)
     }
-    told = set(re.findall(r"\w+Error", errors.__doc__ or ""))
-    assert told == classes
+    documented = set(re.findall(r"\w+Error", errors.__doc__ or ""))
+    assert documented == classes
 
 
 def test_every_limit_but_those_of_a_log_is_a_setting_with_the_same_default() -> None:
@@ -143,8 +143,8 @@ def test_every_setting_is_documented(name: str) -> None:
 
 
 def test_no_setting_is_documented_that_there_is_not() -> None:
-    told = re.findall(r"^\| `(\w+)` \| `TURNWIRE", reference("settings"), re.MULTILINE)
-    assert told == list(Settings.model_fields)
+    documented = re.findall(r"^\| `(\w+)` \| `TURNWIRE", reference("settings"), re.MULTILINE)
+    assert documented == list(Settings.model_fields)
 
 
 @pytest.mark.parametrize("event", get_args(Event), ids=lambda event: event.__name__)
@@ -178,8 +178,8 @@ def test_every_route_is_documented(route: str) -> None:
 
 
 def test_no_route_is_documented_that_there_is_not() -> None:
-    told = set(re.findall(r"`((?:GET|POST|PATCH|PUT|DELETE) /[^`\s]*)`", reference("routes")))
-    assert told == {*routes(), "GET /docs", "GET /openapi.json"}
+    documented = set(re.findall(r"`((?:GET|POST|PATCH|PUT|DELETE) /[^`\s]*)`", reference("routes")))
+    assert documented == {*routes(), "GET /docs", "GET /openapi.json"}
 
 
 def every_metric() -> dict[str, str]:
@@ -193,10 +193,10 @@ def every_metric() -> dict[str, str]:
 
 
 def test_every_metric_is_documented_and_none_that_there_is_not() -> None:
-    told = dict(
+    documented = dict(
         re.findall(r"^\| `((?:turnwire|process)_\w+)`[^|]*\|[^|]*\| (.*) \|$", reference("metrics"), re.MULTILINE)
     )
-    assert told == every_metric()
+    assert documented == every_metric()
 
 
 def test_every_metric_is_named_as_prometheus_wants_it() -> None:
@@ -210,11 +210,11 @@ def test_every_metric_is_named_as_prometheus_wants_it() -> None:
 
 @cache
 def every_command() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, command in typer.main.get_command(commands).commands.items():  # type: ignore[attr-defined]
         below = getattr(command, "commands", None)
-        found.update({f"{name} {part}": one for part, one in below.items()} if below else {name: command})
-    return found
+        leaves.update({f"{name} {part}": leaf for part, leaf in below.items()} if below else {name: command})
+    return leaves
 
 
 @pytest.mark.parametrize("name", every_command())
@@ -227,8 +227,8 @@ def test_every_command_and_its_options_are_documented(name: str) -> None:
             assert re.search(rf"`{long}[` ]", rows[0]), long
 
 
-# Those of classes that are only a family, and those of errors that nobody outside the process is told of.
-NOT_TOLD = {
+# Codes of classes that only group others, and of errors that never leave the process.
+INTERNAL_CODES = {
     *("turnwire_error", "limit", "fenced", "position_taken", "turn_ended", "disconnected", "restarted"),
     *("turn_taken", "log_rewound"),
 }
@@ -236,20 +236,20 @@ NOT_TOLD = {
 
 def error_codes() -> set[str]:
     """The codes of the error classes, and those written out where an error is made."""
-    found = {value.code for value in vars(errors).values() if isinstance(value, type) and hasattr(value, "code")}
+    codes = {value.code for value in vars(errors).values() if isinstance(value, type) and hasattr(value, "code")}
     for text in (path.read_text() for path in SOURCE.rglob("*.py")):
         # Most files make none, and to parse them all takes seconds.
         if not re.search(r"\b(HttpError|ErrorEvent|AgentError)\(", text):
             continue
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                place = {"HttpError": 1, "ErrorEvent": 1}.get(node.func.id)
-                if place is not None and len(node.args) > place and isinstance(node.args[place], ast.Constant):
-                    found.add(node.args[place].value)  # type: ignore[attr-defined]
+                index = {"HttpError": 1, "ErrorEvent": 1}.get(node.func.id)
+                if index is not None and len(node.args) > index and isinstance(node.args[index], ast.Constant):
+                    codes.add(node.args[index].value)  # type: ignore[attr-defined]
                 if node.func.id == "AgentError":
-                    codes = (word.value for word in node.keywords if word.arg == "code")
-                    found |= {code.value for code in codes if isinstance(code, ast.Constant)}  # type: ignore[misc]
-    return found - NOT_TOLD
+                    values = (word.value for word in node.keywords if word.arg == "code")
+                    codes |= {code.value for code in values if isinstance(code, ast.Constant)}  # type: ignore[misc]
+    return codes - INTERNAL_CODES
 
 
 @pytest.mark.parametrize("code", sorted(error_codes()))
@@ -272,9 +272,12 @@ COME_WITH = {
 
 
 def test_every_package_that_is_imported_is_a_dependency() -> None:
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = [*told["dependencies"], *(one for name in told["optional-dependencies"] for one in extra(told, name))]
-    names = {re.split(r"[\[<>=; ]", one)[0].lower().replace("_", "-") for one in declared}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [
+        *project["dependencies"],
+        *(requirement for name in project["optional-dependencies"] for requirement in extra(project, name)),
+    ]
+    names = {re.split(r"[\[<>=; ]", requirement)[0].lower().replace("_", "-") for requirement in declared}
     distributions = packages_distributions()
     missing: dict[str, str] = {}
     for path, tree in trees().items():
@@ -285,8 +288,8 @@ def test_every_package_that_is_imported_is_a_dependency() -> None:
     assert missing == {}
 
 
-def extra(told: dict[str, Any], name: str) -> list[str]:
-    return [] if name == "dev" else told["optional-dependencies"][name]
+def extra(project: dict[str, Any], name: str) -> list[str]:
+    return [] if name == "dev" else project["optional-dependencies"][name]
 
 
 def imported(tree: ast.Module) -> set[str]:

@@ -8,6 +8,9 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "turnwire"
+TESTS = Path(__file__).parent
+UNCHECKED_TESTS = {"agents", "channels", "contracts", "wires"}
+"""Folders of tests in which some identifiers do not name the thing yet."""
 
 GERUNDS = {
     "embedding": "the noun for a vector of a text",
@@ -69,6 +72,18 @@ def test_identifiers_name_the_thing() -> None:
         for path, tree in trees().items()
         for line, name in identifiers(tree)
         if DIALECT & set(name.lower().split("_"))
+    ]
+    assert found == []
+
+
+def test_identifiers_of_tests_name_the_thing() -> None:
+    """The name of a test is a sentence, and may have any word."""
+    found = [
+        f"{path.relative_to(TESTS)}:{line} {name}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if path.relative_to(TESTS).parts[0] not in UNCHECKED_TESTS and "node_modules" not in path.parts
+        for line, name in identifiers(ast.parse(path.read_text()))
+        if DIALECT & set(name.lower().split("_")) and not name.startswith("test_")
     ]
     assert found == []
 

@@ -1,12 +1,23 @@
 """Fixtures that keep the developer's own extensions, and the bundled channels, out of the tests."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
+
+from tests.simulated_time import SimulatedTimeLoop
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any]:
+    """Simulate time, except for a test that starts other programs: those run in real time."""
+    if item.get_closest_marker("process"):
+        return {"real": asyncio.new_event_loop}
+    return {"simulated": SimulatedTimeLoop}
 
 
 @pytest.fixture(autouse=True)

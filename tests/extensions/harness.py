@@ -68,13 +68,14 @@ class Main(Base):
 """
 )
 
-QUICK = KernelLimits(
-    extension_timeout=0.3,
-    channel_timeout=0.3,
+# For simulated time, in which a limit passes only while nothing else is left to do.
+LIMITS = KernelLimits(
+    extension_timeout=1,
+    channel_timeout=1,
     health_interval=60,
     restart_delay=0.001,
     delivery_attempts=3,
-    closing_patience=0.5,
+    closing_patience=1,
 )
 
 
@@ -123,7 +124,7 @@ async def running(
     *,
     data: Path | None = None,
     store: Any = "memory",
-    limits: KernelLimits = QUICK,
+    limits: KernelLimits = LIMITS,
     attach: dict[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Running]:

@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from tests.extensions.harness import QUICK
+from tests.extensions.harness import LIMITS
 from tests.serving import PATIENCE, until, within
 from turnwire.core.errors import ShuttingDownError, StoreError, StoreUnusableError
+from turnwire.extensions.calls import KernelLimits
 from turnwire.extensions.journal import EventBus, Journal
 
 
 @asynccontextmanager
-async def open_bus(folder: Path | None = None) -> AsyncIterator[EventBus]:
+async def open_bus(folder: Path | None = None, limits: KernelLimits = LIMITS) -> AsyncIterator[EventBus]:
     journal = Journal(folder)
     await journal.open()
-    bus = EventBus(journal, QUICK)
+    bus = EventBus(journal, limits)
     try:
         yield bus
     finally:
@@ -212,7 +213,7 @@ async def test_kill_between_emit_and_delivery_loses_no_event(tmp_path: Path) -> 
     async def receive(payload: dict[str, Any]) -> None:
         received.append(payload["text"])
 
-    async with open_bus(tmp_path) as bus:
+    async with open_bus(tmp_path, KernelLimits()) as bus:
         bus.subscribe("a", "user_message", receive)
         await emit(bus, "last")
         await until(lambda: received[-1:] == ["last"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.turns import append, claimed, done, ended
-from tests.extensions.harness import BASE, PLAIN, QUICK, STREAMING, running, write_extension
+from tests.extensions.harness import BASE, LIMITS, PLAIN, STREAMING, running, write_extension
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from tests.serving import Puppet, saying, serving, until, within
 from turnwire import ChatCompletionsAgent, Turn, Turnwire
@@ -252,7 +252,7 @@ async def test_approval_request_is_shown_on_every_kind_of_channel(cls: Any, call
     store, extension = MemoryStore(), cls()
     request = ApprovalRequestEvent("c1", "delete_all", {"path": "/"}, reason="dangerous")
     turn = await ended(store, TokenEvent("One moment. "), request)
-    channel = Channel("chat", extension, detect(cls).provides, is_streaming=True, timeout=QUICK.channel_timeout)
+    channel = Channel("chat", extension, detect(cls).provides, is_streaming=True, timeout=LIMITS.channel_timeout)
     stream = channel.open_stream("ann")
     await within(TurnListener(stream.send_chunk, stream.send_step, stream.request_approval).listen(store, turn.id))
     fields = {"tool": "delete_all", "args": {"path": "/"}, "reason": "dangerous", "position": 4}
@@ -266,7 +266,7 @@ async def test_approval_request_is_shown_after_other_calls_have_failed() -> None
             raise OSError
 
     extension, provides = ChunklessRecorder(), detect(ChunklessRecorder).provides
-    stream = Channel("chat", extension, provides, is_streaming=True, timeout=QUICK.channel_timeout).open_stream("ann")
+    stream = Channel("chat", extension, provides, is_streaming=True, timeout=LIMITS.channel_timeout).open_stream("ann")
     for _ in range(5):
         await stream.send_chunk("lost")
     await stream.request_approval(ApprovalAsk(turn_id="t1", call_id="c1", tool="delete_all", args={}))

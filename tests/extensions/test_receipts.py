@@ -10,6 +10,7 @@ import pytest
 from tests.extensions.harness import BASE, PLAIN, STREAMING, running, write_extension
 from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire.core.errors import ShuttingDownError
+from turnwire.extensions.calls import KernelLimits
 
 SLOW_CONTEXT = (
     BASE
@@ -185,7 +186,8 @@ async def test_accepted_messages_survive_a_kill(tmp_path: Path) -> None:
             await child.stdout.readline()
         child.send_signal(signal.SIGKILL)
         await child.wait()
-    async with running(tmp_path / "x", saying("yes"), store="sqlite", data=tmp_path / "d") as kernel:
+    limits = KernelLimits()
+    async with running(tmp_path / "x", saying("yes"), store="sqlite", data=tmp_path / "d", limits=limits) as kernel:
         # The turn that ran was lost, which is an answer too.
         await until(lambda: len(kernel.calls("chat", "send")) == 5)
         turns = await kernel.turnwire.store.list_turns("chat:ann")

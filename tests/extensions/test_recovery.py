@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.extensions.harness import BASE, LISTENER, PLAIN, QUICK, STREAMING, running, write_extension
+from tests.extensions.harness import BASE, LIMITS, LISTENER, PLAIN, STREAMING, running, write_extension
 from tests.serving import PATIENCE, Puppet, quick_settings, saying, until, within
 from turnwire import Turnwire
 from turnwire.core.errors import ShuttingDownError
@@ -47,9 +47,7 @@ async def test_queued_turn_is_run_and_streamed_by_the_next_process(tmp_path: Pat
         await until(lambda: all(pending.delivery.turn_id for pending in kernel.router._queue.pending("chat", "ann")))
     assert "(Error: The server was stopped" in await within(first)
     assert isinstance((await within(asyncio.gather(second, return_exceptions=True)))[0], ShuttingDownError)
-    # A channel that takes too long on a busy machine would get the answer by `send_to_user`.
-    limits = replace(QUICK, channel_timeout=PATIENCE, extension_timeout=PATIENCE)
-    async with running(tmp_path / "x", saying("here"), store="sqlite", data=tmp_path / "d", limits=limits) as kernel:
+    async with running(tmp_path / "x", saying("here"), store="sqlite", data=tmp_path / "d") as kernel:
         await until(lambda: ("end", "ann", "here") in kernel.calls("chat"))
         assert [call[0] for call in kernel.calls("chat")] == ["start", "chunk", "end"]
 
@@ -70,7 +68,7 @@ async def test_message_while_draining_is_answered_by_the_next_process(tmp_path: 
 async def test_answer_of_a_missing_channel_waits_for_it(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", PLAIN + HANGING)
     (tmp_path / "empty").mkdir()
-    limits = replace(QUICK, delivery_attempts=1)
+    limits = replace(LIMITS, delivery_attempts=1)
     async with running(tmp_path / "x", saying("hi"), store="sqlite", data=tmp_path / "d", limits=limits) as kernel:
         await kernel.say("chat")
     async with running(tmp_path / "empty", saying(), store="sqlite", data=tmp_path / "d"):

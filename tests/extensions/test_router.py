@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from tests.extensions.harness import (
     BASE,
+    LIMITS,
     LISTENER,
     PLAIN,
-    QUICK,
     STREAMING,
     STREAMING_METHODS,
     running,
     write_extension,
 )
-from tests.serving import Puppet, saying, until, within
+from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire import AgentError, Turn
 from turnwire.core.events import (
     HandoffEvent,
@@ -139,9 +139,9 @@ async def test_error_ends_the_answer_with_the_partial_text(code: str, tmp_path: 
 async def test_refused_turn_is_answered_with_the_error(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", STREAMING)
     async with running(tmp_path / "x", saying("hello")) as kernel:
-        told = await kernel.say("chat", agent_id="nobody")
-        assert told == "(Error: no agent has the id 'nobody')"
-        assert kernel.calls("chat") == [("start", "ann"), ("end", "ann", told)]
+        text = await kernel.say("chat", agent_id="nobody")
+        assert text == "(Error: no agent has the id 'nobody')"
+        assert kernel.calls("chat") == [("start", "ann"), ("end", "ann", text)]
         assert await kernel.say("chat") == "hello"
 
 
@@ -274,7 +274,7 @@ async def _committed(kernel: Any, turn_id: str, position: int) -> None:
     from turnwire.core.follow import follow
 
     following = follow(kernel.turnwire.store, turn_id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         async for events in following:
             if events[-1].position >= position:
                 break
@@ -335,7 +335,7 @@ async def test_long_silence_starts_a_new_session(tmp_path: Path, monkeypatch: py
     clock = [1_000_000]
     monkeypatch.setattr("turnwire.extensions.delivery.now_ms", lambda: clock[0])
     write_extension(tmp_path / "x", "chat", PLAIN)
-    async with running(tmp_path / "x", answer, limits=replace(QUICK, session_timeout=60)) as kernel:
+    async with running(tmp_path / "x", answer, limits=replace(LIMITS, session_timeout=60)) as kernel:
         for minutes in (0, 0.9, 0.9, 1.1, 0.5):
             clock[0] += int(minutes * 60_000)
             await kernel.say("chat")
@@ -370,24 +370,24 @@ async def test_message_does_not_overtake_a_slow_start(tmp_path: Path) -> None:
 class Main(Base):
     async def get_context(self, prompt, agent_id):
         if prompt == "one":
-            self.calls.append("asked")
-            await asyncio.sleep(0.05)
+            self.calls.append("called")
+            await asyncio.sleep(0.05)  # Of simulated time: everything else has had its turn.
 """
     )
-    asked: list[str] = []
+    messages: list[str] = []
 
     async def answer(turn: Turn) -> str:
-        asked.append(turn.message)
+        messages.append(turn.message)
         return turn.message
 
     write_extension(tmp_path / "x", "hesitant", hesitant)
     write_extension(tmp_path / "x", "chat", PLAIN)
     async with running(tmp_path / "x", answer) as kernel:
         first = kernel.saying("chat", "one", message_id="1")
-        await until(lambda: kernel.calls("hesitant") == ["asked"])
+        await until(lambda: kernel.calls("hesitant") == ["called"])
         rest = [kernel.saying("chat", "one", message_id="1"), kernel.saying("chat", "two")]
         assert await within(asyncio.gather(first, *rest)) == ["one", "one", "two"]
-    assert asked == ["one", "two"]
+    assert messages == ["one", "two"]
 
 
 async def test_same_message_id_is_answered_once(tmp_path: Path) -> None:

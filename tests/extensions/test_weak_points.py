@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.extensions.harness import BASE, PLAIN, QUICK, STREAMING, running, write_extension
+from tests.extensions.harness import BASE, LIMITS, PLAIN, STREAMING, running, write_extension
 from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire import Turn
 from turnwire.core.events import ToolCallEvent, ToolResultEvent
@@ -47,7 +47,7 @@ async def test_1_stuck_channel_does_not_delay_the_agent(tmp_path: Path) -> None:
         yield "end"
         finished.set()
 
-    async with running(tmp_path / "x", answer, limits=replace(QUICK, channel_timeout=10)) as kernel:
+    async with running(tmp_path / "x", answer, limits=replace(LIMITS, channel_timeout=10)) as kernel:
         answering = kernel.saying("chat")
         await until(lambda: len(kernel.calls("chat", "chunk")) == 1)
         # The agent has finished while its first words are still being shown.
@@ -68,7 +68,7 @@ async def test_1_stuck_channel_does_not_delay_the_agent(tmp_path: Path) -> None:
 async def test_1_stuck_channel_does_not_delay_another_reader(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "stuck", SLOW)
     write_extension(tmp_path / "x", "quick", STREAMING)
-    async with running(tmp_path / "x", saying("hello"), limits=replace(QUICK, channel_timeout=10)) as kernel:
+    async with running(tmp_path / "x", saying("hello"), limits=replace(LIMITS, channel_timeout=10)) as kernel:
         stuck = kernel.saying("stuck")
         await until(lambda: len(kernel.calls("stuck", "chunk")) == 1)
         assert await kernel.say("quick") == "hello"
@@ -143,7 +143,7 @@ async def test_6_cancel_works_while_the_channel_is_stuck(tmp_path: Path) -> None
     """There was no way to cancel an answer, and a lock was in the way."""
     puppet = Puppet()
     write_extension(tmp_path / "x", "chat", SLOW)
-    async with running(tmp_path / "x", puppet, limits=replace(QUICK, channel_timeout=10)) as kernel:
+    async with running(tmp_path / "x", puppet, limits=replace(LIMITS, channel_timeout=10)) as kernel:
         answering = kernel.saying("chat")
         part = await puppet.part()
         part.say("Well, ")
@@ -160,16 +160,16 @@ async def test_6_answers_to_one_user_are_never_mixed(tmp_path: Path) -> None:
     write_extension(tmp_path / "x", "chat", STREAMING)
     async with running(tmp_path / "x", puppet) as kernel:
         first = kernel.saying("chat", "one")
-        one = await puppet.part()
+        first_part = await puppet.part()
         await kernel.extension("chat").context.new_session("ann")
         second = kernel.saying("chat", "two")
         # Another session, so both turns run; both answers go to the same user.
-        two = await puppet.part()
+        second_part = await puppet.part()
         for number in range(5):
-            one.say(f"a{number}")
-            two.say(f"b{number}")
-        two.end()
-        one.end()
+            first_part.say(f"a{number}")
+            second_part.say(f"b{number}")
+        second_part.end()
+        first_part.end()
         assert await within(asyncio.gather(first, second)) == ["a0a1a2a3a4", "b0b1b2b3b4"]
         calls = kernel.calls("chat")
     ends = [index for index, call in enumerate(calls) if call[0] == "end"]
@@ -191,7 +191,7 @@ class Main(Base):
 """
     )
     write_extension(tmp_path / "x", "chat", code)
-    async with running(tmp_path / "x", saying(), limits=replace(QUICK, health_interval=0.005)) as kernel:
+    async with running(tmp_path / "x", saying(), limits=replace(LIMITS, health_interval=0.005)) as kernel:
         hosted, extension = kernel["chat"], kernel.extension("chat")
         await until(lambda: hosted.state == "unconfigured")
         for _ in range(5):
@@ -275,7 +275,7 @@ async def test_slow_channel_costs_at_most_the_limit(tmp_path: Path) -> None:
         for name in ("on_stream_start", "on_stream_chunk", "on_stream_status", "on_stream_end", "send_to_user")
     )
     write_extension(tmp_path / "x", "chat", code)
-    limits = replace(QUICK, channel_timeout=0.05, delivery_attempts=1)
+    limits = replace(LIMITS, channel_timeout=0.05, delivery_attempts=1)
     # Each of those calls would last for ever.
     async with (
         asyncio.timeout(PATIENCE),

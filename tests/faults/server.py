@@ -2,8 +2,7 @@
 
 from tests.faults import agents
 from turnwire.app import Turnwire
-from turnwire.cli.options import configure_logging
-from turnwire.cli.serve import serve_alone
+from turnwire.cli.serve import configure_logging, serve_alone
 from turnwire.settings import read_settings
 
 _MAINTENANCE_INTERVAL = 2.0

@@ -305,7 +305,7 @@ async def test_summary_is_bounded_by_the_turn_timeout(
     serve: Serve, listener: RecordingAgent, model_server: ScriptedModel
 ) -> None:
     model_server.plan(hangs())
-    async with serve(listener, **summarising(model_server, turn_timeout=0.5)) as server:
+    async with serve(listener, **summarising(model_server, turn_timeout=3)) as server:
         for number in range(1, 6):
             await read_answer(server, f"Question {number}")
         assert (await read_answer(server, "Question 6"))[-2]["code"] == "turn_timeout"

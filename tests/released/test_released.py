@@ -25,6 +25,7 @@ from tests.released.recording import GOLDEN, UPDATING, Recorder, compare, fixed_
 from tests.released.scenes import DECISIONS, SCENES, Stage
 from tests.released.schemas import postgres_lines, sqlite_lines
 from tests.released.wires import WIRES, Ask, asks, record_live, record_replay, run_once, sections, texts_of
+from tests.serving import let_time_pass
 from turnwire import Settings, Turnwire
 
 TOKEN = "twc_control"
@@ -344,8 +345,11 @@ async def test_keys_scopes_and_logins_have_the_released_answers(tmp_path: Path) 
         await add("POST", "/logout", headers=own_page)
         cross = {"Origin": "https://app.example"}
         await add("GET", "/v1/agents", "cross-origin", headers={**cross, **whole})
-        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-stainless-os, x-evil"}
-        await add("OPTIONS", "/chat", "preflight", headers={**cross, **asked})
+        request = {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "x-stainless-os, x-evil",
+        }
+        await add("OPTIONS", "/chat", "preflight", headers={**cross, **request})
         stage.begin("every_event", is_read=False)
         await add("POST", "/chat", "within the budget", json={"message": "Hello"}, headers=whole)
         await add("GET", "/v1/budget", headers=whole)
@@ -428,13 +432,13 @@ async def test_decisions_in_each_protocol_continue_the_turn_with_the_released_by
                 await add(f"POST {ask.path}, {count} decided", ask.path, {**ask.body, "messages": [message]})
         for title in ("POST /ag-ui, before 1.0", "POST /ag-ui, 1.0"):
             ask = await start(title)
-            asked = [json.loads(line[6:]) for line in recorder.body.decode().splitlines() if line.startswith("data: ")]
-            interrupts = asked[-1].get("outcome", {}).get("interrupts", [])
+            events = [json.loads(line[6:]) for line in recorder.body.decode().splitlines() if line.startswith("data: ")]
+            interrupts = events[-1].get("outcome", {}).get("interrupts", [])
             if not interrupts:
                 interrupts = (await recorder.json(f"/ag-ui?threadId={ask.body['threadId']}"))["interrupts"]
             resume = [
-                {"interruptId": one["id"], "status": "resolved", "payload": decision}
-                for one, (_, decision) in zip(interrupts, DECISIONS[scene], strict=True)
+                {"interruptId": interrupt["id"], "status": "resolved", "payload": decision}
+                for interrupt, (_, decision) in zip(interrupts, DECISIONS[scene], strict=True)
             ]
             body = {**ask.body, "runId": f"{ask.body['runId']}-2", "parentRunId": ask.body["runId"], "resume": resume}
             await add(f"{title}, decided", "/ag-ui", body)
@@ -484,16 +488,25 @@ TOOLS = {"call-1": "pay", "call-2": "mail"}
 async def test_an_idle_stream_has_the_released_heartbeat_and_farewell(tmp_path: Path) -> None:
     stage = Stage()
     found: list[tuple[str, str]] = []
-    async with served(scene_server(stage, tmp_path, heartbeat=0.4, stream_lifetime=1.0), stage) as recorder:
+    turnwire = scene_server(stage, tmp_path, heartbeat=40, stream_lifetime=100)
+
+    async def idle(path: str, text: bytes) -> str:
+        """Return the stream of a reader who has all events, and its heartbeats until the end of its lifetime."""
+        reading = asyncio.create_task(recorder.send("GET", path))
+        await until(lambda: turnwire.streams.open_count == 1 and text in stage.received)
+        let_time_pass(turnwire, 100)
+        return single(await reading)
+
+    async with served(turnwire, stage) as recorder:
         stage.begin("tail", is_read=False)
         session = await recorder.json("/v1/sessions", "POST", json={"id": "s"})
         await recorder.http.post("/v1/sessions/s/turns", json={"message": "Hello", "turn_id": "turn-1"})
         await stage.hanging.get()
         for wire in WIRES:
             path = f"/v1/turns/turn-1/events?wire={wire}"
-            found.append((f"GET {path}", single(await recorder.send("GET", path))))
-        path = f"/v1/sessions/{session['id']}/events"
-        found.append(("GET /v1/sessions/{id}/events", single(await recorder.send("GET", path))))
+            text = b"" if "segment=2" in wire else b"Half an"
+            found.append((f"GET {path}", await idle(path, text)))
+        found.append(("GET /v1/sessions/{id}/events", await idle(f"/v1/sessions/{session['id']}/events", b"Half an")))
         await recorder.http.post("/v1/turns/turn-1/cancel")
     compare("idle.txt", sections(found, texts_of("tail")))
 

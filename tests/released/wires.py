@@ -9,10 +9,10 @@ from typing import Any
 
 import websockets.asyncio.client
 
-from tests.released.recording import Recorder, steady, visible
+from tests.released.recording import Recorder, steady, until, visible
 from tests.released.scenes import DECISIONS, PATIENCE, SCENES
+from turnwire import WaitForApproval
 
-_IDLE_SECONDS = 0.3
 _MESSAGE = "Hello"
 
 
@@ -25,7 +25,9 @@ class Ask:
     body: dict[str, Any]
     is_stream: bool = True
     ends: tuple[str, ...] = ()
-    """On a socket: what the last message has in it."""
+    """On a socket: texts of which the last message contains one."""
+    is_plain: bool = False
+    """Whether the stream shows the text of an answer alone, and approval requests at most at its end."""
 
 
 def asks(name: str) -> list[Ask]:
@@ -55,12 +57,13 @@ def asks(name: str) -> list[Ask]:
             "POST /v1/rag/sessions/{id}/messages/stream",
             f"/v1/rag/sessions/{session()}/messages/stream",
             {"prompt": _MESSAGE},
+            is_plain=True,
         ),
         *(
             Ask(f"POST /api/chat?sdk_version={version}", f"/api/chat?sdk_version={version}", chat())
             for version in (5, 6, 7)
         ),
-        Ask("POST /api/chat?stream=text", "/api/chat?stream=text", chat()),
+        Ask("POST /api/chat?stream=text", "/api/chat?stream=text", chat(), is_plain=True),
         Ask("POST /ag-ui, before 1.0", "/ag-ui", run()),
         Ask("POST /ag-ui, 1.0", "/ag-ui", run(protocolVersion="1.0")),
         Ask("POST /v1/responses, streamed", "/v1/responses", {**response, "stream": True}),
@@ -119,47 +122,52 @@ async def run_once(recorder: Recorder, scene: str, ask: Ask) -> str:
     stage.begin(scene, is_read=ask.is_stream)
     reading = asyncio.create_task(_talk(recorder, ask) if ask.ends else recorder.send("POST", ask.path, json=ask.body))
     if DECISIONS.get(scene) or scene == "approval_cancelled":
-        await _decide(recorder, scene, reading, is_stream=ask.is_stream)
+        await _decide(recorder, scene, ask, reading)
     elif any(type(step).__name__ == "Hang" for step in SCENES[scene]):
         turn_id = await asyncio.wait_for(stage.hanging.get(), PATIENCE)
-        await _idle(recorder, reading, is_stream=ask.is_stream, ends=False)
+        if ask.is_stream:
+            await _received(recorder, reading, _last_text(scene))
         await recorder.json(f"/v1/turns/{turn_id}/cancel", "POST")
     text = await reading
     await recorder.phase(stage.turn_id, "ended")
     return text
 
 
-async def _decide(recorder: Recorder, scene: str, reading: "asyncio.Task[str]", *, is_stream: bool) -> None:
+async def _decide(recorder: Recorder, scene: str, ask: Ask, reading: "asyncio.Task[str]") -> None:
+    """Post the decisions, or cancel the turn, once the reader has received all that comes before them."""
     turn_id = await asyncio.wait_for(recorder.stage.waiting.get(), PATIENCE)
     await recorder.phase(turn_id, "waiting")
-    await _idle(recorder, reading, is_stream=is_stream, ends=True)
+    if not ask.is_stream:
+        await asyncio.wait([reading], timeout=PATIENCE)
+    elif ask.is_plain:
+        await _received(recorder, reading, _last_text(scene))
+    else:
+        wait = next(step for step in SCENES[scene] if isinstance(step, WaitForApproval))
+        await _received(recorder, reading, f'"approval_request","call_id":"{wait.requests[-1].call_id}"')
     if scene not in DECISIONS:
         await recorder.json(f"/v1/turns/{turn_id}/cancel", "POST")
     for call_id, decision in DECISIONS.get(scene, ()):
         await recorder.json(f"/v1/turns/{turn_id}/approvals/{call_id}", "POST", json=decision)
 
 
-async def _idle(recorder: Recorder, reading: "asyncio.Task[str]", *, is_stream: bool, ends: bool) -> None:
-    """Waits until the reader has what there is; one that is not a stream `ends` when the turn waits."""
-    if not is_stream:
-        if ends:
-            await asyncio.wait([reading], timeout=PATIENCE)
-        return
-    seen = -1
-    while not reading.done() and seen != len(recorder.stage.received):
-        seen = len(recorder.stage.received)
-        await asyncio.sleep(_IDLE_SECONDS)
+async def _received(recorder: Recorder, reading: "asyncio.Task[str]", text: str) -> None:
+    """Wait until the reader has received this text, or its stream has ended."""
+    await until(lambda: reading.done() or text.encode() in recorder.stage.received)
+
+
+def _last_text(scene: str) -> str:
+    return [step for step in SCENES[scene] if isinstance(step, str)][-1]
 
 
 async def _talk(recorder: Recorder, ask: Ask) -> str:
-    """What a socket says to one message, a line each."""
+    """Return what a socket answers to one message, one line for each message."""
     address = recorder.url.replace("http", "ws", 1) + ask.path
     lines: list[str] = []
     async with asyncio.timeout(PATIENCE), websockets.asyncio.client.connect(address, compression=None) as talk:
         await talk.send(json.dumps(ask.body))
         while True:
-            said = await talk.recv()
-            body = said.encode() if isinstance(said, str) else said
+            message = await talk.recv()
+            body = message.encode() if isinstance(message, str) else message
             recorder.stage.received += body
             lines.append(visible(body))
             if any(end.encode() in body for end in ask.ends):
@@ -179,8 +187,8 @@ async def record_replay(recorder: Recorder, turn_id: str) -> list[tuple[str, str
     for wire in WIRES:
         await add(f"/v1/turns/{{id}}/events?wire={wire}", f"{events}?wire={wire}")
         if wire == "three_phase_text" and b"\x1d" in recorder.body:
-            place = recorder.body.index(b"\x1d") + 1
-            await add(f"/v1/turns/{{id}}/events?wire={wire}&offset=<answer>", f"{events}?wire={wire}&offset={place}")
+            offset = recorder.body.index(b"\x1d") + 1
+            await add(f"/v1/turns/{{id}}/events?wire={wire}&offset=<answer>", f"{events}?wire={wire}&offset={offset}")
         await add(f"/v1/turns/{{id}}/events?wire={wire}&after={middle}", f"{events}?wire={wire}&after={middle}")
     for wire in ("sse_chat", "ag_ui"):
         for cursor in ("3", "4.1", "2.7"):

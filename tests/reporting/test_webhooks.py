@@ -113,7 +113,7 @@ async def test_undelivered_webhook_is_delivered_by_the_next_process(receiver: Re
         turns = {await ask(first), await ask(first)}
         await until(lambda: delivered_turns(receiver) == turns)
     receiver.statuses, receiver.received = [], []
-    second = turnwire_with_webhooks(receiver, tmp_path, "sqlite", webhook_timeout=0.5)
+    second = turnwire_with_webhooks(receiver, tmp_path, "sqlite")
     delivered = metrics.WEBHOOKS.values["delivered"]
     async with second.lifespan():
         await until(lambda: metrics.WEBHOOKS.values["delivered"] == delivered + 2)

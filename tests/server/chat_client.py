@@ -37,8 +37,8 @@ def decides(turn_id: str, *calls: tuple[str, Any, bool | None], reason: str | No
 
 
 def body(*messages: dict[str, Any], chat: str | None = "c", **more: Any) -> dict[str, Any]:
-    said: dict[str, Any] = {"messages": list(messages), "trigger": "submit-message", **more}
-    return said if chat is None else {"id": chat, **said}
+    body: dict[str, Any] = {"messages": list(messages), "trigger": "submit-message", **more}
+    return body if chat is None else {"id": chat, **body}
 
 
 def posting(client: Client, *messages: dict[str, Any], query: str = "", headers: Any = None, **more: Any) -> Any:

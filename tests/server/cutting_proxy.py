@@ -37,13 +37,13 @@ class Cutter:
             self._open -= {writer, to_server}
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        left = self._budget()
-        while chunk := await reader.read(min(left, 65_536) or 1):
-            if left == 0:
+        remaining = self._budget()
+        while chunk := await reader.read(min(remaining, 65_536) or 1):
+            if remaining == 0:
                 self.cuts += 1
                 writer.transport.abort()
                 return
-            left -= len(chunk)
+            remaining -= len(chunk)
             writer.write(chunk)
             await writer.drain()
         writer.close()

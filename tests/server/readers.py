@@ -51,14 +51,16 @@ async def answer(client: Client, question: str, **body: Any) -> dict[str, Any]:
     return frames[-2].event
 
 
-async def shown(client: Client, document_id: str, start: int | None = None, end: int | None = None) -> dict[str, Any]:
+async def read_document(
+    client: Client, document_id: str, start: int | None = None, end: int | None = None
+) -> dict[str, Any]:
     query = {} if start is None else {"start": start, "end": end}
-    found = await client.http.get(f"/v1/documents/{document_id}", params=query)
-    assert found.status_code == 200, found.text
-    return found.json()
+    response = await client.http.get(f"/v1/documents/{document_id}", params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
-async def held(server: Served) -> tuple[int, int]:
+async def stored_counts(server: Served) -> tuple[int, int]:
     """Return the numbers of documents and passages of all owners."""
     librarian = server.turnwire.librarian
     assert librarian is not None

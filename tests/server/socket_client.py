@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.serving import PATIENCE, Client
 
-Told = dict[str, Any]
+SocketMessage = dict[str, Any]
 
 
 class Talk:
@@ -19,51 +19,51 @@ class Talk:
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
-        self.kept: list[Told] = []
+        self.pending: list[SocketMessage] = []
         self._count = 0
 
     async def say(self, kind: str, **fields: Any) -> None:
         await self.connection.send(json.dumps({"type": kind, **fields}))
 
-    async def hear(self) -> Told:
+    async def hear(self) -> SocketMessage:
         """Return the next message."""
         async with asyncio.timeout(PATIENCE):
             return json.loads(await self.connection.recv())
 
-    async def ask(self, kind: str, **fields: Any) -> Told:
+    async def ask(self, kind: str, **fields: Any) -> SocketMessage:
         """Says something and waits for its answer; what comes before that is kept."""
         self._count += 1
         await self.say(kind, id=f"m{self._count}", **fields)
-        while (told := await self.hear()).get("id") != f"m{self._count}":
-            self.kept.append(told)
-        return told
+        while (message := await self.hear()).get("id") != f"m{self._count}":
+            self.pending.append(message)
+        return message
 
     async def refused(self, kind: str, **fields: Any) -> str:
         """Return the error code of a refused message."""
-        told = await self.ask(kind, **fields)
-        assert told["type"] == "error", told
-        assert told["error"]["message"]
-        return told["error"]["code"]
+        message = await self.ask(kind, **fields)
+        assert message["type"] == "error", message
+        assert message["error"]["message"]
+        return message["error"]["code"]
 
-    async def events(self, turn_id: str, until: str = "done") -> list[Told]:
+    async def events(self, turn_id: str, until: str = "done") -> list[SocketMessage]:
         """Return the unread events of a turn, up to the first one of a type."""
-        found: list[Told] = []
-        others: list[Told] = []
-        while not found or found[-1]["event"]["type"] != until:
-            told = self.kept.pop(0) if self.kept else await self.hear()
-            is_wanted = told["type"] == "event" and told["turn_id"] == turn_id
-            (found if is_wanted else others).append(told)
-        self.kept[:0] = others
-        return found
+        events: list[SocketMessage] = []
+        others: list[SocketMessage] = []
+        while not events or events[-1]["event"]["type"] != until:
+            message = self.pending.pop(0) if self.pending else await self.hear()
+            is_wanted = message["type"] == "event" and message["turn_id"] == turn_id
+            (events if is_wanted else others).append(message)
+        self.pending[:0] = others
+        return events
 
-    async def closed(self) -> tuple[int | None, list[Told]]:
+    async def closed(self) -> tuple[int | None, list[SocketMessage]]:
         """Waits for the end; its code, and what was said before."""
-        told = self.kept
+        messages = self.pending
         try:
             while True:
-                told.append(await self.hear())
+                messages.append(await self.hear())
         except ConnectionClosed as error:
-            return error.rcvd.code if error.rcvd else None, told
+            return error.rcvd.code if error.rcvd else None, messages
 
 
 @asynccontextmanager
@@ -78,9 +78,9 @@ async def talking(
         yield Talk(connection)
 
 
-def text_of(events: list[Told]) -> str:
-    return "".join(told["event"]["content"] for told in events if told["event"]["type"] == "token")
+def text_of(events: list[SocketMessage]) -> str:
+    return "".join(message["event"]["content"] for message in events if message["event"]["type"] == "token")
 
 
-def positions(events: list[Told]) -> list[int]:
-    return [told["position"] for told in events]
+def positions(events: list[SocketMessage]) -> list[int]:
+    return [message["position"] for message in events]

@@ -55,7 +55,7 @@ async def whole(client: Client, run_id: str = "r1", text: str = "Hello", **more:
         return await stream.rest()
 
 
-async def held(client: Client, thread: str = "th") -> dict[str, Any]:
+async def thread_state(client: Client, thread: str = "th") -> dict[str, Any]:
     answer = await client.http.get("/ag-ui", params={"threadId": thread})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -110,13 +110,13 @@ async def test_last_user_message_is_answered_and_thread_continues(server: Served
     async with run(server, "r1", "One") as stream:
         (await puppet.part()).end()
         await stream.rest()
-    told = [
+    messages = [
         {"id": "u-r1", "role": "user", "content": "One"},
         {"id": "s", "role": "system", "content": "Obey."},
         {"id": "u2", "role": "user", "content": [{"type": "text", "text": "Two"}, {"type": "image", "source": {}}]},
         {"id": "x", "role": "activity", "activityType": "search", "content": {"phase": "started"}},
     ]
-    async with run(server, "r2", messages=told) as stream:
+    async with run(server, "r2", messages=messages) as stream:
         part = await puppet.part()
         assert part.turn.message == "Two"
         assert [message.content for message in part.turn.history] == ["One", ""]
@@ -127,7 +127,7 @@ async def test_last_user_message_is_answered_and_thread_continues(server: Served
 async def test_earlier_messages_of_a_new_thread_become_the_history(server: Served, puppet: Puppet) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"q":"x"}'}}
     lost = {"id": "c2", "type": "function", "function": {"name": "find", "arguments": "{"}}
-    told = [
+    messages = [
         {"id": "s", "role": "system", "content": "Obey me."},
         {"id": "u1", "role": "user", "content": "One"},
         {"id": "a1", "role": "assistant", "toolCalls": [call, lost]},
@@ -142,7 +142,7 @@ async def test_earlier_messages_of_a_new_thread_become_the_history(server: Serve
         Message("tool", "found", call_id="c1"),
         Message("assistant", "Here."),
     )
-    async with run(server, "r1", messages=told) as stream:
+    async with run(server, "r1", messages=messages) as stream:
         part = await puppet.part()
         assert (part.turn.message, part.turn.history) == ("Two", expected)
         part.say("2")
@@ -154,19 +154,28 @@ async def test_earlier_messages_of_a_new_thread_become_the_history(server: Serve
         assert part.turn.history == (*expected, Message("user", "Two"), Message("assistant", "2"))
         part.end()
         await stream.rest()
-    assert [message["content"] for message in (await held(server))["messages"]] == ["One", "Here.", "Two", "2", "Three"]
+    assert [message["content"] for message in (await thread_state(server))["messages"]] == [
+        "One",
+        "Here.",
+        "Two",
+        "2",
+        "Three",
+    ]
 
 
 async def test_repeated_question_in_a_thread_keeps_its_history(serve: Serve, puppet: Puppet) -> None:
-    told = [
+    messages = [
         {"role": "user", "content": "Why?"},
         {"role": "assistant", "content": "Because."},
         {"role": "user", "content": [{"type": "text", "content": "Why?"}]},
     ]
-    for asked in (told, [told[0], told[1], told[0]]):
-        async with serve() as server, run(server, messages=asked) as stream:
+    for sent_messages in (messages, [messages[0], messages[1], messages[0]]):
+        async with serve() as server, run(server, messages=sent_messages) as stream:
             part = await puppet.part()
-            assert (part.turn.message, [one.content for one in part.turn.history]) == ("Why?", ["Why?", "Because."])
+            assert (part.turn.message, [message.content for message in part.turn.history]) == (
+                "Why?",
+                ["Why?", "Because."],
+            )
             part.end()
             await stream.rest()
 
@@ -179,19 +188,19 @@ async def test_regenerated_answer_continues_the_turn_before_it(server: Served, p
             part.end()
             return part.turn.history, await stream.rest()
 
-    one = {"id": "u1", "role": "user", "content": "One"}
-    two = {"id": "u2", "role": "user", "content": "Two"}
-    _, frames = await answered("r1", [one], "first")
-    said = next(frame.event["messageId"] for frame in frames if frame.type == "TEXT_MESSAGE_START")
-    answer = {"id": said, "role": "assistant", "content": "first"}
-    await answered("r2", [one, answer, two], "second")
-    history, _ = await answered("r3", [one, answer, two], "again")
+    question = {"id": "u1", "role": "user", "content": "One"}
+    follow_up = {"id": "u2", "role": "user", "content": "Two"}
+    _, frames = await answered("r1", [question], "first")
+    answer_id = next(frame.event["messageId"] for frame in frames if frame.type == "TEXT_MESSAGE_START")
+    answer = {"id": answer_id, "role": "assistant", "content": "first"}
+    await answered("r2", [question, answer, follow_up], "second")
+    history, _ = await answered("r3", [question, answer, follow_up], "again")
     assert [message.content for message in history] == ["One", "first"]
-    history, _ = await answered("r4", [one], "anew")
+    history, _ = await answered("r4", [question], "anew")
     assert history == ()
-    assert [message["content"] for message in (await held(server))["messages"]] == ["One", "anew"]
+    assert [message["content"] for message in (await thread_state(server))["messages"]] == ["One", "anew"]
     # An id that is used again, for other words, is another message.
-    history, _ = await answered("r5", [{**one, "content": "Three"}], "third")
+    history, _ = await answered("r5", [{**question, "content": "Three"}], "third")
     assert [message.content for message in history] == ["One", "anew"]
 
 
@@ -381,7 +390,7 @@ async def test_running_turn_behind_many_ended_ones_is_shown_and_stopped(server: 
         for number in range(12):
             async with run(server, f"queued-{number}") as queued:
                 assert (await server.http.post(f"/v1/turns/{queued.turn_id}/cancel")).status_code == 200
-        assert (await held(server))["activeRun"] == {"runId": "running"}
+        assert (await thread_state(server))["activeRun"] == {"runId": "running"}
         answer = await within(server.http.post("/ag-ui/stop", json={"threadId": "th"}))
         assert answer.json() == {"stopped": ["running"]}
 
@@ -402,17 +411,17 @@ async def careful(turn: Turn) -> AsyncIterator[Any]:
         yield "May I? "
         mail = ApprovalRequestEvent("c2", "mail", {}, agent_path=("clerk",))
         raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 40}, "it costs money"), mail])
-    told = {decision.call_id: decision for decision in turn.resumption.decisions}
-    for decision in told.values():
+    decisions = {decision.call_id: decision for decision in turn.resumption.decisions}
+    for decision in decisions.values():
         yield ToolResultEvent(decision.call_id, decision.tool, decision.approved, decision.reason)
-    if "c2" in told and told["c1"].approved:
+    if "c2" in decisions and decisions["c1"].approved:
         yield "Once more? "
         raise WaitForApproval([ApprovalRequestEvent("c1", "pay", {"amount": 50})])
-    yield "Paid." if told["c1"].approved else "Kept."
+    yield "Paid." if decisions["c1"].approved else "Kept."
 
 
 def resolved(interrupts: list[dict[str, Any]], **payload: Any) -> list[dict[str, Any]]:
-    return [{"interruptId": one["id"], "status": "resolved", "payload": payload} for one in interrupts]
+    return [{"interruptId": interrupt["id"], "status": "resolved", "payload": payload} for interrupt in interrupts]
 
 
 def interrupts_of(frames: list[Frame]) -> list[dict[str, Any]]:
@@ -424,19 +433,20 @@ async def test_decisions_of_the_next_run_continue_the_turn(serve: Serve, kind: S
     async with serve(careful, store=kind) as server:
         first = await whole(server)
         keep_the_rules(first)
-        asked = interrupts_of(first)
-        assert [one["toolCallId"].rpartition(":")[2] for one in asked] == ["c1", "c2"]
-        second = await whole(server, "r2", resume=resolved(asked, approved=True, reason="fine"), parentRunId="r1")
+        interrupts = interrupts_of(first)
+        assert [interrupt["toolCallId"].rpartition(":")[2] for interrupt in interrupts] == ["c1", "c2"]
+        second = await whole(server, "r2", resume=resolved(interrupts, approved=True, reason="fine"), parentRunId="r1")
         keep_the_rules(first + second)
         assert (second[0].event["runId"], second[0].event["parentRunId"]) == ("r2", "r1")
-        asked_again = interrupts_of(second)
-        assert asked_again[0]["metadata"]["input"] == {"amount": 50}
+        new_interrupts = interrupts_of(second)
+        assert new_interrupts[0]["metadata"]["input"] == {"amount": 50}
         # The old decision was about the old request, though it is for the same call.
         assert (
-            await whole(server, "r2", resume=resolved(asked, approved=True, reason="fine"), parentRunId="r1") == second
+            await whole(server, "r2", resume=resolved(interrupts, approved=True, reason="fine"), parentRunId="r1")
+            == second
         )
         assert (await server.snapshot("r1"))["phase"] == "waiting"
-        cancelled = [{"interruptId": asked_again[0]["id"], "status": "cancelled"}]
+        cancelled = [{"interruptId": new_interrupts[0]["id"], "status": "cancelled"}]
         third = await whole(server, "r3", resume=cancelled, parentRunId="r2")
         keep_the_rules(first + second + third)
         assert (third[0].event["runId"], third[0].event["parentRunId"]) == ("r3", "r2")
@@ -453,9 +463,9 @@ async def test_decisions_of_the_next_run_continue_the_turn(serve: Serve, kind: S
         # By the name it was resumed with, or by its number.
         for name in ("r3", "r1:3"):
             async with read(server, name, version="1") as stream:
-                found = await stream.rest()
-            assert found[0].event["runId"] == name
-            assert [frame.data for frame in found[1:-1]] == [frame.data for frame in third[1:-1]]
+                frames = await stream.rest()
+            assert frames[0].event["runId"] == name
+            assert [frame.data for frame in frames[1:-1]] == [frame.data for frame in third[1:-1]]
         async with read(server, "r1", version="1") as stream:
             replayed = await stream.rest()
         keep_the_rules(replayed)
@@ -472,17 +482,19 @@ async def whole_after(server: Client, last: str | None, decisions: list[dict[str
 
 async def test_invalid_decision_is_refused_and_changes_nothing(serve: Serve) -> None:
     async with serve(careful) as server:
-        asked = interrupts_of(await whole(server))
+        interrupts = interrupts_of(await whole(server))
 
         async def refused(status: int, entries: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
             return error_of(await server.http.post("/ag-ui", json=run_input("r2", resume=entries, **more)), status)
 
-        both = resolved(asked, approved=True)
-        assert asked[1]["id"] in (await refused(422, both[:1]))["message"]
-        assert (await refused(422, resolved(asked)))["code"] == "invalid_request"
-        assert (await refused(422, resolved(asked, approved="yes")))["code"] == "invalid_request"
-        assert (await refused(409, resolved(asked, approved=True, args={"amount": 9})))["code"] == "approval_conflict"
-        turn_id = asked[0]["id"].partition(":")[0]
+        both = resolved(interrupts, approved=True)
+        assert interrupts[1]["id"] in (await refused(422, both[:1]))["message"]
+        assert (await refused(422, resolved(interrupts)))["code"] == "invalid_request"
+        assert (await refused(422, resolved(interrupts, approved="yes")))["code"] == "invalid_request"
+        assert (await refused(409, resolved(interrupts, approved=True, args={"amount": 9})))[
+            "code"
+        ] == "approval_conflict"
+        turn_id = interrupts[0]["id"].partition(":")[0]
         for unknown in ("nonsense", f"{turn_id}:999", f"{turn_id}:x", ":7"):
             entry = {"interruptId": unknown, "status": "cancelled"}
             assert (await refused(404, [entry]))["code"] in ("approval_not_found", "turn_not_found")
@@ -493,15 +505,15 @@ async def test_invalid_decision_is_refused_and_changes_nothing(serve: Serve) -> 
         assert (await refused(404, both, thread="other"))["code"] == "turn_not_found"
         assert (await server.snapshot("r1"))["phase"] == "waiting"
         await whole(server, "r2", resume=both)
-        assert (await refused(409, resolved(asked[1:], approved=False)))["code"] == "approval_conflict"
+        assert (await refused(409, resolved(interrupts[1:], approved=False)))["code"] == "approval_conflict"
 
 
 async def test_message_instead_of_decision_interrupts_the_waiting_turn(serve: Serve) -> None:
     async with serve(careful) as server:
-        asked = interrupts_of(await whole(server))
+        interrupts = interrupts_of(await whole(server))
         await within(whole(server, "r2", "Never mind"))
         assert (await server.snapshot("r1"))["outcome"] == "cancelled"
-        late = await server.http.post("/ag-ui", json=run_input("r3", resume=resolved(asked, approved=True)))
+        late = await server.http.post("/ag-ui", json=run_input("r3", resume=resolved(interrupts, approved=True)))
         assert error_of(late, 409)["code"] == "turn_not_waiting"
 
 
@@ -517,8 +529,8 @@ async def test_turn_cancelled_while_waiting_is_replayed_as_two_runs(serve: Serve
 
 async def test_key_without_approve_scope_cannot_decide(serve: Serve) -> None:
     async with serve(careful) as server, holder(server, "anna", ("read", "write")) as writer:
-        asked = interrupts_of(await whole(writer))
-        denied = await writer.http.post("/ag-ui", json=run_input("r2", resume=resolved(asked, approved=True)))
+        interrupts = interrupts_of(await whole(writer))
+        denied = await writer.http.post("/ag-ui", json=run_input("r2", resume=resolved(interrupts, approved=True)))
         assert error_of(denied, 403)["code"] == "forbidden"
         assert (await writer.snapshot("r1"))["phase"] == "waiting"
 
@@ -527,7 +539,7 @@ async def test_key_without_approve_scope_cannot_decide(serve: Serve) -> None:
 
 
 async def test_thread_messages_are_returned_to_a_reloaded_page(server: Served, puppet: Puppet) -> None:
-    assert await held(server) == {"messages": [], "activeRun": None}
+    assert await thread_state(server) == {"messages": [], "activeRun": None}
     async with run(server, "r1", "One") as stream:
         part = await puppet.part()
         part.say("Wait. ", ToolCallEvent("c1", "find", {"q": 1}), ToolResultEvent("c1", "find", False, "no"), "Gone.")
@@ -536,12 +548,12 @@ async def test_thread_messages_are_returned_to_a_reloaded_page(server: Served, p
     turn_id = stream.turn_id
     async with run(server, "r2", "Two") as stream:
         await puppet.part()
-        found = await held(server)
-        assert found["activeRun"] == {"runId": "r2"}
-        assert "interrupts" not in found
-        one, answer, two = found["messages"]
-        assert (one["id"], one["role"], one["content"]) == ("u-r1", "user", "One")
-        assert (two["id"], two["parts"]) == ("u-r2", [{"type": "text", "content": "Two"}])
+        state = await thread_state(server)
+        assert state["activeRun"] == {"runId": "r2"}
+        assert "interrupts" not in state
+        question, answer, follow_up = state["messages"]
+        assert (question["id"], question["role"], question["content"]) == ("u-r1", "user", "One")
+        assert (follow_up["id"], follow_up["parts"]) == ("u-r2", [{"type": "text", "content": "Two"}])
         arguments = {"name": "find", "arguments": '{"q":1}'}
         assert answer == {
             "id": f"{turn_id}:answer",
@@ -566,22 +578,24 @@ async def test_thread_messages_are_returned_to_a_reloaded_page(server: Served, p
 
 async def test_pending_interrupts_are_returned_to_a_reloaded_page(serve: Serve) -> None:
     async with serve(careful) as server:
-        asked = interrupts_of(await whole(server))
-        found = await held(server)
-        assert found["activeRun"] is None
-        assert found["interrupts"]["runId"] == "r1"
-        assert [one["id"] for one in found["interrupts"]["pending"]] == [one["id"] for one in asked]
-        assert [part["type"] for part in found["messages"][1]["parts"]] == ["text", "tool-call"]
-        assert found["messages"][1]["parts"][1]["state"] == "approval-requested"
-        turn_id = asked[0]["id"].partition(":")[0]
+        interrupts = interrupts_of(await whole(server))
+        state = await thread_state(server)
+        assert state["activeRun"] is None
+        assert state["interrupts"]["runId"] == "r1"
+        assert [interrupt["id"] for interrupt in state["interrupts"]["pending"]] == [
+            interrupt["id"] for interrupt in interrupts
+        ]
+        assert [part["type"] for part in state["messages"][1]["parts"]] == ["text", "tool-call"]
+        assert state["messages"][1]["parts"][1]["state"] == "approval-requested"
+        turn_id = interrupts[0]["id"].partition(":")[0]
         await server.http.post(f"/v1/turns/{turn_id}/approvals/c1", json={"approved": True})
-        pending = (await held(server))["interrupts"]["pending"]
-        assert [one["id"] for one in pending] == [asked[1]["id"]]
+        pending = (await thread_state(server))["interrupts"]["pending"]
+        assert [interrupt["id"] for interrupt in pending] == [interrupts[1]["id"]]
         # Who comes now is still told of both, and may decide them as before.
-        assert interrupts_of(await whole(server)) == asked
-        second = await whole(server, "r2", resume=resolved(asked, approved=True))
+        assert interrupts_of(await whole(server)) == interrupts
+        second = await whole(server, "r2", resume=resolved(interrupts, approved=True))
         assert interrupts_of(second)[0]["metadata"]["input"] == {"amount": 50}
-        assert (await held(server))["interrupts"]["runId"] == "r1:2"
+        assert (await thread_state(server))["interrupts"]["runId"] == "r1:2"
 
 
 # Errors
@@ -633,19 +647,19 @@ async def test_bad_cursor_is_refused(serve: Serve) -> None:
 async def test_thread_and_runs_of_another_principal_are_not_found(serve: Serve) -> None:
     async with serve(careful, authenticate=by_user) as server, user(server, "anna") as anna, user(server, "bob") as bob:
         first = await whole(anna)
-        asked = interrupts_of(first)
-        assert await held(bob) == {"messages": [], "activeRun": None}
-        for query in ({"runId": "r1"}, {"runId": "r1:2"}, {"runId": asked[0]["id"].partition(":")[0]}):
+        interrupts = interrupts_of(first)
+        assert await thread_state(bob) == {"messages": [], "activeRun": None}
+        for query in ({"runId": "r1"}, {"runId": "r1:2"}, {"runId": interrupts[0]["id"].partition(":")[0]}):
             assert error_of(await bob.http.get("/ag-ui", params=query), 404)["code"] == "turn_not_found"
         for what in ({"runId": "r1"}, {"threadId": "th"}):
             error_of(await bob.http.post("/ag-ui/stop", json=what), 404)
-        stolen = await bob.http.post("/ag-ui", json=run_input("r2", resume=resolved(asked, approved=True)))
+        stolen = await bob.http.post("/ag-ui", json=run_input("r2", resume=resolved(interrupts, approved=True)))
         assert error_of(stolen, 404)["code"] == "turn_not_found"
         # The same names are another thread and another run.
         mine: Stream
         async with run(bob) as mine:
             await mine.rest()
-        assert mine.turn_id != asked[0]["id"].partition(":")[0]
-        second = await whole(anna, "r2", resume=resolved(asked, approved=True))
+        assert mine.turn_id != interrupts[0]["id"].partition(":")[0]
+        second = await whole(anna, "r2", resume=resolved(interrupts, approved=True))
         assert error_of(await bob.http.get("/ag-ui", params={"runId": "r2"}), 404)
         keep_the_rules(first + second)

@@ -11,7 +11,7 @@ from tests.server.chat_client import URL, answers, asks, body, chunks, kinds, po
 from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
 from tests.server.test_auth import holder
-from tests.serving import Puppet, Served, error_of, saying, within
+from tests.serving import Puppet, Served, error_of, let_time_pass, saying, within
 from tests.wires.ui_message import UIMessage
 from turnwire import Turn
 from turnwire.core.errors import AgentError
@@ -56,13 +56,13 @@ async def test_stream_has_the_headers_of_the_protocol_and_ours(serve: Serve) -> 
     async with serve(saying("Hi")) as server:
         answer = await post(server, asks("Hello"))
         again = await server.http.get(answer.headers["location"])
-    told = answer.headers
-    assert told["content-type"] == "text/event-stream"
-    assert told["cache-control"] == "no-cache, no-transform"
-    assert told["connection"] == "keep-alive"
-    assert told["x-vercel-ai-ui-message-stream"] == "v1"
-    assert told["x-accel-buffering"] == "no"
-    assert told["x-workflow-run-id"] == told["x-turn-id"]
+    headers = answer.headers
+    assert headers["content-type"] == "text/event-stream"
+    assert headers["cache-control"] == "no-cache, no-transform"
+    assert headers["connection"] == "keep-alive"
+    assert headers["x-vercel-ai-ui-message-stream"] == "v1"
+    assert headers["x-accel-buffering"] == "no"
+    assert headers["x-workflow-run-id"] == headers["x-turn-id"]
     # The opening comment is the stream's, not the turn's.
     assert answer.content == b": stream-open\n\n" + again.content
 
@@ -134,9 +134,11 @@ async def test_failure_is_an_error_chunk(server: Served, puppet: Puppet) -> None
 
 
 async def test_an_idle_stream_is_kept_alive(serve: Serve, puppet: Puppet) -> None:
-    async with serve(heartbeat=0.06) as server, posting(server, asks("Hello")) as stream:
+    async with serve(heartbeat=30) as server, posting(server, asks("Hello")) as stream:
         part = await puppet.part()
-        blocks = [await within(stream.next_block()) for _ in range(4)]
+        blocks = [await within(stream.next_block()) for _ in range(3)]
+        let_time_pass(server.turnwire, 30)
+        blocks.append(await within(stream.next_block()))
         part.end()
         await stream.rest()
     assert [block.comment for block in blocks if block] == ["stream-open", None, None, "keep-alive"]
@@ -148,34 +150,34 @@ async def test_an_idle_stream_is_kept_alive(serve: Serve, puppet: Puppet) -> Non
 
 async def test_chat_continues_the_messages_that_the_client_shows(serve: Serve, kind: StoreKind) -> None:
     async with serve(recite, store=kind) as server:
-        one, two = asks("one"), asks("two")
-        first = read(await post(server, one))
-        second = read(await post(server, one, answers(first.id or ""), two))
+        question, follow_up = asks("one"), asks("two")
+        first = read(await post(server, question))
+        second = read(await post(server, question, answers(first.id or ""), follow_up))
         assert second.text == "user:one assistant:nothing"
         # Another tab, which has not seen the second message, goes on from the first answer.
-        third = read(await post(server, one, answers(first.id or ""), asks("three")))
+        third = read(await post(server, question, answers(first.id or ""), asks("three")))
         assert third.text == "user:one assistant:nothing"
 
 
 async def test_chat_continues_after_a_message_with_unseen_answer(serve: Serve) -> None:
     async with serve(recite) as server:
-        one, two = asks("one"), asks("two")
-        first = answers(read(await post(server, one)).id or "")
-        await post(server, one, first, two)
-        await post(server, one, first, asks("from another tab"))
-        answer = read(await post(server, one, first, two, asks("three")))
+        question, follow_up = asks("one"), asks("two")
+        first = answers(read(await post(server, question)).id or "")
+        await post(server, question, first, follow_up)
+        await post(server, question, first, asks("from another tab"))
+        answer = read(await post(server, question, first, follow_up, asks("three")))
     assert answer.text == "user:one assistant:nothing user:two assistant:user:one assistant:nothing"
 
 
 async def test_regenerated_answer_replaces_the_old_one(serve: Serve, kind: StoreKind) -> None:
     async with serve(recite, store=kind) as server:
-        one, two = asks("one"), asks("two")
-        first = read(await post(server, one))
-        second = read(await post(server, one, answers(first.id or ""), two))
-        again = await post(server, one, answers(first.id or ""), two, trigger="regenerate-message")
+        question, follow_up = asks("one"), asks("two")
+        first = read(await post(server, question))
+        second = read(await post(server, question, answers(first.id or ""), follow_up))
+        again = await post(server, question, answers(first.id or ""), follow_up, trigger="regenerate-message")
         assert read(again).id not in (first.id, second.id)
         assert read(again).text == second.text == "user:one assistant:nothing"
-        named = await post(server, one, trigger="regenerate-message", messageId=first.id)
+        named = await post(server, question, trigger="regenerate-message", messageId=first.id)
         assert read(named).text == "nothing"
         parents = [(await server.snapshot(read(answer).id or ""))["parent_turn_id"] for answer in (again, named)]
         assert parents == [first.id, None]
@@ -183,14 +185,14 @@ async def test_regenerated_answer_replaces_the_old_one(serve: Serve, kind: Store
 
 async def test_edited_message_replaces_later_turns(serve: Serve, kind: StoreKind) -> None:
     async with serve(recite, store=kind) as server:
-        one, two = asks("one"), asks("two")
-        first = read(await post(server, one))
-        await post(server, one, answers(first.id or ""), two)
-        edited = {**two, "parts": [{"type": "text", "text": "zwei"}]}
-        changed = await post(server, one, answers(first.id or ""), edited, messageId=two["id"])
+        question, follow_up = asks("one"), asks("two")
+        first = read(await post(server, question))
+        await post(server, question, answers(first.id or ""), follow_up)
+        edited = {**follow_up, "parts": [{"type": "text", "text": "zwei"}]}
+        changed = await post(server, question, answers(first.id or ""), edited, messageId=follow_up["id"])
         assert read(changed).text == "user:one assistant:nothing"
-        begun = {**one, "parts": [{"type": "text", "text": "eins"}]}
-        assert read(await post(server, begun, messageId=one["id"])).text == "nothing"
+        begun = {**question, "parts": [{"type": "text", "text": "eins"}]}
+        assert read(await post(server, begun, messageId=question["id"])).text == "nothing"
 
 
 async def test_earlier_messages_of_a_new_chat_become_the_history(serve: Serve, kind: StoreKind) -> None:
@@ -203,13 +205,13 @@ async def test_earlier_messages_of_a_new_chat_become_the_history(serve: Serve, k
     async with serve(recite, store=kind) as server:
         new = asks("And now?")
         first = await post(server, *before, new)
-        told = "user:Who? assistant: tool:noon assistant:Me."
-        assert read(first).text == told
+        history = "user:Who? assistant: tool:noon assistant:Me."
+        assert read(first).text == history
         # It is remembered from turn to turn, also by who sends no more than the newest message.
         second = await post(server, asks("And then?"))
-        assert read(second).text == f"{told} user:And now? assistant:{told}"
+        assert read(second).text == f"{history} user:And now? assistant:{history}"
         again = await post(server, *before, new, trigger="regenerate-message")
-        assert read(again).text == told
+        assert read(again).text == history
 
 
 async def test_client_history_is_limited(serve: Serve) -> None:
@@ -261,18 +263,18 @@ async def test_each_regenerate_request_starts_one_turn(server: Served, puppet: P
         (await puppet.part()).end()
         await stream.rest()
     again: Any = {"trigger": "regenerate-message"}
-    async with posting(server, question, **again) as one, posting(server, question, **again) as same:
-        assert one.turn_id == same.turn_id != stream.turn_id
+    async with posting(server, question, **again) as regenerated, posting(server, question, **again) as same:
+        assert regenerated.turn_id == same.turn_id != stream.turn_id
         part = await puppet.part()
         assert part.turn.options["regenerates"] == stream.turn_id
         part.end()
-        await one.rest()
+        await regenerated.rest()
         await same.rest()
-    named: Any = {**again, "messageId": one.turn_id}
+    named: Any = {**again, "messageId": regenerated.turn_id}
     async with posting(server, question, **named) as other:
         (await puppet.part()).end()
         await other.rest()
-    assert other.turn_id != one.turn_id
+    assert other.turn_id != regenerated.turn_id
     # With the answer's id it is known for a repeated request also when it has ended.
     assert (await post(server, question, **named)).headers["x-turn-id"] == other.turn_id
 
@@ -545,9 +547,9 @@ async def test_running_run_is_resumed_live(server: Served, puppet: Puppet) -> No
 
 async def test_chat_without_id_is_found_by_its_answers(serve: Serve) -> None:
     async with serve(recite) as server:
-        one = asks("one")
-        first = await post(server, one, chat=None)
-        second = await post(server, one, answers(read(first).id or ""), asks("two"), chat=None)
+        question = asks("one")
+        first = await post(server, question, chat=None)
+        second = await post(server, question, answers(read(first).id or ""), asks("two"), chat=None)
         assert read(second).text == "user:one assistant:nothing"
         assert second.headers["x-session-id"] == first.headers["x-session-id"]
 

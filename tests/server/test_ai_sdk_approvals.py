@@ -62,16 +62,16 @@ async def test_waiting_turn_ends_the_message(server: Served) -> None:
 
 
 async def test_decisions_continue_the_same_message(server: Served) -> None:
-    asked = await post(server, asks("Buy it"))
-    turn_id = asked.headers["x-turn-id"]
-    message = UIMessage().read(asked.content)
-    one = await post(server, asks("Buy it"), decides(turn_id, *FIRST, reason="mine"), messageId=turn_id)
-    assert chunks(one.content)[0].startswith(b'data: {"type":"start","')
-    message.read(one.content)
+    request = await post(server, asks("Buy it"))
+    turn_id = request.headers["x-turn-id"]
+    message = UIMessage().read(request.content)
+    first = await post(server, asks("Buy it"), decides(turn_id, *FIRST, reason="mine"), messageId=turn_id)
+    assert chunks(first.content)[0].startswith(b'data: {"type":"start","')
+    message.read(first.content)
     assert [part["state"] for part in message.of("tool")] == ["output-available", "output-denied", "approval-requested"]
     assert (message.text, message.finish_reason) == ("May I? One more. ", "tool-calls")
-    two = await post(server, decides(turn_id, *SECOND), messageId=turn_id)
-    message.read(two.content)
+    second = await post(server, decides(turn_id, *SECOND), messageId=turn_id)
+    message.read(second.content)
     assert (message.id, message.text, message.finish_reason) == (turn_id, "May I? One more. Done.", "stop")
     assert await server.written() == (1, 1)
     log = [frame.event for frame in await server.whole(turn_id) if frame.type == "approval_response"]
@@ -83,18 +83,18 @@ async def test_decisions_continue_the_same_message(server: Served) -> None:
 
 async def test_repeated_decision_gets_the_same_stream(server: Served) -> None:
     turn_id = await waiting(server)
-    one = await post(server, decides(turn_id, *FIRST))
-    assert (await post(server, decides(turn_id, *FIRST))).content == one.content
-    two = await post(server, decides(turn_id, *SECOND))
+    first = await post(server, decides(turn_id, *FIRST))
+    assert (await post(server, decides(turn_id, *FIRST))).content == first.content
+    second = await post(server, decides(turn_id, *SECOND))
     # Each finds the part that followed it, though the turn has ended since.
-    assert chunks((await post(server, decides(turn_id, *SECOND))).content) == chunks(two.content)
-    assert chunks((await post(server, decides(turn_id, *FIRST))).content)[:3] == chunks(one.content)[:3]
+    assert chunks((await post(server, decides(turn_id, *SECOND))).content) == chunks(second.content)
+    assert chunks((await post(server, decides(turn_id, *FIRST))).content)[:3] == chunks(first.content)[:3]
 
 
 async def test_waiting_turn_is_resumed_whole(server: Served) -> None:
-    asked = await post(server, asks("Buy it"))
-    assert (await server.http.get(f"{URL}/c/stream")).content == asked.content
-    turn_id = asked.headers["x-turn-id"]
+    request = await post(server, asks("Buy it"))
+    assert (await server.http.get(f"{URL}/c/stream")).content == request.content
+    turn_id = request.headers["x-turn-id"]
     await post(server, decides(turn_id, *FIRST))
     message = read(await server.http.get(f"{URL}/c/stream"))
     assert (message.text, message.finish_reason) == ("May I? One more. ", "tool-calls")
@@ -109,9 +109,9 @@ async def test_partial_decisions_are_kept_and_the_turn_still_waits(server: Serve
         assert (part.id, part.finish_reason, part.parts) == (turn_id, "tool-calls", [])
     assert (await server.snapshot(turn_id))["phase"] == "waiting"
     # Whoever comes back meanwhile finds the question where it looks for it.
-    asked = read(await within(server.http.get(f"{URL}/c/stream")))
-    assert [part["state"] for part in asked.last_step if part["type"] == "tool"] == ["approval-requested"] * 2
-    rest = asked.read((await post(server, decides(turn_id, *FIRST))).content)
+    replayed = read(await within(server.http.get(f"{URL}/c/stream")))
+    assert [part["state"] for part in replayed.last_step if part["type"] == "tool"] == ["approval-requested"] * 2
+    rest = replayed.read((await post(server, decides(turn_id, *FIRST))).content)
     assert [part["state"] for part in rest.of("tool")] == ["output-available", "output-denied", "approval-requested"]
 
 
@@ -156,15 +156,15 @@ async def test_message_with_enqueue_waits_behind_a_waiting_turn(server: Served) 
 
 
 async def test_each_segment_counts_its_chunks_from_zero(server: Served) -> None:
-    asked = await post(server, asks("Buy it"), chat=None)
-    turn_id = asked.headers["x-turn-id"]
-    one = await post(server, decides(turn_id, *FIRST), chat=None)
-    two = await post(server, decides(turn_id, *SECOND), chat=None)
-    runs = [answer.headers["x-workflow-run-id"] for answer in (asked, one, two)]
+    request = await post(server, asks("Buy it"), chat=None)
+    turn_id = request.headers["x-turn-id"]
+    first = await post(server, decides(turn_id, *FIRST), chat=None)
+    second = await post(server, decides(turn_id, *SECOND), chat=None)
+    runs = [answer.headers["x-workflow-run-id"] for answer in (request, first, second)]
     assert len(set(runs)) == 3
     whole = chunks((await server.http.get(f"{URL}/{runs[0]}/stream")).content)
-    assert whole == [*chunks(asked.content), *chunks(one.content), *chunks(two.content)]
-    for answer, run in ((asked, runs[0]), (one, runs[1]), (two, runs[2])):
+    assert whole == [*chunks(request.content), *chunks(first.content), *chunks(second.content)]
+    for answer, run in ((request, runs[0]), (first, runs[1]), (second, runs[2])):
         begin = whole.index(chunks(answer.content)[0]) if run == runs[0] else len(whole) - len(_from(whole, answer))
         for index in range(len(chunks(answer.content))):
             rest = await server.http.get(f"{URL}/{run}/stream", params={"startIndex": index})
@@ -173,8 +173,8 @@ async def test_each_segment_counts_its_chunks_from_zero(server: Served) -> None:
 
 def _from(whole: list[bytes], answer: Any) -> list[bytes]:
     """Return the chunks from the start of an answer."""
-    said = chunks(answer.content)
-    begins = [place for place in range(len(whole)) if whole[place : place + len(said)] == said]
+    own_chunks = chunks(answer.content)
+    begins = [start for start in range(len(whole)) if whole[start : start + len(own_chunks)] == own_chunks]
     return whole[begins[-1] :]
 
 
@@ -198,10 +198,10 @@ async def test_key_without_approve_scope_cannot_decide(serve: Serve) -> None:
 
 async def test_version_5_gets_a_data_part_and_decides_by_our_route(serve: Serve) -> None:
     async with serve(careful, ai_sdk_version=5) as server:
-        asked = await post(server, asks("Buy it"))
-        message = read(asked, version=5)
+        request = await post(server, asks("Buy it"))
+        message = read(request, version=5)
         assert [part["data"]["state"] for part in message.of("data-approval")] == ["requested", "requested"]
-        turn_id = asked.headers["x-turn-id"]
+        turn_id = request.headers["x-turn-id"]
         for call_id in ("c1", "c2", "c3"):
             await within(server.http.post(f"/v1/turns/{turn_id}/approvals/{call_id}", json={"approved": True}))
             if call_id == "c2":

@@ -8,7 +8,7 @@ from websockets.exceptions import InvalidStatus
 
 from tests.server.chat_client import asks, decides
 from tests.server.conftest import Serve
-from tests.server.socket_client import Talk, Told, talking
+from tests.server.socket_client import SocketMessage, Talk, talking
 from tests.server.test_approvals import careful
 from tests.serving import Puppet, saying, within
 from tests.wires.ui_message import UIMessage
@@ -25,30 +25,30 @@ async def resume(talk: Talk, request: str = "r2", chat: str = "c") -> None:
     await talk.say("resume", requestId=request, id=chat, headers={}, body={})
 
 
-async def rest(talk: Talk, request: str = "r1") -> list[Told]:
+async def rest(talk: Talk, request: str = "r1") -> list[SocketMessage]:
     """All that is said to a request, up to its end."""
-    found: list[Told] = []
-    while not found or found[-1]["type"] not in ("end", "error", "no-active"):
-        told = await talk.hear()
-        assert told["requestId"] == request
-        found.append(told)
-    return found
+    messages: list[SocketMessage] = []
+    while not messages or messages[-1]["type"] not in ("end", "error", "no-active"):
+        message = await talk.hear()
+        assert message["requestId"] == request
+        messages.append(message)
+    return messages
 
 
-def read(told: list[Told]) -> UIMessage:
+def read(messages: list[SocketMessage]) -> UIMessage:
     """Return the message that the client builds, and check that chunks are numbered without gaps."""
-    chunks = [one for one in told if one["type"] == "chunk"]
-    assert [one["sequence"] for one in chunks] == list(range(len(chunks)))
-    raw = b"".join(b"data: %b\n\n" % json.dumps(one["chunk"]).encode() for one in chunks)
+    chunks = [message for message in messages if message["type"] == "chunk"]
+    assert [message["sequence"] for message in chunks] == list(range(len(chunks)))
+    raw = b"".join(b"data: %b\n\n" % json.dumps(message["chunk"]).encode() for message in chunks)
     return UIMessage(7).read(raw + b"data: [DONE]\n\n")
 
 
 async def test_chat_is_answered_in_numbered_chunks(serve: Serve) -> None:
     async with serve(saying("Hello ", "there")) as server, talking(server, URL) as talk:
         await send(talk, asks("Hi"))
-        told = await rest(talk)
-    assert told[-1] == {"type": "end", "requestId": "r1"}
-    assert read(told).text == "Hello there"
+        messages = await rest(talk)
+    assert messages[-1] == {"type": "end", "requestId": "r1"}
+    assert read(messages).text == "Hello there"
 
 
 async def test_idempotency_key_of_a_request_is_read_like_a_header(serve: Serve) -> None:
@@ -79,8 +79,8 @@ async def test_resume_replays_a_running_turn_and_reports_none(serve: Serve, pupp
             assert (await talk.hear()) == {"type": "start", "requestId": "r2"}
             part.say("there")
             part.end()
-            told = await rest(talk, "r2")
-    assert read(told).text == "Hello there"
+            messages = await rest(talk, "r2")
+    assert read(messages).text == "Hello there"
 
 
 async def test_abort_cancels_the_turn_and_disconnect_does_not(serve: Serve, puppet: Puppet) -> None:
@@ -92,24 +92,24 @@ async def test_abort_cancels_the_turn_and_disconnect_does_not(serve: Serve, pupp
             await talk.say("abort", requestId="r1")
             assert (await server.ended(stopped))["outcome"] == "cancelled"
             await send(talk, asks("Stay"), request="r2", chat="c2")
-            while (told := await talk.hear())["requestId"] != "r2":
+            while (message := await talk.hear())["requestId"] != "r2":
                 pass
             await puppet.part()
         puppet.parts[-1].end()
-        assert (await server.ended(told["chunk"]["messageId"]))["outcome"] == "completed"
+        assert (await server.ended(message["chunk"]["messageId"]))["outcome"] == "completed"
 
 
 async def test_decision_continues_the_same_message(serve: Serve) -> None:
     async with serve(careful) as server, talking(server, URL) as talk:
-        await send(talk, asked := asks("Pay"))
-        told = await rest(talk)
-        turn_id = told[0]["chunk"]["messageId"]
-        assert told[-2]["chunk"] == {"type": "finish", "finishReason": "tool-calls"}
-        await send(talk, asked, decides(turn_id, ("c1", {"amount": 40}, True)), request="r2", messageId=turn_id)
-        told = await rest(talk, "r2")
-    assert told[0]["chunk"]["messageId"] == turn_id
-    assert told[-1]["type"] == "end"
-    assert "Paid." in "".join(one["chunk"].get("delta", "") for one in told[:-1])
+        await send(talk, question := asks("Pay"))
+        messages = await rest(talk)
+        turn_id = messages[0]["chunk"]["messageId"]
+        assert messages[-2]["chunk"] == {"type": "finish", "finishReason": "tool-calls"}
+        await send(talk, question, decides(turn_id, ("c1", {"amount": 40}, True)), request="r2", messageId=turn_id)
+        messages = await rest(talk, "r2")
+    assert messages[0]["chunk"]["messageId"] == turn_id
+    assert messages[-1]["type"] == "end"
+    assert "Paid." in "".join(message["chunk"].get("delta", "") for message in messages[:-1])
 
 
 async def test_refused_message_is_an_error_of_its_request(serve: Serve) -> None:
@@ -117,9 +117,9 @@ async def test_refused_message_is_an_error_of_its_request(serve: Serve) -> None:
         await send(talk, {"id": "a", "role": "assistant", "parts": []})
         assert (await talk.hear())["type"] == "error"
         await send(talk, asks("Hi"), request="r2", body={"agent": "nobody"})
-        told = await talk.hear()
-        assert (told["type"], told["requestId"]) == ("error", "r2")
-        assert "nobody" in told["errorText"]
+        message = await talk.hear()
+        assert (message["type"], message["requestId"]) == ("error", "r2")
+        assert "nobody" in message["errorText"]
         await talk.say("dance", requestId="r3")
         assert (await within(talk.closed()))[0] == 1008
     assert await server.written() == (0, 0)

@@ -64,10 +64,10 @@ async def test_json_route_answers_202_with_the_approvals(server: Served, route: 
     asking: Any = {"json": {"message": "Buy it"}, "headers": {"Idempotency-Key": "k"}}
     waiting = await within(server.http.post(route, **asking))
     assert waiting.status_code == 202
-    told = waiting.json()
-    assert (told["outcome"], told["content"]) == (None, "May I? ")
-    assert told["approvals"] == [{"call_id": "c1", "tool": "pay", "args": {"amount": 40}, "reason": "it costs money"}]
-    await decide(server, told["turn_id"], approved=False, reason="too dear")
+    body = waiting.json()
+    assert (body["outcome"], body["content"]) == (None, "May I? ")
+    assert body["approvals"] == [{"call_id": "c1", "tool": "pay", "args": {"amount": 40}, "reason": "it costs money"}]
+    await decide(server, body["turn_id"], approved=False, reason="too dear")
     # The same request again finds the turn, and now its answer.
     ended = await within(server.http.post(route, **asking))
     assert (ended.status_code, ended.json()["content"]) == (200, "May I? Denied: too dear")

@@ -223,9 +223,13 @@ async def test_revoking_a_key_breaks_its_open_streams_and_no_others(serve: Serve
         error_of(await anna.http.get("/v1/sessions"), 401)
 
 
-async def test_a_key_that_expires_breaks_its_open_streams(serve: Serve, puppet: Puppet) -> None:
-    async with serve(heartbeat=0.1) as server, holder(server, expires_at=now_ms() + 300) as anna, anna.ask() as stream:
+async def test_a_key_that_expires_breaks_its_open_streams(
+    serve: Serve, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expires_at = now_ms() + 600_000
+    async with serve(heartbeat=0.1) as server, holder(server, expires_at=expires_at) as anna, anna.ask() as stream:
         await stream.until("message")
+        monkeypatch.setattr("turnwire.server.auth.now_ms", lambda: expires_at)
         with pytest.raises(httpx.TransportError):
             await stream.rest()
 

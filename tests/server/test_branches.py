@@ -8,7 +8,7 @@ from tests.server.socket_client import talking
 from tests.serving import Puppet, Served, error_of
 
 
-async def said(server: Served, puppet: Puppet, message: str, answer: str, **body: Any) -> tuple[str, list[str]]:
+async def run_turn(server: Served, puppet: Puppet, message: str, answer: str, **body: Any) -> tuple[str, list[str]]:
     """A turn's id, and the conversation that its agent was given."""
     async with server.ask(message, **body) as stream:
         part = await puppet.part()
@@ -19,33 +19,33 @@ async def said(server: Served, puppet: Puppet, message: str, answer: str, **body
 
 
 async def test_message_continues_the_parent_turn_it_names(server: Served, puppet: Puppet) -> None:
-    first, _ = await said(server, puppet, "One?", "1", session_id="s")
-    second, history = await said(server, puppet, "Two?", "2", session_id="s")
+    first, _ = await run_turn(server, puppet, "One?", "1", session_id="s")
+    second, history = await run_turn(server, puppet, "Two?", "2", session_id="s")
     assert history == ["One?", "1"]
     # Asked again: after the same turn, and not after the answer that did not please.
-    again, history = await said(server, puppet, "Two?", "2!", session_id="s", parent_turn_id=first)
+    again, history = await run_turn(server, puppet, "Two?", "2!", session_id="s", parent_turn_id=first)
     assert history == ["One?", "1"]
     # The session is known by the turn.
-    after, history = await said(server, puppet, "Three?", "3", parent_turn_id=again)
+    after, history = await run_turn(server, puppet, "Three?", "3", parent_turn_id=again)
     assert history == ["One?", "1", "Two?", "2!"]
     # And the very first message, otherwise.
-    anew, history = await said(server, puppet, "Uno?", "1", session_id="s", parent_turn_id="")
+    fresh, history = await run_turn(server, puppet, "Uno?", "1", session_id="s", parent_turn_id="")
     assert history == []
     turns = (await server.http.get("/v1/sessions/s")).json()["turns"]
     parents = {turn["turn_id"]: turn["parent_turn_id"] for turn in turns}
-    assert parents == {first: None, second: first, again: first, after: again, anew: None}
+    assert parents == {first: None, second: first, again: first, after: again, fresh: None}
 
 
 async def test_parent_turn_can_be_named_by_client_id(server: Served, puppet: Puppet) -> None:
-    first, _ = await said(server, puppet, "One?", "1", session_id="s", turn_id="mine")
-    await said(server, puppet, "Two?", "2", session_id="s")
+    first, _ = await run_turn(server, puppet, "One?", "1", session_id="s", turn_id="mine")
+    await run_turn(server, puppet, "Two?", "2", session_id="s")
     async with talking(server) as talk:
-        told = await talk.ask("start", message="Two!", session_id="s", parent_turn_id="mine")
+        started = await talk.ask("start", message="Two!", session_id="s", parent_turn_id="mine")
         part = await puppet.part()
         part.end()
-        await talk.events(told["turn_id"])
+        await talk.events(started["turn_id"])
     assert [message.content for message in part.turn.history] == ["One?", "1"]
-    assert (await server.snapshot(told["turn_id"]))["parent_turn_id"] == first
+    assert (await server.snapshot(started["turn_id"]))["parent_turn_id"] == first
 
 
 async def test_unknown_or_foreign_parent_turn_is_not_found(serve: Serve, puppet: Puppet) -> None:
@@ -71,7 +71,7 @@ async def test_unknown_or_foreign_parent_turn_is_not_found(serve: Serve, puppet:
 
 
 async def test_same_key_with_another_parent_is_a_conflict(server: Served, puppet: Puppet) -> None:
-    first, _ = await said(server, puppet, "One?", "1", session_id="s")
+    first, _ = await run_turn(server, puppet, "One?", "1", session_id="s")
     key = {"Idempotency-Key": "k"}
     body = {"message": "Two?", "session_id": "s"}
     async with server.ask("Two?", session_id="s", parent_turn_id=first, headers=key) as stream:

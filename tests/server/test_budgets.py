@@ -25,8 +25,8 @@ def costing(tokens: int) -> Any:
 
 
 def is_next_midnight(text: str) -> bool:
-    told, now = datetime.fromisoformat(text), datetime.now(UTC)
-    return told.time() == datetime.min.time() and now < told <= now + timedelta(days=1)
+    moment, now = datetime.fromisoformat(text), datetime.now(UTC)
+    return moment.time() == datetime.min.time() and now < moment <= now + timedelta(days=1)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -66,9 +66,9 @@ async def test_without_limit_only_the_used_tokens_are_reported(serve: Serve) -> 
         async with server.ask() as stream:
             assert "x-tokens-left" not in stream.headers
             await stream.rest()
-        told = (await server.http.get("/v1/budget")).json()
-        assert is_next_midnight(told.pop("resets_at"))
-        assert told == {"limit": None, "used": 60, "left": None}
+        budget = (await server.http.get("/v1/budget")).json()
+        assert is_next_midnight(budget.pop("resets_at"))
+        assert budget == {"limit": None, "used": 60, "left": None}
 
 
 async def test_budget_is_per_principal(serve: Serve, kind: StoreKind) -> None:
@@ -79,8 +79,8 @@ async def test_budget_is_per_principal(serve: Serve, kind: StoreKind) -> None:
         anna, bob = Client(server.url, {"X-User": "anna"}), Client(server.url, {"X-User": "bob"})
         assert (await anna.http.post("/chat", json={"message": "Hello"})).json()["budget"]["tokens_left"] == 0
         error_of(await anna.http.post("/chat", json={"message": "Hello"}), 429)
-        told = [(await one.http.get("/v1/budget")).json() for one in (anna, bob)]
-        assert [(each["limit"], each["used"], each["left"]) for each in told] == [(100, 120, 0), (100, 0, 100)]
+        budget = [(await client.http.get("/v1/budget")).json() for client in (anna, bob)]
+        assert [(each["limit"], each["used"], each["left"]) for each in budget] == [(100, 120, 0), (100, 0, 100)]
         assert (await bob.http.post("/chat", json={"message": "Hello"})).status_code == 200
         await anna.http.aclose()
         await bob.http.aclose()

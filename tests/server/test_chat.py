@@ -148,7 +148,10 @@ async def test_next_turn_of_a_session_has_the_history(server: Served, puppet: Pu
         await stream.rest()
     async with server.ask("Two?", session_id=stream.session_id):
         part = await puppet.part()
-        assert [(said.role, said.content) for said in part.turn.history] == [("user", "One?"), ("assistant", "First.")]
+        assert [(message.role, message.content) for message in part.turn.history] == [
+            ("user", "One?"),
+            ("assistant", "First."),
+        ]
         part.end()
 
 

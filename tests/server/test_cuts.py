@@ -112,8 +112,8 @@ class AgUi(SseChat):
         return uuid4().hex
 
     async def read(self, client: Client, run_id: str, seen: Seen) -> None:
-        asked = run_input(run_id, thread=f"thread-{run_id}")
-        async for frame_id, data in frames(client, "POST", "/ag-ui", seen.last, json=asked):
+        body = run_input(run_id, thread=f"thread-{run_id}")
+        async for frame_id, data in frames(client, "POST", "/ag-ui", seen.last, json=body):
             seen.frames.append(json.loads(data))
             seen.last = frame_id
             seen.is_whole = seen.frames[-1]["type"] == "RUN_FINISHED"
@@ -126,8 +126,8 @@ class OpenAIResponses(SseChat):
     most_bytes = 8_000  # Its last frames repeat the whole answer.
 
     async def begin(self, server: Served) -> str:
-        asked = {"model": "turnwire", "input": "Tell", "background": True}
-        return (await server.http.post("/v1/responses", json=asked)).json()["id"]
+        body = {"model": "turnwire", "input": "Tell", "background": True}
+        return (await server.http.post("/v1/responses", json=body)).json()["id"]
 
     async def read(self, client: Client, response_id: str, seen: Seen) -> None:
         after = "" if seen.last is None else f"&starting_after={seen.last}"
@@ -143,8 +143,8 @@ class OpenAIResponses(SseChat):
 
 class AiSdkByChunk(SseChat):
     async def begin(self, server: Served) -> str:
-        asked = chat_body(asks("Tell"), chat=uuid4().hex)
-        async with server.stream("POST", "/api/chat", json=asked) as stream:
+        body = chat_body(asks("Tell"), chat=uuid4().hex)
+        async with server.stream("POST", "/api/chat", json=body) as stream:
             return stream.headers["x-workflow-run-id"]
 
     async def read(self, client: Client, run_id: str, seen: Seen) -> None:
@@ -163,12 +163,12 @@ class WebSocket(SseChat):
         async with talking(client, ping_interval=None) as talk:
             await talk.say("follow", turn_id=turn_id, after=int(seen.last or 0))
             while not seen.is_whole:
-                told = await talk.hear()
-                if told["type"] == "event":
-                    seen.frames.append(told["event"])
-                    assert told["position"] == len(seen.frames)
-                    seen.last = str(told["position"])
-                    seen.is_whole = told["event"]["type"] == "done"
+                message = await talk.hear()
+                if message["type"] == "event":
+                    seen.frames.append(message["event"])
+                    assert message["position"] == len(seen.frames)
+                    seen.last = str(message["position"])
+                    seen.is_whole = message["event"]["type"] == "done"
 
 
 RESUMING = (SseChat, ThreePhaseText, AgUi, OpenAIResponses, AiSdkByChunk, WebSocket)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.retrieval.shelf import GREEN, NOWHERE, TEA
 from tests.server.conftest import Serve, StoreKind
-from tests.server.readers import answer, held, listed
+from tests.server.readers import answer, listed, stored_counts
 from tests.server.text_client import ask, phases
 from tests.serving import PATIENCE, Puppet, Served, quick_settings, saying, serving
 from turnwire import Turnwire
@@ -26,9 +26,9 @@ async def test_with_no_agent_it_answers_from_its_own_documentation_at_once(tmp_p
     turnwire = Turnwire(store="memory", settings=quick_settings(tmp_path))
     assert list(turnwire.agents) == ["documents"]
     async with serving(turnwire) as server:
-        told = await answer(server, TOO_EARLY)
-        assert "sender's choice" in told["content"]
-        assert told["mode"] == "extractive"
+        reply = await answer(server, TOO_EARLY)
+        assert "sender's choice" in reply["content"]
+        assert reply["mode"] == "extractive"
         assert "concepts.md" in await listed(server)
 
 
@@ -44,7 +44,7 @@ async def test_the_first_question_waits_for_the_rest_of_a_few_documents(
 
     monkeypatch.setattr(indexer, "sync_root", sync)
     async with serve_documents([], settled=False) as server, asyncio.timeout(PATIENCE):
-        while await held(server) == (0, 0):
+        while await stored_counts(server) == (0, 0):
             pass
         async with server.ask(TOO_EARLY) as stream:
             assert (await stream.until("status"))[-1].event["text"].startswith("The documents are still being read")
@@ -69,18 +69,18 @@ async def test_a_single_file_may_be_given_and_a_path_as_text(tmp_path: Path, she
 
 async def test_question_without_evidence_gets_no_invented_answer(serve_documents: Serve) -> None:
     async with serve_documents() as server:
-        told = await answer(server, NOWHERE)
-        assert told["mode"] == "not_found"
-        assert told["content"].startswith(NOT_FOUND)
+        reply = await answer(server, NOWHERE)
+        assert reply["mode"] == "not_found"
+        assert reply["content"].startswith(NOT_FOUND)
 
 
 async def test_with_watch_a_changed_file_is_answered_from(serve_documents: Serve, shelf: Path) -> None:
     async with serve_documents(watch=True) as server, asyncio.timeout(PATIENCE):
         (shelf / "tea.md").write_text(f"{TEA}\n## White tea\n\nWhite tea is brewed with patience.\n")
         (shelf / "ferry.md").unlink()
-        while (found := await answer(server, "How is white tea brewed?"))["mode"] == "not_found":
+        while (reply := await answer(server, "How is white tea brewed?"))["mode"] == "not_found":
             pass
-        assert "with patience" in found["content"]
+        assert "with patience" in reply["content"]
         assert await listed(server) == ["lighthouse.md", "tea.md"]
 
 
@@ -117,7 +117,7 @@ async def test_the_library_of_a_server_that_keeps_nothing_goes_with_it(
 
 def steps(types: list[str]) -> list[str]:
     """Each type once for a run of it."""
-    return [one for number, one in enumerate(types) if number == 0 or types[number - 1] != one]
+    return [type for number, type in enumerate(types) if number == 0 or types[number - 1] != type]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from tests.retrieval.paper import pdf, word
 from tests.retrieval.shelf import GREEN, SHELF, TEA
 from tests.server.conftest import Serve
-from tests.server.readers import answer, by_user, held, listed, shown, upload, user
+from tests.server.readers import answer, by_user, listed, read_document, stored_counts, upload, user
 from tests.serving import PATIENCE, Client, Served, error_of
 from turnwire.core.errors import DocumentNotFoundError
 from turnwire.retrieval import indexer
@@ -50,8 +50,8 @@ async def bob(server: Served) -> AsyncIterator[Client]:
 
 
 async def documents(client: Client) -> dict[str, dict[str, Any]]:
-    found = (await client.http.get("/v1/documents")).json()["documents"]
-    return {document["name"]: document for document in found}
+    listing = (await client.http.get("/v1/documents")).json()["documents"]
+    return {document["name"]: document for document in listing}
 
 
 # The list
@@ -73,8 +73,8 @@ async def test_documents_are_listed_page_by_page_by_name(anna: Client) -> None:
 
 
 async def test_listed_document_has_its_fields(anna: Client) -> None:
-    found = await documents(anna)
-    tea, harbour = found["tea.md"], found["harbour.pdf"]
+    found_documents = await documents(anna)
+    tea, harbour = found_documents["tea.md"], found_documents["harbour.pdf"]
     assert (tea["title"], tea["format"], tea["shared"], tea["pages"]) == ("Tea", "markdown", True, None)
     assert (tea["bytes"], tea["characters"]) == (len(TEA.encode()), len(TEA))
     assert tea["passages"] == 3
@@ -109,15 +109,15 @@ async def test_list_after_a_foreign_document_is_not_found(anna: Client, bob: Cli
 
 
 async def test_a_document_is_shown_whole(anna: Client, shelf: Path) -> None:
-    found = await documents(anna)
+    found_documents = await documents(anna)
     for name in (*SHELF, "bells.md"):
-        whole = await shown(anna, found[name]["id"])
-        assert whole == {**found[name], "text": (shelf / name).read_text()}
-    assert (await shown(anna, found["harbour.pdf"]["id"]))["text"] == "\n\n".join(PAGES)
+        whole = await read_document(anna, found_documents[name]["id"])
+        assert whole == {**found_documents[name], "text": (shelf / name).read_text()}
+    assert (await read_document(anna, found_documents["harbour.pdf"]["id"]))["text"] == "\n\n".join(PAGES)
 
 
 @pytest.mark.parametrize(
-    ("question", "name", "place"),
+    ("question", "name", "heading"),
     [
         (GREEN, "tea.md", "Tea › Green tea"),
         ("What is the harbour master called?", "harbour.pdf", None),
@@ -127,15 +127,15 @@ async def test_a_document_is_shown_whole(anna: Client, shelf: Path) -> None:
     ],
 )
 async def test_citation_range_returns_the_quoted_text(
-    anna: Client, question: str, name: str, place: str | None
+    anna: Client, question: str, name: str, heading: str | None
 ) -> None:
-    told = await answer(anna, question)
-    assert told["citations"]
-    for citation in told["citations"]:
-        whole = await shown(anna, citation["document_id"])
+    reply = await answer(anna, question)
+    assert reply["citations"]
+    for citation in reply["citations"]:
+        whole = await read_document(anna, citation["document_id"])
         text, start, end = whole["text"], citation["source_start"], citation["source_end"]
-        found = await shown(anna, citation["document_id"], start, end)
-        passage = found["passage"]
+        excerpt = await read_document(anna, citation["document_id"], start, end)
+        passage = excerpt["passage"]
         assert passage["quote"] == citation["supporting_quote"] == text[start:end]
         first = start - len(passage["before"])
         assert text[first:].startswith(passage["before"] + passage["quote"] + passage["after"])
@@ -143,17 +143,17 @@ async def test_citation_range_returns_the_quoted_text(
         assert len(passage["after"]) == min(500, len(text) - end)
         assert passage["line"] == text.count("\n", 0, start) + 1
         assert (passage["heading"], passage["page_number"]) == (citation.get("heading"), citation.get("page_number"))
-        assert "text" not in found
-    best = told["citations"][0]
-    assert (await shown(anna, best["document_id"]))["name"] == name
-    assert best.get("heading") == place
+        assert "text" not in excerpt
+    best = reply["citations"][0]
+    assert (await read_document(anna, best["document_id"]))["name"] == name
+    assert best.get("heading") == heading
     assert best.get("page_number") == (2 if name.endswith(".pdf") else None)
 
 
 async def test_any_range_of_a_document_can_be_shown(anna: Client) -> None:
-    found = await documents(anna)
+    found_documents = await documents(anna)
     for name in ("bells.md", "harbour.pdf", "tea.md"):
-        text = (await shown(anna, found[name]["id"]))["text"]
+        text = (await read_document(anna, found_documents[name]["id"]))["text"]
         size = len(text)
         for start, end in (
             (0, 1),
@@ -164,7 +164,7 @@ async def test_any_range_of_a_document_can_be_shown(anna: Client) -> None:
             (size // 3, size),
         ):
             end = min(end, size)
-            passage = (await shown(anna, found[name]["id"], start, end))["passage"]
+            passage = (await read_document(anna, found_documents[name]["id"], start, end))["passage"]
             assert (passage["start"], passage["end"], passage["quote"]) == (start, end, text[start:end])
             assert passage["before"] == text[max(0, start - 500) : start]
             assert passage["after"] == text[end : end + 500]
@@ -208,10 +208,10 @@ async def test_a_document_that_changes_while_it_is_shown_is_not_found(
     tea = (await documents(anna))["tea.md"]["id"]
 
     passages: Callable[..., list[Passage]] = Library.document_passages
-    for left in (0, 1):
+    for limit in (0, 1):
 
-        def shorter(*question: Any, left: int = left, **range: Any) -> list[Passage]:
-            return passages(*question, **range)[:left]
+        def shorter(*question: Any, limit: int = limit, **range: Any) -> list[Passage]:
+            return passages(*question, **range)[:limit]
 
         monkeypatch.setattr(Library, "document_passages", shorter)
         response = await anna.http.get(f"/v1/documents/{tea}", params={"start": len(TEA) - 5, "end": len(TEA)})
@@ -222,19 +222,19 @@ async def test_a_document_that_changes_while_it_is_shown_is_not_found(
 
 
 async def test_shared_document_is_readable_and_not_deletable(server: Served, anna: Client, bob: Client) -> None:
-    before = await held(server)
+    before = await stored_counts(server)
     for client in (anna, bob):
         tea = (await documents(client))["tea.md"]
         assert tea["shared"]
         assert "eighty degrees" in (await answer(client, GREEN))["content"]
         response = await client.http.delete(f"/v1/documents/{tea['id']}")
         assert error_of(response, 403)["code"] == "shared_document"
-    assert await held(server) == before
+    assert await stored_counts(server) == before
 
 
 @pytest.mark.process
 async def test_uploaded_document_is_visible_to_its_owner_only(server: Served, anna: Client, bob: Client) -> None:
-    before = await held(server)
+    before = await stored_counts(server)
     made = await upload(anna, "diary.md", SECRET)
     assert made.status_code == 201
     diary = made.json()
@@ -243,10 +243,10 @@ async def test_uploaded_document_is_visible_to_its_owner_only(server: Served, an
 
     assert "diary.md" in await listed(anna)
     assert await listed(anna, search="diary") == ["diary.md"]
-    told = await answer(anna, TREASURE)
-    assert "under the old oak" in told["content"]
-    assert told["citations"][0]["document_id"] == diary["id"]
-    assert (await shown(anna, diary["id"]))["text"] == SECRET
+    reply = await answer(anna, TREASURE)
+    assert "under the old oak" in reply["content"]
+    assert reply["citations"][0]["document_id"] == diary["id"]
+    assert (await read_document(anna, diary["id"]))["text"] == SECRET
 
     assert "diary.md" not in await listed(bob)
     assert await listed(bob, search="diary") == []
@@ -266,7 +266,7 @@ async def test_uploaded_document_is_visible_to_its_owner_only(server: Served, an
         assert "anna" not in error["message"]
 
     assert (await anna.http.delete(path)).status_code == 204
-    assert await held(server) == before
+    assert await stored_counts(server) == before
     assert (await answer(anna, TREASURE))["mode"] == "not_found"
     assert error_of(await anna.http.delete(path), 404)["code"] == "document_not_found"
 
@@ -334,7 +334,7 @@ async def test_list_has_the_indexing_progress(serve_documents: Serve, monkeypatc
 @pytest.mark.process
 async def test_passages_are_embedded_in_the_background(serve_documents: Serve) -> None:
     async with serve_documents(embeddings="minilm") as server, asyncio.timeout(PATIENCE):
-        _, passages = await held(server)
+        _, passages = await stored_counts(server)
         while (page := (await server.http.get("/v1/documents")).json())["embedding"]["done"] < passages:
             assert page["embedding"]["total"] in (0, passages)
         assert page["embedding"] == {"done": passages, "total": passages}

@@ -120,8 +120,8 @@ async def test_a_body_that_does_not_say_it_is_json_is_refused(server: Served, pa
 @pytest.mark.parametrize("path", POSTS)
 async def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Served, path: str) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    told = f"{head}Content-Length: 2000000\r\n\r\n"
-    answer = await raw_request(server.port, told.encode())
+    request = f"{head}Content-Length: 2000000\r\n\r\n"
+    answer = await raw_request(server.port, request.encode())
     assert answer.status == 413
     assert check(answer)["code"] == "body_too_large"
     assert check(answer)["message"] == "the body is over 1,048,576 bytes"
@@ -174,18 +174,18 @@ async def test_a_position_that_cannot_be_one_is_refused(serve: Serve) -> None:
         async with server.ask(session_id="s") as stream:
             await stream.rest()
         turn, session = f"/v1/turns/{stream.turn_id}/events", "/v1/sessions/s/events"
-        for place in ("banana", "-1", "1.", ".1", "1.2.3", "1e3", "0x10", "9" * 16, "1 2", "1;2", "null", "½"):
-            header = {b"Last-Event-ID": place.encode("latin-1")}
+        for cursor in ("banana", "-1", "1.", ".1", "1.2.3", "1e3", "0x10", "9" * 16, "1 2", "1;2", "null", "½"):
+            header = {b"Last-Event-ID": cursor.encode("latin-1")}
             for response in (
-                await server.http.get(turn, params={"after": place}),
-                await server.http.get(turn, params={"after": place, "wait": 1}),
+                await server.http.get(turn, params={"after": cursor}),
+                await server.http.get(turn, params={"after": cursor, "wait": 1}),
                 await server.http.get(turn, headers=header),
-                await server.http.get(session, params={"after": place}),
+                await server.http.get(session, params={"after": cursor}),
                 await server.http.get(session, headers=header),
-                await server.http.get(session, params={"after": f"{stream.turn_id}:{place}"}),
+                await server.http.get(session, params={"after": f"{stream.turn_id}:{cursor}"}),
                 await server.http.post("/chat/stream", json={"message": "Hello"}, headers=header),
             ):
-                assert error_of(response, 400)["code"] == "bad_cursor", place
+                assert error_of(response, 400)["code"] == "bad_cursor", cursor
         assert await server.written() == (1, 1)
 
 

@@ -23,9 +23,9 @@ async def test_a_log_is_downloaded_whole_with_its_times(server: Served, puppet: 
     lines = answer.text.splitlines()
     assert lines[: len(running)] == running
     logged = [json.loads(line) for line in lines]
-    assert [one["position"] for one in logged] == list(range(1, len(logged) + 1))
-    assert [one["event"] for one in logged] == [frame.event for frame in frames]
-    times = [one["at"] for one in logged]
+    assert [entry["position"] for entry in logged] == list(range(1, len(logged) + 1))
+    assert [entry["event"] for entry in logged] == [frame.event for frame in frames]
+    times = [entry["at"] for entry in logged]
     assert times == sorted(times)
 
 

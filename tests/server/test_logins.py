@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from tests.server.conftest import Serve
 from tests.server.readers import by_user
 from tests.server.test_auth import ALL, holder, operator
-from tests.serving import Client, Puppet, error_of, quick_settings, serving
+from tests.serving import PATIENCE, Client, Puppet, error_of, quick_settings, serving
 from turnwire import Turnwire
 from turnwire.core.codec import now_ms
 
@@ -47,10 +47,10 @@ async def test_login_cookie_has_the_rights_of_the_key(serve: Serve, puppet: Pupp
         answer = await page.login(anna.key)
         assert answer.status_code == 200
         assert answer.headers["cache-control"] == "no-store"
-        told = answer.headers["set-cookie"]
-        assert anna.key not in told
-        assert anna.key.removeprefix("tw_").partition("_")[2] not in told
-        name, *rules = told.split("; ")
+        cookie = answer.headers["set-cookie"]
+        assert anna.key not in cookie
+        assert anna.key.removeprefix("tw_").partition("_")[2] not in cookie
+        name, *rules = cookie.split("; ")
         assert name.startswith(f"turnwire_{server.port}=")
         assert {"HttpOnly", "SameSite=Lax", "Path=/"} < set(rules)
         me = (await page.http.get("/v1/me")).json()
@@ -67,7 +67,7 @@ async def test_login_cookie_has_the_rights_of_the_key(serve: Serve, puppet: Pupp
         headers = {"Cookie": page.cookie}
         async with connect(f"ws://127.0.0.1:{server.port}/v1/ws", origin=server.url, additional_headers=headers) as ws:  # type: ignore[arg-type]
             await ws.send('{"type": "ping", "id": 1}')
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 assert '"pong"' in str(await ws.recv())
         assert (await page.http.get("/v1/sessions", headers={"Origin": ""})).status_code == 200
         # And out again.
@@ -203,7 +203,7 @@ async def test_a_login_ends_in_time_and_not_after_its_key(serve: Serve) -> None:
     async with serve(login_lifetime=0.2) as server, holder(server) as anna, browser(server) as page:
         # A browser drops the cookie by itself; a thief would not.
         cookie = {"Cookie": (await page.login(anna.key)).headers["set-cookie"].partition(";")[0]}
-        async with Client(server.url).http as thief, asyncio.timeout(5):
+        async with Client(server.url).http as thief, asyncio.timeout(PATIENCE):
             while (await thief.get("/v1/sessions", headers=cookie)).status_code != 401:
                 pass
     async with serve() as server, holder(server, expires_at=now_ms() + 60_000) as anna, browser(server) as page:

@@ -24,13 +24,13 @@ async def scraped(server: Served) -> Numbers:
     answer = await server.http.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    found: Numbers = {}
+    numbers: Numbers = {}
     for family in text_string_to_metric_families(answer.text):
         assert family.documentation
         for sample in family.samples:
             labels = "".join(f"[{value}]" for name, value in sample.labels.items() if name != "version")
-            found[sample.name + labels] = sample.value
-    return found
+            numbers[sample.name + labels] = sample.value
+    return numbers
 
 
 def change(before: Numbers, after: Numbers) -> Any:

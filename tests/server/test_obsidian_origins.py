@@ -15,13 +15,13 @@ ORIGINS = ("app://obsidian.md", "capacitor://localhost", "http://localhost")
 
 
 async def preflight(server: Client, origin: str) -> Any:
-    asked = {
+    headers = {
         "Origin": origin,
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,content-type,idempotency-key,last-event-id",
         "Access-Control-Request-Private-Network": "true",
     }
-    return await server.http.options("/chat/stream", headers=asked)
+    return await server.http.options("/chat/stream", headers=headers)
 
 
 @pytest.mark.parametrize("origin", ORIGINS)

@@ -19,13 +19,13 @@ from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent
 
 async def careful(turn: Turn) -> AsyncIterator[Any]:
     """Asks about two calls, then about a third, then is done."""
-    told = turn.resumption.decisions if turn.resumption else ()
-    if not told:
+    decisions = turn.resumption.decisions if turn.resumption else ()
+    if not decisions:
         yield "May I? "
         raise WaitForApproval([ApprovalRequestEvent(name, "pay", {"amount": 40}, "it costs") for name in ("c1", "c2")])
-    for decision in told:
+    for decision in decisions:
         yield ToolResultEvent(decision.call_id, "pay", decision.approved, decision.reason or "paid")
-    if len(told) == 2:
+    if len(decisions) == 2:
         yield "And this? "
         raise WaitForApproval([ApprovalRequestEvent("c3", "tip", {})])
     yield "Done."
@@ -44,10 +44,11 @@ async def client(server: Served) -> AsyncIterator[AsyncOpenAI]:
 
 
 def decisions(response: Any, approve: bool = True, reason: str | None = None) -> Any:
-    asked = [item for item in response.output if item.type == "mcp_approval_request"]
-    told = {"reason": reason} if reason else {}
+    requests = [item for item in response.output if item.type == "mcp_approval_request"]
+    reason_field = {"reason": reason} if reason else {}
     return [
-        {"type": "mcp_approval_response", "approval_request_id": item.id, "approve": approve, **told} for item in asked
+        {"type": "mcp_approval_response", "approval_request_id": item.id, "approve": approve, **reason_field}
+        for item in requests
     ]
 
 
@@ -99,8 +100,10 @@ async def test_each_decision_begins_a_response_of_the_same_turn(server: Served, 
 async def test_streams_end_with_the_request_and_begin_with_the_decision(client: AsyncOpenAI) -> None:
     first = await whole(await client.responses.create(input="Buy it", stream=True))
     assert first[-1].type == "response.completed"
-    asked = first[-1].response
-    stream = await client.responses.create(input=decisions(asked), previous_response_id=asked.id, stream=True)
+    waiting_response = first[-1].response
+    stream = await client.responses.create(
+        input=decisions(waiting_response), previous_response_id=waiting_response.id, stream=True
+    )
     second = await whole(stream)
     assert [event.type for event in second[:3]] == [
         "response.created",
@@ -110,7 +113,7 @@ async def test_streams_end_with_the_request_and_begin_with_the_decision(client: 
     assert [event.sequence_number for event in second] == list(range(len(second)))
     assert second[-1].response.output_text == "And this? "
     # While the turn still waits, and after: each is read again from any place, and ends.
-    await _resumed_everywhere(client, asked.id, first)
+    await _resumed_everywhere(client, waiting_response.id, first)
     await _resumed_everywhere(client, second[-1].response.id, second)
     async with client.responses.stream(
         model="default",
@@ -119,13 +122,13 @@ async def test_streams_end_with_the_request_and_begin_with_the_decision(client: 
     ) as helper:
         final = await within(helper.get_final_response())
     assert final.output_text == "Done."
-    await _resumed_everywhere(client, asked.id, first)
+    await _resumed_everywhere(client, waiting_response.id, first)
 
 
 async def _resumed_everywhere(client: AsyncOpenAI, response_id: str, events: list[Any]) -> None:
     for number in range(-1, len(events)):
-        place: Any = {} if number < 0 else {"starting_after": number}
-        rest = await whole(await client.responses.retrieve(response_id, stream=True, **place))
+        cursor: Any = {} if number < 0 else {"starting_after": number}
+        rest = await whole(await client.responses.retrieve(response_id, stream=True, **cursor))
         assert [event.to_json() for event in rest] == [event.to_json() for event in events[number + 1 :]]
     with pytest.raises(openai.BadRequestError):
         await client.responses.retrieve(response_id, stream=True, starting_after=len(events) + 1)
@@ -151,25 +154,27 @@ async def test_a_decision_may_be_taken_in_a_conversation(client: AsyncOpenAI) ->
 
 async def test_invalid_decision_is_refused_with_its_reason(server: Served, client: AsyncOpenAI) -> None:
     first = await within(client.responses.create(input="Buy it"))
-    one, two = decisions(first)
+    first_decision, second_decision = decisions(first)
     wrong: list[tuple[Any, str]] = [
-        ([one], "'c2' is missing"),
-        ([one, two, {**one, "approval_request_id": "mcpr_c9"}], "'c9'"),
-        ([one, two, {**one, "approval_request_id": "c1"}], "not the id of a request"),
-        ([one, {**two, "approve": "yes"}], r"input\[1\]\.approve"),
-        ([one, {**two, "reason": 7}], r"input\[1\]\.reason"),
-        ([one, {"type": "mcp_approval_response", "approve": True}], r"input\[1\]\.approval_request_id"),
-        ([one, two, {"role": "user", "content": "and be quick"}], "decide first"),
+        ([first_decision], "'c2' is missing"),
+        ([first_decision, second_decision, {**first_decision, "approval_request_id": "mcpr_c9"}], "'c9'"),
+        ([first_decision, second_decision, {**first_decision, "approval_request_id": "c1"}], "not the id of a request"),
+        ([first_decision, {**second_decision, "approve": "yes"}], r"input\[1\]\.approve"),
+        ([first_decision, {**second_decision, "reason": 7}], r"input\[1\]\.reason"),
+        ([first_decision, {"type": "mcp_approval_response", "approve": True}], r"input\[1\]\.approval_request_id"),
+        ([first_decision, second_decision, {"role": "user", "content": "and be quick"}], "decide first"),
     ]
     for items, message in wrong:
         with pytest.raises(openai.BadRequestError, match=message):
             await client.responses.create(input=items, previous_response_id=first.id)
     with pytest.raises(openai.BadRequestError, match="name the response"):
-        await client.responses.create(input=[one, two])
+        await client.responses.create(input=[first_decision, second_decision])
     # Nothing of this was a decision.
     steps = (await server.snapshot(first.id.removeprefix("resp_")))["state"]["steps"]
     assert [step["state"] for step in steps] == ["waiting", "waiting"]
-    assert (await within(client.responses.create(input=[one, two], previous_response_id=first.id))).output_text
+    assert (
+        await within(client.responses.create(input=[first_decision, second_decision], previous_response_id=first.id))
+    ).output_text
 
 
 async def test_message_instead_of_decision_interrupts_the_turn(server: Served, client: AsyncOpenAI) -> None:
@@ -195,7 +200,7 @@ async def test_key_without_approve_scope_cannot_decide(serve: Serve) -> None:
         openai_of(server, approver.key) as deciding,
     ):
         first = await within(asking.responses.create(input="Buy it"))
-        told: Any = {"input": decisions(first), "previous_response_id": first.id}
+        request: Any = {"input": decisions(first), "previous_response_id": first.id}
         with pytest.raises(openai.PermissionDeniedError):
-            await asking.responses.create(**told)
-        assert (await within(deciding.responses.create(**told))).output_text == "And this? "
+            await asking.responses.create(**request)
+        assert (await within(deciding.responses.create(**request))).output_text == "And this? "

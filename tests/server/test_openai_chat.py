@@ -24,8 +24,8 @@ HELLO: Any = [{"role": "user", "content": "hi"}]
 
 async def recite(turn: Turn) -> AsyncIterator[str]:
     """Says what it has been told, and in which words."""
-    told = [f"{message.role}:{message.content or len(message.tool_calls)}" for message in turn.history]
-    yield " | ".join([*told, turn.message])
+    history = [f"{message.role}:{message.content or len(message.tool_calls)}" for message in turn.history]
+    yield " | ".join([*history, turn.message])
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def rest_of(stream: Any) -> list[Any]:
         return [chunk async for chunk in stream]
 
 
-def said(chunks: list[Any]) -> str:
+def text_of(chunks: list[Any]) -> str:
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
@@ -70,11 +70,11 @@ async def test_stream_sends_tokens_as_they_come(puppet: Puppet, client: AsyncOpe
     part = await puppet.part()
     part.say("Good ")
     first = [await within(anext(stream)) for _ in range(2)]
-    assert said(first) == "Good "
+    assert text_of(first) == "Good "
     part.say("day.", UsageEvent("m", 1, 2))
     part.end()
     rest = await rest_of(stream)
-    assert said(rest) == "day."
+    assert text_of(rest) == "day."
     assert rest[-2].choices[0].finish_reason == "stop"
     assert (rest[-1].choices, rest[-1].usage.total_tokens) == ([], 3)
     assert len({chunk.id for chunk in first + rest}) == 1
@@ -96,7 +96,7 @@ async def test_a_quiet_stream_stays_readable(serve: Serve, puppet: Puppet) -> No
         assert b": hb\n\n" not in received
         part.say("still here")
         part.end()
-        assert said(await rest_of(stream)) == "still here"
+        assert text_of(await rest_of(stream)) == "still here"
 
 
 async def test_the_clients_messages_are_the_history(serve: Serve) -> None:
@@ -110,10 +110,10 @@ async def test_the_clients_messages_are_the_history(serve: Serve) -> None:
         {"role": "user", "content": "three"},
     ]
     async with serve(recite) as server, openai_of(server) as client:
-        told = "user:one | assistant:1 | tool:found | assistant:two | three"
+        expected = "user:one | assistant:1 | tool:found | assistant:two | three"
         for _ in range(2):  # Each call is a session of its own.
             answer = await client.chat.completions.create(model="", messages=messages)
-            assert answer.choices[0].message.content == told
+            assert answer.choices[0].message.content == expected
         assert await server.written() == (2, 2)
 
 
@@ -123,8 +123,8 @@ async def test_a_named_session_has_its_own_history(serve: Serve) -> None:
         first = await client.chat.completions.create(model="", messages=[*earlier, {"role": "user", "content": "one"}])
         assert first.choices[0].message.content == "user:zero | assistant:0 | one"
         second = await client.chat.completions.create(model="", messages=[*earlier, {"role": "user", "content": "two"}])
-        told = "user:zero | assistant:0 | user:one | assistant:user:zero | assistant:0 | one | two"
-        assert second.choices[0].message.content == told
+        expected = "user:zero | assistant:0 | user:one | assistant:user:zero | assistant:0 | one | two"
+        assert second.choices[0].message.content == expected
         assert await server.written() == (1, 2)
 
 
@@ -165,12 +165,12 @@ async def test_a_failure_in_a_stream_raises(puppet: Puppet, client: AsyncOpenAI)
 
 @pytest.mark.parametrize("retryable", [False, True])
 async def test_client_retries_only_retryable_failures(serve: Serve, retryable: bool) -> None:
-    asked = 0
+    calls = 0
 
     async def failing(turn: Turn) -> AsyncIterator[str]:
-        nonlocal asked
-        asked += 1
-        if asked < 2:
+        nonlocal calls
+        calls += 1
+        if calls < 2:
             raise AgentError("Not now.", retryable=retryable)
         yield "now"
 
@@ -181,7 +181,7 @@ async def test_client_retries_only_retryable_failures(serve: Serve, retryable: b
         else:
             with pytest.raises(openai.InternalServerError, match=r"Not now\."):
                 await within(asking)
-        assert asked == (2 if retryable else 1)
+        assert calls == (2 if retryable else 1)
 
 
 async def test_cancelled_answer_has_the_length_finish_reason(
@@ -196,7 +196,7 @@ async def test_cancelled_answer_has_the_length_finish_reason(
         await server.http.post(f"/v1/turns/{part.turn.id}/cancel")
     chunks = await rest_of(stream)
     (choice,) = (await within(answering)).choices
-    assert (said(chunks), chunks[-1].choices[0].finish_reason) == ("par", "length")
+    assert (text_of(chunks), chunks[-1].choices[0].finish_reason) == ("par", "length")
     assert (choice.message.content, choice.finish_reason) == ("par", "length")
 
 
@@ -204,7 +204,7 @@ async def test_restart_breaks_the_stream(puppet: Puppet, client: AsyncOpenAI) ->
     stream = await client.chat.completions.create(model="", messages=HELLO, stream=True)
     part = await puppet.part()
     part.say("void")
-    assert said([await within(anext(stream)) for _ in range(2)]) == "void"
+    assert text_of([await within(anext(stream)) for _ in range(2)]) == "void"
     part.say(RestartEvent(2, "worker_lost"))
     with pytest.raises(openai.APIConnectionError):
         await rest_of(stream)
@@ -225,11 +225,11 @@ async def careful(turn: Turn) -> AsyncIterator[Any]:
 
 def answered(message: Any, *answers: str) -> Any:
     """Return the conversation with answers to the calls of a message."""
-    told = [
+    results = [
         {"role": "tool", "tool_call_id": call.id, "content": content}
         for call, content in zip(message.tool_calls, answers, strict=False)
     ]
-    return [*HELLO, {"role": "assistant", "content": message.content, "tool_calls": calls_of(message)}, *told]
+    return [*HELLO, {"role": "assistant", "content": message.content, "tool_calls": calls_of(message)}, *results]
 
 
 def calls_of(message: Any) -> Any:
@@ -252,22 +252,22 @@ async def test_waiting_call_is_a_tool_call(serve: Serve) -> None:
 async def test_decision_continues_the_stream(serve: Serve) -> None:
     async with serve(careful) as server, openai_of(server) as client:
         chunks = await rest_of(await client.chat.completions.create(model="", messages=HELLO, stream=True))
-        assert (said(chunks), chunks[-1].choices[0].finish_reason) == ("May I? ", "tool_calls")
-        (message,) = (choice.message for choice in (await _again(server, client, chunks)).choices)
+        assert (text_of(chunks), chunks[-1].choices[0].finish_reason) == ("May I? ", "tool_calls")
+        (message,) = (choice.message for choice in (await _repeat(server, client, chunks)).choices)
         decided = answered(message, "denied", "approved")
         for _ in range(2):  # Deciding twice is deciding once.
             stream = await client.chat.completions.create(model="", messages=decided, stream=True)
             rest = await rest_of(stream)
-            assert (said(rest), rest[-1].choices[0].finish_reason) == ("False:None True:None", "stop")
+            assert (text_of(rest), rest[-1].choices[0].finish_reason) == ("False:None True:None", "stop")
             assert rest[0].choices[0].delta.role == "assistant"
         whole = await server.http.get(stream.response.headers["location"])
         assert whole.text.count("[DONE]") == 2
 
 
-async def _again(server: Served, client: AsyncOpenAI, chunks: list[Any]) -> Any:
+async def _repeat(server: Served, client: AsyncOpenAI, chunks: list[Any]) -> Any:
     """Return the waiting answer as one object, made of its chunks."""
     calls = [call.model_dump() for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
-    message = {"role": "assistant", "content": said(chunks), "tool_calls": calls}
+    message = {"role": "assistant", "content": text_of(chunks), "tool_calls": calls}
     choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
     return ChatCompletion.model_validate({**chunks[0].model_dump(), "object": "chat.completion", "choices": [choice]})
 

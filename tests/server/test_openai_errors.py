@@ -101,10 +101,10 @@ async def test_body_that_is_not_json_is_refused(serve: Serve) -> None:
             openai_error(await server.http.post(path, content=b"{}"), 415)
             openai_error(await server.http.get(path), 405)
             long = {"Idempotency-Key": "k" * 256}
-            told = {"input": "hi", "messages": [{"role": "user", "content": "hi"}]}
-            openai_error(await server.http.post(path, json=told, headers=long), 400)
+            valid_body = {"input": "hi", "messages": [{"role": "user", "content": "hi"}]}
+            openai_error(await server.http.post(path, json=valid_body, headers=long), 400)
         bad_session = {"X-Session-Id": "no spaces"}
-        error = openai_error(await server.http.post("/v1/chat/completions", json=told, headers=bad_session), 400)
+        error = openai_error(await server.http.post("/v1/chat/completions", json=valid_body, headers=bad_session), 400)
         assert error["param"] == "X-Session-Id"
         assert await server.written() == (0, 0)
 

@@ -53,8 +53,8 @@ async def client(server: Served) -> AsyncIterator[AsyncOpenAI]:
 
 async def recite(turn: Turn) -> AsyncIterator[str]:
     """Says what it has been told, and in which words."""
-    told = [f"{message.role}:{message.content or len(message.tool_calls)}" for message in turn.history]
-    yield " | ".join([*told, turn.message])
+    history = [f"{message.role}:{message.content or len(message.tool_calls)}" for message in turn.history]
+    yield " | ".join([*history, turn.message])
 
 
 async def rest_of(stream: Any) -> list[Any]:
@@ -134,9 +134,9 @@ async def test_a_stream_is_framed_as_every_client_can_read_it(rich: Served) -> N
     assert (last, end) == ("data: [DONE]", "")
     for number, frame in enumerate(frames):
         event, data = frame.split("\n")
-        told = json.loads(data.removeprefix("data: "))
-        assert event == f"event: {told['type']}"
-        assert told["sequence_number"] == number
+        payload = json.loads(data.removeprefix("data: "))
+        assert event == f"event: {payload['type']}"
+        assert payload["sequence_number"] == number
 
 
 async def test_a_quiet_stream_stays_alive_and_readable(serve: Serve, puppet: Puppet) -> None:
@@ -380,15 +380,15 @@ async def test_a_response_outlives_its_events(rich: Served) -> None:
 
 async def test_a_response_is_continued_also_an_earlier_one(serve: Serve, kind: StoreKind) -> None:
     async with serve(recite, store=kind) as server, openai_of(server) as client:
-        one = await client.responses.create(input="one")
-        two = await client.responses.create(input="two", previous_response_id=one.id)
-        assert (two.output_text, two.previous_response_id) == ("user:one | assistant:one | two", one.id)
+        first = await client.responses.create(input="one")
+        second = await client.responses.create(input="two", previous_response_id=first.id)
+        assert (second.output_text, second.previous_response_id) == ("user:one | assistant:one | two", first.id)
         other = await client.responses.create(
             input=[{"role": "user", "content": "or"}, {"role": "user", "content": "else"}],
-            previous_response_id=one.id,
+            previous_response_id=first.id,
         )
         assert other.output_text == "user:one | assistant:one | or\n\nelse"
-        assert (await client.responses.retrieve(two.id)).previous_response_id == one.id
+        assert (await client.responses.retrieve(second.id)).previous_response_id == first.id
         (session,) = (await server.http.get("/v1/sessions")).json()["sessions"]
         assert session["turn_count"] == 3
 
@@ -396,16 +396,16 @@ async def test_a_response_is_continued_also_an_earlier_one(serve: Serve, kind: S
 async def test_a_conversation_is_a_session(serve: Serve) -> None:
     async with serve(recite) as server, openai_of(server) as client:
         await client.responses.create(input="one", conversation="chat")
-        two = await client.responses.create(input="two", conversation={"id": "chat"})
-        assert two.output_text == "user:one | assistant:one | two"
+        second = await client.responses.create(input="two", conversation={"id": "chat"})
+        assert second.output_text == "user:one | assistant:one | two"
         assert (await server.http.get("/v1/sessions/chat")).json()["turn_count"] == 2
 
 
 async def test_known_messages_sent_again_are_refused(serve: Serve) -> None:
     async with serve(recite) as server, openai_of(server) as client:
-        one = await client.responses.create(input="one", conversation="chat")
+        first = await client.responses.create(input="one", conversation="chat")
         again: Any = [{"role": "assistant", "content": "one"}, {"role": "user", "content": "two"}]
-        for where in ({"previous_response_id": one.id}, {"conversation": "chat"}):
+        for where in ({"previous_response_id": first.id}, {"conversation": "chat"}):
             with pytest.raises(openai.BadRequestError, match="only new messages"):
                 await client.responses.create(input=again, **where)  # type: ignore[call-overload]
 
@@ -417,9 +417,9 @@ async def test_first_history_is_known_to_all_turns_of_a_conversation(serve: Serv
             {"role": "assistant", "content": "0"},
             {"role": "user", "content": "one"},
         ]
-        one = await client.responses.create(input=items)
-        two = await client.responses.create(input="two", previous_response_id=one.id)
-        assert two.output_text.startswith("user:zero | assistant:0 | user:one | ")
+        first = await client.responses.create(input=items)
+        second = await client.responses.create(input="two", previous_response_id=first.id)
+        assert second.output_text.startswith("user:zero | assistant:0 | user:one | ")
 
 
 async def test_any_turn_is_a_response(rich: Served) -> None:
@@ -446,20 +446,20 @@ async def test_any_turn_can_be_read_on_these_wires(rich: Served) -> None:
 
 async def test_a_deleted_response_is_gone_for_good(serve: Serve, kind: StoreKind) -> None:
     async with serve(recite, store=kind) as server, openai_of(server) as client:
-        one = await client.responses.create(input="one")
-        two = await client.responses.create(input="two", previous_response_id=one.id)
-        three = await client.responses.create(input="three", previous_response_id=two.id)
-        deleted = await server.http.delete(f"/v1/responses/{two.id}")
-        assert deleted.json() == {"id": two.id, "object": "response", "deleted": True}
+        first = await client.responses.create(input="one")
+        second = await client.responses.create(input="two", previous_response_id=first.id)
+        third = await client.responses.create(input="three", previous_response_id=second.id)
+        deleted = await server.http.delete(f"/v1/responses/{second.id}")
+        assert deleted.json() == {"id": second.id, "object": "response", "deleted": True}
         for path in ("", "/input_items", "?stream=true"):
-            assert (await server.http.get(f"/v1/responses/{two.id}{path}")).status_code == 404
-        assert (await server.http.delete(f"/v1/responses/{two.id}")).status_code == 404
-        assert (await server.http.get(f"/v1/turns/{two.id.removeprefix('resp_')}")).status_code == 404
+            assert (await server.http.get(f"/v1/responses/{second.id}{path}")).status_code == 404
+        assert (await server.http.delete(f"/v1/responses/{second.id}")).status_code == 404
+        assert (await server.http.get(f"/v1/turns/{second.id.removeprefix('resp_')}")).status_code == 404
         # What came of it stays, and goes on without it.
-        assert (await client.responses.retrieve(three.id)).output_text.endswith("three")
-        four = await client.responses.create(input="four", previous_response_id=three.id)
-        assert four.output_text.startswith("user:one | assistant:one | user:three | ")
-        for response in (one, three, four):
+        assert (await client.responses.retrieve(third.id)).output_text.endswith("three")
+        fourth = await client.responses.create(input="four", previous_response_id=third.id)
+        assert fourth.output_text.startswith("user:one | assistant:one | user:three | ")
+        for response in (first, third, fourth):
             await client.responses.delete(response.id)
         assert (await server.http.get("/v1/sessions")).json()["sessions"] == []
 

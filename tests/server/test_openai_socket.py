@@ -4,18 +4,18 @@ from typing import Any
 
 from tests.server.conftest import Serve
 from tests.server.openai_clients import openai_of
-from tests.server.socket_client import Talk, Told, talking
+from tests.server.socket_client import SocketMessage, Talk, talking
 from tests.serving import Puppet, saying, within
 
 URL = "/v1/responses"
 
 
-async def response(talk: Talk) -> list[Told]:
+async def response(talk: Talk) -> list[SocketMessage]:
     """Return the next events, to the end of a response."""
-    found = [await talk.hear()]
-    while found[-1]["type"] not in ("response.completed", "response.failed", "response.incomplete", "error"):
-        found.append(await talk.hear())
-    return found
+    messages = [await talk.hear()]
+    while messages[-1]["type"] not in ("response.completed", "response.failed", "response.incomplete", "error"):
+        messages.append(await talk.hear())
+    return messages
 
 
 async def create(talk: Talk, text: str, **more: Any) -> None:
@@ -64,23 +64,23 @@ async def test_requests_of_one_stream_id_are_answered_in_order(serve: Serve, pup
         parts["three"].end()
         ended: list[str] = []
         while len(ended) < 3:
-            told = await talk.hear()
-            assert told["stream_id"] in ("a", "b")
-            if told["type"] == "response.completed":
-                ended.append(told["stream_id"])
+            message = await talk.hear()
+            assert message["stream_id"] in ("a", "b")
+            if message["type"] == "response.completed":
+                ended.append(message["stream_id"])
     assert sorted(ended) == ["a", "a", "b"]
 
 
 async def test_refused_request_is_an_openai_error_and_the_next_one_is_answered(serve: Serve) -> None:
     async with serve(saying("a")) as server, talking(server, URL) as talk:
-        for said, status in (("dance", 400), ("response.create", 400)):
-            await talk.say(said)
-            told = await talk.hear()
-            assert (told["type"], told["status"]) == ("error", status)
-            assert {"message", "type", "code", "param"} <= set(told["error"])
+        for kind, status in (("dance", 400), ("response.create", 400)):
+            await talk.say(kind)
+            message = await talk.hear()
+            assert (message["type"], message["status"]) == ("error", status)
+            assert {"message", "type", "code", "param"} <= set(message["error"])
         await create(talk, "Hi", stream_id="x", previous_response_id="resp_nothing")
-        told = await talk.hear()
-        assert (told["stream_id"], told["error"]["code"]) == ("x", "previous_response_not_found")
+        message = await talk.hear()
+        assert (message["stream_id"], message["error"]["code"]) == ("x", "previous_response_not_found")
         assert await server.written() == (0, 0)
         await create(talk, "Hi", stream_id="x")
         assert (await within(response(talk)))[-1]["type"] == "response.completed"
@@ -91,5 +91,5 @@ async def test_a_key_without_the_scope_is_refused(serve: Serve) -> None:
         _, key = await server.turnwire.keys.create("ann", ["read"])
         async with talking(server, URL, additional_headers={"Authorization": f"Bearer {key}"}) as talk:
             await create(talk, "Hi")
-            told = await talk.hear()
-    assert (told["status"], told["error"]["code"]) == (403, "forbidden")
+            message = await talk.hear()
+    assert (message["status"], message["error"]["code"]) == (403, "forbidden")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.server.conftest import Serve, StoreKind
-from tests.server.readers import by_user, held, upload, user
+from tests.server.readers import by_user, stored_counts, upload, user
 from tests.serving import Client, Puppet, Served, error_of
 
 BODIES = {"post": {"message": "Mine now", "approved": True}, "patch": {"title": "Mine now"}}
@@ -44,32 +44,32 @@ async def test_every_route_with_an_id_hides_foreign_objects(
             "responses": [f"resp_{stream.turn_id}"],
             "documents": [(await upload(anna, "diary.md", "The treasure is under the oak.")).json()["id"]],
         }
-        documents = await held(server)
+        documents = await stored_counts(server)
         paths = (await server.http.get("/openapi.json")).json()["paths"]
         # Models are the agents' names, and nobody's own.
         named = [path for path in paths if "{" in path and "/models/" not in path]
         with_id = [(path, method) for path in named for method in paths[path]]
         assert len(with_id) >= 8
-        tried = set()
+        requests = set()
         for path, method in with_id:
             family = path.split("/")[2]
-            for one in ids[family]:
+            for id in ids[family]:
                 for query in ("", "?wait=1", "?wire=sse_chat", "?limit=5"):
                     response = await bob.http.request(
-                        method, path.format(id=one, session_id=one, call_id="c1") + query, json=BODIES.get(method)
+                        method, path.format(id=id, session_id=id, call_id="c1") + query, json=BODIES.get(method)
                     )
                     error = error_of(response, 404)
                     kinds = ("turn", "session", "document", "response")
                     assert error["code"] in [f"{kind}_not_found" for kind in kinds]
                     assert "anna" not in error["message"]
-                    tried.add((path, method))
-        assert tried == set(with_id)
+                    requests.add((path, method))
+        assert requests == set(with_id)
         # And none of it did anything.
         snapshot = await anna.snapshot(stream.turn_id)
         assert (snapshot["phase"], snapshot["position"]) == ("running", 2)
         session = (await anna.http.get("/v1/sessions/diary")).json()
         assert (session["title"], session["turn_count"]) == ("Hello", 1)
-        assert await held(server) == documents
+        assert await stored_counts(server) == documents
     assert await server.written("bob") == (0, 0)
 
 

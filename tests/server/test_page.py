@@ -36,8 +36,8 @@ def addresses(page: httpx.Response) -> list[str]:
 
 def imports(script: httpx.Response) -> list[str]:
     """Return the addresses that a script imports, statically or dynamically."""
-    found = re.findall(r'(?:from|import)\s*\(?"(\./[^"]+)"', script.text)
-    return [str(httpx.URL(str(script.url)).join(name).path) for name in found]
+    imports = re.findall(r'(?:from|import)\s*\(?"(\./[^"]+)"', script.text)
+    return [str(httpx.URL(str(script.url)).join(name).path) for name in imports]
 
 
 async def loaded(client: httpx.AsyncClient, page: str) -> dict[str, httpx.Response]:
@@ -72,22 +72,22 @@ async def test_every_file_of_a_page_is_served_with_policy_and_caching(server: Se
     assert len(answers) >= 3
     for address, answer in answers.items():
         assert answer.status_code == 200, address
-        told = answer.headers
-        assert told["content-security-policy"] == POLICY
-        assert (told["x-content-type-options"], told["referrer-policy"]) == ("nosniff", "no-referrer")
-        assert told["cross-origin-resource-policy"] == "same-origin"
-        assert "access-control-allow-origin" not in told
+        headers = answer.headers
+        assert headers["content-security-policy"] == POLICY
+        assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in headers
         kind = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
         suffix = Path(httpx.URL(address).path).suffix
-        assert told["content-type"].startswith(kind.get(suffix, "text/html"))
+        assert headers["content-type"].startswith(kind.get(suffix, "text/html"))
         # What has its hash in its address is never asked for again; the rest costs one short question.
-        assert told["cache-control"] == ("no-cache" if address == path else "public, max-age=31536000, immutable")
-        again = await server.http.get(address, headers={**HTML, "If-None-Match": told["etag"]})
+        assert headers["cache-control"] == ("no-cache" if address == path else "public, max-age=31536000, immutable")
+        again = await server.http.get(address, headers={**HTML, "If-None-Match": headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
         assert again.headers["content-security-policy"] == POLICY
         head = await server.http.head(address, headers=HTML)
         assert (head.status_code, head.content) == (200, b"")
-        assert head.headers["etag"] == told["etag"]
+        assert head.headers["etag"] == headers["etag"]
 
 
 async def test_page_size_is_limited(server: Served) -> None:
@@ -119,7 +119,7 @@ async def test_unknown_asset_is_not_found(server: Served, path: str) -> None:
 
 
 async def test_asset_with_another_version_is_not_cached(server: Served) -> None:
-    address = next(one for one in addresses(await server.http.get("/", headers=HTML)) if ".css" in one)
+    address = next(path for path in addresses(await server.http.get("/", headers=HTML)) if ".css" in path)
     stale = await server.http.get(address[:-1] + ("0" if address[-1] != "0" else "1"))
     assert (stale.status_code, stale.headers["cache-control"]) == (200, "no-cache")
 

@@ -99,16 +99,16 @@ async def test_a_failure_before_the_first_byte_is_a_500(server: Served, puppet: 
     assert again.headers["x-turn-id"] == part.turn.id
 
 
-@pytest.mark.parametrize("said", [(SEARCH[0],), (SEARCH[0], "Half an")])
+@pytest.mark.parametrize("events", [(SEARCH[0],), (SEARCH[0], "Half an")])
 async def test_a_failure_after_the_first_byte_completes_the_stream(
-    server: Served, puppet: Puppet, stack: AsyncExitStack, said: tuple
+    server: Served, puppet: Puppet, stack: AsyncExitStack, events: tuple
 ) -> None:
-    stream, part = await begun(stack, server, puppet, *said)
+    stream, part = await begun(stack, server, puppet, *events)
     await stream.until(b"\n")
     part.end(AgentError("The model is out to lunch.", code="model_away"))
     lines, answer, trailer = phases(await stream.rest())
     assert len(lines) == 1
-    assert answer == ("Half an\n\n" if len(said) == 2 else "") + "The model is out to lunch."
+    assert answer == ("Half an\n\n" if len(events) == 2 else "") + "The model is out to lunch."
     assert (trailer["tools_used"], trailer["citations"], trailer["outcome"]) == (["chat_failed"], [], "failed")
     assert trailer["error"] == {"code": "model_away", "message": "The model is out to lunch."}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Client, Frame, Part, Puppet, Served
+from tests.serving import PATIENCE, Client, Frame, Part, Puppet, Served
 from turnwire.core.codec import now_ms
 
 
@@ -45,9 +45,9 @@ async def test_a_running_turn_is_resumed_from_every_position(server: Served, pup
     turn_id, part = await running(server, puppet, *"abcdef")
     following = asyncio.create_task(server.whole(turn_id))
 
-    async def resumed(client: Client, **place: Any) -> list[Frame]:
-        async with client.events(turn_id, **place) as stream:
-            opened.append(place)
+    async def resumed(client: Client, **cursor: Any) -> list[Frame]:
+        async with client.events(turn_id, **cursor) as stream:
+            opened.append(cursor)
             if len(opened) == 17:
                 part.say(*"ghi")
                 part.end()
@@ -57,10 +57,10 @@ async def test_a_running_turn_is_resumed_from_every_position(server: Served, pup
     positions = range(9)
     by_position = [resumed(server, after=known) for known in positions]
     by_id = [resumed(server, last_id=f"{known}.{0 if known <= 2 else 1}") for known in positions if known]
-    found = await asyncio.gather(*by_position, *by_id)
+    replays = await asyncio.gather(*by_position, *by_id)
     frames = await following
     assert len(frames) == 13
-    assert found == [frames[known:] for known in (*positions, *positions[1:])]
+    assert replays == [frames[known:] for known in (*positions, *positions[1:])]
 
 
 async def test_replay_continues_live_without_gap_or_repetition(server: Served, puppet: Puppet) -> None:
@@ -90,7 +90,7 @@ async def test_many_readers_of_one_turn_get_the_same_bytes(server: Served, puppe
             return stream.raw
 
     reading = [asyncio.create_task(read()) for _ in range(50)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await all_there.wait()
     for number in range(100):
         part.say(f"Wort {number} – ", "\u2028")
@@ -114,10 +114,10 @@ async def test_a_finished_turn_that_was_read_to_its_end_is_a_204(server: Served,
         assert response.content == b""
 
 
-@pytest.mark.parametrize("place", ["99", "9999999999999.1", "4.7", "1.1"])
-async def test_unknown_position_is_reset_and_replayed(server: Served, puppet: Puppet, place: str) -> None:
+@pytest.mark.parametrize("cursor", ["99", "9999999999999.1", "4.7", "1.1"])
+async def test_unknown_position_is_reset_and_replayed(server: Served, puppet: Puppet, cursor: str) -> None:
     turn_id, frames = await finished(server, puppet, *"ab")
-    for where in ({"after": place}, {"last_id": place}):
+    for where in ({"after": cursor}, {"last_id": cursor}):
         async with server.events(turn_id, **where) as stream:
             first = await stream.next()
             assert (first.id, first.event) == (None, {"type": "reset"})
@@ -144,9 +144,9 @@ async def test_expired_events_are_a_gap_with_the_state(server: Served, puppet: P
     turn_id, frames = await finished(server, puppet, "All ", "gone.")
     last = len(frames)
     await server.turnwire.store.maintain(expire_before=now_ms() + 1)
-    places: list[dict[str, Any]] = [{}, {"after": 2}, {"last_id": "3.1"}]
-    for place in places:
-        async with server.events(turn_id, **place) as stream:
+    cursors: list[dict[str, Any]] = [{}, {"after": 2}, {"last_id": "3.1"}]
+    for cursor in cursors:
+        async with server.events(turn_id, **cursor) as stream:
             gap, *rest = await stream.rest()
             assert gap.id is None
             assert gap.event["type"] == "gap"

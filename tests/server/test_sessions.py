@@ -39,17 +39,17 @@ async def test_sessions_are_listed_with_the_newest_activity_first(server: Served
 
 async def test_sessions_are_listed_page_by_page(server: Served) -> None:
     made = [(await server.http.post("/v1/sessions", json={})).json()["id"] for _ in range(7)]
-    found, before = [], None
+    ids, before = [], None
     while True:
         page = (
             await server.http.get("/v1/sessions", params={"limit": 3} | ({"before": before} if before else {}))
         ).json()
-        found += [session["id"] for session in page["sessions"]]
+        ids += [session["id"] for session in page["sessions"]]
         before = page["next"]
         if before is None:
             break
-    assert len(found) == 7
-    assert set(found) == set(made)
+    assert len(ids) == 7
+    assert set(ids) == set(made)
 
 
 async def test_sessions_are_searched_by_their_texts(server: Served, puppet: Puppet) -> None:
@@ -104,7 +104,7 @@ async def test_a_session_is_exported_whole(server: Served, puppet: Puppet) -> No
         await talk(server, puppet, "s", message, answer)
     exported = (await server.http.get("/v1/sessions/s/export")).json()
     assert [turn["state"]["text"] for turn in exported["turns"]] == ["1.", "2."]
-    assert [(said["role"], said["content"]) for said in exported["transcript"]] == [
+    assert [(entry["role"], entry["content"]) for entry in exported["transcript"]] == [
         ("user", "One?"),
         ("assistant", "1."),
         ("user", "Two?"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.conftest import Serve, StoreKind
-from tests.serving import PATIENCE, Frame, Puppet, Served, SseParser, until
+from tests.serving import PATIENCE, Frame, Puppet, Served, SseParser, let_time_pass, until
 
 STALLED = 100
 PIECES = 4_000
@@ -29,17 +29,17 @@ async def stalled_readers(server: Served, path: str, number: int) -> AsyncIterat
     loop = asyncio.get_running_loop()
     try:
         for _ in range(number):
-            one = socket.socket()
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            one.setblocking(False)
-            await loop.sock_connect(one, ("127.0.0.1", server.port))
+            reader = socket.socket()
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            reader.setblocking(False)
+            await loop.sock_connect(reader, ("127.0.0.1", server.port))
             request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-            await loop.sock_sendall(one, request.encode())
-            sockets.append(one)
+            await loop.sock_sendall(reader, request.encode())
+            sockets.append(reader)
         yield sockets
     finally:
-        for one in sockets:
-            one.close()
+        for reader in sockets:
+            reader.close()
 
 
 async def open_streams(server: Served, number: int) -> None:
@@ -48,18 +48,18 @@ async def open_streams(server: Served, number: int) -> None:
 
 
 def every_stream_from_now_on(server: Served) -> list[object]:
-    came: list[object] = []
+    streams: list[object] = []
     connect = server.turnwire.streams.connect
-    server.turnwire.streams.connect = lambda *given: came.append(connect(*given)) or came[-1]  # type: ignore
-    return came
+    server.turnwire.streams.connect = lambda *arguments: streams.append(connect(*arguments)) or streams[-1]  # type: ignore
+    return streams
 
 
-async def what_was_sent(one: socket.socket) -> list[Frame]:
+async def received_frames(reader: socket.socket) -> list[Frame]:
     """Return the whole frames in a stalled reader's socket after its connection is broken."""
     loop, received = asyncio.get_running_loop(), b""
     try:
         async with asyncio.timeout(PATIENCE):
-            while chunk := await loop.sock_recv(one, 65_536):
+            while chunk := await loop.sock_recv(reader, 65_536):
                 received += chunk
     except ConnectionError:
         pass
@@ -69,26 +69,18 @@ async def what_was_sent(one: socket.socket) -> list[Frame]:
 
 def unchunked(body: bytes) -> bytes:
     """Return the data of a chunked body that may end anywhere."""
-    found = b""
+    joined = b""
     while body:
         size, _, body = body.partition(b"\r\n")
         if not size:
             break
-        found, body = found + body[: int(size, 16)], body[int(size, 16) + 2 :]
-    return found
+        joined, body = joined + body[: int(size, 16)], body[int(size, 16) + 2 :]
+    return joined
 
 
 async def all_blocked(server: Served, number: int) -> None:
     """Wait until so many open readers have data written to them that they have not taken."""
     await until(lambda: sum(connection.is_blocked for connection in server.turnwire.streams._connections) == number)
-
-
-def let_time_pass(server: Served) -> None:
-    """Run the hub's checks as often as in the time for which a reader may take nothing."""
-    streams = server.turnwire.streams
-    for _ in range(streams._write_ticks):
-        for connection in tuple(streams._connections):
-            streams._check(connection)
 
 
 def resident_bytes() -> int:
@@ -114,19 +106,19 @@ async def test_stalled_readers_of_a_running_turn_have_bounded_memory_and_delay_n
                     pass
                 normal.raw, most = b"", max(most, resident_bytes())
             await all_blocked(server, STALLED)
-            let_time_pass(server)
+            let_time_pass(server.turnwire, LONG)
             await open_streams(server, 1)
             # What the log itself and the reader's copy of it take is in this too.
             assert max(most, resident_bytes()) - before < 64 * MEGABYTE
             part.end()
             assert (await normal.until("done"))[-1].event["outcome"] == "completed"
             assert [frame.position for frame in normal.seen] == list(range(1, PIECES + 5))
-            for one in stalled[::25]:
-                had = await what_was_sent(one)
-                assert 2 <= len(had) < PIECES
-                assert had == normal.seen[: len(had)]
-                async with server.events(turn_id, last_id=had[-1].id) as again:
-                    assert await again.rest() == normal.seen[len(had) :]
+            for reader in stalled[::25]:
+                received = await received_frames(reader)
+                assert 2 <= len(received) < PIECES
+                assert received == normal.seen[: len(received)]
+                async with server.events(turn_id, last_id=received[-1].id) as again:
+                    assert await again.rest() == normal.seen[len(received) :]
 
 
 @pytest.mark.parametrize("of", ["turns", "sessions"])
@@ -138,16 +130,18 @@ async def test_stalled_readers_of_a_finished_turn_have_bounded_memory(serve: Ser
             part.end()
             frames = await asking.rest()
         path = f"/v1/{of}/{asking.turn_id if of == 'turns' else asking.session_id}/events"
-        came = every_stream_from_now_on(server)
+        streams = every_stream_from_now_on(server)
         before = most = resident_bytes()
         async with stalled_readers(server, path, STALLED) as stalled, asyncio.timeout(PATIENCE):
-            while len(came) < STALLED or not all(one.is_blocked for one in server.turnwire.streams._connections):
+            while len(streams) < STALLED or not all(
+                reader.is_blocked for reader in server.turnwire.streams._connections
+            ):
                 await asyncio.sleep(0.01)
                 most = max(most, resident_bytes())
-            let_time_pass(server)
+            let_time_pass(server.turnwire, LONG)
             await open_streams(server, 0)
             most = max(most, resident_bytes())
             assert most - before < 100 * MEGABYTE
-            had = await what_was_sent(stalled[0])
-            async with server.events(asking.turn_id, after=had[-1].position) as again:
-                assert [frame.data for frame in had + await again.rest()] == [frame.data for frame in frames]
+            received = await received_frames(stalled[0])
+            async with server.events(asking.turn_id, after=received[-1].position) as again:
+                assert [frame.data for frame in received + await again.rest()] == [frame.data for frame in frames]

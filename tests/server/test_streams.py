@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Serve
-from tests.serving import Puppet, Served, error_of
+from tests.serving import Puppet, Served, error_of, let_time_pass
 from turnwire.server.auth import Caller
 from turnwire.server.request import Request
 from turnwire.server.streams.resume import START
@@ -53,11 +53,13 @@ async def test_reader_with_all_events_gets_the_opening_at_once(server: Served, p
 
 
 async def test_a_stream_is_asked_to_reconnect_after_its_lifetime(serve: Serve, puppet: Puppet) -> None:
-    async with serve(stream_lifetime=0.1) as server:
+    async with serve(stream_lifetime=600) as server:
         async with server.ask(on_disconnect="cancel") as stream:
             part = await puppet.part()
             part.say("a")
-            *before, farewell = await stream.rest()
+            before = await stream.until("token")
+            let_time_pass(server.turnwire, 600)
+            (farewell,) = await stream.rest()
         assert farewell.id is None
         assert farewell.retry == farewell.event["retry_ms"] > 0
         assert farewell.event["type"] == "reconnect"
@@ -122,12 +124,12 @@ async def test_long_polls_return_a_whole_turn_and_its_end(server: Served, puppet
     part = await puppet.part()
     part.say(*(f"{number} " for number in range(2_500)))
     part.end()
-    found, page = [], {"after": 0, "done": False}
+    events, page = [], {"after": 0, "done": False}
     while not page["done"]:
         page = await poll(server, turn_id, page["after"], 10)
-        found += page["events"]
-    assert [logged["position"] for logged in found] == list(range(1, 2_505))
-    assert [logged["event"] for logged in found] == [frame.event for frame in await server.whole(turn_id)]
+        events += page["events"]
+    assert [logged["position"] for logged in events] == list(range(1, 2_505))
+    assert [logged["event"] for logged in events] == [frame.event for frame in await server.whole(turn_id)]
     assert await poll(server, turn_id, page["after"], 10) == {"events": [], "after": page["after"], "done": True}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.contracts.turns import append, claimed, done
 from tests.server.conftest import Serve, StoreKind
 from tests.server.text_client import CITATION, LINES, SEARCH, begun, finished, messages, phases, resume
-from tests.serving import PATIENCE, Part, Puppet, Served, error_of, until, within
+from tests.serving import PATIENCE, Part, Puppet, Served, error_of, let_time_pass, until, within
 from turnwire.core.events import (
     CustomEvent,
     ErrorEvent,
@@ -65,15 +65,15 @@ async def test_a_finished_turn_is_resumed_from_a_byte_in_every_phase(server: Ser
 
 
 @pytest.mark.parametrize(
-    "said",
+    "lines",
     [LINES[:1], LINES[:2], LINES[:3], LINES[:4], LINES[:5], LINES],
     ids=["one line", "all lines", "one token", "two tokens", "a late event", "all"],
 )
 async def test_a_running_turn_is_resumed_from_every_byte_there_is(
-    server: Served, puppet: Puppet, stack: AsyncExitStack, said: tuple[Event | str, ...]
+    server: Served, puppet: Puppet, stack: AsyncExitStack, lines: tuple[Event | str, ...]
 ) -> None:
-    stream, part = await begun(stack, server, puppet, *said)
-    await server.reached(stream.turn_id, 2 + len(said))
+    stream, part = await begun(stack, server, puppet, *lines)
+    await server.reached(stream.turn_id, 2 + len(lines))
     size = await size_so_far(server, stream.turn_id)
     every = range(0, size + 1, max(1, size // 40))
     readers = [await stack.enter_async_context(resume(server, stream.turn_id, offset)) for offset in (*every, size)]
@@ -208,18 +208,18 @@ async def test_offset_with_another_cursor_is_refused(serve: Serve, puppet: Puppe
 
 async def test_unknown_position_is_a_409(server: Served, puppet: Puppet) -> None:
     turn_id, _ = await finished(server, puppet)
-    for place in ("99", "4.7"):
-        assert error_of(await server.http.get(path_to(turn_id, after=place)), 409)["code"] == "reset"
+    for cursor in ("99", "4.7"):
+        assert error_of(await server.http.get(path_to(turn_id, after=cursor)), 409)["code"] == "reset"
 
 
 async def test_events_past_their_retention_are_a_410_before_the_first_byte(server: Served, puppet: Puppet) -> None:
     turn_id, body = await finished(server, puppet)
     last = (await server.snapshot(turn_id))["position"]
     await server.turnwire.store.maintain(expire_before=2**60)
-    for place in ({}, {"offset": 0}, {"offset": 7}, {"offset": len(body)}, {"after": 3}, {"after": last - 1}):
-        response = await server.http.get(path_to(turn_id, **place))
+    for cursor in ({}, {"offset": 0}, {"offset": 7}, {"offset": len(body)}, {"after": 3}, {"after": last - 1}):
+        response = await server.http.get(path_to(turn_id, **cursor))
         error = error_of(response, 410)
-        assert error["code"] == "events_gone", place
+        assert error["code"] == "events_gone", cursor
         assert "snapshot" in error["message"]
     assert (await server.http.get(path_to(turn_id, after=last))).status_code == 204
 
@@ -235,23 +235,23 @@ async def test_restart_breaks_the_connection_and_the_next_stream_skips_void_even
     part.say(RestartEvent(3, "worker_lost"))
     broken = await stream.broken()
     await until(lambda: not server.turnwire.streams._pumps)
-    kept = broken.index(b"\n") + 1
+    valid_size = broken.index(b"\n") + 1
     async with resume(server, stream.turn_id) as again:
         await again.until(b"\n")
         part.say(StatusEvent("c"), "Good ", "text")
         await again.until(b"Good text")
         error = error_of(await server.http.get(path_to(stream.turn_id, offset=len(broken))), 416)
-        assert (error["code"], error["size"]) == ("bad_offset", kept)
-        assert f"offset={kept}" in error["message"]
+        assert (error["code"], error["size"]) == ("bad_offset", valid_size)
+        assert f"offset={valid_size}" in error["message"]
         part.end()
         body = await again.rest()
-    assert body[:kept] == broken[:kept]
+    assert body[:valid_size] == broken[:valid_size]
     lines, answer, trailer = phases(body)
     assert [line["text"] for line in lines] == ["a", "c"]
     assert (answer, trailer["citations"]) == ("Good text", [])
-    for offset in range(kept + 1):
+    for offset in range(valid_size + 1):
         assert (await server.http.get(path_to(stream.turn_id, offset=offset))).content == body[offset:]
-    error_of(await server.http.get(path_to(stream.turn_id, offset=kept + 1)), 416)
+    error_of(await server.http.get(path_to(stream.turn_id, offset=valid_size + 1)), 416)
 
 
 async def test_void_position_is_a_409(server: Served, puppet: Puppet) -> None:
@@ -333,15 +333,17 @@ async def test_events_without_frames_do_not_delay_the_heartbeat(serve: Serve, pu
 
 
 async def test_a_stream_of_text_is_broken_after_its_lifetime_and_resumed(serve: Serve, puppet: Puppet) -> None:
-    async with serve(stream_lifetime=0.1) as server, AsyncExitStack() as stack:
+    async with serve(stream_lifetime=600) as server, AsyncExitStack() as stack:
         stream, part = await begun(stack, server, puppet, "Half ", on_disconnect="cancel")
-        had = await stream.broken()
+        await stream.until(b"Half ")
+        let_time_pass(server.turnwire, 600)
+        received = await stream.broken()
         # It was we who closed it, so nobody has left.
         part.say("and half")
         part.end()
         await server.ended(stream.turn_id)
-        async with resume(server, stream.turn_id, len(had)) as again:
-            body = had + await again.rest()
+        async with resume(server, stream.turn_id, len(received)) as again:
+            body = received + await again.rest()
         assert phases(body)[1] == "Half and half"
 
 
@@ -392,9 +394,9 @@ async def test_resumed_stream_completes_the_whole_at_every_byte(
     whole = await bytes_after(store, record.id, 0)
     last = await bytes_after(store, record.id, 2 + len(lines) + len(tokens) + 1)
     for offset in range(len(whole) + 1):
-        place = await find_point(store, record.id, THREE_PHASE_TEXT, BYTES, offset)
-        assert whole[:offset] + place.rest + await bytes_after(store, record.id, place.position) == whole
-        assert place.is_end is (offset >= len(whole) - len(last))
+        point = await find_point(store, record.id, THREE_PHASE_TEXT, BYTES, offset)
+        assert whole[:offset] + point.rest + await bytes_after(store, record.id, point.position) == whole
+        assert point.is_end is (offset >= len(whole) - len(last))
     with pytest.raises(HttpError):
         await find_point(store, record.id, THREE_PHASE_TEXT, BYTES, len(whole) + 1)
 

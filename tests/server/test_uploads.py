@@ -16,7 +16,7 @@ import pytest
 
 from tests.retrieval.paper import encrypted, pdf, with_part, word
 from tests.server.conftest import Serve
-from tests.server.readers import BOUNDARY, FORM, answer, by_user, form, held, listed, upload, user
+from tests.server.readers import BOUNDARY, FORM, answer, by_user, form, listed, stored_counts, upload, user
 from tests.serving import Client, Served, error_of, raw_request
 from turnwire.core.contracts import Scope
 
@@ -41,10 +41,10 @@ async def server(serve_documents: Serve) -> AsyncIterator[Served]:
 @asynccontextmanager
 async def unchanged(server: Served, data: Path) -> AsyncIterator[None]:
     """Check that the block leaves no document and no file behind."""
-    before = await held(server), files(data)
+    before = await stored_counts(server), files(data)
     yield
     gc.collect()
-    assert (await held(server), files(data)) == before
+    assert (await stored_counts(server), files(data)) == before
 
 
 def files(folder: Path) -> set[Path]:
@@ -83,16 +83,16 @@ async def test_uploaded_document_of_every_format_is_searchable_at_once(server: S
         "How old is the elm?": "ninety years",
         "Is the ash taller than the church?": "taller than the church",
     }.items():
-        told = await answer(server, question)
-        assert words in told["content"]
-        assert "alert" not in told["content"]
+        reply = await answer(server, question)
+        assert words in reply["content"]
+        assert "alert" not in reply["content"]
 
 
 async def test_the_same_file_again_is_the_same_document(server: Served) -> None:
-    documents, passages = await held(server)
+    documents, passages = await stored_counts(server)
     first, again = (await upload(server, "oak.md", NOTE)).json(), (await upload(server, "oak.md", NOTE)).json()
     assert again["id"] == first["id"]
-    assert await held(server) == (documents + 1, passages + 1)
+    assert await stored_counts(server) == (documents + 1, passages + 1)
     other, changed = await upload(server, "elm.md", NOTE), await upload(server, "oak.md", NOTE + b"\nAnd the key too.")
     assert len({first["id"], other.json()["id"], changed.json()["id"]}) == 3
 
@@ -167,9 +167,9 @@ def unreadable() -> Iterator[tuple[str, bytes, str]]:
 
 async def test_unreadable_file_is_refused_with_its_reason(serve_documents: Serve, tmp_path: Path) -> None:
     async with serve_documents(store="sqlite") as server, unchanged(server, tmp_path / "data"):
-        tried = list(unreadable())
-        refused = await asyncio.gather(*(upload(server, name, content) for name, content, _ in tried))
-        for (name, _, why), response in zip(tried, refused, strict=True):
+        cases = list(unreadable())
+        refused = await asyncio.gather(*(upload(server, name, content) for name, content, _ in cases))
+        for (name, _, why), response in zip(cases, refused, strict=True):
             error = error_of(response, 422)
             assert error["code"] == ("invalid_request" if name == "empty.md" else "document_unreadable"), name
             assert why in error["message"], name
@@ -184,8 +184,8 @@ async def test_a_file_that_takes_too_long_to_read_is_refused(serve_documents: Se
 async def test_a_file_that_is_too_large_is_refused_before_it_is_read(server: Served, tmp_path: Path) -> None:
     head = f"POST /v1/documents HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM['Content-Type']}\r\n"
     async with unchanged(server, tmp_path / "data"):
-        told = await raw_request(server.port, f"{head}Content-Length: {MOST + SLACK + 1}\r\n\r\n".encode())
-        assert (told.status, json.loads(told.body)["error"]["code"]) == (413, "body_too_large")
+        reply = await raw_request(server.port, f"{head}Content-Length: {MOST + SLACK + 1}\r\n\r\n".encode())
+        assert (reply.status, json.loads(reply.body)["error"]["code"]) == (413, "body_too_large")
         body = form(b"oak.md", b"x" * (MOST + SLACK))
         chunks = [body[start : start + 5_000] for start in range(0, len(body), 5_000)]
         chunked = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
@@ -196,10 +196,10 @@ async def test_a_file_that_is_too_large_is_refused_before_it_is_read(server: Ser
 
 async def test_a_file_may_be_as_large_as_is_allowed_and_no_larger(server: Served) -> None:
     assert (await upload(server, "oak.txt", b"oak " * (MOST // 4))).status_code == 201
-    before = await held(server)
+    before = await stored_counts(server)
     error = error_of(await upload(server, "oaks.txt", b"oak " * (MOST // 4) + b"!"), 413)
     assert (error["code"], error["message"]) == ("body_too_large", "file: it is over 60,000 bytes")
-    assert await held(server) == before
+    assert await stored_counts(server) == before
 
 
 PART = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="%b"\r\n\r\nx\r\n'.encode()
@@ -265,7 +265,7 @@ async def test_upload_and_delete_need_the_write_scope(serve_documents: Serve) ->
         diary = await upload(writer, "oak.md", NOTE)
         assert diary.status_code == 201
         path = f"/v1/documents/{diary.json()['id']}"
-        before = await held(server)
+        before = await stored_counts(server)
         assert (await reader.http.get(path)).status_code == 200
         for response in (
             await upload(reader, "elm.md", NOTE),
@@ -276,7 +276,7 @@ async def test_upload_and_delete_need_the_write_scope(serve_documents: Serve) ->
             assert error_of(response, 403)["code"] == "forbidden"
         for response in (await upload(server, "elm.md", NOTE), await server.http.delete(path)):
             assert error_of(response, 401)["code"] == "unauthorized"
-        assert await held(server) == before
+        assert await stored_counts(server) == before
         assert (await writer.http.delete(path)).status_code == 204
         for client in (reader, writer):
             await client.http.aclose()
@@ -288,15 +288,15 @@ async def test_uploads_over_the_limit_are_refused(serve_documents: Serve) -> Non
         user(server, "anna") as anna,
         user(server, "bob") as bob,
     ):
-        documents, _ = await held(server)
-        tried = await asyncio.gather(*(upload(anna, f"oak{n}.md", NOTE) for n in range(4)))
-        assert sorted(response.status_code for response in tried) == [201, 201, 429, 429]
-        refused = next(response for response in tried if response.status_code == 429)
+        documents, _ = await stored_counts(server)
+        uploads = await asyncio.gather(*(upload(anna, f"oak{n}.md", NOTE) for n in range(4)))
+        assert sorted(response.status_code for response in uploads) == [201, 201, 429, 429]
+        refused = next(response for response in uploads if response.status_code == 429)
         assert error_of(refused, 429)["code"] == "too_many_documents"
-        assert (await held(server))[0] == documents + 2
+        assert (await stored_counts(server))[0] == documents + 2
         # Another's are not counted, and what is deleted is not counted any more.
         assert (await upload(bob, "oak.md", NOTE)).status_code == 201
-        taken = next(response.json()["id"] for response in tried if response.status_code == 201)
-        assert (await anna.http.delete(f"/v1/documents/{taken}")).status_code == 204
+        document_id = next(response.json()["id"] for response in uploads if response.status_code == 201)
+        assert (await anna.http.delete(f"/v1/documents/{document_id}")).status_code == 204
         assert (await upload(anna, "elm.md", NOTE)).status_code == 201
         error_of(await upload(anna, "birch.md", NOTE), 429)

@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.server.conftest import Serve
 from tests.server.socket_client import Talk, positions, talking, text_of
-from tests.serving import Puppet, Served, error_of, saying, until, within
+from tests.serving import Puppet, Served, error_of, let_time_pass, saying, until, within
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolResultEvent
 from turnwire.core.turns import Turn
@@ -37,24 +37,31 @@ async def test_a_turn_is_started_and_watched_to_its_end(server: Served, puppet: 
     assert accepted["type"] == "accepted"
     assert accepted["created"] is True
     assert positions(events) == list(range(1, len(events) + 1))
-    assert [told["event"]["type"] for told in events] == ["session", "message", "token", "token", "response", "done"]
-    assert [json.dumps(told["event"]) for told in events] == [
+    assert [message["event"]["type"] for message in events] == [
+        "session",
+        "message",
+        "token",
+        "token",
+        "response",
+        "done",
+    ]
+    assert [json.dumps(message["event"]) for message in events] == [
         json.dumps(frame.event) for frame in await server.whole(accepted["turn_id"])
     ]
 
 
 async def test_two_turns_share_a_socket_by_their_ids(serve: Serve, puppet: Puppet) -> None:
     async with serve() as server, talking(server) as talk:
-        one = (await talk.ask("start", message="One"))["turn_id"]
+        first_id = (await talk.ask("start", message="One"))["turn_id"]
         first = await puppet.part()
-        two = (await talk.ask("start", message="Two"))["turn_id"]
+        second_id = (await talk.ask("start", message="Two"))["turn_id"]
         second = await puppet.part()
         for number in range(20):
             (first if number % 2 else second).say(str(number % 10))
         first.end()
         second.end()
-        assert text_of(await talk.events(one)) == "1357913579"
-        assert text_of(await talk.events(two)) == "0246802468"
+        assert text_of(await talk.events(first_id)) == "1357913579"
+        assert text_of(await talk.events(second_id)) == "0246802468"
 
 
 async def test_client_continues_at_every_position_without_loss(server: Served, puppet: Puppet) -> None:
@@ -94,7 +101,7 @@ async def test_follow_at_the_end_is_accepted_without_events(serve: Serve) -> Non
         accepted = await talk.ask("follow", turn_id=turn_id, after=last)
         assert (accepted["phase"], accepted["outcome"], accepted["last_position"]) == ("ended", "completed", last)
         assert (await talk.ask("ping"))["type"] == "pong"
-        assert talk.kept == []
+        assert talk.pending == []
 
 
 async def test_unknown_position_is_a_reset_and_a_replay(serve: Serve) -> None:
@@ -119,12 +126,12 @@ async def test_expired_events_are_a_gap_with_a_snapshot(serve: Serve) -> None:
 
 async def test_repeated_start_joins_the_same_turn(server: Served, puppet: Puppet) -> None:
     async with talking(server) as talk:
-        one = await talk.ask("start", message="Hello", turn_id="mine")
+        first = await talk.ask("start", message="Hello", turn_id="mine")
         (await puppet.part()).end()
-        await talk.events(one["turn_id"])
+        await talk.events(first["turn_id"])
         again = await talk.ask("start", message="Hello", turn_id="mine", after=2)
-        assert (again["turn_id"], again["created"]) == (one["turn_id"], False)
-        assert positions(await talk.events(one["turn_id"]))[0] == 3
+        assert (again["turn_id"], again["created"]) == (first["turn_id"], False)
+        assert positions(await talk.events(first["turn_id"]))[0] == 3
         assert await talk.refused("start", message="Goodbye", turn_id="mine") == "idempotency_conflict"
         keyed = [await talk.ask("start", message="Key", idempotency_key="k") for _ in range(2)]
         assert keyed[0]["turn_id"] == keyed[1]["turn_id"]
@@ -140,7 +147,7 @@ async def test_cancel_runs_while_other_messages_are_answered(serve: Serve, puppe
         await talk.say("cancel", id="stop", turn_id=turn_id)
         events = await talk.events(turn_id)
         assert events[-1]["event"]["outcome"] == "cancelled"
-        heard = talk.kept or [await talk.hear()]
+        heard = talk.pending or [await talk.hear()]
         assert (heard[0]["id"], heard[0]["phase"], heard[0]["outcome"]) == ("stop", "ended", "cancelled")
         assert (await talk.ask("cancel", turn_id=turn_id))["outcome"] == "cancelled"
     await within(part.over.wait())
@@ -150,11 +157,11 @@ async def test_disconnect_follows_the_policy_of_each_turn(serve: Serve, puppet: 
     async with serve() as server:
         async with talking(server) as talk:
             stays = (await talk.ask("start", message="Stay"))["turn_id"]
-            kept = await puppet.part()
+            staying = await puppet.part()
             goes = (await talk.ask("start", message="Go", on_disconnect="cancel"))["turn_id"]
             await puppet.part()
         assert (await server.ended(goes))["outcome"] == "cancelled"
-        kept.end()
+        staying.end()
         assert (await server.ended(stays))["outcome"] == "completed"
 
 
@@ -166,7 +173,7 @@ async def test_unfollowing_leaves_one_turn_and_keeps_the_socket(serve: Serve, pu
         assert (await talk.ask("unfollow", turn_id=turn_id))["type"] == "accepted"
         assert (await server.ended(turn_id))["outcome"] == "cancelled"
         assert (await talk.ask("ping"))["type"] == "pong"
-        assert talk.kept == []
+        assert talk.pending == []
 
 
 async def test_waiting_turn_is_approved_on_the_same_socket(serve: Serve) -> None:
@@ -179,7 +186,7 @@ async def test_waiting_turn_is_approved_on_the_same_socket(serve: Serve) -> None
         assert await talk.refused("approve", turn_id=turn_id, call_id="c2", approved=True) == "approval_not_found"
         assert (await talk.ask("approve", **decision, approved=True, args={"amount": 7}))["type"] == "accepted"
         events = await talk.events(turn_id)
-    assert [told["event"]["type"] for told in events[:2]] == ["approval_response", "tool_result"]
+    assert [message["event"]["type"] for message in events[:2]] == ["approval_response", "tool_result"]
     assert text_of(events) == "Done."
 
 
@@ -188,7 +195,7 @@ async def test_waiting_turn_is_approved_on_the_same_socket(serve: Serve) -> None
 
 async def test_invalid_message_is_refused_and_the_socket_stays_open(serve: Serve) -> None:
     async with serve(saying("a")) as server, talking(server) as talk:
-        for said in (
+        for invalid in (
             "",
             "{",
             "[]",
@@ -199,10 +206,10 @@ async def test_invalid_message_is_refused_and_the_socket_stays_open(serve: Serve
             '{"type":"ping","id":{}}',
             b"\xff\x00",
         ):
-            await talk.connection.send(said)
-            told = await talk.hear()
-            assert (told["type"], told["id"]) == ("error", None)
-            assert told["error"]["code"] in ("invalid_json", "invalid_request")
+            await talk.connection.send(invalid)
+            message = await talk.hear()
+            assert (message["type"], message["id"]) == ("error", None)
+            assert message["error"]["code"] in ("invalid_json", "invalid_request")
         assert await talk.refused("start") == "invalid_request"
         assert await talk.refused("start", message=" ") == "invalid_request"
         assert await talk.refused("start", message="x", agent="nobody") == "agent_not_found"
@@ -349,18 +356,18 @@ async def test_draining_server_sends_reconnect(serve: Serve, puppet: Puppet) -> 
         await talk.ask("start", message="Hi")
         part = await puppet.part()
         server.turnwire.drain()
-        code, told = await talk.closed()
+        code, messages = await talk.closed()
         assert code == 1012
-        assert told[-1]["type"] == "reconnect"
-        assert told[-1]["retry_ms"] > 0
+        assert messages[-1]["type"] == "reconnect"
+        assert messages[-1]["retry_ms"] > 0
         part.end()
         assert await refusal(server) == (503, "shutting_down")
 
 
 async def test_socket_past_its_lifetime_is_asked_to_reconnect(serve: Serve) -> None:
     async with serve(saying("a"), stream_lifetime=0.2) as server, talking(server) as talk:
-        code, told = await talk.closed()
-    assert (code, told[-1]["type"]) == (1012, "reconnect")
+        code, messages = await talk.closed()
+    assert (code, messages[-1]["type"]) == (1012, "reconnect")
 
 
 async def test_idle_socket_has_a_heartbeat(serve: Serve) -> None:
@@ -369,7 +376,8 @@ async def test_idle_socket_has_a_heartbeat(serve: Serve) -> None:
 
 
 async def test_client_that_reads_nothing_is_closed_without_delaying_others(serve: Serve, puppet: Puppet) -> None:
-    async with serve(write_timeout=0.3) as server, talking(server) as talk:
+    async with serve(write_timeout=60) as server, talking(server) as talk:
+        (stalled,) = server.turnwire.streams._connections
         turn_id = (await talk.ask("start", message="Hi"))["turn_id"]
         part = await puppet.part()
         talk.connection.transport.pause_reading()
@@ -379,11 +387,14 @@ async def test_client_that_reads_nothing_is_closed_without_delaying_others(serve
                 part.say("x" * 20_000)
             part.end()
             assert len(text_of(await other.events(turn_id))) == 6_000_000
+            assert stalled.is_blocked
+            # The server closes the socket, and breaks the connection when that is not taken either.
+            let_time_pass(server.turnwire, 2 * 60)
         await until(lambda: server.turnwire.streams.open_count == 0)
         talk.connection.transport.resume_reading()
         await talk.closed()
         async with talking(server) as again:
-            seen = [told for told in talk.kept if told["type"] == "event"]
+            seen = [message for message in talk.pending if message["type"] == "event"]
             await again.ask("follow", turn_id=turn_id, after=seen[-1]["position"])
             rest = await again.events(turn_id)
     assert positions(seen + rest) == list(range(1, 305))

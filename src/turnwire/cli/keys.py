@@ -43,7 +43,7 @@ def create(
     expires = None if days is None else int((datetime.now(UTC) + timedelta(days=days)).timestamp() * 1000)
 
     async def act(ring: "KeyRing") -> dict[str, Any]:
-        from turnwire.server.payloads import key_json
+        from turnwire.server.auth import key_json
 
         key, text = await ring.create(principal, scopes, expires)  # pyright: ignore[reportArgumentType]
         return {**key_json(key), "key": text}
@@ -61,7 +61,7 @@ def list_keys(data: Data) -> None:
     """List the keys. Their secrets are not stored."""
 
     async def act(ring: "KeyRing") -> dict[str, Any]:
-        from turnwire.server.payloads import key_json
+        from turnwire.server.auth import key_json
 
         return {"keys": [key_json(key) for key in ring.all()]}
 
@@ -75,7 +75,7 @@ def revoke(key_id: Annotated[str, typer.Argument(help="The key's id, from `turnw
     """Revoke a key and close its open streams."""
 
     async def act(ring: "KeyRing") -> dict[str, Any]:
-        from turnwire.server.payloads import key_json
+        from turnwire.server.auth import key_json
 
         return key_json(await ring.revoke(key_id))
 

@@ -93,7 +93,7 @@ def serve(
     from turnwire.cli.supervisor import SupervisorChannel
 
     settings = load_settings(config, data=data, database_url=database_url, host=host, port=port, vault=vault)
-    _configure_logging(settings, log_level)
+    configure_logging(settings, log_level)
     channel = SupervisorChannel.inherited()
     if channel is None:
         _check_server(settings, workers)
@@ -131,7 +131,7 @@ def worker(
         )
     if settings.max_worker_turns == 0:
         fail("max_worker_turns is 0, so this worker would run no turns; set it to 1 or more")
-    _configure_logging(settings, log_level)
+    configure_logging(settings, log_level)
     typer.echo("Starting a Turnwire worker for the logs in PostgreSQL …")
     # No load balancer sends requests here.
     settings.drain_delay = 0
@@ -140,7 +140,7 @@ def worker(
     asyncio.run(_work(turnwire))
 
 
-def _configure_logging(settings: "Settings", level: str) -> None:
+def configure_logging(settings: "Settings", level: str) -> None:
     from turnwire.reporting.logs import configure
 
     configure(settings.log_format, level, content=settings.log_content)

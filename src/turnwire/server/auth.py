@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from turnwire.core.codec import now_ms
+from turnwire.core.codec import now_ms, time_text
 from turnwire.core.contracts import KEYS, ApiKey, Scope, Store
 from turnwire.core.errors import StoreError
 from turnwire.server.errors import HttpError
@@ -51,6 +51,18 @@ class Caller(Struct, frozen=True):
         """Raise HttpError 403 if the caller lacks a scope."""
         if scope not in self.scopes:
             raise HttpError(403, "forbidden", f"this API key lacks the scope {scope!r}")
+
+
+def key_json(key: ApiKey) -> dict[str, Any]:
+    """Return a key as the API and the CLI show it, without its hash."""
+    return {
+        "id": key.id,
+        "principal": key.principal,
+        "scopes": list(key.scopes),
+        "created_at": time_text(key.created_at),
+        "expires_at": time_text(key.expires_at),
+        "revoked_at": time_text(key.revoked_at),
+    }
 
 
 class KeyRing:

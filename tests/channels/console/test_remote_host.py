@@ -259,7 +259,7 @@ async def test_requested_reconnect_that_fails_is_reported_as_lost() -> None:
             return STREAM + START + reconnect
         return STREAM + TOKEN + DONE if len(requests) > 3 else b"HTTP/1.1 503 Busy\r\n\r\n"
 
-    async with scripted(answer) as url, host_of(url, limits=QUICK) as host:
+    async with scripted(answer) as url, host_of(url) as host:
         assert [type(update) for update in await converse(host)] == [
             ReceivedEvent, ConnectionLost, ConnectionRestored, ReceivedEvent, ReceivedEvent,
         ]  # fmt: skip

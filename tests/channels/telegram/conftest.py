@@ -13,7 +13,7 @@ from tests.channels.telegram.world import World
 from tests.simulated_time import SimulatedTimeLoop
 from turnwire.channels.telegram.client import Clock
 
-# They run a whole Turnwire, whose stores write in threads that no event loop knows of.
+# They wait for the work of a whole Turnwire over sockets, of which the simulated clock knows nothing.
 IN_REAL_TIME = "test_with_turnwire.py"
 
 

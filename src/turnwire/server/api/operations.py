@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turnwire.core.codec import time_text
-from turnwire.core.contracts import ApiKey, Worker
+from turnwire.core.contracts import Worker
 from turnwire.core.turns import TurnRecord
 from turnwire.reporting.exposition import MEDIA_TYPE, MetricReading, render
 from turnwire.server.api.dependencies import Json, Operator, PathId, Reading, ServicesDep
-from turnwire.server.auth import Caller
+from turnwire.server.auth import Caller, key_json
 from turnwire.server.messages import KeyBody
 from turnwire.server.services import Services
 
@@ -128,13 +128,13 @@ keys_router = APIRouter(prefix="/v1/keys", tags=["keys"], include_in_schema=Fals
 
 @keys_router.get("")
 async def index(services: ServicesDep, caller: Operator) -> Json:
-    return {"keys": [_key_json(key) for key in services.keys.all()]}
+    return {"keys": [key_json(key) for key in services.keys.all()]}
 
 
 @keys_router.post("", status_code=201)
 async def create(services: ServicesDep, caller: Operator, body: KeyBody) -> Json:
     key, text = await services.keys.create(body.principal, body.scopes, body.expires_at)
-    return {**_key_json(key), "key": text}
+    return {**key_json(key), "key": text}
 
 
 @keys_router.delete("/{id}")
@@ -142,18 +142,7 @@ async def revoke(services: ServicesDep, caller: Operator, id: PathId) -> Json:
     """Revoke a key and break its open streams."""
     key = await services.keys.revoke(id)
     services.streams.close_key(key.id)
-    return _key_json(key)
-
-
-def _key_json(key: ApiKey) -> Json:
-    return {
-        "id": key.id,
-        "principal": key.principal,
-        "scopes": list(key.scopes),
-        "created_at": time_text(key.created_at),
-        "expires_at": time_text(key.expires_at),
-        "revoked_at": time_text(key.revoked_at),
-    }
+    return key_json(key)
 
 
 # Probes
