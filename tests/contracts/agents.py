@@ -49,7 +49,7 @@ woven      reads parallel calls whose pieces are interleaved
 """
 
 # Long enough for a loaded machine to answer, short enough for a test.
-SILENCE = 0.3
+SILENCE = 1.0
 PATIENT = 10.0
 
 

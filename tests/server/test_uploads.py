@@ -168,7 +168,7 @@ def unreadable() -> Iterator[tuple[str, bytes, str]]:
 async def test_unreadable_file_is_refused_with_its_reason(serve_documents: Serve, tmp_path: Path) -> None:
     async with serve_documents(store="sqlite") as server, unchanged(server, tmp_path / "data"):
         cases = list(unreadable())
-        refused = await asyncio.gather(*(upload(server, name, content) for name, content, _ in cases))
+        refused = [await upload(server, name, content) for name, content, _ in cases]
         for (name, _, why), response in zip(cases, refused, strict=True):
             error = error_of(response, 422)
             assert error["code"] == ("invalid_request" if name == "empty.md" else "document_unreadable"), name
