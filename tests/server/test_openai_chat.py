@@ -287,7 +287,7 @@ async def test_invalid_tool_message_is_no_decision(serve: Serve) -> None:
             await client.chat.completions.create(model="", messages=answered(choice.message, "approved"))
         decided = answered(choice.message, "approved", "approved")
         error = await bob.http.post("/v1/chat/completions", json={"messages": decided})
-        assert "wait for you" in openai_error(error, 400)["message"]
+        assert "no turn of yours" in openai_error(error, 400)["message"]
         unknown: Any = [*decided[:3], {**decided[3], "tool_call_id": f"{decided[3]['tool_call_id']}x"}]
         with pytest.raises(openai.BadRequestError, match="there is no request for approval"):
             await client.chat.completions.create(model="", messages=unknown)

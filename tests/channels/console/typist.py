@@ -69,7 +69,9 @@ class Typist:
         width, height = size
         self.emulator = Emulator(width, height)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        variables = {**environment(), "TERM": "xterm-256color", **overrides}
+        # The size of the caller's terminal must not count.
+        inherited = {name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES")}
+        variables = {**inherited, "TERM": "xterm-256color", **overrides}
         self.child = pexpect.spawn(
             sys.executable,
             ["-m", "turnwire", *map(str, arguments)],

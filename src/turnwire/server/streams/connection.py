@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import cache
 from typing import Any
 
 from turnwire.core.contracts import Control, Wire
@@ -57,8 +58,9 @@ class Connection:
         self._send = send
         self._cycle: Any = getattr(send, "__self__", None)
         # Middleware of a host application may wrap `send` in ways that need a task.
-        self._direct = type(self._cycle).__module__.startswith("uvicorn.protocols.http")
-        self._writes_chunks = type(self._cycle) is _ChunkCycle
+        owner: type = self._cycle.__class__
+        self._direct = owner.__module__.startswith("uvicorn.protocols.http")
+        self._writes_chunks = _takes_chunks(owner)
         self._task: asyncio.Task[None] | None = None
         self._scope: asyncio.Timeout | None = None
         self._is_broken = False
@@ -170,17 +172,12 @@ class QuietConnection(Connection):
             super().write(body, last=last)
 
 
-def _chunk_cycle() -> type | None:
-    """Return the class of uvicorn's response cycle, if it has everything that `write_chunk` reads."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-    except ImportError:
-        return None
-    names = inspect.signature(RequestResponseCycle).parameters
-    return RequestResponseCycle if {"scope", "transport", "flow"} <= names.keys() else None
-
-
-_ChunkCycle = _chunk_cycle()
+@cache
+def _takes_chunks(cycle: type) -> bool:
+    """Return True for uvicorn's response cycle, if it has everything that `write_chunk` reads."""
+    if cycle.__module__ != "uvicorn.protocols.http.httptools_impl":
+        return False
+    return {"scope", "transport", "flow"} <= inspect.signature(cycle).parameters.keys()
 
 
 def write_chunk(cycle: Any, body: bytes) -> bool:
