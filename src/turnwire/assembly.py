@@ -4,6 +4,7 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Container, Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
@@ -307,6 +308,8 @@ def as_agent(target: Any) -> Agent:
     """
     if (on_crash := getattr(target, "on_crash", "close")) not in get_args(OnCrash):
         raise TypeError(f"on_crash of {target!r} is {on_crash!r}; it can be 'close' or 'resume'")
+    if mistake := _common_mistake(target):
+        raise TypeError(mistake)
     if _is(inspect.isasyncgenfunction, target):
         return _as_declared(GeneratorAgent(target), target)
     if resumes(target) and (kind_of(target) or is_adapter(target)):
@@ -321,10 +324,36 @@ def as_agent(target: Any) -> Agent:
     if _is(inspect.iscoroutinefunction, target):
         return _as_declared(FunctionAgent(target), target)
     raise TypeError(
-        f"{target!r} is not an agent: give an async function `async def answer(turn)` that yields or returns its "
-        "answer, an object with such an `answer` method, or an agent of the OpenAI Agents SDK, LangChain, LangGraph "
-        "or Pydantic AI"
+        f"{_short_name(target)} is not an agent: give an async function `async def answer(turn)` that yields or"
+        " returns its answer, an object with such an `answer` method, or an agent of the OpenAI Agents SDK, LangChain, "
+        "LangGraph or Pydantic AI"
     )
+
+
+def _common_mistake(target: Any) -> str | None:
+    """Return what to do instead, if the object is something that is often given by mistake."""
+    name = _short_name(target)
+    if inspect.isclass(target):
+        return f"{name} is a class, not an agent: make an instance of it and give that"
+    bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(target).__mro__}
+    if ("langchain_core", "BaseTool") in bases:
+        return f"{name} is a LangChain tool, not an agent: give it to an agent as one of its tools"
+    if not inspect.isroutine(target):
+        return None
+    is_async = inspect.isasyncgenfunction(target) or inspect.iscoroutinefunction(target)
+    if not is_async:
+        return f"{name} is a plain function; an agent is asynchronous: write `async def {target.__name__}(turn)`"
+    try:
+        inspect.signature(target).bind(None)
+    except TypeError:
+        return f"{name} cannot be called with a turn: write `async def {target.__name__}(turn)`"
+    return None
+
+
+def _short_name(target: Any) -> str:
+    if inspect.isroutine(target) or inspect.isclass(target):
+        return f"`{target.__qualname__}`"
+    return f"an object of type `{type(target).__qualname__}`"
 
 
 def _as_declared(agent: GeneratorAgent | FunctionAgent, target: Any) -> Agent:
@@ -381,6 +410,9 @@ def _load(reference: str) -> Any:
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
         raise ValueError(f"{reference!r} is not of the form module:name")
+    if module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
+        raise ValueError(f"{reference!r} names a file; name the module instead: {dotted}:{name}")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -390,3 +422,12 @@ def _load(reference: str) -> Any:
         raise ValueError(f"{module_name!r} cannot be imported: {error}") from error
     except AttributeError as error:
         raise ValueError(f"{module_name!r} has no {name!r}") from error
+    except SyntaxError as error:
+        raise ValueError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+    except Exception as error:
+        # The module itself failed, such as a client that finds no key in the environment.
+        frames = traceback.extract_tb(error.__traceback__)
+        frame = next((frame for frame in reversed(frames) if frame.filename.startswith(folder)), frames[-1])
+        raise ValueError(
+            f"{module_name!r} failed at {frame.filename}, line {frame.lineno}: {type(error).__name__}: {error}"
+        ) from error

@@ -63,14 +63,48 @@ def test_our_own_agent_is_one() -> None:
     assert as_agent(agent) is agent
 
 
-@pytest.mark.parametrize(
-    "given",
-    [None, 3, "echo", lambda turn: turn, Answering, Called, object()],
-    ids=["None", "number", "text", "function", "class", "called class", "object"],
-)
-def test_anything_else_is_refused_and_told_what_would_do(given: Any) -> None:
+@pytest.mark.parametrize("target", [None, 3, "echo", object()], ids=["None", "number", "text", "object"])
+def test_object_that_is_no_agent_is_refused_with_what_is_accepted(target: Any) -> None:
     with pytest.raises(TypeError, match="is not an agent: give an async function"):
-        as_agent(given)
+        as_agent(target)
+
+
+async def without_turn() -> str:
+    return "hello"
+
+
+@pytest.mark.parametrize(
+    ("target", "advice"),
+    [
+        (Answering, "`Answering` is a class, not an agent: make an instance"),
+        (lambda turn: turn, "is a plain function; an agent is asynchronous"),
+        (without_turn, "`without_turn` cannot be called with a turn: write `async def without_turn\\(turn\\)`"),
+        (imitation("langchain_core.tools.base", "BaseTool"), "is a LangChain tool, not an agent"),
+    ],
+    ids=["class", "plain function", "function without a turn", "LangChain tool"],
+)
+def test_common_mistake_is_refused_with_the_remedy(target: Any, advice: str) -> None:
+    with pytest.raises(TypeError, match=advice):
+        as_agent(target)
+
+
+@pytest.mark.parametrize(
+    ("reference", "content", "advice"),
+    [
+        ("mistaken.py:agent", "", "names a file; name the module instead: mistaken:agent"),
+        ("mistaken_syntax:agent", "x = (\n", "mistaken_syntax.py, line 1: '\\(' was never closed"),
+        ("mistaken_failure:agent", "import os\nos.environ['NO_SUCH_KEY']\n", "mistaken_failure.py, line 2: KeyError"),
+    ],
+    ids=["file", "syntax", "failure"],
+)
+def test_module_that_cannot_be_used_is_refused_with_the_reason(
+    reference: str, content: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tmp_path.joinpath(reference.partition(":")[0].removesuffix(".py") + ".py").write_text(content)
+    with pytest.raises(ValueError, match=advice):
+        load_agent(reference)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import typer
 
-from turnwire.cli import chat, doctor, documents, extensions, keys, serve, top, transfer, turns
+from turnwire.cli import chat, dev, doctor, documents, extensions, keys, serve, top, transfer, turns
 
 app = typer.Typer(
     name="turnwire",
@@ -14,6 +14,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("serve")(serve.serve)
+app.command("dev")(dev.dev)
 app.command("worker")(serve.worker)
 app.command("chat")(chat.chat)
 app.command("ask")(chat.ask)

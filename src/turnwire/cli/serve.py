@@ -96,7 +96,7 @@ def serve(
     configure_logging(settings, log_level)
     channel = SupervisorChannel.inherited()
     if channel is None:
-        _check_server(settings, workers)
+        check_server(settings, workers)
         home = settings.data if settings.database_url is None else "PostgreSQL"
         typer.echo(f"Starting Turnwire with the logs in {home} …")
         if workers > 1:
@@ -104,11 +104,11 @@ def serve(
     # Only the first of several processes runs extensions: two would answer everything twice.
     folders = extensions or [] if channel is None or channel.orders.number == 1 else None
     token = channel.orders.control_token if channel is not None else None
-    turnwire = _build_turnwire(settings, agent or [], docs or [], watch, folders, token)
+    turnwire = build_turnwire(settings, agent or [], docs or [], watch, folders, token)
     if channel is None:
         serve_alone(turnwire)
     else:
-        _serve_supervised(turnwire, channel)
+        serve_supervised(turnwire, channel)
 
 
 def worker(
@@ -136,7 +136,7 @@ def worker(
     # No load balancer sends requests here.
     settings.drain_delay = 0
     # Without --extensions it runs none: two processes would answer everything twice.
-    turnwire = _build_turnwire(settings, agent or [], docs or [], watch, extensions or None)
+    turnwire = build_turnwire(settings, agent or [], docs or [], watch, extensions or None)
     asyncio.run(_work(turnwire))
 
 
@@ -146,7 +146,7 @@ def configure_logging(settings: "Settings", level: str) -> None:
     configure(settings.log_format, level, content=settings.log_content)
 
 
-def _build_turnwire(
+def build_turnwire(
     settings: "Settings",
     agents: Sequence[str],
     docs: Sequence[Path],
@@ -177,7 +177,7 @@ def _build_turnwire(
 # A server.
 
 
-def _check_server(settings: "Settings", workers: int) -> None:
+def check_server(settings: "Settings", workers: int) -> None:
     if workers < 1:
         fail("--workers: at least one process is needed")
     if workers > 1 and settings.database_url is None:
@@ -248,7 +248,7 @@ def serve_alone(turnwire: "Turnwire") -> None:
 
     def on_started() -> None:
         announce(settings.data, url, turnwire.control_token)
-        _print_lines(welcome(turnwire, url))
+        print_lines(welcome(turnwire, url))
 
     server = WebServer(turnwire, on_started, lambda: withdraw(settings.data))
     server.run(sockets=[listening])
@@ -256,7 +256,7 @@ def serve_alone(turnwire: "Turnwire") -> None:
         sys.exit(1)
 
 
-def _serve_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None:
+def serve_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None:
     from turnwire.cli.web_server import WebServer, url_of
 
     settings = turnwire.settings
@@ -282,7 +282,7 @@ def _supervise(settings: "Settings", workers: int) -> int:
 
     def on_started(lines: Sequence[str]) -> None:
         announce(settings.data, url, token)
-        _print_lines([*lines, f"[dim]In {workers} processes; `kill -HUP` replaces them one by one.[/]\n"])
+        print_lines([*lines, f"[dim]In {workers} processes; `kill -HUP` replaces them one by one.[/]\n"])
 
     end_timeout = settings.drain_delay + settings.shutdown_grace + _CLOSE_SECONDS
     try:
@@ -338,7 +338,7 @@ def _sources(indexer: "DocumentIndexer", model: str | None) -> str:
     return f"{', '.join(roots)}, {f'written by {model}' if model else 'quoted (no model is configured)'}"
 
 
-def _print_lines(lines: Sequence[str]) -> None:
+def print_lines(lines: Sequence[str]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
