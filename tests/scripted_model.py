@@ -48,7 +48,7 @@ import pytest
 
 from tests.scripted_wires import Answer, Call, Calls, Piece, Thought, Wire, chat, responses
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @dataclass(frozen=True)

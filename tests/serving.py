@@ -20,7 +20,7 @@ from turnwire.core.events import Event
 from turnwire.core.follow import follow
 
 # A loaded machine is slow, not wrong.
-PATIENCE = 20.0
+PATIENCE = 60.0
 SEND_BUFFER_BYTES = 128 * 1024
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from turnwire.sqlite_threads import SqliteThreads
 
-BOUND = 10.0
+BOUND = 60.0
 
 
 def connect(path: Path) -> sqlite3.Connection:

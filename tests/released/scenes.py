@@ -30,7 +30,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pexpect
 from tests.channels.console.emulator import Emulator
 from tests.process.server_process import environment
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 AGENTS = """
 import asyncio
