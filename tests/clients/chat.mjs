@@ -26,13 +26,14 @@ async function transport() {
 
 const chats = [];
 const seen = [];
-async function open(id, messages) {
+async function open(id, messages, onFinish) {
   const chat = new Chat({
     id,
     messages,
     transport: await transport(),
     sendAutomaticallyWhen: ai.lastAssistantMessageIsCompleteWithApprovalResponses,
     onData: (part) => seen.push(part.type),
+    onFinish,
   });
   chats.push(chat);
   return chat;
@@ -68,6 +69,17 @@ if (scene === "ask") {
   await sending;
   if (transportName !== "ws7") await stopping;
   print(report(chat));
+} else if (scene === "late") {
+  const sending = chat.sendMessage({ text: more[0] });
+  await until(() => text(chat));
+  // The connection breaks here, and the client notices when the turn has ended.
+  const partial = structuredClone(chat.messages);
+  print({ begun: text(chat) });
+  await sending;
+  let finished = 0;
+  const again = await open("chat-1", partial, () => (finished += 1));
+  await again.resumeStream();
+  print({ ...report(again), same: JSON.stringify(again.messages) === JSON.stringify(chat.messages), finished });
 } else if (scene === "resume") {
   const sending = chat.sendMessage({ text: more[0] });
   await until(() => text(chat));

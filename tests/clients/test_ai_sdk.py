@@ -103,3 +103,18 @@ async def test_reloaded_page_resumes_the_answer(serve: Serve, run: Run, puppet: 
         await script.ended()
     assert (report["status"], text_of(report["message"]), report["same"]) == ("ready", "Hello again", True)
     assert (idle["status"], idle["count"]) == ("ready", 2)
+
+
+async def test_answer_that_ended_while_the_client_was_away_is_resumed_whole(
+    serve: Serve, run: Run, puppet: Puppet, transport: str
+) -> None:
+    async with serve() as server, run("chat.mjs", server.url, transport, "late", "slow") as script:
+        part = await puppet.part()
+        part.say("Hello ")
+        assert await script.next() == {"begun": "Hello "}
+        part.say("again")
+        part.end()
+        report = await script.next()
+        await script.ended()
+    assert (report["status"], report["count"], text_of(report["message"])) == ("ready", 2, "Hello again")
+    assert (report["same"], report["finished"]) == (True, 1)

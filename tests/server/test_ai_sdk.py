@@ -307,21 +307,35 @@ async def test_running_turn_is_replayed_from_its_start(server: Served, puppet: P
     assert UIMessage().read(second.raw).id == second.turn_id == first.turn_id
 
 
-async def test_resume_without_running_turn_is_204(server: Served, puppet: Puppet) -> None:
+async def test_resume_of_an_unknown_chat_is_204(server: Served) -> None:
     assert (await server.http.get(f"{URL}/never-heard-of/stream")).status_code == 204
+
+
+async def test_resume_after_the_end_replays_the_newest_turn(server: Served, puppet: Puppet) -> None:
+    for message in ("one", "two"):
+        async with posting(server, asks(message)) as stream:
+            (await puppet.part()).end()
+            await stream.rest()
+    ended = await server.http.get(f"{URL}/c/stream")
+    assert (ended.status_code, ended.content) == (200, stream.raw)
+    assert ended.headers["x-turn-id"] == stream.turn_id
+
+
+async def test_resume_after_the_log_has_expired_is_204(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("Hello")) as stream:
         (await puppet.part()).end()
         await stream.rest()
+    await server.turnwire.store.maintain(expire_before=2**60)
     ended = await server.http.get(f"{URL}/c/stream")
     assert (ended.status_code, ended.content) == (204, b"")
     error_of(await server.http.get(f"{URL}/a b/stream"), 404)
 
 
-async def test_resume_returns_the_running_turn_of_several(server: Served, puppet: Puppet) -> None:
+async def test_resume_returns_the_newest_turn_of_several(server: Served, puppet: Puppet) -> None:
     async with posting(server, asks("one")) as running, posting(server, asks("two")) as queued:
         part = await puppet.part()
         async with server.stream("GET", f"{URL}/c/stream") as stream:
-            assert stream.turn_id == running.turn_id != queued.turn_id
+            assert stream.turn_id == queued.turn_id != running.turn_id
         part.end()
         (await puppet.part()).end()
         await queued.rest()
@@ -595,3 +609,25 @@ async def test_foreign_origin_is_refused_without_key(serve: Serve) -> None:
             error_of(await server.http.post(URL, content=message, headers=sent), 403)
         error_of(await server.http.post(URL, content=message, headers={"Content-Type": "text/html"}), 415)
         assert await server.written() == (0, 0)
+
+
+async def test_message_interrupts_a_turn_that_nobody_reads(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("one")) as left:
+        (await puppet.part()).say("Unwanted")
+        await left.until("text-delta")
+    async with posting(server, asks("two", "m2")) as stream:
+        (await puppet.part()).end()
+        await stream.rest()
+    assert (await server.ended(left.turn_id))["outcome"] == "cancelled"
+
+
+async def test_message_waits_for_a_turn_that_somebody_reads(server: Served, puppet: Puppet) -> None:
+    async with posting(server, asks("one")) as left:
+        part = await puppet.part()
+        part.say("Wanted")
+        await left.until("text-delta")
+        async with server.events(left.turn_id), posting(server, asks("two", "m2")) as stream:
+            part.end()
+            (await puppet.part()).end()
+            await stream.rest()
+    assert (await server.ended(left.turn_id))["outcome"] == "completed"

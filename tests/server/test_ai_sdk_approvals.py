@@ -99,7 +99,7 @@ async def test_waiting_turn_is_resumed_whole(server: Served) -> None:
     message = read(await server.http.get(f"{URL}/c/stream"))
     assert (message.text, message.finish_reason) == ("May I? One more. ", "tool-calls")
     await post(server, decides(turn_id, *SECOND))
-    assert (await server.http.get(f"{URL}/c/stream")).status_code == 204
+    assert (await server.http.get(f"{URL}/c/stream")).headers["x-turn-id"] == turn_id
 
 
 async def test_partial_decisions_are_kept_and_the_turn_still_waits(server: Served) -> None:

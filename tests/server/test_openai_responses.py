@@ -279,6 +279,12 @@ async def test_a_server_that_goes_down_breaks_the_stream(serve: Serve, puppet: P
             await rest_of(stream)
 
 
+async def test_response_that_must_not_be_stored_is_refused(server: Served, client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="store: responses are kept"):
+        await client.responses.create(input="hi", store=False)
+    assert await server.written() == (0, 0)
+
+
 # In the background, and again
 
 

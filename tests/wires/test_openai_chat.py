@@ -87,8 +87,8 @@ def test_usage_is_sent_with_include_usage() -> None:
     assert WITH_USAGE.key != WIRE.key
 
 
-def test_unknown_usage_is_left_out() -> None:
-    assert all(chunk["choices"] for chunk in chunks(TokenEvent("x"), done(), wire=WITH_USAGE))
+def test_unknown_usage_is_zero() -> None:
+    assert chunks(TokenEvent("x"), done(), wire=WITH_USAGE)[-1]["usage"]["total_tokens"] == 0
     given = ResponseEvent("x", usage=Usage(input_tokens=1))
     assert chunks(given, done(), wire=WITH_USAGE)[-1]["usage"]["prompt_tokens"] == 1
 
@@ -185,7 +185,7 @@ def test_completion_of_completed_turn() -> None:
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Yes", "stop")
     assert choice["message"]["annotations"][0]["url_citation"]["url"] == "https://tides.example"
     stopped = completion(folded(TokenEvent("Ye"), done("cancelled")), 5)
-    assert (stopped["choices"][0]["finish_reason"], stopped["usage"]) == ("length", None)
+    assert (stopped["choices"][0]["finish_reason"], stopped["usage"]["total_tokens"]) == ("length", 0)
 
 
 def test_completion_of_waiting_turn_has_the_tool_call() -> None:

@@ -318,7 +318,7 @@ def test_usage_of_response_event_counts_without_usage_events() -> None:
     usage = Usage(input_tokens=3, output_tokens=4)
     assert response(ResponseEvent("", usage=usage), done())["usage"]["total_tokens"] == 7
     assert response(UsageEvent("m", 1, 1), ResponseEvent("", usage=usage), done())["usage"]["total_tokens"] == 2
-    assert response(done())["usage"] is None
+    assert response(done())["usage"]["total_tokens"] == 0
 
 
 # Citations

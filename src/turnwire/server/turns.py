@@ -115,6 +115,12 @@ async def stop_turns(services: Services, turns: Sequence[TurnRecord]) -> list[Tu
     return unfinished
 
 
+def is_abandoned(services: Services, turns: Sequence[TurnRecord]) -> bool:
+    """Return True if turns are running and nobody reads any of them. Readers in other processes are not known."""
+    running = [turn for turn in turns if turn.phase == "running"]
+    return bool(running) and not services.store.is_shared and not any(map(services.streams.has_readers, running))
+
+
 async def remaining_budget(services: Services, principal: str) -> Budget | None:
     """Return the principal's budget of today; None if there is no limit."""
     return await services.runner.budget(principal) if services.settings.max_tokens_per_day else None

@@ -17,7 +17,7 @@ from turnwire.core.turns import Message, Step, TurnRecord, TurnState
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.services import Services
-from turnwire.server.turns import turn_state
+from turnwire.server.turns import is_abandoned, turn_state
 from turnwire.wires.ag_ui.frames import interrupt_id, result_text
 from turnwire.wires.ag_ui.messages import ResumeEntry, RunInput, ThreadMessage, history_of
 from turnwire.wires.ag_ui.resume import RunName, ThreadLog, read_runs
@@ -50,8 +50,9 @@ async def plan_for(services: Services, principal: str, body: RunInput) -> RunPla
     return RunPlan(
         parent=parent,
         restart=restart,
-        # A user who writes instead of deciding does not want the waiting call any more.
-        on_busy="interrupt" if waits else "enqueue",
+        # A user who writes instead of deciding does not want the waiting call any more, and a client's stop button only
+        # hangs up.
+        on_busy="interrupt" if waits or is_abandoned(services, turns) else "enqueue",
     )
 
 

@@ -18,7 +18,7 @@ from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
 from turnwire.server.services import Services
 from turnwire.server.streams.resume import ResumePoint, find_start, void_of
-from turnwire.server.turns import start_turn, turn_state
+from turnwire.server.turns import is_abandoned, start_turn, turn_state
 from turnwire.wires.ai_sdk.encoder import AiSdk
 from turnwire.wires.ai_sdk.frames import chunk
 from turnwire.wires.ai_sdk.messages import ChatBody, UIMessage, chat_message_body, history_of
@@ -65,7 +65,7 @@ async def plan_for(services: Services, principal: str, body: ChatBody) -> ChatPl
         parent=parent,
         restart=replaced is not None and parent is None,
         history=[] if turns else _client_history(services, body),
-        on_busy=body.on_busy or _on_busy(replaced, turns),
+        on_busy=body.on_busy or _on_busy(services, replaced, turns),
         options=options,
         key=_key(body.id or session_id, message, regenerates, replaced),
     )
@@ -124,11 +124,13 @@ def _client_history(services: Services, body: ChatBody) -> list[Message]:
     return history_of(body.all_messages[:-1][-limit:]) if limit else []
 
 
-def _on_busy(replaced: TurnRecord | None, turns: list[TurnRecord]) -> OnBusy:
-    """Interrupt the old answer when its message is replaced, or when the user writes instead of deciding."""
+def _on_busy(services: Services, replaced: TurnRecord | None, turns: list[TurnRecord]) -> OnBusy:
+    """Interrupt the old answer when its message is replaced, when the user writes instead of deciding, or when nobody
+    reads it: the client's stop button only hangs up.
+    """
     if replaced is not None or any(turn.phase == "waiting" for turn in turns):
         return "interrupt"
-    return "enqueue"
+    return "interrupt" if is_abandoned(services, turns) else "enqueue"
 
 
 def _key(chat: str | None, message: UIMessage, regenerates: bool, replaced: TurnRecord | None) -> str | None:
@@ -251,10 +253,15 @@ async def find_runs(services: Services, caller: Caller, name: str) -> tuple[list
 async def find_run(services: Services, caller: Caller, name: str) -> tuple[TurnRecord, int] | None:
     """Return the turn that a chat is at, or the turn of a run, and the position where it begins; None if there is none.
 
-    Raises TurnNotFoundError.
+    A chat is at its newest turn, also if that has ended: a client whose connection broke cannot say how much of the
+    answer it has, and one that has all of it is not changed by a replay. Raises TurnNotFoundError.
     """
     try:
         turns, first = await find_runs(services, caller, name)
+        if not turns:
+            session = await services.store.find_session(caller.principal, name)
+            newest = await services.store.list_turns(caller.principal, session_id=session.id, limit=1)
+            turns = [turn for turn in newest if turn.first_kept == 1]
     except SessionNotFoundError:
         return None
-    return (turns[0], first) if turns else None
+    return (turns[-1], first) if turns else None

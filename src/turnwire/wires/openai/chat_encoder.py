@@ -164,8 +164,8 @@ class _CompletionEncoder:
 
     def _finish(self, reason: str) -> bytes:
         usage = b""
-        if self._include_usage and self._usage is not None:
-            usage = frame(ascii_json({**self._head, "choices": [], "usage": _usage_object(self._usage)}))
+        if self._include_usage:
+            usage = frame(ascii_json({**self._head, "choices": [], "usage": _usage_object(self._usage or Usage())}))
         return self._chunk({}, reason) + usage + DONE
 
 
@@ -186,7 +186,7 @@ def completion(state: TurnState, created: int, start: int = 0) -> dict[str, Any]
     return {
         **_head(state.turn_id, state.agent, created),
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
-        "usage": state.usage and _usage_object(state.usage),
+        "usage": _usage_object(state.usage or Usage()),
     }
 
 

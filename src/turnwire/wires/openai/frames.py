@@ -100,7 +100,7 @@ def ended_resource(
         "status": status,
         "completed_at": at // 1000 if status == "completed" else None,
         "output": output,
-        "usage": usage and _usage_object(usage),
+        "usage": _usage_object(usage or Usage()),
         "error": {"code": error.code, "message": error.error} if error else None,
         "incomplete_details": {"reason": "cancelled"} if status == "cancelled" else None,
     }

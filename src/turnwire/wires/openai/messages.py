@@ -78,6 +78,7 @@ class ResponseBody(BaseModel):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    store: bool | None = None
 
 
 class CompletionBody(BaseModel):
@@ -122,6 +123,10 @@ def parse_response_body(data: bytes | Mapping[str, Any]) -> ResponseBody:
     """Parse the body of a request or a socket's message. Raise HttpError 4xx."""
     body = parse_json(ResponseBody, data) if isinstance(data, bytes) else parse_fields(ResponseBody, data)
     _refuse_formats("text.format", (body.text or {}).get("format"))
+    if body.store is False:
+        raise invalid(
+            "store", "every response is kept in a log; leave it out, and delete the response when you have it"
+        )
     return body
 
 
