@@ -124,9 +124,7 @@ def parse_response_body(data: bytes | Mapping[str, Any]) -> ResponseBody:
     body = parse_json(ResponseBody, data) if isinstance(data, bytes) else parse_fields(ResponseBody, data)
     _refuse_formats("text.format", (body.text or {}).get("format"))
     if body.store is False:
-        raise invalid(
-            "store", "every response is kept in a log; leave it out, and delete the response when you have it"
-        )
+        raise invalid("store", "responses are kept in a log; leave it out, and delete the response when you have it")
     return body
 
 
