@@ -9,10 +9,13 @@ from typing import Any
 
 from tests.contracts.stores import StoreBackend
 from tests.contracts.turns import append, claimed, done, positions, seized, texts, whole_log, write
+from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import Store
+from turnwire.core.contracts import JournalEntry, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
 from turnwire.core.events import TokenEvent
+from turnwire.core.log import TurnLog
+from turnwire.core.turns import TurnRecord
 
 
 async def assert_refused(error: type[Exception], write: Any) -> None:
@@ -82,3 +85,48 @@ async def check_no_event_is_published_before_its_commit(backend: StoreBackend, s
     unwatch()
     assert all(is_committed for _, is_committed in notified), f"published too early: {notified}"
     assert sorted(who for who, _ in notified) == ["watcher"] * 3 + ["writer"] * 3
+
+
+async def _record(store: Store, record: TurnRecord, position: int) -> None:
+    log = TurnLog(store, record, Limits())
+    log.record(JournalEntry(kind="tool", key="call", state="finished", position=position))
+    await log.flush()
+
+
+async def check_entry_with_old_epoch_is_refused(store: Store) -> None:
+    """The old owner records a call that has ended, after another worker has claimed the turn."""
+    zombie = await claimed(store, "zombie")
+    owner = await seized(store, zombie, "owner")
+    await assert_refused(FencedError, _record(store, zombie, 2))
+    assert await store.journal(zombie.id) == []
+    await _record(store, owner, 2)
+    assert len(await store.journal(zombie.id)) == 1
+
+
+async def check_entry_ahead_of_its_events_is_refused(store: Store) -> None:
+    """The entry names a position that the log does not have yet: its events could be lost while it stays."""
+    record = await claimed(store)
+    log = TurnLog(store, record, Limits())
+    log.append(TokenEvent("third"))
+    log.record(JournalEntry(kind="model", key="call", state="finished", position=4))
+    await assert_refused(PositionError, log.flush())
+    assert positions(await whole_log(store, record.id)) == [1, 2]
+    assert await store.journal(record.id) == []
+
+
+async def check_entries_are_committed_with_their_events(backend: StoreBackend, store: Store) -> None:
+    """When the event is published, an independent reader finds the entry that was recorded with it."""
+    record = await claimed(store)
+    found: list[int] = []
+
+    def look(events: Sequence[LoggedEvent]) -> None:
+        found.append(len(backend.recorded(record.id)))
+
+    unwatch = store.watch(record.id, look)
+    log = TurnLog(store, record, Limits())
+    for count in (1, 2):
+        log.append(TokenEvent("seen"))
+        log.record(JournalEntry(kind="model", key=f"call {count}", state="finished", position=log.position))
+        await log.flush()
+    unwatch()
+    assert found == [1, 2], f"the event was ahead of the journal: {found}"

@@ -5,6 +5,7 @@ processes.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -12,10 +13,12 @@ import pytest
 
 from tests.postgres_server import execute, kill_backends, run_aside, shared_databases
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import LogReader, Store
+from turnwire.core.contracts import JournalEntry, LogReader, Store
 from turnwire.stores.memory import MemoryStore, MemoryTables
 from turnwire.stores.postgres import PostgresStore
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore
+from turnwire.stores.sqlite.rows import read_journal
+from turnwire.stores.sqlite.schema import DATABASE_NAME, open_reader
 
 T = TypeVar("T")
 
@@ -35,6 +38,10 @@ class StoreBackend(Protocol):
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
         """Return the log that a reader sees at this moment which shares nothing with the open store."""
+        ...
+
+    def recorded(self, turn_id: str) -> list[JournalEntry]:
+        """Return the journal that such a reader sees."""
         ...
 
     def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
@@ -61,6 +68,9 @@ class MemoryBackend:
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
         return _read_now(MemoryStore(self.tables), turn_id)
+
+    def recorded(self, turn_id: str) -> list[JournalEntry]:
+        return at_once(MemoryStore(self.tables).journal(turn_id))
 
     def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         return at_once(call(store))
@@ -97,6 +107,10 @@ class SqliteBackend:
             return _read_now(archive, turn_id)
         finally:
             archive.close()
+
+    def recorded(self, turn_id: str) -> list[JournalEntry]:
+        with closing(open_reader(self.folder / DATABASE_NAME)) as connection:
+            return read_journal(connection, turn_id)
 
     def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         return at_once(call(store))
@@ -138,6 +152,9 @@ class PostgresBackend:
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:
         return self.call_now(PostgresStore(self.url), lambda store: store.read(turn_id, 0, 1_000_000))
+
+    def recorded(self, turn_id: str) -> list[JournalEntry]:
+        return self.call_now(PostgresStore(self.url), lambda store: store.journal(turn_id))
 
     def call_now(self, store: Store, call: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         # The store cannot answer while its event loop is blocked. It caches nothing, so another one can.

@@ -7,9 +7,10 @@ import pytest
 
 from tests.contracts import checks
 from tests.contracts.stores import StoreBackend
-from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import AppendRequest, Refusal, Store
+from turnwire.core.contracts import AppendRequest, JournalEntry, Refusal, Store
 from turnwire.core.errors import FencedError, PositionError, TurnEndedError
+from turnwire.core.log import TurnLog
+from turnwire.stores import rules
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import writer
 from turnwire.stores.postgres.writer import PostgresWriter
@@ -28,8 +29,8 @@ def remove_guard(guard: type[Refusal], monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove a guard from the stores that decide in this process, and from the SQL of PostgreSQL."""
     refusal_of = LogHead.refusal
 
-    def unguarded(head: LogHead, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
-        refusal = refusal_of(head, epoch, events)
+    def unguarded(head: LogHead, request: AppendRequest) -> Refusal | None:
+        refusal = refusal_of(head, request)
         return None if isinstance(refusal, guard) else refusal
 
     monkeypatch.setattr(LogHead, "refusal", unguarded)
@@ -96,3 +97,36 @@ async def test_store_that_publishes_before_commit_fails_the_check(
     publish_before_commit(store, monkeypatch)
     with pytest.raises(AssertionError, match="published too early"):
         await checks.check_no_event_is_published_before_its_commit(backend, store)
+
+
+async def test_store_that_takes_entries_ahead_of_their_events_fails_the_check(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (rules, writer):
+        monkeypatch.setattr(module, "entry_refusal", lambda request: None)
+    with pytest.raises(AssertionError, match="PositionError was due"):
+        await checks.check_entry_ahead_of_its_events_is_refused(store)
+
+
+async def test_store_without_a_fence_fails_the_check_of_entries(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove_guard(FencedError, monkeypatch)
+    with pytest.raises(AssertionError, match="FencedError was due"):
+        await checks.check_entry_with_old_epoch_is_refused(store)
+
+
+async def test_log_that_commits_entries_later_than_their_events_fails_the_check(
+    backend: StoreBackend, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep every entry back until its events are committed."""
+    kept: list[JournalEntry] = []
+    record, flush = TurnLog.record, TurnLog.flush
+
+    async def record_then_flush(log: TurnLog) -> None:
+        await flush(log)
+        record(log, kept.pop())
+        await flush(log)
+
+    monkeypatch.setattr(TurnLog, "record", lambda log, entry: kept.append(entry))
+    monkeypatch.setattr(TurnLog, "flush", record_then_flush)
+    with pytest.raises(AssertionError, match="ahead of the journal"):
+        await checks.check_entries_are_committed_with_their_events(backend, store)

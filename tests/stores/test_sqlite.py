@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,6 +114,30 @@ async def test_database_of_an_older_version_is_migrated_with_its_data(tmp_path: 
         assert (await store.find_session("ann", "s1")).title == "Tea"
         record = await ended(store, UsageEvent(input_tokens=5), session_id="s1")
         assert await store.tokens_used("ann", day_of(record.ended_at or 0)) == 5
+    finally:
+        await store.close()
+
+
+async def test_sealed_logs_of_the_schema_without_journals_read_the_same(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / DATABASE_NAME)
+    for script in MIGRATIONS[:3]:
+        connection.executescript(script)
+    connection.execute("PRAGMA user_version = 3")
+    connection.execute("INSERT INTO session VALUES ('s1', 'ann', NULL, 'Tea', 1, 1)")
+    columns = "id, session_id, principal, agent, message, channel, fingerprint, options, phase, epoch, last_position"
+    connection.execute(
+        f"INSERT INTO turn ({columns}, first_kept, created_at, first_row, sealed)"
+        " VALUES ('t1', 's1', 'ann', 'echo', 'hi', 'http', '', '{}', 'ended', 1, 1, 1, 1, 1, 1)"
+    )
+    line = b'1 5 {"type":"done","outcome":"completed","session_id":"s1","turn_id":"t1"}'
+    connection.execute("INSERT INTO sealed_log (turn, body) VALUES (1, ?)", (zlib.compress(line),))
+    connection.commit()
+    connection.close()
+    store = SqliteStore(tmp_path)
+    await store.open()
+    try:
+        assert await store.journal("t1") == []
+        assert [logged.type for logged in await whole_log(store, "t1")] == ["done"]
     finally:
         await store.close()
 

@@ -9,7 +9,7 @@ import pytest
 from tests.contracts.stores import PostgresBackend, SqliteBackend
 from tests.contracts.turns import append, claimed, ended, queued_turns, started, whole_log, write
 from turnwire.core.budget import Limits
-from turnwire.core.contracts import ApiKey, Command, Store, Suspension
+from turnwire.core.contracts import ApiKey, Command, JournalEntry, Store, Suspension
 from turnwire.core.errors import StoreError, StoreUnusableError
 from turnwire.core.events import StatusEvent, TokenEvent, UsageEvent
 from turnwire.core.log import TurnLog
@@ -26,13 +26,18 @@ async def fill(store: Store) -> list[TurnRecord]:
     session, _ = await store.ensure_session("ann", "her own name", "A title that she gave")
     expired = await ended(store, session_id=session.id, message="Ümlaut? ÄRGER")
     await store.maintain(expire_before=2**50)
-    sealed = await ended(
-        store, TokenEvent("sealed"), UsageEvent("m", input_tokens=3), session_id=session.id, key="k", fingerprint="f"
-    )
+    sealed = await claimed(store, session_id=session.id, key="k", fingerprint="f")
+    log = TurnLog(store, sealed, Limits())
+    log.record(JournalEntry(kind="tool", key="c1", state="finished", position=2, result=b'"done"'))
+    await log.flush()
+    await write(store, sealed, TokenEvent("sealed"), UsageEvent("m", input_tokens=3), end="completed")
     await store.maintain(expire_before=0)
     plain = await ended(store, session_id=session.id, principal="ann", external_id="hers")
     lost = await claimed(store, "lost")
-    await append(store, lost.id, lost.epoch, 3, TokenEvent("half"))
+    log = TurnLog(store, lost, Limits())
+    log.append(TokenEvent("half"))
+    log.record(JournalEntry(kind="model", key="0", state="started", position=3))
+    await log.flush()
     waiting = await claimed(store, "asking", options={"attachments": [{"name": "a.txt"}], "depth": 3})
     log = TurnLog(store, waiting, Limits())
     log.append(StatusEvent("may I?"))
@@ -56,6 +61,7 @@ async def contents(store: Store, turns: list[TurnRecord]) -> dict[str, Any]:
             await store.turn_state(turn.id),
             await store.checkpoint(turn.id),
             await store.history(turn.id, 10),
+            await store.journal(turn.id),
         )
     everything["sessions"] = await store.list_sessions("ann")
     everything["search"] = [session.id for session in await store.list_sessions("ann", search="ärger")]

@@ -6,13 +6,13 @@ exception.
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.errors import StoreError, TurnEndedError
-from turnwire.core.events import Event
+from turnwire.core.events import Event, Usage
 from turnwire.core.turns import Message, Phase, Session, Turn, TurnRecord, TurnState
 
 logger = logging.getLogger("turnwire.runner")
@@ -154,16 +154,49 @@ class Worker(Struct, frozen=True, kw_only=True):
     running: int = 0
 
 
+CallKind = Literal["model", "tool", "suspension"]
+CallState = Literal["started", "finished", "shown"]
+
+
+class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a turn's journal: something that became known about a call of a model or a tool.
+
+    The entries of a call have the same `key`, which is unique in its segment: the part of a turn between two
+    suspensions. `since` is the position in the log at which the call began, `position` the last one that belongs to it.
+    A `started` call may have taken effect. A `finished` one has its `result`, an ASCII line of JSON. A `shown` one was
+    finished before, and its events stand at new positions, because a restart made the first ones void. An entry of the
+    kind `suspension` begins a segment; its names are the ids of the calls that a person decides about.
+
+    `names` are those of the agent and of the model or tool, `fingerprint` is a digest of the request.
+    """
+
+    kind: CallKind
+    key: str
+    state: CallState
+    segment: int = 0
+    epoch: int = 0
+    since: int = 0
+    position: int = 0
+    names: tuple[str, ...] = ()
+    fingerprint: str = ""
+    agent_path: tuple[str, ...] = ()
+    call_id: str = ""
+    args: dict[str, Any] | None = None
+    repeatable: bool = False
+    usage: Usage | None = None
+    result: bytes = b""
+
+
 Refusal = StoreError | TurnEndedError
 Settle = Callable[[int, Refusal | None], None]
 Wake = Callable[[Sequence[LoggedEvent]], None]
 
 
 class AppendRequest(Struct, eq=False):
-    """Events to append to a turn's log, and the change of the turn that is committed with them.
+    """Events and journal entries of a turn, and the change of the turn that is committed with them.
 
-    It is the buffer between a writer and the store: the writer may add events until the store sets `is_taken`, which it
-    does when it begins the commit. From then on nobody changes the request.
+    It is the buffer between a writer and the store: the writer may add to it until the store sets `is_taken`, which it
+    does when it begins the commit. From then on nobody changes the request. There may be entries without events.
 
     At most one of these is set: `ending` closes the turn, and the last event is `done`; `suspension` makes the turn
     wait for a person, without a lease; `release` puts it back into the queue for any worker.
@@ -177,6 +210,17 @@ class AppendRequest(Struct, eq=False):
     suspension: Suspension | None = None
     release: bool = False
     is_taken: bool = False
+    entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
+
+    @property
+    def first_position(self) -> int:
+        """Return the position of the first event, or the next position of the log if there are only entries."""
+        return self.events[0].position if self.events else self.last_position + 1
+
+    @property
+    def last_position(self) -> int:
+        """Return the last position of the log after the commit."""
+        return self.events[-1].position if self.events else self.entries[-1].position
 
     @property
     def new_phase(self) -> Phase | None:
@@ -248,15 +292,24 @@ class LogStore(LogReader, Protocol):
 
         `settle(number of events, None)` is called on the event loop after the commit, in the order of the appends, or
         with the error if nothing was written: FencedError for a writer of an older epoch, PositionError if the events
-        do not follow the last one, TurnEndedError after `done`, StoreFullError. An ending forgets the turn's
-        attachments, and a full store still takes it.
+        do not follow the last one or an entry is ahead of its events, TurnEndedError after `done`, StoreFullError. An
+        ending forgets the turn's attachments, and a full store still takes it.
 
         Not promised: that requests of different turns are committed in the order in which they were made.
         """
         ...
 
+    async def journal(self, turn_id: str) -> list[JournalEntry]:
+        """Return the committed journal entries of a turn, in order; none if they are gone with the events.
+
+        Raises TurnNotFoundError. The caller checks whose turn it is.
+        """
+        ...
+
     async def maintain(self, *, expire_before: int) -> None:
         """Seal the logs of ended turns, and drop the events (not the state) of turns that ended before `expire_before`.
+
+        The journal of a turn is sealed and dropped with its events.
 
         Runs in small steps that do not hold up appends. Not promised: that all of it is done in one call.
         """

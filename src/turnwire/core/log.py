@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from turnwire.core import metrics
 from turnwire.core.codec import LoggedEvent, encode_token, json_string, log_event
-from turnwire.core.contracts import AppendRequest, LogStore, Refusal, Suspension
+from turnwire.core.contracts import AppendRequest, JournalEntry, LogStore, Refusal, Suspension
 from turnwire.core.errors import EventTooLargeError, FencedError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
     DoneEvent,
@@ -49,6 +49,10 @@ class LogLimits(Struct, frozen=True, kw_only=True):
     """More events end the turn."""
     max_uncommitted_events: int = 1_000
     """The most events that an agent may be ahead of the store; then it waits."""
+    max_entry_bytes: int = 1024 * 1024
+    """The result of a call that is larger is not recorded in the journal."""
+    max_journal_bytes: int = 16 * 1024 * 1024
+    """When the results of a turn are larger together, no more of them are recorded."""
 
 
 class TurnLog:
@@ -99,6 +103,26 @@ class TurnLog:
             self._check(logged.body)
             self._add(logged)
             self.fold.add(logged)
+
+    @property
+    def position(self) -> int:
+        """Return the position of the last event that was appended."""
+        return self._position
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def record(self, entry: JournalEntry) -> None:
+        """Add a journal entry, which is committed with or after the events that were appended before it.
+
+        Raises TurnEndedError, or the failure of an earlier append.
+        """
+        if self.ended:
+            raise TurnEndedError(self.turn_id)
+        if self._failure is not None:
+            raise self._failure
+        self._open_request().entries.append(entry)
 
     def append_token(self, content: str) -> None:
         """Append a token of the answer: the same as `append(TokenEvent(content))` without making an event.

@@ -21,6 +21,7 @@ from turnwire.core.contracts import (
     ApiKey,
     AppendRequest,
     Command,
+    JournalEntry,
     NewTurn,
     Notice,
     Worker,
@@ -63,12 +64,14 @@ class StoredTurn(Struct):
     fingerprint: str
     state: TurnState | None = None
     checkpoint: bytes = b""
+    entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
 
     def current(self) -> TurnRecord:
         return replace(self.record, last_position=self.head.position)
 
     def expire(self) -> None:
         self.events = self.events[-1:]
+        self.entries = []
         self.record = replace(self.record, first_kept=self.head.position)
 
 
@@ -141,12 +144,13 @@ class MemoryWriter:
     def _write(self, request: AppendRequest) -> None:
         turn_id, events = request.turn_id, request.events
         turn = self._tables.turns.get(turn_id)
-        refusal = turn.head.refusal(request.epoch, events) if turn else TurnEndedError(turn_id)
+        refusal = turn.head.refusal(request) if turn else TurnEndedError(turn_id)
         if turn is None or refusal is not None:
             request.settle(len(events), refusal)
             return
         turn.events.extend(events)
-        turn.head.position = events[-1].position
+        turn.entries.extend(request.entries)
+        turn.head.position = request.last_position
         phase = request.new_phase
         if request.ending is not None:
             self._end(turn, request.ending)
@@ -155,7 +159,8 @@ class MemoryWriter:
             turn.record = replace(turn.record, phase=phase, worker=None, waiting_until=request.suspension.until)
         elif phase is not None:
             turn.record = replace(turn.record, phase=phase, worker=None)
-        self._watchers.notify(turn_id, events)
+        if events:
+            self._watchers.notify(turn_id, events)
         request.settle(len(events), None)
         if phase in ("ended", "queued"):
             queue = self._tables.queue
@@ -199,6 +204,9 @@ class MemoryQueries:
             raise EventsGoneError(turn_id, after, first_kept)
         start = after + 1 - first_kept
         return turn.events[start : start + limit]
+
+    async def journal(self, turn_id: str) -> list[JournalEntry]:
+        return list(self._tables.turn(turn_id).entries)
 
     async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
         own_id = self._tables.turn_names.get((principal, "id", turn_id), turn_id)
@@ -508,6 +516,7 @@ class MemoryStore:
         self.read = queries.read
         self.watch = watchers.add
         self.append = writer.append
+        self.journal = queries.journal
         self.maintain = maintenance.maintain
 
         self.create_turn = MemoryAdmission(tables, claims, watchers).create_turn

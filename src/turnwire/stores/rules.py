@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from turnwire.core.codec import LoggedEvent, now_ms
-from turnwire.core.contracts import Admission, Refusal, Wake, Worker
+from turnwire.core.contracts import Admission, AppendRequest, Refusal, Wake, Worker
 from turnwire.core.errors import (
     BudgetSpentError,
     EventsGoneError,
@@ -52,15 +52,23 @@ class LogHead:
         self.epoch += 1
         return self.epoch
 
-    def refusal(self, epoch: int, events: Sequence[LoggedEvent]) -> Refusal | None:
-        """Return the error if these events may not be appended, else None."""
-        if epoch != self.epoch:
+    def refusal(self, request: AppendRequest) -> Refusal | None:
+        """Return the error if the request may not be committed, else None."""
+        if request.epoch != self.epoch:
             return FencedError(self.turn_id)
         if self.ended:
             return TurnEndedError(self.turn_id)
-        if events[0].position != self.position + 1:
-            return PositionError(self.turn_id, self.position + 1, events[0].position)
-        return None
+        if request.first_position != self.position + 1:
+            return PositionError(self.turn_id, self.position + 1, request.first_position)
+        return entry_refusal(request)
+
+
+def entry_refusal(request: AppendRequest) -> PositionError | None:
+    """Return the error if a journal entry is ahead of the events that it belongs to."""
+    for entry in request.entries:
+        if entry.position > request.last_position:
+            return PositionError(request.turn_id, request.last_position, entry.position)
+    return None
 
 
 def check_admission(admission: Admission, session_id: str, in_session: int, unfinished: int) -> None:

@@ -16,12 +16,16 @@ _STEP = 50
 
 
 class MovingTurn(Struct, frozen=True, kw_only=True):
-    """All that a store has of a turn. `lines` is its log (see `stores.lines`) from `record.first_kept` on."""
+    """All that a store has of a turn.
+
+    `lines` is its log (see `stores.lines`) from `record.first_kept` on, `calls` its journal.
+    """
 
     record: TurnRecord
     idempotency_key: str | None
     fingerprint: str
     lines: bytes
+    calls: bytes
     state: bytes | None
     checkpoint: bytes | None
     command: Command | None
@@ -50,8 +54,8 @@ class TransferTarget(Protocol):
     async def take_turns(self, turns: Sequence[MovingTurn]) -> None: ...
     async def take_spent(self, spent: Sequence[TokensSpent]) -> None: ...
     async def take_keys(self, keys: Sequence[ApiKey]) -> None: ...
-    async def lines_of(self, turn_id: str) -> bytes:
-        """Return the stored log, for comparison."""
+    async def lines_of(self, turn_id: str) -> tuple[bytes, bytes]:
+        """Return the stored log and journal, for comparison."""
         ...
 
 
@@ -74,7 +78,7 @@ async def move(source: TransferSource, target: TransferTarget, report: Callable[
         turns = [turn for _, turn in batch if turn.record.id in missing]
         await target.take_turns(turns)
         for turn in turns:
-            if await target.lines_of(turn.record.id) != turn.lines:
+            if await target.lines_of(turn.record.id) != (turn.lines, turn.calls):
                 raise StoreError(
                     f"the log of turn {turn.record.id!r} differs after the move; keep the folder, and report it"
                 )

@@ -17,7 +17,7 @@ from turnwire.core.contracts import Admission
 from turnwire.core.errors import SessionBusyError, StoreAwayError, StoreUnusableError, TurnTakenError
 from turnwire.core.events import TokenEvent
 from turnwire.settings import Settings
-from turnwire.stores.postgres import PostgresStore, claims
+from turnwire.stores.postgres import PostgresStore, claims, schema
 from turnwire.stores.postgres import store as store_module
 from turnwire.stores.postgres.schema import MIGRATIONS, partition_name
 
@@ -37,6 +37,24 @@ async def test_stores_opened_at_once_migrate_once() -> None:
     assert types(await whole_log(stores[1], record.id))[-1] == "done"
     for store in stores:
         await store.close()
+
+
+async def test_database_of_the_schema_before_is_migrated_with_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = shared_databases().server
+    url = server.url(await asyncio.to_thread(server.new_database))
+    older = PostgresStore(url)
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "MIGRATIONS", MIGRATIONS[:1])
+        await older.open()
+    record = await ended(older)
+    await older.close()
+    store = PostgresStore(url)
+    await store.open()
+    assert types(await whole_log(store, record.id))[-1] == "done"
+    assert await store.journal(record.id) == []
+    await store.maintain(expire_before=0)
+    assert types(await whole_log(store, record.id))[-1] == "done"
+    await store.close()
 
 
 async def test_database_of_a_newer_turnwire_is_refused(processes: Processes) -> None:

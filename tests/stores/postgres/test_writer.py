@@ -27,7 +27,7 @@ from tests.stores.postgres.conftest import Processes
 from tests.stores.postgres.proxy import Fault, Proxy, proxied
 from turnwire.core.budget import Limits
 from turnwire.core.codec import LoggedEvent, log_event
-from turnwire.core.contracts import AppendRequest
+from turnwire.core.contracts import AppendRequest, JournalEntry
 from turnwire.core.errors import FencedError, PositionError, StoreError, StoreFullError
 from turnwire.core.events import StatusEvent, TokenEvent
 from turnwire.core.ids import new_id
@@ -125,6 +125,22 @@ async def test_connection_lost_in_a_commit_loses_and_repeats_no_event(
     await append(distant, record.id, record.epoch, 4, TokenEvent("and on"))
     assert texts(await whole_log(distant, record.id)) == ["break here", "and on"]
     assert texts(await whole_log(distant, quiet.id)) == ["beside it"]
+
+
+@pytest.mark.parametrize("fault", ["lose the request", "lose the reply"])
+async def test_connection_lost_in_a_commit_loses_and_repeats_no_entry(
+    proxy: Proxy, distant: PostgresStore, fault: Fault
+) -> None:
+    record = await claimed(distant)
+    log = TurnLog(distant, record, Limits())
+    entries = [JournalEntry(kind="tool", key=key, state="started", position=2) for key in ("break here", "and on")]
+    proxy.break_at(b"break here", fault)
+    for entry in entries:
+        log.record(entry)
+        async with asyncio.timeout(BOUND):
+            await log.flush()
+    assert proxy.happened.is_set()
+    assert await distant.journal(record.id) == entries
 
 
 @pytest.mark.parametrize("fault", ["lose the request", "lose the reply"])

@@ -64,6 +64,7 @@ async def erase_turns(connection: DatabaseConnection, column: str, value: str) -
     rows = await connection.fetch(query, value)
     numbers, days = [row[0] for row in rows], {row[1] for row in rows}
     await connection.execute("DELETE FROM turnwire.sealed_log WHERE turn = ANY($1)", numbers)
+    await connection.execute("DELETE FROM turnwire.recorded_call WHERE turn = ANY($1)", numbers)
     # The days are few, and limit the search to their partitions.
     await connection.execute("DELETE FROM turnwire.event WHERE day = ANY($1) AND turn = ANY($2)", [*days], numbers)
 
@@ -73,7 +74,7 @@ async def _lock_upkeep(connection: DatabaseConnection) -> bool:
 
 
 async def _seal_some(connection: DatabaseConnection) -> bool:
-    """Move the logs of some ended turns into one compressed row each. Return True if there may be more.
+    """Move the logs and journals of some ended turns into one compressed row each. Return True if there may be more.
 
     Their events stay in the partition until it is dropped.
     """
@@ -94,15 +95,24 @@ async def _seal_some(connection: DatabaseConnection) -> bool:
         )
         rows = await connection.fetch(query, numbers, days)
         logs = {turn: b"\n".join(row[1] for row in group) for turn, group in groupby(rows, itemgetter(0))}
+        query = "SELECT turn, body FROM turnwire.recorded_call WHERE turn = ANY($1) ORDER BY turn, id"
+        rows = await connection.fetch(query, numbers)
+        calls = {turn: b"\n".join(row[1] for row in group) for turn, group in groupby(rows, itemgetter(0))}
         bodies = await asyncio.to_thread(lambda: [seal(logs[number]) for number in numbers])
-        query = "INSERT INTO turnwire.sealed_log (turn, body) SELECT * FROM unnest($1::bigint[], $2::bytea[])"
-        await connection.execute(query, numbers, bodies)
+        sealed_calls = await asyncio.to_thread(lambda: {turn: seal(lines) for turn, lines in calls.items()})
+        query = (
+            "INSERT INTO turnwire.sealed_log (turn, body, calls)"
+            " SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[])"
+        )
+        await connection.execute(query, numbers, bodies, [sealed_calls.get(number) for number in numbers])
+        if calls:
+            await connection.execute("DELETE FROM turnwire.recorded_call WHERE turn = ANY($1)", [*calls])
         await connection.execute("UPDATE turnwire.turn SET sealed = true WHERE number = ANY($1)", numbers)
         return len(turns) == _STEP
 
 
 async def _expire_some(connection: DatabaseConnection, before: int) -> bool:
-    """Drop all events but the last one of some old turns. Return True if there may be more."""
+    """Drop the journal and all events but the last one of some old turns. Return True if there may be more."""
     async with connection.transaction():
         if not await _lock_upkeep(connection):
             return False
@@ -116,7 +126,7 @@ async def _expire_some(connection: DatabaseConnection, before: int) -> bool:
         numbers = [row[0] for row in turns]
         bodies = await asyncio.to_thread(lambda: [seal(unseal(row[2])[-1]) for row in turns])
         query = (
-            "UPDATE turnwire.sealed_log s SET body = u.body"
+            "UPDATE turnwire.sealed_log s SET body = u.body, calls = NULL"
             " FROM unnest($1::bigint[], $2::bytea[]) AS u (number, body) WHERE s.turn = u.number"
         )
         await connection.execute(query, numbers, bodies)

@@ -3,12 +3,13 @@
 import math
 
 from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import JournalEntry
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.stores.lines import state_from
 from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.notifications import CommitNotifier
-from turnwire.stores.postgres.rows import RECORD, TURN, UNFINISHED, comparable, read_log, record_from
+from turnwire.stores.postgres.rows import RECORD, TURN, UNFINISHED, comparable, read_journal, read_log, record_from
 
 
 class PostgresQueries:
@@ -24,6 +25,9 @@ class PostgresQueries:
         if not events:
             self._notifier.waits_at(turn_id, after)
         return events
+
+    async def journal(self, turn_id: str) -> list[JournalEntry]:
+        return await self._connections.run(lambda connection, _: read_journal(connection, turn_id))
 
     async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
         query = (

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import JournalEntry
 from turnwire.core.errors import EventsGoneError, LogRewoundError, TurnNotFoundError
 from turnwire.core.turns import TurnRecord
-from turnwire.stores.lines import from_lines, unseal
+from turnwire.stores.lines import from_entry_lines, from_lines, unseal
 from turnwire.stores.postgres.connections import DatabaseConnection
 
 # The server's clock in ms, unless a test passes another. All leases use it, because no two machines agree on the time.
@@ -107,3 +108,29 @@ async def _read_sealed(
             raise LogRewoundError(turn_id)
     start = after + 1 - first_kept
     return from_lines(lines[start : start + limit], after + 1)
+
+
+_CALLS = "SELECT c.body FROM turnwire.recorded_call c WHERE c.turn = t.number ORDER BY c.id"
+# Sealing moves the entries and sets `sealed` in one step, so they are read in one.
+_JOURNAL = f"""
+    SELECT s.calls, CASE WHEN t.sealed THEN NULL ELSE ARRAY({_CALLS}) END
+    FROM turnwire.turn t LEFT JOIN turnwire.sealed_log s ON s.turn = t.number WHERE t.id = $1
+"""
+
+
+async def read_journal(connection: DatabaseConnection, turn_id: str) -> list[JournalEntry]:
+    """Read a journal, live or sealed. Raises TurnNotFoundError."""
+    row = await connection.fetchrow(_JOURNAL, turn_id)
+    if row is None:
+        raise TurnNotFoundError(turn_id)
+    sealed, bodies = row
+    return from_entry_lines(b"\n".join(unseal(sealed) if sealed else bodies or ()))
+
+
+async def has_calls(connection: DatabaseConnection, turn_id: str, body: bytes) -> bool:
+    """Return True if these entries of a turn are committed."""
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM turnwire.recorded_call c JOIN turnwire.turn t ON t.number = c.turn"
+        " WHERE t.id = $1 AND c.body = $2)"
+    )
+    return await connection.fetchval(query, turn_id, body)

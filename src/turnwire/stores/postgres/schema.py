@@ -152,6 +152,18 @@ MIGRATIONS = (
         revoked_at bigint
     );
     """,
+    """
+    -- The journal of a turn's calls, until the turn is sealed. A row has the entries of one commit.
+    CREATE TABLE turnwire.recorded_call (
+        id bigserial PRIMARY KEY,
+        turn bigint NOT NULL,
+        body bytea NOT NULL
+    );
+    CREATE INDEX recorded_call_by_turn ON turnwire.recorded_call (turn, id);
+
+    ALTER TABLE turnwire.sealed_log ADD COLUMN calls bytea;
+    ALTER TABLE turnwire.sealed_log ALTER COLUMN calls SET STORAGE EXTERNAL;
+    """,
 )
 
 

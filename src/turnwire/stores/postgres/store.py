@@ -64,6 +64,7 @@ class PostgresStore:
         self.read = queries.read
         self.watch = notifier.watch
         self.append = writer.append
+        self.journal = queries.journal
         self.maintain = maintenance.maintain
 
         self.create_turn = PostgresAdmission(pool, notifier).create_turn

@@ -7,7 +7,7 @@ from itertools import groupby
 from turnwire.core.budget import day_of
 from turnwire.core.contracts import ApiKey
 from turnwire.core.turns import Session, TurnRecord
-from turnwire.stores.lines import seal, state_from, to_lines
+from turnwire.stores.lines import seal, state_from, to_entry_lines, to_lines
 from turnwire.stores.postgres.connections import DatabaseConnection
 from turnwire.stores.postgres.rows import folded
 from turnwire.stores.postgres.schema import ensure_partition
@@ -93,10 +93,11 @@ class PostgresImport:
             if key.id not in existing:
                 await self._store.add_key(key)
 
-    async def lines_of(self, turn_id: str) -> bytes:
+    async def lines_of(self, turn_id: str) -> tuple[bytes, bytes]:
         query = "SELECT first_kept FROM turnwire.turn WHERE id = $1"
         first_kept = await self._connections.fetchval(query, turn_id)
-        return to_lines(await self._store.read(turn_id, first_kept - 1, _WHOLE_LOG))
+        log = await self._store.read(turn_id, first_kept - 1, _WHOLE_LOG)
+        return to_lines(log), to_entry_lines(await self._store.journal(turn_id))
 
 
 async def _take(connection: DatabaseConnection, turn: MovingTurn) -> None:
@@ -117,8 +118,8 @@ async def _take(connection: DatabaseConnection, turn: MovingTurn) -> None:
     if number is None:
         return  # An earlier attempt, whose reply was lost, has inserted it.
     if ended:
-        query = "INSERT INTO turnwire.sealed_log (turn, body) VALUES ($1, $2)"
-        await connection.execute(query, number, seal(turn.lines))
+        query = "INSERT INTO turnwire.sealed_log (turn, body, calls) VALUES ($1, $2, $3)"
+        await connection.execute(query, number, seal(turn.lines), seal(turn.calls) if turn.calls else None)
     else:
         await _take_unfinished(connection, turn, record, number, day)
 
@@ -137,6 +138,9 @@ async def _take_unfinished(
         last = position + len(lines) - 1
         await connection.execute(_EVENT, day, number, last, position, epoch, b"\n".join(lines))
         position = last + 1
+    if turn.calls:
+        query = "INSERT INTO turnwire.recorded_call (turn, body) VALUES ($1, $2)"
+        await connection.execute(query, number, turn.calls)
     if turn.checkpoint is not None:
         query = "INSERT INTO turnwire.checkpoint (turn_id, body) VALUES ($1, $2)"
         await connection.execute(query, record.id, turn.checkpoint)

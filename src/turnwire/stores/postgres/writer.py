@@ -25,7 +25,7 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnwireError,
 )
-from turnwire.stores.lines import to_lines
+from turnwire.stores.lines import to_entry_lines, to_lines
 from turnwire.stores.postgres.connections import (
     BY_KEY,
     RETRY,
@@ -40,7 +40,8 @@ from turnwire.stores.postgres.connections import (
     reason,
 )
 from turnwire.stores.postgres.notifications import CommitNotifier
-from turnwire.stores.postgres.rows import folded, read_log
+from turnwire.stores.postgres.rows import folded, has_calls, read_log
+from turnwire.stores.rules import entry_refusal
 
 logger = logging.getLogger("turnwire.stores.postgres")
 
@@ -63,7 +64,7 @@ PLAIN = f"""
         RETURNING head.id, head.number, head.day, i.last_position, i.first_position, i.epoch, i.body
     ), logged AS (
         INSERT INTO turnwire.event (day, turn, last_position, first_position, epoch, body)
-        SELECT day, number, last_position, first_position, epoch, body FROM moved
+        SELECT day, number, last_position, first_position, epoch, body FROM moved WHERE body IS NOT NULL
     )
     SELECT id FROM moved
 """
@@ -88,7 +89,7 @@ CHANGING = f"""
             i.ended_at, i.outcome, i.folded_answer, i.state, i.tokens
     ), logged AS (
         INSERT INTO turnwire.event (day, turn, last_position, first_position, epoch, body)
-        SELECT day, number, last_position, first_position, epoch, body FROM moved
+        SELECT day, number, last_position, first_position, epoch, body FROM moved WHERE body IS NOT NULL
         UNION ALL SELECT day, number, last_position, first_position, epoch, body FROM ended
     ), parked AS (
         INSERT INTO turnwire.checkpoint (turn_id, body)
@@ -111,30 +112,44 @@ CHANGING = f"""
 """
 
 
+def _with_entries(statement: str, first_parameter: int) -> str:
+    """Return the statement that also writes the journal entries of the turns that pass the guards."""
+    before, result, after = statement.rpartition("SELECT id FROM moved")
+    ended = "UNION ALL SELECT id, number FROM ended" if "ended AS" in statement else ""
+    return f"""{before.rstrip()}, recorded AS (
+        INSERT INTO turnwire.recorded_call (turn, body)
+        SELECT written.number, e.body FROM (SELECT id, number FROM moved {ended}) written
+        JOIN unnest(${first_parameter}::text[], ${first_parameter + 1}::bytea[]) AS e (id, body) ON e.id = written.id
+    )
+    {result}{after}"""
+
+
 async def write_group(
     connection: DatabaseConnection, group: Sequence[AppendRequest], *, keeps_outbox: bool
 ) -> set[str]:
     """Commit the appends that pass the guards, and return their turns. A turn may be in the group only once."""
     columns = _columns(group)
     if all(append.new_phase is None for append in group):
-        rows = await connection.fetch(PLAIN, *columns)
+        statement, values = PLAIN, columns
     else:
-        rows = await connection.fetch(CHANGING, *columns, *_changes(group), keeps_outbox)
-    return {row[0] for row in rows}
+        statement, values = CHANGING, (*columns, *_changes(group), keeps_outbox)
+    if entries := [(append.turn_id, to_entry_lines(append.entries)) for append in group if append.entries]:
+        statement, values = _with_entries(statement, len(values) + 1), (*values, *map(list, zip(*entries, strict=True)))
+    return {row[0] for row in await connection.fetch(statement, *values)}
 
 
 def _columns(group: Sequence[AppendRequest]) -> tuple[list[object], ...]:
     return (
         [append.turn_id for append in group],
         [append.epoch for append in group],
-        [append.events[0].position for append in group],
-        [append.events[-1].position for append in group],
-        [to_lines(append.events) for append in group],
+        [append.first_position for append in group],
+        [append.last_position for append in group],
+        [to_lines(append.events) if append.events else None for append in group],
     )
 
 
 def _changes(group: Sequence[AppendRequest]) -> tuple[list[object], ...]:
-    endings = [(append.ending, append.events[-1].at) for append in group]
+    endings = [(append.ending, append.events[-1].at if append.events else 0) for append in group]
     return (
         [append.new_phase for append in group],
         [append.suspension.until if append.suspension else None for append in group],
@@ -162,8 +177,8 @@ async def refusals(connection: DatabaseConnection, group: Sequence[AppendRequest
             errors[turn_id] = FencedError(turn_id)
         elif position is None:
             errors[turn_id] = TurnEndedError(turn_id)
-        elif append.events[0].position != position + 1:
-            errors[turn_id] = PositionError(turn_id, position + 1, append.events[0].position)
+        elif append.first_position != position + 1:
+            errors[turn_id] = PositionError(turn_id, position + 1, append.first_position)
         else:
             # The turn was released, and has not been claimed since.
             errors[turn_id] = FencedError(turn_id)
@@ -245,8 +260,11 @@ class PostgresWriter:
         for append in self._waiting:
             if append.turn_id in group:
                 later.append(append)
+                continue
+            append.is_taken = True
+            if refusal := entry_refusal(append):
+                append.settle(len(append.events), refusal)
             else:
-                append.is_taken = True
                 group[append.turn_id] = append
         self._waiting = later
         return list(group.values())
@@ -317,8 +335,12 @@ class PostgresWriter:
         """Publish the appends that the logs show as committed. Return the others, which have to be written again."""
         committed: list[AppendRequest] = []
         for append in group:
+            if not append.events:
+                if await has_calls(connection, append.turn_id, to_entry_lines(append.entries)):
+                    committed.append(append)
+                continue
             try:
-                events = await read_log(connection, append.turn_id, append.events[0].position - 1, 1)
+                events = await read_log(connection, append.turn_id, append.first_position - 1, 1)
             except TurnNotFoundError:
                 continue  # The next attempt to write it reports that.
             except TurnwireError:
@@ -340,7 +362,8 @@ class PostgresWriter:
 
     def _publish(self, group: Sequence[AppendRequest]) -> None:
         for append in group:
-            self._notifier.committed(append.turn_id, append.events)
+            if append.events:
+                self._notifier.committed(append.turn_id, append.events)
             if append.ending is not None or append.release:
                 self._notifier.changed(RUNNABLE)
             append.settle(len(append.events), None)

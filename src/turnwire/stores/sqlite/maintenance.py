@@ -6,7 +6,7 @@ from turnwire.core.errors import SessionBusyError
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.lines import seal, unseal
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
-from turnwire.stores.sqlite.rows import find_turn
+from turnwire.stores.sqlite.rows import find_turn, read_calls
 from turnwire.stores.sqlite.writer import SqliteWriter
 
 _TRIM_STEP = 2_000
@@ -36,13 +36,20 @@ class SqliteMaintenance:
 
 
 def _seal(connection: sqlite3.Connection, live: LiveTurn) -> None:
-    """Move the log of an ended turn into one compressed row. Its journal rows are trimmed later."""
+    """Move the log and the recorded calls of an ended turn into one compressed row.
+
+    The rows of its events are trimmed later.
+    """
     marked = connection.execute("UPDATE turn SET sealed = 1 WHERE number = ? AND sealed = 0", (live.number,))
     if marked.rowcount == 0:
         return  # The turn was deleted meanwhile, or another call of `maintain` sealed it.
     rows = [connection.execute("SELECT body FROM journal WHERE id = ?", (row,)).fetchone() for row in live.rows]
     lines = b"\n".join(row[0] for row in rows)
-    connection.execute("INSERT INTO sealed_log (turn, body) VALUES (?, ?)", (live.number, seal(lines)))
+    calls = read_calls(connection, live.number)
+    query = "INSERT INTO sealed_log (turn, body, calls) VALUES (?, ?, ?)"
+    connection.execute(query, (live.number, seal(lines), seal(calls) if calls else None))
+    if calls:
+        connection.execute("DELETE FROM recorded_call WHERE turn = ?", (live.number,))
 
 
 def _trim_journal(connection: sqlite3.Connection, first_needed: int) -> bool:
@@ -52,14 +59,15 @@ def _trim_journal(connection: sqlite3.Connection, first_needed: int) -> bool:
 
 
 def _expire(connection: sqlite3.Connection, before: int) -> bool:
-    """Drop all events but the last one of some old turns. Return True if there may be more."""
+    """Drop the journal and all events but the last one of some old turns. Return True if there may be more."""
     query = (
         "SELECT number, last_position, body FROM turn JOIN sealed_log ON turn = number"
         f" WHERE first_kept = 1 AND ended_at < ? LIMIT {_EXPIRE_STEP}"
     )
     rows = connection.execute(query, (before,)).fetchall()
     for number, last_position, body in rows:
-        connection.execute("UPDATE sealed_log SET body = ? WHERE turn = ?", (seal(unseal(body)[-1]), number))
+        query = "UPDATE sealed_log SET body = ?, calls = NULL WHERE turn = ?"
+        connection.execute(query, (seal(unseal(body)[-1]), number))
         connection.execute("UPDATE turn SET first_kept = ? WHERE number = ?", (last_position, number))
     return len(rows) == _EXPIRE_STEP
 
@@ -76,6 +84,6 @@ def _delete_turn(connection: sqlite3.Connection, principal: str, turn_id: str) -
 
 def erase_turns(connection: sqlite3.Connection, column: str, value: str) -> None:
     """Delete the turns with this value in a column, and all that belongs to them."""
-    for table in ("sealed_log", "journal", "checkpoint", "command"):
+    for table in ("sealed_log", "journal", "recorded_call", "checkpoint", "command"):
         connection.execute(f"DELETE FROM {table} WHERE turn IN (SELECT number FROM turn WHERE {column} = ?)", (value,))
     connection.execute(f"DELETE FROM turn WHERE {column} = ?", (value,))

@@ -1,13 +1,14 @@
 """Reads of logs and turns: live turns from memory, all others from the database."""
 
 from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import JournalEntry
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.lines import state_from
 from turnwire.stores.rules import read_with_epoch
 from turnwire.stores.sqlite.live_turn import LiveTurns
-from turnwire.stores.sqlite.rows import TURN_COLUMNS, find_turn, read_rows, read_turn, turn_from
+from turnwire.stores.sqlite.rows import TURN_COLUMNS, find_turn, read_journal, read_rows, read_turn, turn_from
 
 _LIST = (
     f"SELECT {TURN_COLUMNS} FROM turn WHERE principal = ? AND (? IS NULL OR session_id = ?)"
@@ -48,6 +49,9 @@ class SqliteQueries:
             if events is not None:
                 return events[:limit]
         return await self._readers.run(lambda connection: read_turn(connection, turn_id, after, limit))
+
+    async def journal(self, turn_id: str) -> list[JournalEntry]:
+        return await self._readers.run(lambda connection: read_journal(connection, turn_id))
 
     async def find_turn(self, principal: str, turn_id: str) -> TurnRecord:
         live = self._turns.by_id.get(turn_id)

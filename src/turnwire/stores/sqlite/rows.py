@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import ApiKey
+from turnwire.core.contracts import ApiKey, JournalEntry
 from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 from turnwire.core.turns import Session, TurnRecord
-from turnwire.stores.lines import from_lines, unseal
+from turnwire.stores.lines import from_entry_lines, from_lines, unseal
 
 TURN_COLUMNS = (
     "id, session_id, principal, agent, message, channel, external_id, parent_turn_id, phase, outcome, worker, epoch,"
@@ -104,6 +104,26 @@ def read_turn(connection: sqlite3.Connection, turn_id: str, after: int, limit: i
         return _events(connection.execute(query, (first_row, number, after, limit)).fetchall(), after)[:limit]
     finally:
         connection.execute("COMMIT")
+
+
+def read_journal(connection: sqlite3.Connection, turn_id: str) -> list[JournalEntry]:
+    """Return the journal of any turn, live or sealed. Raises TurnNotFoundError."""
+    connection.execute("BEGIN")  # One view of the database: sealing moves entries from one table to another.
+    try:
+        query = "SELECT number, calls FROM turn LEFT JOIN sealed_log ON turn = number WHERE id = ?"
+        row = connection.execute(query, (turn_id,)).fetchone()
+        if row is None:
+            raise TurnNotFoundError(turn_id)
+        number, sealed = row
+        return from_entry_lines(b"\n".join(unseal(sealed)) if sealed else read_calls(connection, number))
+    finally:
+        connection.execute("COMMIT")
+
+
+def read_calls(connection: sqlite3.Connection, number: int) -> bytes:
+    """Return the lines of the journal of a turn that is not sealed."""
+    query = "SELECT body FROM recorded_call WHERE turn = ? ORDER BY id"
+    return b"\n".join(row[0] for row in connection.execute(query, (number,)))
 
 
 def _events(rows: Sequence[tuple[bytes, int]], after: int) -> list[LoggedEvent]:

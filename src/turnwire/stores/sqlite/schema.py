@@ -114,6 +114,17 @@ MIGRATIONS = (
     );
     CREATE INDEX outbox_by_time ON outbox (due_at);
     """,
+    """
+    -- The journal of a turn's calls (the table `journal` has its events). A row has the entries of one commit.
+    CREATE TABLE recorded_call (
+        id INTEGER PRIMARY KEY,
+        turn INTEGER NOT NULL,
+        body BLOB NOT NULL
+    );
+    CREATE INDEX recorded_call_by_turn ON recorded_call (turn);
+
+    ALTER TABLE sealed_log ADD COLUMN calls BLOB;
+    """,
 )
 
 

@@ -53,6 +53,7 @@ class SqliteStore:
         self.read = queries.read
         self.watch = turns.watchers.add
         self.append = writer.append
+        self.journal = queries.journal
         self.maintain = maintenance.maintain
 
         self.create_turn = SqliteAdmission(writer, turns).create_turn

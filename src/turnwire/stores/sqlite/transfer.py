@@ -20,6 +20,7 @@ from turnwire.stores.sqlite.rows import (
     SESSION_COLUMNS,
     TURN_COLUMNS,
     find_turn,
+    read_calls,
     read_turn,
     session_from,
     turn_from,
@@ -228,11 +229,14 @@ def _moving(connection: sqlite3.Connection, row: Any) -> MovingTurn:
     if record.phase != "ended":
         record = with_position(connection, record, first_row, number)
     if sealed:
-        body = connection.execute("SELECT body FROM sealed_log WHERE turn = ?", (number,)).fetchone()[0]
+        query = "SELECT body, calls FROM sealed_log WHERE turn = ?"
+        body, sealed_calls = connection.execute(query, (number,)).fetchone()
         lines = b"\n".join(unseal(body))
+        calls = b"\n".join(unseal(sealed_calls)) if sealed_calls else b""
     else:
         query = "SELECT body FROM journal WHERE id >= ? AND turn = ? ORDER BY id"
         lines = b"\n".join(row[0] for row in connection.execute(query, (first_row, number)))
+        calls = read_calls(connection, number)
     checkpoint = connection.execute("SELECT body FROM checkpoint WHERE turn = ?", (number,)).fetchone()
     command = connection.execute("SELECT reason, kind FROM command WHERE turn = ?", (number,)).fetchone()
     return MovingTurn(
@@ -240,6 +244,7 @@ def _moving(connection: sqlite3.Connection, row: Any) -> MovingTurn:
         idempotency_key=key,
         fingerprint=fingerprint,
         lines=lines,
+        calls=calls,
         state=state,
         checkpoint=checkpoint[0] if checkpoint else None,
         command=Command(record.id, *command) if command and record.phase != "ended" else None,

@@ -25,7 +25,7 @@ from turnwire.core.contracts import AppendRequest, Suspension
 from turnwire.core.errors import StoreError, StoreFullError, TurnEndedError
 from turnwire.core.turns import TurnState
 from turnwire.sqlite_threads import SqliteThreads
-from turnwire.stores.lines import to_lines
+from turnwire.stores.lines import to_entry_lines, to_lines
 from turnwire.stores.rules import CommitSchedule, without_attachments
 from turnwire.stores.sqlite.disk import Ballast
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
@@ -35,7 +35,7 @@ logger = logging.getLogger("turnwire.stores.sqlite")
 
 
 class SqliteAppend:
-    """A request of one turn in a commit: one row of the journal."""
+    """A request of one turn in a commit: one row of the journal, or 0 if it has no events."""
 
     __slots__ = ("request", "row", "turn")
 
@@ -125,15 +125,15 @@ class SqliteWriter:
         if live is None:
             work.settle(len(work.events), TurnEndedError(work.turn_id))
             return None
-        refusal = live.head.refusal(work.epoch, work.events)
+        refusal = live.head.refusal(work)
         if refusal is None and self.is_full and work.ending is None:
             refusal = StoreFullError()  # The room that the ballast has left is for endings.
         if refusal is not None:
             work.settle(len(work.events), refusal)
             return None
-        live.head.position = work.events[-1].position
+        live.head.position = work.last_position
         live.head.ended = work.ending is not None
-        return SqliteAppend(work, live, self._turns.take_row())
+        return SqliteAppend(work, live, self._turns.take_row() if work.events else 0)
 
     def _submit(self, group: Sequence[Work]) -> None:
         self._threads.submit(partial(self._commit_group, group))
@@ -174,10 +174,14 @@ class SqliteWriter:
         connection.execute("BEGIN IMMEDIATE")
         try:
             rows: list[tuple[int, int, int, bytes]] = []
+            calls: list[tuple[int, bytes]] = []
             for work in group:
                 if isinstance(work, SqliteAppend):
                     request, events = work.request, work.request.events
-                    rows.append((work.row, work.turn.number, events[-1].position, to_lines(events)))
+                    if events:
+                        rows.append((work.row, work.turn.number, events[-1].position, to_lines(events)))
+                    if request.entries:
+                        calls.append((work.turn.number, to_entry_lines(request.entries)))
                     if request.ending is not None:
                         _write_ending(connection, work.turn, events[-1], request.ending, self._keeps_outbox)
                     elif request.suspension is not None:
@@ -188,6 +192,8 @@ class SqliteWriter:
                     _run_call(connection, work)
             if rows:
                 connection.executemany("INSERT INTO journal (id, turn, last_position, body) VALUES (?, ?, ?, ?)", rows)
+            if calls:
+                connection.executemany("INSERT INTO recorded_call (turn, body) VALUES (?, ?)", calls)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -218,7 +224,8 @@ class SqliteWriter:
     def _publish(self, append: SqliteAppend) -> None:
         live, request = append.turn, append.request
         events, phase = request.events, request.new_phase
-        live.add_committed(append.row, events)
+        if events:
+            live.add_committed(append.row, events)
         if request.ending is not None:
             live.record = replace(
                 live.record,
@@ -232,7 +239,8 @@ class SqliteWriter:
             live.record = replace(live.record, phase=phase, worker=None, waiting_until=request.suspension.until)
         elif phase is not None:
             live.record = replace(live.record, phase=phase, worker=None)
-        self._turns.watchers.notify(live.record.id, events)
+        if events:
+            self._turns.watchers.notify(live.record.id, events)
         request.settle(len(events), None)
         if phase == "ended":
             self._turns.end(live.record)
