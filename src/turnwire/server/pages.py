@@ -36,9 +36,10 @@ MEDIA_TYPES = {
     ".woff2": "font/woff2",
 }
 
-_START, _INSPECTOR, _REFERENCE = "index.html", "turn.html", "docs.html"
+_START, _INSPECTOR, _REFERENCE, _SHARE = "index.html", "turn.html", "docs.html", "share.html"
 _ASSETS = "/assets/"
 _TURN_PATH = re.compile(r"/turns/[^/]+")
+_SHARE_PATH = re.compile(r"/share/[^/]+")
 _ADDRESS = re.compile(rb'"/assets/([\w.-]+)"')
 _HASHED_NAME = re.compile(r"-[A-Z0-9]{8}\.\w+")
 _SECURITY_HEADERS: Headers = [
@@ -88,6 +89,8 @@ class Pages:
             return self._page(_START, scope) if b"text/html" in request.headers.get(b"accept", b"") else None
         if path == "/docs":
             return self._page(_REFERENCE, scope)
+        if _SHARE_PATH.fullmatch(path):
+            return self._page(_SHARE, scope)
         return self._page(_INSPECTOR, scope) if _TURN_PATH.fullmatch(path) else None
 
     def _page(self, name: str, scope: dict[str, Any]) -> PageFile | None:
