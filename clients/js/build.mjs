@@ -15,6 +15,5 @@ await build({
   bundle: true,
   format: "esm",
   target: "es2022",
-  sourcemap: true,
 });
 execFileSync(process.execPath, [tsc, "--emitDeclarationOnly", "--declaration", "--outDir", "dist"], { cwd: here, stdio: "inherit" });

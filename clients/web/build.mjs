@@ -21,7 +21,7 @@ await mkdir(join(out, "assets"), { recursive: true });
 // Separate bundles: each page loads less than with a shared chunk.
 await build({
   absWorkingDir: here,
-  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", turn: "src/turn.tsx" },
+  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", share: "src/share.tsx", turn: "src/turn.tsx" },
   outdir: join(out, "assets"),
   bundle: true,
   format: "esm",
@@ -36,7 +36,13 @@ await build({
 });
 await build({
   absWorkingDir: here,
-  entryPoints: ["static/theme.js", "src/style/app.css", "src/style/docs.css", "src/style/inspector.css"],
+  entryPoints: [
+    "static/theme.js",
+    "src/style/app.css",
+    "src/style/docs.css",
+    "src/style/inspector.css",
+    "src/style/share.css",
+  ],
   outdir: join(out, "assets"),
   entryNames: "[name]",
   bundle: true,
@@ -45,7 +51,7 @@ await build({
   charset: "utf8",
   logLevel: "warning",
 });
-for (const name of ["docs.html", "index.html", "turn.html"]) await cp(join(here, "static", name), join(out, name));
+for (const name of ["docs.html", "index.html", "share.html", "turn.html"]) await cp(join(here, "static", name), join(out, name));
 await cp(join(here, "static/icon.svg"), join(out, "assets/icon.svg"));
 
 await writeFile(join(out, "assets/licences.txt"), await licences());
@@ -54,6 +60,14 @@ if (values.sizes) {
   const pages = {
     "/": ["index.html", "assets/theme.js", "assets/app.css", "assets/app.js", "assets/icon.svg"],
     "/docs": ["docs.html", "assets/theme.js", "assets/docs.css", "assets/docs.js", "assets/icon.svg"],
+    "/share/{token}": [
+      "share.html",
+      "assets/theme.js",
+      "assets/app.css",
+      "assets/share.css",
+      "assets/share.js",
+      "assets/icon.svg",
+    ],
     "/turns/{id}": [
       "turn.html",
       "assets/theme.js",

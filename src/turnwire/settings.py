@@ -17,6 +17,7 @@ from pydantic import (
     DirectoryPath,
     Discriminator,
     Field,
+    FilePath,
     SecretStr,
     StringConstraints,
     Tag,
@@ -118,6 +119,21 @@ class Settings(BaseSettings):
     allowed_hosts: list[str] = Field(default=[], description="Host names that requests may use, beside loopback.")
     allowed_origins: list[str] = Field(default=[], description="Web origins that may call from a browser (CORS).")
     login_lifetime: float = Field(default=30 * 86_400, gt=0, description="How long a login on the web page lasts.")
+    brand_name: str = Field(
+        default="Turnwire", min_length=1, max_length=60, description="The name on the web pages, instead of Turnwire."
+    )
+    brand_logo: FilePath | None = Field(default=None, description="The logo on the web pages: an SVG or PNG file.")
+    brand_colour: str | None = Field(
+        default=None,
+        pattern="^#[0-9a-fA-F]{6}$",
+        description="The accent colour of the web pages, such as `#0b5fff`; made readable on light and dark.",
+    )
+    brand_welcome: str | None = Field(
+        default=None, max_length=300, description="The heading of the web page before the first message."
+    )
+    brand_starters: list[str] = Field(
+        default=[], max_length=8, description="Messages that the web page offers to begin with."
+    )
     allow_obsidian: bool | None = Field(
         default=None,
         description="Whether Obsidian's apps may call (CORS). By default only if there is a `vault`.",
@@ -294,6 +310,12 @@ class Settings(BaseSettings):
                 "webhook_url needs a webhook_secret, `whsec_` and base64 of 24 to 64 bytes; "
                 'create one with: echo "whsec_$(openssl rand -base64 32)"'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_brand_logo(self) -> Self:
+        if self.brand_logo is not None and self.brand_logo.suffix.lower() not in (".svg", ".png"):
+            raise ValueError("brand_logo: the file must be an .svg or a .png")
         return self
 
     @model_validator(mode="after")

@@ -116,6 +116,13 @@ async def test_a_mounted_app_answers_its_other_routes_and_leaves_the_hosts_alone
     assert (await mounted.http.get(f"{origin}/chat")).status_code == 404
 
 
+async def test_shared_link_of_a_mounted_app_has_its_prefix(mounted: Served, puppet: Puppet) -> None:
+    session = (await mounted.http.post("/v1/sessions", json={})).json()["id"]
+    link = (await mounted.http.post(f"/v1/sessions/{session}/share")).json()
+    assert link["url"] == f"{mounted.url}/share/{link['token']}"
+    assert (await mounted.http.get(f"/v1/shared/{link['token']}")).status_code == 200
+
+
 async def test_a_mounted_app_resets_beats_and_replays(mounted: Served, puppet: Puppet) -> None:
     async with mounted.ask() as stream:
         part = await puppet.part()

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "clients" / "web"
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 MAX_BYTES = 60_000
-PAGES = ("/", "/docs", "/turns/some")
+PAGES = ("/", "/docs", "/turns/some", "/share/some")
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ async def test_a_mounted_page_finds_its_parts(puppet: Puppet, tmp_path: Path) ->
     host = FastAPI(lifespan=turnwire.lifespan)
     host.mount("/my agent", turnwire.asgi())
     async with serving(turnwire, host) as served, Client(served.url).http as browser:
-        for path in ("/my%20agent/", "/my%20agent/docs", "/my%20agent/turns/some"):
+        for path in ("/my%20agent/", "/my%20agent/docs", "/my%20agent/turns/some", "/my%20agent/share/some"):
             answers = await loaded(browser, path)
             assert all(address.startswith("/my%20agent/") for address in answers)
             assert {answer.status_code for answer in answers.values()} == {200}

@@ -30,11 +30,11 @@ from tests.contracts.turns import (
 from tests.stores.full_disk import check_full_disk
 from turnwire.core.budget import Limits, day_of
 from turnwire.core.codec import log_event
-from turnwire.core.contracts import ApiKey, AppendRequest
+from turnwire.core.contracts import Annotation, ApiKey, AppendRequest
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
 from turnwire.core.events import TokenEvent, UsageEvent
 from turnwire.core.log import TurnLog
-from turnwire.stores.sqlite import SqliteArchive, SqliteStore
+from turnwire.stores.sqlite import SqliteArchive, SqliteStore, schema
 from turnwire.stores.sqlite.disk import BALLAST_BYTES, BALLAST_NAME, Ballast, is_locked
 from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS
 from turnwire.stores.sqlite.writer import Work
@@ -138,6 +138,24 @@ async def test_sealed_logs_of_the_schema_without_journals_read_the_same(tmp_path
     try:
         assert await store.journal("t1") == []
         assert [logged.type for logged in await whole_log(store, "t1")] == ["done"]
+    finally:
+        await store.close()
+
+
+async def test_turns_of_an_older_version_can_be_annotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(schema, "MIGRATIONS", MIGRATIONS[:3])
+        store = SqliteStore(tmp_path)
+        await store.open()
+        record = await ended(store)
+        await store.close()
+    store = SqliteStore(tmp_path)
+    await store.open()
+    try:
+        link = Annotation(kind="share", key="digest", principal="ann", at=1, session_id=record.session_id)
+        await store.annotate(link)
+        assert await store.find_annotation("share", "digest") == link
+        assert types(await whole_log(store, record.id))[-1] == "done"
     finally:
         await store.close()
 

@@ -9,7 +9,7 @@ import pytest
 from tests.contracts.stores import PostgresBackend, SqliteBackend
 from tests.contracts.turns import append, claimed, ended, queued_turns, started, whole_log, write
 from turnwire.core.budget import Limits
-from turnwire.core.contracts import ApiKey, Command, JournalEntry, Store, Suspension
+from turnwire.core.contracts import Annotation, ApiKey, Command, JournalEntry, Store, Suspension
 from turnwire.core.errors import StoreError, StoreUnusableError
 from turnwire.core.events import StatusEvent, TokenEvent, UsageEvent
 from turnwire.core.log import TurnLog
@@ -47,6 +47,11 @@ async def fill(store: Store) -> list[TurnRecord]:
     queued = await started(store, session_id=session.id, message="next", disconnect_grace=2.5)
     await store.command(Command(queued.id, "requested"))
     await store.add_key(ApiKey(id="key", digest="d", principal="ann", scopes=("read", "write"), created_at=5))
+    opinion = Annotation(
+        kind="feedback", key=plain.id, principal="ann", at=6, value="up", session_id=session.id, turn_id=plain.id
+    )
+    await store.annotate(opinion)
+    await store.annotate(Annotation(kind="share", key="digest", principal="ann", at=7, session_id=session.id))
     return [expired, sealed, plain, lost, waiting, queued]
 
 
@@ -69,6 +74,8 @@ async def contents(store: Store, turns: list[TurnRecord]) -> dict[str, Any]:
     everything["waiting"] = [turn.id for turn in await store.waiting()]
     everything["commands"] = await store.commands("anybody")
     everything["keys"] = await store.list_keys()
+    everything["feedback"] = await store.list_annotations("feedback", None)
+    everything["links"] = await store.list_annotations("share", None)
     everything["order"] = [turn.id for turn in await store.list_turns("ann")]
     day = turns[1].created_at // 86_400_000
     everything["spent"] = await store.tokens_used("ann", day)

@@ -48,6 +48,21 @@ export interface TurnRecord {
   created_at: string;
   started_at: string | null;
   ended_at: string | null;
+  /** In snapshots and in the turns of a session; null if there is none. */
+  feedback?: Feedback | null;
+}
+
+export interface Feedback {
+  value: "up" | "down";
+  note: string | null;
+  at: string;
+}
+
+/** A link by which anybody can read a session. The server shows it once. */
+export interface SharedLink {
+  url: string;
+  token: string;
+  shared_at: string;
 }
 
 /** The state of a turn at a position; follow it `after` that position. */

@@ -1,6 +1,6 @@
-/** Sessions: create, list, rename, export and delete. */
+/** Sessions: create, list, rename, export, share and delete. */
 
-import type { Session, SessionExport, SessionPage, SessionWithTurns } from "./api_types.js";
+import type { Session, SessionExport, SessionPage, SessionWithTurns, SharedLink } from "./api_types.js";
 import type { Http } from "./http.js";
 import { queryOf } from "./http.js";
 
@@ -38,6 +38,16 @@ export class Sessions {
 
   export(id: string): Promise<SessionExport> {
     return this.#http.json({ path: `${sessionPath(id)}/export` });
+  }
+
+  /** Makes a link by which anybody can read the session. It is not retried: every attempt may make another link. */
+  share(id: string): Promise<SharedLink> {
+    return this.#http.json({ method: "POST", path: `${sessionPath(id)}/share`, attempts: 1 });
+  }
+
+  /** Revokes all links to the session. */
+  unshare(id: string): Promise<void> {
+    return this.#http.json({ method: "DELETE", path: `${sessionPath(id)}/share` });
   }
 }
 

@@ -1,6 +1,6 @@
 /** A turn on the server: follow, stop and approve it. */
 
-import type { Decision, Snapshot } from "./api_types.js";
+import type { Decision, Feedback, Snapshot } from "./api_types.js";
 import type { Followed } from "./events.js";
 import { follow, abortable, type OpenStream } from "./follow.js";
 import type { Http } from "./http.js";
@@ -65,6 +65,13 @@ export class TurnHandle {
   /** Approves or denies a tool call that the turn waits for. Repeating a decision is safe. */
   decide(callId: string, decision: Decision): Promise<Snapshot> {
     return this.#http.json({ method: "POST", path: turnPath(this.id, "approvals", callId), body: decision });
+  }
+
+  /** Rates the turn, with a note; `null` withdraws the rating. */
+  async rate(value: "up" | "down" | null, note?: string): Promise<Feedback | null> {
+    const path = turnPath(this.id, "feedback");
+    const body = { value, note: note ?? null };
+    return (await this.#http.json<{ feedback: Feedback | null }>({ method: "PUT", path, body })).feedback;
   }
 
   async *#follow({ after, signal, onControl }: FollowOptions): AsyncGenerator<Followed, void, undefined> {

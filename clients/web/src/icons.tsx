@@ -1,5 +1,7 @@
 /** Icons. They are decorative: every icon has a text or label beside it. */
 
+import { brand } from "./brand.ts";
+
 const PATHS = {
   plus: "M10 4v12M4 10h12",
   search: "M9 15A6 6 0 1 0 9 3a6 6 0 0 0 0 12zM17 17l-3.8-3.8",
@@ -39,6 +41,7 @@ export function Icon({ name }: { name: IconName }) {
 }
 
 export function Logo() {
+  if (brand.logo) return <img class="logo" src={new URL(brand.logo, import.meta.url).href} alt="" />;
   return (
     <svg class="logo" viewBox="0 0 32 32" aria-hidden="true">
       <path d="M5 10h15a6 6 0 0 1 0 12h-7" />

@@ -3,6 +3,7 @@
 import { render } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { EMPTY_VIEW, foldTurn, type LoggedEvent } from "../../js/src/index.ts";
+import { brand } from "./brand.ts";
 import { Icon, IconButton, Logo } from "./icons.tsx";
 import { type TimedEvent, TurnLog } from "./inspector/log.ts";
 import { Picture } from "./inspector/picture.tsx";
@@ -50,7 +51,7 @@ function Inspector() {
     return () => clearTimeout(timer);
   }, [isPlaying, index, events]);
   useEffect(() => {
-    document.title = `${final.message || "Turn"} · Turnwire`;
+    document.title = `${final.message || "Turn"} · ${brand.name}`;
   }, [final.message]);
 
   const play = () => {
@@ -189,7 +190,7 @@ function Page() {
     <div class="inspector">
       <header class="inspector-head">
         <a class="brand" href={sessionId ? sessionAddress(sessionId) : `${root}/`}>
-          <Logo /> Turnwire
+          <Logo /> {brand.name}
         </a>
         <span class="faint">Turn inspector</span>
         <span class="spring" />

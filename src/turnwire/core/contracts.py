@@ -251,6 +251,24 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     revoked_at: int | None = None
 
 
+AnnotationKind = Literal["feedback", "share", "push_key", "push_subscription"]
+
+
+class Annotation(Struct, frozen=True, kw_only=True):
+    """A value that is stored beside the logs: about a turn, a session or a principal. `kind` and `key` identify it.
+
+    It is erased with its session and with its turn, if it names them.
+    """
+
+    kind: AnnotationKind
+    key: str
+    principal: str
+    at: int
+    value: str = ""
+    session_id: str | None = None
+    turn_id: str | None = None
+
+
 # Stores
 
 
@@ -477,6 +495,39 @@ class KeyStore(Protocol):
         ...
 
 
+class AnnotationStore(Protocol):
+    """Annotations: feedback on turns, links that share sessions, push subscriptions."""
+
+    async def annotate(self, annotation: Annotation) -> None:
+        """Add an annotation, or replace the one of the same kind and key.
+
+        Raises SessionNotFoundError or TurnNotFoundError if its principal has no such session or turn (any more).
+        """
+        ...
+
+    async def find_annotation(self, kind: AnnotationKind, key: str) -> Annotation | None:
+        """Return the annotation of any principal."""
+        ...
+
+    async def list_annotations(
+        self,
+        kind: AnnotationKind,
+        principal: str | None,
+        *,
+        session_id: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[Annotation]:
+        """Return the annotations of a principal, or of all, by descending keys; `before` is the last key seen."""
+        ...
+
+    async def remove_annotations(
+        self, kind: AnnotationKind, principal: str, *, key: str | None = None, session_id: str | None = None
+    ) -> int:
+        """Erase the principal's annotations with this key or of this session, and return their number."""
+        ...
+
+
 class Outbox(Protocol):
     """The queue of ended turns that are still to be delivered to a webhook.
 
@@ -497,7 +548,7 @@ class Outbox(Protocol):
         ...
 
 
-class Store(LogStore, TurnStore, ClaimStore, SessionStore, KeyStore, Outbox, Protocol):
+class Store(LogStore, TurnStore, ClaimStore, SessionStore, KeyStore, AnnotationStore, Outbox, Protocol):
     """The union of all store interfaces: one database, so that a turn and its session change in one step."""
 
     @property

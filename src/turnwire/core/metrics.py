@@ -106,6 +106,7 @@ TAKEOVERS = Counter("turnwire_takeovers_total", "Turns of lost workers that this
 FENCED = Counter(
     "turnwire_fenced_appends_total", "Appends that were refused because another worker had taken the turn over."
 )
+FEEDBACK = Counter("turnwire_feedback_total", "Feedback that users gave on turns, by value.", "value", ("up", "down"))
 WEBHOOKS = Counter(
     "turnwire_webhooks_total",
     "Webhook calls: delivered, failed (tried again), or given up.",

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from turnwire.core.errors import TurnwireError
 from turnwire.server.api.app import build_api
+from turnwire.server.api.shares import SHARED
+from turnwire.server.brand import brand_of
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers
 from turnwire.server.pages import read_pages, send_page
@@ -49,7 +51,7 @@ class TurnwireApp:
         self._guard = Guard(services.settings)
         self._router = Router(routes)
         self._public = PUBLIC_PATHS | _METRICS if services.settings.open_metrics else PUBLIC_PATHS
-        self._pages = read_pages()
+        self._pages = read_pages(brand_of(services.settings))
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -99,7 +101,7 @@ class TurnwireApp:
                 await send_page(request, page)
                 return None
             request.receive = _limit_body(request.receive, request.headers, self._max_bytes(method, path))
-            caller = None if path in self._public else services.auth.caller(request.scope, request.headers)
+            caller = None if self._is_public(path) else services.auth.caller(request.scope, request.headers)
             if match is not None and caller is not None:
                 request.caller, request.params = caller, match.params
                 return await match.route(method).endpoint(request, services)
@@ -144,6 +146,10 @@ class TurnwireApp:
         except Exception:
             # FastAPI has answered already, and raises for the log.
             logger.exception("a request to %s failed", request.scope["path"])
+
+    def _is_public(self, path: str) -> bool:
+        # The token of a shared session takes the place of a key.
+        return path in self._public or path.startswith(SHARED)
 
     def _max_bytes(self, method: str, path: str) -> int:
         settings = self._services.settings

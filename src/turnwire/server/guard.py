@@ -80,7 +80,7 @@ class Guard:
         private = headers.get(b"access-control-request-private-network") == b"true"
         return [
             *([(b"access-control-allow-private-network", b"true")] if private else []),
-            (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE"),
+            (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
             (
                 b"access-control-allow-headers",
                 b", ".join([_REQUEST_HEADERS, *_client_headers(headers)]),

@@ -200,6 +200,15 @@ class ApprovalBody(BaseModel):
     args: dict[str, Any] | None = Field(None, description="The arguments that the person saw.")
 
 
+class FeedbackBody(BaseModel):
+    """A user's feedback on a turn. A null `value` withdraws it."""
+
+    model_config = ConfigDict(title="Feedback")
+
+    value: Literal["up", "down"] | None
+    note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=2_000)] | None = None
+
+
 class LoginBody(BaseModel):
     """An API key, to be exchanged for a cookie."""
 

@@ -6,6 +6,7 @@ The pages are public, because they contain no data: they load it with the rights
 
 import gzip
 import hashlib
+import html
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
@@ -15,6 +16,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from turnwire.server.brand import DEFAULT_NAME, Brand
 from turnwire.server.errors import HttpError
 from turnwire.server.guard import Headers
 from turnwire.server.request import Request
@@ -36,9 +38,10 @@ MEDIA_TYPES = {
     ".woff2": "font/woff2",
 }
 
-_START, _INSPECTOR, _REFERENCE = "index.html", "turn.html", "docs.html"
+_START, _INSPECTOR, _REFERENCE, _SHARE = "index.html", "turn.html", "docs.html", "share.html"
 _ASSETS = "/assets/"
 _TURN_PATH = re.compile(r"/turns/[^/]+")
+_SHARE_PATH = re.compile(r"/share/[^/]+")
 _ADDRESS = re.compile(rb'"/assets/([\w.-]+)"')
 _HASHED_NAME = re.compile(r"-[A-Z0-9]{8}\.\w+")
 _SECURITY_HEADERS: Headers = [
@@ -66,9 +69,10 @@ class PageFile(Struct, frozen=True):
 class Pages:
     """The files by their paths. Without built pages there are none, and the API works all the same."""
 
-    def __init__(self, pages: Mapping[str, bytes], assets: Mapping[str, PageFile]) -> None:
+    def __init__(self, pages: Mapping[str, bytes], assets: Mapping[str, PageFile], brand: Brand) -> None:
         self._pages = pages
         self._assets = assets
+        self._brand = brand
         self._built = lru_cache(maxsize=16)(self._build)
 
     def find(self, request: Request) -> PageFile | None:
@@ -88,13 +92,15 @@ class Pages:
             return self._page(_START, scope) if b"text/html" in request.headers.get(b"accept", b"") else None
         if path == "/docs":
             return self._page(_REFERENCE, scope)
+        if _SHARE_PATH.fullmatch(path):
+            return self._page(_SHARE, scope)
         return self._page(_INSPECTOR, scope) if _TURN_PATH.fullmatch(path) else None
 
     def _page(self, name: str, scope: dict[str, Any]) -> PageFile | None:
         return self._built(name, scope.get("root_path", "")) if name in self._pages else None
 
     def _build(self, name: str, root: str) -> PageFile:
-        """Return the HTML with asset addresses that begin where the app is mounted and contain their version."""
+        """Return the HTML with the brand, and with asset addresses that begin at `root` and contain their version."""
 
         def address(match: re.Match[bytes]) -> bytes:
             asset_name = match[1].decode("ascii")
@@ -102,7 +108,17 @@ class Pages:
             version = f"?v={asset.version}" if asset else ""
             return f'"{quote(root)}{_ASSETS}{asset_name}{version}"'.encode("ascii")
 
-        return _page_file(name, _ADDRESS.sub(address, self._pages[name]))
+        return _page_file(name, _ADDRESS.sub(address, _branded(self._pages[name], self._brand)))
+
+
+def _branded(page: bytes, brand: Brand) -> bytes:
+    if brand == Brand():
+        return page
+    title = f"{html.escape(brand.name)}</title>".encode()
+    page = page.replace(f"{DEFAULT_NAME}</title>".encode(), title)
+    if brand.logo_name:
+        page = page.replace(b'"/assets/icon.svg" type="image/svg+xml"', f'"/assets/{brand.logo_name}"'.encode())
+    return page.replace(b"</head>", brand.head().encode() + b"</head>")
 
 
 async def send_page(request: Request, page: PageFile) -> None:
@@ -122,12 +138,17 @@ async def send_page(request: Request, page: PageFile) -> None:
 
 
 @cache
-def read_pages(folder: Path = FOLDER) -> Pages:
-    """Return the built pages of a folder."""
-    assets = sorted(path for path in (folder / "assets").glob("*") if path.suffix in MEDIA_TYPES)
+def read_pages(brand: Brand, folder: Path = FOLDER) -> Pages:
+    """Return the built pages of a folder, with a brand."""
+    assets = {path.name: path.read_bytes() for path in sorted((folder / "assets").glob("*"))}
+    if brand.colour is not None:
+        assets["brand.css"] = brand.style().encode()
+    if brand.logo is not None:
+        assets[brand.logo_name] = brand.logo.read_bytes()
     return Pages(
         {path.name: path.read_bytes() for path in sorted(folder.glob("*.html"))},
-        {path.name: _page_file(path.name, path.read_bytes()) for path in assets},
+        {name: _page_file(name, body) for name, body in assets.items() if Path(name).suffix in MEDIA_TYPES},
+        brand,
     )
 
 

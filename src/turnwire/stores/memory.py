@@ -18,6 +18,8 @@ from turnwire.core.contracts import (
     RUNNABLE,
     Accepted,
     Admission,
+    Annotation,
+    AnnotationKind,
     ApiKey,
     AppendRequest,
     Command,
@@ -85,6 +87,8 @@ class MemoryTables(Struct):
     spending: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     outbox: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """By turn: when it is due, and the number of failed attempts."""
+    annotations: dict[tuple[str, str], Annotation] = field(default_factory=dict[tuple[str, str], Annotation])
+    """By kind and key."""
     # Indexes
     turn_names: dict[tuple[str, str, str], str] = field(default_factory=dict[tuple[str, str, str], str])
     """The ids of turns by principal, "key" or "id", and idempotency key or external id."""
@@ -108,6 +112,13 @@ class MemoryTables(Struct):
     def forget_names(self) -> None:
         """Drop the names of turns that were deleted."""
         self.turn_names = {name: turn_id for name, turn_id in self.turn_names.items() if turn_id in self.turns}
+
+    def forget_annotations(self, matches: Callable[[Annotation], bool]) -> int:
+        """Drop the annotations that match, and return their number."""
+        names = [name for name, annotation in self.annotations.items() if matches(annotation)]
+        for name in names:
+            del self.annotations[name]
+        return len(names)
 
     def add_session(self, session: Session) -> None:
         self.sessions[session.id] = session
@@ -431,6 +442,7 @@ class MemoryRegistry:
         tables.forget_names()
         tables.session_names.pop((principal, session.external_id or ""), None)
         del tables.sessions[session.id]
+        tables.forget_annotations(lambda annotation: annotation.session_id == session.id)
         self._watchers.notify(session.id, ())
 
     async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
@@ -462,6 +474,55 @@ class MemoryRegistry:
         return self._tables.keys[key_id]
 
 
+class MemoryAnnotations:
+    """Annotations."""
+
+    def __init__(self, tables: MemoryTables) -> None:
+        self._tables = tables
+
+    async def annotate(self, annotation: Annotation) -> None:
+        tables, principal = self._tables, annotation.principal
+        session = tables.sessions.get(annotation.session_id or "")
+        if annotation.session_id is not None and (session is None or session.principal != principal):
+            raise SessionNotFoundError(annotation.session_id)
+        turn = tables.turns.get(annotation.turn_id or "")
+        if annotation.turn_id is not None and (turn is None or turn.record.principal != principal):
+            raise TurnNotFoundError(annotation.turn_id)
+        tables.annotations[annotation.kind, annotation.key] = annotation
+
+    async def find_annotation(self, kind: AnnotationKind, key: str) -> Annotation | None:
+        return self._tables.annotations.get((kind, key))
+
+    async def list_annotations(
+        self,
+        kind: AnnotationKind,
+        principal: str | None,
+        *,
+        session_id: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[Annotation]:
+        found = [
+            annotation
+            for annotation in self._tables.annotations.values()
+            if annotation.kind == kind
+            and principal in (None, annotation.principal)
+            and session_id in (None, annotation.session_id)
+            and (before is None or annotation.key < before)
+        ]
+        return sorted(found, key=lambda annotation: annotation.key, reverse=True)[:limit]
+
+    async def remove_annotations(
+        self, kind: AnnotationKind, principal: str, *, key: str | None = None, session_id: str | None = None
+    ) -> int:
+        return self._tables.forget_annotations(
+            lambda each: (
+                (each.kind, each.principal) == (kind, principal)
+                and (each.key == key or (session_id is not None and each.session_id == session_id))
+            )
+        )
+
+
 class MemoryMaintenance:
     """Expires logs, and erases turns."""
 
@@ -479,6 +540,7 @@ class MemoryMaintenance:
         if record.phase != "ended":
             raise SessionBusyError(record.session_id, 1)
         del tables.turns[record.id]
+        tables.forget_annotations(lambda annotation: annotation.turn_id == record.id)
         siblings = tables.session_turns[record.session_id]
         siblings.remove(record.id)
         tables.forget_names()
@@ -511,6 +573,7 @@ class MemoryStore:
         queries = MemoryQueries(tables)
         claims = MemoryClaims(tables, leases, watchers)
         registry = MemoryRegistry(tables, watchers)
+        annotations = MemoryAnnotations(tables)
         maintenance = MemoryMaintenance(tables)
 
         self.read = queries.read
@@ -551,6 +614,10 @@ class MemoryStore:
         self.list_keys = registry.list_keys
         self.add_key = registry.add_key
         self.revoke_key = registry.revoke_key
+        self.annotate = annotations.annotate
+        self.find_annotation = annotations.find_annotation
+        self.list_annotations = annotations.list_annotations
+        self.remove_annotations = annotations.remove_annotations
         self.take_due = registry.take_due
         self.put_off = registry.put_off
         self.dismiss = registry.dismiss

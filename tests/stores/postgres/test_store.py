@@ -13,7 +13,7 @@ from tests.stores.postgres.conftest import Processes
 from turnwire.assembly import build_store
 from turnwire.core.budget import DAY_MS, day_of
 from turnwire.core.codec import now_ms
-from turnwire.core.contracts import Admission
+from turnwire.core.contracts import Admission, Annotation
 from turnwire.core.errors import SessionBusyError, StoreAwayError, StoreUnusableError, TurnTakenError
 from turnwire.core.events import TokenEvent
 from turnwire.settings import Settings
@@ -55,6 +55,28 @@ async def test_database_of_the_schema_before_is_migrated_with_its_data(monkeypat
     await store.maintain(expire_before=0)
     assert types(await whole_log(store, record.id))[-1] == "done"
     await store.close()
+
+
+async def test_turns_of_an_older_version_can_be_annotated(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = shared_databases().server
+    with monkeypatch.context() as older:
+        older.setattr(schema, "MIGRATIONS", MIGRATIONS[:1])
+        url = server.url(await asyncio.to_thread(server.new_database))
+        old = PostgresStore(url)
+        await old.open()
+        record = await ended(old)
+        # The older process is still there while the new one starts, as in a rolling restart.
+        new = PostgresStore(url)
+        older.undo()
+        await new.open()
+    link = Annotation(kind="share", key="digest", principal="ann", at=1, session_id=record.session_id)
+    await new.annotate(link)
+    assert await new.find_annotation("share", "digest") == link
+    assert types(await whole_log(new, record.id))[-1] == "done"
+    await old.delete_session("ann", record.session_id)
+    assert await new.find_annotation("share", "digest") is None
+    await old.close()
+    await new.close()
 
 
 async def test_database_of_a_newer_turnwire_is_refused(processes: Processes) -> None:

@@ -1,6 +1,7 @@
 /** The login form: exchanges a key for a cookie that scripts cannot read. The key is not stored. */
 
 import { useState } from "preact/hooks";
+import { brand } from "../brand.ts";
 import { focusFirst } from "../focus.ts";
 import { Logo } from "../icons.tsx";
 import { isStatus, logIn, type Me, errorText } from "../server.ts";
@@ -24,7 +25,7 @@ export function Login({ onDone }: { onDone: (me: Me) => void }) {
     <main class="login">
       <form onSubmit={submit} data-testid="login">
         <Logo />
-        <h1>Turnwire</h1>
+        <h1>{brand.name}</h1>
         <p class="faint">This server requires an API key.</p>
         <label class="field">
           <span>API key</span>

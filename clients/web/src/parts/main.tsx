@@ -1,6 +1,7 @@
 /** The main column: one conversation and the message box. */
 
 import { useEffect, useState } from "preact/hooks";
+import { brand } from "../brand.ts";
 import type { Conversation } from "../conversation.ts";
 import { IconButton } from "../icons.tsx";
 import { useObservable } from "../observable.ts";
@@ -37,7 +38,7 @@ export function Main({ conversation, title, offer, me, uploads, onMenu, onSource
   const name = title ?? conversation.session?.title ?? path[0]?.message ?? "";
   const isRunning = last?.phase === "running";
   useEffect(() => {
-    document.title = `${isRunning ? "… " : ""}${name ? `${name} · ` : ""}Turnwire`;
+    document.title = `${isRunning ? "… " : ""}${name ? `${name} · ` : ""}${brand.name}`;
   }, [name, isRunning]);
   const ask = (message: string) => void conversation.send(message, agent);
   return (

@@ -1,6 +1,7 @@
 /** The sidebar with the list of sessions. */
 
 import { useRef, useState } from "preact/hooks";
+import { brand } from "../brand.ts";
 import type { Session } from "../../../js/src/index.ts";
 import { focusFirst } from "../focus.ts";
 import { Icon, IconButton, Logo } from "../icons.tsx";
@@ -30,7 +31,7 @@ export function Sidebar(props: SidebarProps) {
     <nav class="side" id="side" aria-label="Conversations">
       <header class="side-head">
         <a class="brand" href={sessionAddress("").split("?")[0]} onClick={onPlainClick(() => onPick(null))}>
-          <Logo /> Turnwire
+          <Logo /> {brand.name}
         </a>
         <IconButton name="close" label="Close the list" class="only-narrow" onClick={props.onClose} />
       </header>

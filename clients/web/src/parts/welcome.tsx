@@ -1,6 +1,7 @@
 /** The welcome text, with example questions. */
 
 import { useEffect, useState } from "preact/hooks";
+import { brand } from "../brand.ts";
 import { Icon, Logo } from "../icons.tsx";
 import { client } from "../server.ts";
 
@@ -27,16 +28,17 @@ export function Welcome({ hasDocuments, onAsk }: { hasDocuments: boolean; onAsk:
       () => {},
     );
   }, [hasDocuments]);
+  const starters = brand.starters ?? examples;
   return (
     <div class="welcome" data-testid="welcome">
       <Logo />
-      <h1>Ask a question</h1>
+      <h1>{brand.welcome ?? "Ask a question"}</h1>
       <p>
         Searches, tool calls and text appear as they happen. You can close the tab: the answer continues on the server.
       </p>
-      {examples.length > 0 && (
+      {starters.length > 0 && (
         <ul class="examples" aria-label="Example questions">
-          {examples.map((example) => (
+          {starters.map((example) => (
             <li key={example}>
               <button type="button" data-testid="example" onClick={() => onAsk(example)}>
                 <span>{example}</span>

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from turnwire.core.errors import TurnwireError
-from turnwire.server.api import account, documents, operations, sessions, turns
+from turnwire.server.api import account, documents, feedback, operations, sessions, shares, turns
 from turnwire.server.errors import HttpError, http_error, internal_error, invalid_fields
 from turnwire.server.router import AnyRoute, Parameter, Route, response
 from turnwire.server.services import Services
@@ -24,6 +24,8 @@ _ROUTERS = (
     account.agents_router,
     sessions.router,
     turns.router,
+    feedback.router,
+    shares.router,
     account.budget_router,
     documents.router,
     operations.keys_router,

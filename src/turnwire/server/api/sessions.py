@@ -10,6 +10,7 @@ from turnwire.core.codec import time_text
 from turnwire.core.history import transcript
 from turnwire.core.turns import Session
 from turnwire.server.api.dependencies import Json, PathId, Reading, ServicesDep, Writing
+from turnwire.server.api.feedback import session_feedback
 from turnwire.server.messages import MessageBody, SessionBody, TitleBody
 from turnwire.server.turns import snapshot_json, start_turn, turn_json, turn_state
 
@@ -45,7 +46,11 @@ async def show(
 ) -> Json:
     session = await services.store.find_session(caller.principal, id)
     turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=limit)
-    return {**_session_json(session), "turns": [turn_json(turn) for turn in turns]}
+    feedback = await session_feedback(services, turns)
+    return {
+        **_session_json(session),
+        "turns": [{**turn_json(turn), "feedback": feedback.get(turn.id)} for turn in turns],
+    }
 
 
 @router.patch("/{id}", summary="Rename a session")
@@ -65,9 +70,13 @@ async def export(services: ServicesDep, caller: Reading, id: PathId) -> Json:
     session = await services.store.find_session(caller.principal, id)
     turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=100_000)
     states = [await turn_state(services.store, turn) for turn in turns]
+    feedback = await session_feedback(services, turns)
     return {
         **_session_json(session),
-        "turns": [snapshot_json(turn, state) for turn, state in zip(turns, states, strict=True)],
+        "turns": [
+            {**snapshot_json(turn, state), "feedback": feedback.get(turn.id)}
+            for turn, state in zip(turns, states, strict=True)
+        ],
         "transcript": msgspec.to_builtins(transcript(states)),
     }
 

@@ -9,6 +9,7 @@ from fastapi.responses import Response, StreamingResponse
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.follow import read_all
 from turnwire.server.api.dependencies import Approving, Json, PathId, Reading, ServicesDep, Writing
+from turnwire.server.api.feedback import turn_feedback
 from turnwire.server.messages import ApprovalBody
 from turnwire.server.services import Services
 from turnwire.server.turns import logged_json, snapshot_json, turn_state
@@ -62,4 +63,5 @@ async def _lines(first: list[LoggedEvent], pages: AsyncGenerator[list[LoggedEven
 
 async def _snapshot(services: Services, principal: str, turn_id: str) -> Json:
     record = await services.store.find_turn(principal, turn_id)
-    return snapshot_json(record, await turn_state(services.store, record))
+    state = await turn_state(services.store, record)
+    return {**snapshot_json(record, state), "feedback": await turn_feedback(services, record)}

@@ -164,6 +164,22 @@ MIGRATIONS = (
     ALTER TABLE turnwire.sealed_log ADD COLUMN calls bytea;
     ALTER TABLE turnwire.sealed_log ALTER COLUMN calls SET STORAGE EXTERNAL;
     """,
+    """
+    -- Values beside the logs, such as feedback and share links.
+    CREATE TABLE turnwire.annotation (
+        kind text COLLATE "C" NOT NULL,
+        key text COLLATE "C" NOT NULL,
+        principal text COLLATE "C" NOT NULL,
+        at bigint NOT NULL,
+        value text NOT NULL,
+        session_id text COLLATE "C" REFERENCES turnwire.session ON DELETE CASCADE,
+        turn_id text COLLATE "C" REFERENCES turnwire.turn (id) ON DELETE CASCADE,
+        PRIMARY KEY (kind, key)
+    );
+    CREATE INDEX annotation_by_principal ON turnwire.annotation (principal, kind, key);
+    CREATE INDEX annotation_by_session ON turnwire.annotation (session_id) WHERE session_id IS NOT NULL;
+    CREATE INDEX annotation_by_turn ON turnwire.annotation (turn_id) WHERE turn_id IS NOT NULL;
+    """,
 )
 
 

@@ -7,6 +7,7 @@ from turnwire.core.budget import day_of
 from turnwire.core.codec import now_ms
 from turnwire.core.errors import StoreUnusableError
 from turnwire.stores.postgres.admission import PostgresAdmission
+from turnwire.stores.postgres.annotations import PostgresAnnotations
 from turnwire.stores.postgres.claims import PostgresClaims
 from turnwire.stores.postgres.connections import (
     PLANNED_ONCE,
@@ -59,6 +60,7 @@ class PostgresStore:
         queries = PostgresQueries(pool, notifier)
         claims = PostgresClaims(pool, self._leases, writer, notifier, now, lease)
         registry = PostgresRegistry(pool, notifier)
+        annotations = PostgresAnnotations(pool)
         maintenance = PostgresMaintenance(pool, now)
 
         self.read = queries.read
@@ -99,6 +101,10 @@ class PostgresStore:
         self.list_keys = registry.list_keys
         self.add_key = registry.add_key
         self.revoke_key = registry.revoke_key
+        self.annotate = annotations.annotate
+        self.find_annotation = annotations.find_annotation
+        self.list_annotations = annotations.list_annotations
+        self.remove_annotations = annotations.remove_annotations
         self.take_due = registry.take_due
         self.put_off = registry.put_off
         self.dismiss = registry.dismiss

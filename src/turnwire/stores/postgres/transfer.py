@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from turnwire.core.budget import day_of
-from turnwire.core.contracts import ApiKey
+from turnwire.core.contracts import Annotation, ApiKey
 from turnwire.core.turns import Session, TurnRecord
 from turnwire.stores.lines import seal, state_from, to_entry_lines, to_lines
+from turnwire.stores.postgres.annotations import INSERT, column_values
 from turnwire.stores.postgres.connections import DatabaseConnection
 from turnwire.stores.postgres.rows import folded
 from turnwire.stores.postgres.schema import ensure_partition
@@ -78,6 +79,10 @@ class PostgresImport:
                     await _take(connection, turn)
 
         await self._connections.run(call)
+
+    async def take_annotations(self, annotations: Sequence[Annotation]) -> None:
+        for annotation in annotations:
+            await self._connections.execute(f"{INSERT} DO NOTHING", *column_values(annotation))
 
     async def take_spent(self, spent: Sequence[TokensSpent]) -> None:
         query = """

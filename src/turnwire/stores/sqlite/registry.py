@@ -75,6 +75,7 @@ class SqliteRegistry:
             if unfinished:
                 raise SessionBusyError(session.id, unfinished)
             erase_turns(connection, "session_id", session.id)
+            connection.execute("DELETE FROM annotation WHERE session_id = ?", (session.id,))
             connection.execute("DELETE FROM session WHERE id = ?", (session.id,))
             return session.id
 

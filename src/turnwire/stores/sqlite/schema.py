@@ -125,6 +125,22 @@ MIGRATIONS = (
 
     ALTER TABLE sealed_log ADD COLUMN calls BLOB;
     """,
+    """
+    -- Values beside the logs, such as feedback and share links.
+    CREATE TABLE annotation (
+        kind TEXT NOT NULL,
+        key TEXT NOT NULL,
+        principal TEXT NOT NULL,
+        at INTEGER NOT NULL,
+        value TEXT NOT NULL,
+        session_id TEXT,
+        turn_id TEXT,
+        PRIMARY KEY (kind, key)
+    ) WITHOUT ROWID;
+    CREATE INDEX annotation_by_principal ON annotation (principal, kind, key);
+    CREATE INDEX annotation_by_session ON annotation (session_id) WHERE session_id IS NOT NULL;
+    CREATE INDEX annotation_by_turn ON annotation (turn_id) WHERE turn_id IS NOT NULL;
+    """,
 )
 
 

@@ -9,6 +9,7 @@ from turnwire.core.errors import StoreUnusableError
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.rules import Leases
 from turnwire.stores.sqlite.admission import SqliteAdmission
+from turnwire.stores.sqlite.annotations import SqliteAnnotations
 from turnwire.stores.sqlite.claims import SqliteClaims
 from turnwire.stores.sqlite.disk import Ballast, FolderLock
 from turnwire.stores.sqlite.live_turn import LiveTurns
@@ -48,6 +49,7 @@ class SqliteStore:
         queries = SqliteQueries(self.readers, turns)
         claims = SqliteClaims(self.readers, writer, turns)
         registry = SqliteRegistry(self.readers, writer, turns)
+        annotations = SqliteAnnotations(self.readers, writer)
         maintenance = SqliteMaintenance(writer, turns)
 
         self.read = queries.read
@@ -88,6 +90,10 @@ class SqliteStore:
         self.list_keys = registry.list_keys
         self.add_key = registry.add_key
         self.revoke_key = registry.revoke_key
+        self.annotate = annotations.annotate
+        self.find_annotation = annotations.find_annotation
+        self.list_annotations = annotations.list_annotations
+        self.remove_annotations = annotations.remove_annotations
         self.take_due = registry.take_due
         self.put_off = registry.put_off
         self.dismiss = registry.dismiss

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import ApiKey, Command, Wake
+from turnwire.core.contracts import Annotation, ApiKey, Command, Wake
 from turnwire.core.errors import StoreUnusableError
 from turnwire.core.turns import Session, TurnRecord, TurnState
 from turnwire.stores.lines import state_from, unseal
 from turnwire.stores.rules import Watchers, read_with_epoch
+from turnwire.stores.sqlite.annotations import ANNOTATION_COLUMNS, annotation_from
 from turnwire.stores.sqlite.disk import BALLAST_NAME
 from turnwire.stores.sqlite.rows import (
     SESSION_COLUMNS,
@@ -213,6 +214,11 @@ class SqliteExport:
                 (row[-6], _moving(connection, row)) for row in connection.execute(_TURNS, (number, limit)).fetchall()
             ]
         )
+
+    async def annotations(self) -> list[Annotation]:
+        query = f"SELECT {ANNOTATION_COLUMNS} FROM annotation"
+        rows = await self._readers.run(lambda connection: connection.execute(query).fetchall())
+        return [annotation_from(row) for row in rows]
 
     async def spent(self) -> list[TokensSpent]:
         query = "SELECT principal, day, tokens FROM spending"
