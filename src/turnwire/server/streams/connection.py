@@ -58,7 +58,7 @@ class Connection:
         self._cycle: Any = getattr(send, "__self__", None)
         # Middleware of a host application may wrap `send` in ways that need a task.
         self._direct = type(self._cycle).__module__.startswith("uvicorn.protocols.http")
-        self._writes_chunks = type(self._cycle) is _ChunkCycle
+        self._writes_chunks = type(self._cycle) is _ChunkCycle and self._cycle.scope["method"] != "HEAD"
         self._task: asyncio.Task[None] | None = None
         self._scope: asyncio.Timeout | None = None
         self._is_broken = False
@@ -188,9 +188,16 @@ def write_chunk(cycle: Any, body: bytes) -> bool:
 
     Most of the cost of a token is the way through `send`: a coroutine, a message and its checks.
     """
-    if cycle.disconnected or cycle.flow.write_paused or not cycle.chunked_encoding or cycle.response_complete:
+    try:
+        is_other = (
+            cycle.disconnected or cycle.flow.write_paused or not cycle.chunked_encoding or cycle.response_complete
+        )
+        write = cycle.transport.write
+    except AttributeError:
+        return False  # Another version of uvicorn.
+    if is_other:
         return False
-    cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+    write(b"%x\r\n%b\r\n" % (len(body), body))
     return True
 
 
