@@ -229,7 +229,7 @@ async def test_appends_during_a_commit_are_one_next_commit(store: SqliteStore) -
         loop.call_soon_threadsafe(held.set)
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(BOUND)
 
-    slow = asyncio.create_task(store._writer.write(hold))
+    slow = store._writer.write(hold)
     async with asyncio.timeout(BOUND):
         await held.wait()
         later = [

@@ -125,6 +125,8 @@ class Connection:
 
     async def closed(self, receive: Receive) -> bool:
         """Wait until the response has ended. Returns True if the client disconnected."""
+        if self._is_broken:
+            raise BrokenStreamError
         try:
             async with asyncio.timeout(None) as self._scope:
                 while (await receive())["type"] != "http.disconnect":
