@@ -5,12 +5,14 @@ A log has one line per event, `<epoch> <at> <event as JSON>`; the number of the 
 
 import zlib
 from collections.abc import Sequence
-from functools import lru_cache
+from threading import Lock
 
 import msgspec
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.turns import TurnState
+
+_CACHED_LOGS = 8
 
 
 def to_lines(events: Sequence[LoggedEvent]) -> bytes:
@@ -29,11 +31,32 @@ def seal(lines: bytes) -> bytes:
     return zlib.compress(lines, 3)
 
 
-# A sealed log is read page by page, so the last few are cached.
-@lru_cache(maxsize=4)
 def unseal(body: bytes) -> list[bytes]:
     """Return the lines of a sealed log."""
     return zlib.decompress(body).split(b"\n")
+
+
+class SealedLogs:
+    """The lines of the sealed logs that were read last: a log is read page by page, but fetched and unsealed once.
+
+    The key is the turn's number and its first kept position, because expiring is all that changes a sealed log. Any
+    thread may use it.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[int, int], list[bytes]] = {}
+        self._lock = Lock()
+
+    def get(self, number: int, first_kept: int) -> list[bytes] | None:
+        return self._lines.get((number, first_kept))
+
+    def add(self, number: int, first_kept: int, body: bytes) -> list[bytes]:
+        lines = unseal(body)
+        with self._lock:
+            self._lines[number, first_kept] = lines
+            while len(self._lines) > _CACHED_LOGS:
+                del self._lines[next(iter(self._lines))]
+        return lines
 
 
 def state_from(body: bytes | None) -> TurnState | None:

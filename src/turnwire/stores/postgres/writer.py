@@ -25,7 +25,7 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnwireError,
 )
-from turnwire.stores.lines import to_lines
+from turnwire.stores.lines import SealedLogs, to_lines
 from turnwire.stores.postgres.connections import (
     BY_KEY,
     RETRY,
@@ -318,7 +318,7 @@ class PostgresWriter:
         committed: list[AppendRequest] = []
         for append in group:
             try:
-                events = await read_log(connection, append.turn_id, append.events[0].position - 1, 1)
+                events = await read_log(connection, SealedLogs(), append.turn_id, append.events[0].position - 1, 1)
             except TurnNotFoundError:
                 continue  # The next attempt to write it reports that.
             except TurnwireError:
