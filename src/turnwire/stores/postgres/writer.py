@@ -27,7 +27,7 @@ from turnwire.core.errors import (
 )
 from turnwire.stores.lines import SealedLogs, to_lines
 from turnwire.stores.postgres.connections import (
-    BY_KEY,
+    PLANNED_ONCE,
     RETRY,
     RETRY_SECONDS,
     Connections,
@@ -330,7 +330,7 @@ class PostgresWriter:
 
     async def _connect(self) -> DatabaseConnection:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await self._connections.connect(**BY_KEY)
+            self._connection = await self._connections.connect(**PLANNED_ONCE)
         return self._connection
 
     def _drop_connection(self) -> None:
