@@ -41,18 +41,29 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | _WHOLE_PROCESS)
 
 
-def yardstick(core: int) -> float:
-    """Return the CPU milliseconds of a fixed piece of work on a core; more means a slower machine.
+class Yardstick:
+    """A fixed piece of work on a core before and after a run, when no process of the bench has anything to do.
 
-    The CPU clock counts time, not work: a throttled core needs more of it.
+    `yardstick_ms` is its CPU time: the CPU clock counts time, not work, and a throttled core needs more of it.
+    `yardstick_wait` is the part of the time in which it was ready to run but did not: others used the core.
     """
-    with pinned(core):
-        started = time.thread_time()
-        total = 0
-        for n in range(300_000):
-            total += n
-        used = time.thread_time() - started
-    return used * 1000
+
+    def __init__(self, core: int) -> None:
+        self._core = core
+        self._before = self._work()
+
+    def result(self) -> dict[str, float]:
+        used, passed = map(sum, zip(self._before, self._work(), strict=True))
+        return {"yardstick_ms": used * 1000 / 2, "yardstick_wait": max(0.0, 1 - used / passed)}
+
+    def _work(self) -> tuple[float, float]:
+        """Return the CPU seconds and the seconds that the work takes."""
+        with pinned(self._core):
+            used, passed = time.thread_time(), time.perf_counter()
+            total = 0
+            for n in range(300_000):
+                total += n
+            return time.thread_time() - used, time.perf_counter() - passed
 
 
 def resident_bytes(pid: int) -> int:

@@ -37,7 +37,7 @@ class Scale:
     readers: int
     idle_streams: int
     idle_seconds: float
-    """Longer than the time between two heartbeats."""
+    """Longer than the time between two heartbeats, if their cost matters."""
     replay_tokens: int
     files: int
     """Markdown files to index."""
@@ -68,15 +68,15 @@ FULL = Scale(
     page_tokens=5_000,
 )
 QUICK = Scale(
-    repeats=1,
-    seconds=0.3,
+    repeats=3,
+    seconds=0.25,
     tokens=1000,
     crowd_tokens=200,
-    paced_tokens=100,
-    steady_tokens=60,
+    paced_tokens=60,
+    steady_tokens=50,
     readers=200,
-    idle_streams=5000,
-    idle_seconds=18,
+    idle_streams=1000,
+    idle_seconds=1,
     replay_tokens=10_000,
     files=400,
     sections=29,
@@ -93,6 +93,11 @@ class Plan:
     """The servers that may take part."""
     case: str = ""
     """Only the cases whose name contains this text."""
+    cases: frozenset[tuple[str, str]] | None = None
+    """Only these cases of these tables; None for all."""
+
+    def includes(self, table: str, case: str) -> bool:
+        return self.case in case and (self.cases is None or (table, case) in self.cases)
 
     def of(self, *names: str) -> list[str]:
         return [name for name in names if name in self.variants]
@@ -127,7 +132,7 @@ def take_turns(
     run: Callable[[Server], Sample],
     warm_up: Callable[[Server], object],
 ) -> None:
-    if plan.case not in case:
+    if not plan.includes(table.name, case):
         return
     with serving(names) as servers:
         for server in servers.values():

@@ -16,6 +16,7 @@ from typing import Any
 from bench import measure
 from bench.job import Job
 from bench.servers import VARIANTS, Variant
+from tests.postgres_server import PostgresServer
 
 START_SECONDS = 30
 SERVER_CORE, CLIENT_CORE = measure.cores()
@@ -84,7 +85,12 @@ def serving(names: Iterable[str]) -> Iterator[dict[str, Server]]:
         servers: dict[str, Server] = {}
         for name in names:
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-            servers[name] = start(VARIANTS[name], data)
+            environment: dict[str, str] = {}
+            if name == "postgres":
+                database = PostgresServer()
+                stack.callback(database.remove)
+                environment["TURNWIRE_DATABASE_URL"] = database.url(database.new_database())
+            servers[name] = start(VARIANTS[name], data, SERVER_CORE, **environment)
             stack.callback(servers[name].stop)
         for server in servers.values():
             server.wait_until_ready()
@@ -138,7 +144,7 @@ class Load:
 
 def measured(server: Server, job: Job) -> dict[str, float]:
     """Run a job and return its cost from the first request (or its gate) to the last byte."""
-    yardsticks = [measure.yardstick(SERVER_CORE)]
+    yardstick = measure.Yardstick(SERVER_CORE)
     with Load(job) as load:
         before = server.cpu_seconds()
         load.proceed()
@@ -148,14 +154,13 @@ def measured(server: Server, job: Job) -> dict[str, float]:
             load.proceed()
         report = load.reach("done")
         used = server.cpu_seconds() - before
-    yardsticks.append(measure.yardstick(SERVER_CORE))
     sample: dict[str, float] = {
         "us_per_event": used * 1e6 / report["events"],
         "events_per_second": report["events"] / report["seconds"],
         "server_busy": used / report["seconds"],
         "client_busy": report["client_cpu"] / report["seconds"],
         "events": report["events"],
-        "yardstick_ms": sum(yardsticks) / 2,
+        **yardstick.result(),
     }
     for name, quantiles in (("first", report["first_ms"]), ("latency", report["age_ms"])):
         sample |= {f"{name}_{q}_ms": value for q, value in quantiles.items()}

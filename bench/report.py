@@ -73,10 +73,11 @@ def _table(table: Table) -> Iterator[str]:
     yardsticks = [s["yardstick_ms"] for row in table.rows for s in row.samples if "yardstick_ms" in s]
     if yardsticks:
         spread = Spread.of(yardsticks)
+        busy = table.trouble()
         yield ""
         yield (
             f"The yardstick, a fixed piece of work before and after each run, took {spread.middle:.0f} ms "
-            f"of CPU [{spread.low:.0f}–{spread.high:.0f}]."
+            f"of CPU [{spread.low:.0f}–{spread.high:.0f}]." + (f" **Not a result: {busy}.**" if busy else "")
         )
 
 

@@ -9,6 +9,11 @@ from statistics import median
 
 Sample = dict[str, float]
 
+MAX_WAIT = 0.1
+"""The largest part of its time that the yardstick may wait for a core; above it, other programs shape the figures."""
+MAX_UNEVENNESS = 1.4
+"""The largest ratio of slow to fast yardsticks, without the tenth at either end."""
+
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -72,6 +77,17 @@ class Table:
 
     def row(self, case: str, variant: str) -> Row | None:
         return next((r for r in self.rows if (r.case, r.variant) == (case, variant)), None)
+
+    def trouble(self, case: str | None = None) -> str | None:
+        """Return why the samples, of one case or of all, are no basis for a verdict; None if they are."""
+        samples = [sample for row in self.rows if case in (None, row.case) for sample in row.samples]
+        waits = [sample["yardstick_wait"] for sample in samples if "yardstick_wait" in sample]
+        speeds = sorted(sample["yardstick_ms"] for sample in samples if "yardstick_ms" in sample)
+        if waits and (share := sum(waits) / len(waits)) > MAX_WAIT:
+            return f"the machine is too busy: the yardstick waited {share:.0%} of its time for a core"
+        if speeds and (unevenness := speeds[len(speeds) * 9 // 10] / speeds[len(speeds) // 10]) > MAX_UNEVENNESS:
+            return f"the machine is too uneven: the same work took {unevenness:.1f} times the CPU in some runs"
+        return None
 
     def ratio(self, row: Row, baseline: str) -> Spread | None:
         base = self.row(row.case, baseline)

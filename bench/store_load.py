@@ -23,7 +23,7 @@ async def write_all_turns(store: Store, tokens: int) -> Sample:
     try:
         await store.renew("bench")
         records = [await claimed_turn(store) for _ in range(TURNS)]
-        yardstick = measure.yardstick(SERVER_CORE)
+        yardstick = measure.Yardstick(SERVER_CORE)
         started, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*(_write_turn(TurnLog(store, record, Limits()), tokens) for record in records))
         seconds, used = time.perf_counter() - started, time.process_time() - cpu
@@ -36,7 +36,7 @@ async def write_all_turns(store: Store, tokens: int) -> Sample:
     return {
         "events_per_second": events / seconds,
         "us_per_event": used / events * 1e6,
-        "yardstick_ms": (yardstick + measure.yardstick(SERVER_CORE)) / 2,
+        **yardstick.result(),
     }
 
 

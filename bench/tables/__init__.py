@@ -18,11 +18,13 @@ from bench.tables.scale import scale
 from bench.tables.search import search
 from bench.tables.stores import stores
 from bench.tables.streams import streams
+from bench.tables.turns import turns
 from bench.tables.wires import wires
 from bench.tables.workers import workers
 
 TABLES: dict[str, Callable[[Plan], Table]] = {
     "streams": streams,
+    "turns": turns,
     "fan-out": fanout,
     "idle": idle,
     "replay": replay,

@@ -49,18 +49,18 @@ def take_turns(server: Server, questions: Sequence[str], session: str) -> dict[t
     alive = Job(server.port, "/healthz", "", streams=1, tokens=0).request()
     probes: list[float] = []
     turns: list[list[float]] = []
-    yardstick = measure.yardstick(SERVER_CORE)
+    yardstick = measure.Yardstick(SERVER_CORE)
     for number, question in enumerate(questions):
         probes += ask(server.port, alive, [b"{"])
         path = f"/v1/rag/sessions/{session}-{number // QUESTIONS_A_SESSION}/messages/stream"
         body = json.dumps({"message": question})
         posted = Job(server.port, path, "", streams=1, tokens=0, body=body).request()
         turns.append(ask(server.port, posted, list(MARKS.values())))
-    yardstick = (yardstick + measure.yardstick(SERVER_CORE)) / 2
+    steadiness = yardstick.result()
     samples: dict[tuple[str, str], Sample] = {}
     for case, times in zip(MARKS, zip(*turns, strict=True), strict=True):
-        samples[case, "healthz"] = latencies(probes) | {"yardstick_ms": yardstick}
-        samples[case, "documents"] = latencies(list(times)) | {"yardstick_ms": yardstick}
+        samples[case, "healthz"] = latencies(probes) | steadiness
+        samples[case, "documents"] = latencies(list(times)) | steadiness
     return samples
 
 

@@ -32,14 +32,14 @@ def idle(plan: Plan) -> Table:
         ),
     )
     for _ in range(min(plan.scale.repeats, MAX_REPEATS)):
-        for name in plan.of("raw", "queue", "memory", "sqlite"):
+        for name in plan.of("raw", "queue", "memory", "sqlite") if plan.includes("idle", OWN_TURN) else ():
             # A new process each time, because freed memory would be reused unseen.
             with serving([name]) as servers:
                 sample = rest(servers[name], plan.scale, own_turns)
                 record(table, OWN_TURN, name, sample)
                 if name in ("raw", "queue"):
                     record(table, ONE_TURN, name, sample)
-        for name in plan.of("memory", "sqlite"):
+        for name in plan.of("memory", "sqlite") if plan.includes("idle", ONE_TURN) else ():
             with serving([name]) as servers:
                 record(table, ONE_TURN, name, rest(servers[name], plan.scale, one_turn))
     return table

@@ -102,18 +102,17 @@ def both_readings(stack: ExitStack, name: str, folder: Path, plan: Plan) -> dict
 def clocked(work: Work, plan: Plan, rows: int | None = None) -> Sample:
     """Measure some work; `rows` is the number of rows that it wrote, if it does not return it."""
     gc.collect()
-    yardsticks = [measure.yardstick(SERVER_CORE)]
+    yardstick = measure.Yardstick(SERVER_CORE)
     cpu, started = time.process_time(), time.perf_counter()
     rows = work() or rows
     seconds = time.perf_counter() - started
     used = time.process_time() - cpu
-    yardsticks.append(measure.yardstick(SERVER_CORE))
     sample = {
         "cpu_ms": used * 1000,
         "ms": seconds * 1000,
         "files_per_cpu_second": plan.scale.files / used,
         "files_per_second": plan.scale.files / seconds,
-        "yardstick_ms": sum(yardsticks) / 2,
+        **yardstick.result(),
     }
     if rows is None:
         return sample

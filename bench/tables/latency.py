@@ -28,7 +28,7 @@ def measure_case(table: Table, plan: Plan, count: int) -> None:
         plan,
         table,
         many(count),
-        plan.of("raw", "queue", "memory", "sqlite"),
+        plan.of("raw", "queue", "memory", "sqlite", "postgres"),
         run=lambda server: measured(server, job(server)),
         warm_up=lambda server: warm(server, job(server)),
     )

@@ -29,8 +29,7 @@ def page(plan: Plan) -> Table:
         url = f"http://127.0.0.1:{servers['page'].port}/"
         ask(browser, url, PACE, PACE)  # Warms up both.
         for _ in range(plan.scale.repeats):
-            yardstick = measure.yardstick(SERVER_CORE)
+            yardstick = measure.Yardstick(SERVER_CORE)
             sample = ask(browser, url, plan.scale.page_tokens, PACE)
-            yardstick = (yardstick + measure.yardstick(SERVER_CORE)) / 2
-            record(table, case, "page", sample | {"yardstick_ms": yardstick})
+            record(table, case, "page", sample | yardstick.result())
     return table

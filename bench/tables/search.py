@@ -45,17 +45,17 @@ def ask_in_turns(table: Table, plan: Plan, library: Library, bare: BareTable) ->
     for _ in range(plan.scale.repeats if plan.case in case else 0):
         times: dict[str, list[float]] = {name: [] for name in names}
         used: dict[str, list[float]] = {name: [] for name in names}
-        yardstick = measure.yardstick(SERVER_CORE)
+        yardstick = measure.Yardstick(SERVER_CORE)
         for n in range(len(texts)):
             for name in names:
                 cpu, started = time.thread_time(), time.perf_counter()
                 searches[name](n)
                 times[name].append((time.perf_counter() - started) * 1000)
                 used[name].append((time.thread_time() - cpu) * 1000)
-        yardstick = (yardstick + measure.yardstick(SERVER_CORE)) / 2
+        steadiness = yardstick.result()
         for name in names:
-            sample = {"cpu_p50_ms": quantiles(used[name])["p50"], "yardstick_ms": yardstick}
-            record(table, case, name, latencies(times[name]) | sample)
+            cpu = {"cpu_p50_ms": quantiles(used[name])["p50"]}
+            record(table, case, name, latencies(times[name]) | cpu | steadiness)
 
 
 def check(library: Library, bare: BareTable, texts: Sequence[str], matches: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ def measure_case(table: Table, plan: Plan, kind: str, count: int) -> None:
         plan,
         table,
         f"{kind}, {many(count)}",
-        plan.of("raw", "queue", "fastapi_sse", "memory", "sqlite"),
+        plan.of("raw", "queue", "fastapi_sse", "memory", "sqlite", "postgres"),
         run=lambda server: measured(server, job(server)),
         warm_up=lambda server: warm(server, job(server)),
     )

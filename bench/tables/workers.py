@@ -43,7 +43,7 @@ def workers(plan: Plan) -> Table:
         for _ in range(plan.scale.repeats):
             for turns, names in CASES.items():
                 case = f"{turns} turns × {STEADY_PER_SECOND}/s"
-                for name in plan.of(*names) if plan.case in case else ():
+                for name in plan.of(*names) if plan.includes("workers", case) else ():
                     if name == "sqlite":
                         with serving([name]) as servers:
                             record(table, case, name, follow([(servers[name], servers[name])], turns, tokens))
@@ -71,7 +71,7 @@ def follow(pairs: list[tuple[Server, Server]], turns: int, tokens: int, several:
     order = Order("steady", tokens, stamped=True, gated=True)
     each = turns // len(pairs)
     servers = several.servers if several else [pairs[0][0]]
-    yardsticks = [measure.yardstick(SERVER_CORE)]
+    yardstick = measure.Yardstick(SERVER_CORE)
     with ExitStack() as stack:
         loads: list[Load] = []
         for runs, reads in pairs:
@@ -90,7 +90,6 @@ def follow(pairs: list[tuple[Server, Server]], turns: int, tokens: int, several:
         reports = [load.reach("done") for load in loads]
         used = sum(server.cpu_seconds() for server in servers) - before
         used_there = database.seconds() if database else 0.0
-    yardsticks.append(measure.yardstick(SERVER_CORE))
     events = sum(report["events"] for report in reports)
     seconds = max(report["seconds"] for report in reports)
     sample = {
@@ -98,7 +97,7 @@ def follow(pairs: list[tuple[Server, Server]], turns: int, tokens: int, several:
         "with_database": (used + used_there) / events * 1e6,
         "events_per_second": events / seconds,
         "client_busy": sum(report["client_cpu"] for report in reports) / seconds,
-        "yardstick_ms": sum(yardsticks) / 2,
+        **yardstick.result(),
     }
     # The slower of two clients counts.
     for quantile in reports[0]["age_ms"]:

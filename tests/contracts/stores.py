@@ -124,6 +124,8 @@ class PostgresBackend:
         self.database = self._databases.take()
         self.url = self._databases.server.url(self.database)
         self._stores: list[PostgresStore] = []
+        # Kept until the end of the test, because the driver warns of connections that are dropped unclosed.
+        self._crashed: list[PostgresStore] = []
 
     async def open(self, **options: Any) -> Store:
         store = PostgresStore(self.url, **options)
@@ -146,6 +148,7 @@ class PostgresBackend:
                     task.cancel()
             store.connections.is_closed = True
         kill_backends(self.url)
+        self._crashed += self._stores
         self._stores.clear()
         # A lease outlives its process for as long as the test takes; delete it before the next store opens.
         run_aside(execute(self.url, "DELETE FROM turnwire.worker"))

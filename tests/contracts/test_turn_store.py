@@ -39,6 +39,8 @@ from turnwire.core.errors import (
 )
 from turnwire.core.events import MessageEvent, SessionEvent, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 from turnwire.core.state import TurnFold
+from turnwire.stores import lines
+from turnwire.stores.memory import MemoryStore
 
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
 FAR_FUTURE = 2**45
@@ -654,6 +656,39 @@ async def test_sealed_log_reads_the_same(store: Store) -> None:
     assert await followed(store, record.id, 100) == log[100:]
     assert await store.turn_state(record.id) == state
     assert await store.find_turn("ann", record.id) == found
+
+
+async def test_sealed_log_is_unsealed_once_for_all_of_its_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = await ended(store, *[TokenEvent(f"{number}") for number in range(300)])
+    log = await whole_log(store, record.id)
+    await store.maintain(expire_before=0)
+    unsealed: list[bytes] = []
+    unseal = lines.unseal
+    monkeypatch.setattr(lines, "unseal", lambda body: unsealed.append(body) or unseal(body))
+    assert await whole_log(store, record.id, page=10) == log
+    assert await followed(store, record.id, 100) == log[100:]
+    assert len(unsealed) == (0 if isinstance(store, MemoryStore) else 1)
+
+
+async def test_pages_that_end_inside_a_commit_are_whole(store: Store) -> None:
+    record = await claimed(store)
+    for position in range(3, 63, 20):
+        tokens = [TokenEvent(str(at)) for at in range(position, position + 20)]
+        await append(store, record.id, record.epoch, position, *tokens)
+    for after in range(63):
+        for limit in (1, 2, 19, 20, 21, 40, 100):
+            read = positions(await store.read(record.id, after, limit))
+            assert read == list(range(after + 1, min(after + limit, 62) + 1))
+
+
+async def test_log_that_was_read_before_it_expired_is_gone(store: Store) -> None:
+    record = await ended(store)
+    await store.maintain(expire_before=0)
+    log = await whole_log(store, record.id)
+    await store.maintain(expire_before=FAR_FUTURE)
+    with pytest.raises(EventsGoneError):
+        await store.read(record.id, 0, 10)
+    assert await store.read(record.id, len(log) - 1, 10) == log[-1:]
 
 
 async def test_concurrent_maintenance_keeps_logs_intact(store: Store) -> None:

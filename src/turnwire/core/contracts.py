@@ -341,6 +341,7 @@ class TurnStore(Protocol):
         """Commit a turn with its opening events, or find the turn that has the same key or external id.
 
         With `on_busy="interrupt"`, the session's unfinished turns are commanded to end as superseded in the same step.
+        If the caller is cancelled, the turn is accepted, and its watchers are woken, or nothing is written.
         Raises IdempotencyConflictError, SessionBusyError, TooManyTurnsError, BudgetSpentError, SessionNotFoundError,
         SessionExistsError, StoreFullError; then nothing is written.
         """

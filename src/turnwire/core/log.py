@@ -25,7 +25,7 @@ from turnwire.core.events import (
     SessionEvent,
     TokenEvent,
 )
-from turnwire.core.follow import read_all
+from turnwire.core.follow import PAGE
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 
@@ -89,10 +89,12 @@ class TurnLog:
 
     async def restore(self) -> None:
         """Fold the events that are in the log already."""
-        async for events in read_all(self._store, self.turn_id):
+        position = 0
+        while position < self._committed and (events := await self._store.read(self.turn_id, position, PAGE)):
             for logged in events:
                 self.fold.add(logged)
                 logged.decoded = None  # The store may cache these events; the decoded values would double their memory.
+            position = events[-1].position
 
     def append(self, event: Event) -> None:
         """Append one event. Raises TurnEndedError, EventRefusedError, or the failure of an earlier append."""

@@ -145,10 +145,6 @@ class TurnRunner:
             max_unfinished=self._limits.max_running_turns,
             budget=await self.budget(request.principal) if self._spending.limit else None,
         )
-        # The client may leave before the commit; an accepted turn must run all the same.
-        return await asyncio.shield(self._accept(new, admission))
-
-    async def _accept(self, new: NewTurn, admission: Admission) -> Accepted:
         accepted = await self._store.create_turn(new, admission)
         if accepted.created:
             self._worker.wake(for_commands=admission.on_busy == "interrupt")

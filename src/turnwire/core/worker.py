@@ -168,9 +168,10 @@ class TurnWorker:
                 return
             for record in claimed:
                 self._execute(record)
-        if claimed:
-            # The store may have more turns; and one that ran before may have a command its last worker did not obey.
-            self.wake(for_commands=any(record.epoch > 1 for record in claimed))
+        if any(record.epoch > 1 for record in claimed):
+            self.wake(for_commands=True)  # One that ran before may have a command that its last worker did not obey.
+        elif claimed and (self._store.is_shared or len(claimed) == free):
+            self.wake()  # The store may have more turns; a shared one may have skipped some that others held.
 
     def _execute(self, record: TurnRecord, stop: Stop | None = None) -> Execution:
         execution = Execution(
@@ -199,7 +200,8 @@ class TurnWorker:
             self._idle.set()
         if not execution.continues_later:
             self._on_ended(execution.turn_id)
-        self.wake()  # There is room for another turn.
+        if self._store.is_shared or len(self.running) + 1 >= self._limits.max_worker_turns:
+            self.wake()  # There is room for another turn.
 
     # The lease
 

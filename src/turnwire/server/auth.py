@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -283,9 +284,13 @@ def _digest(text: str) -> str:
 
 
 def _is_loopback(client: Any) -> bool:
-    if not client:
-        return True  # A Unix socket: the file's own permissions decide.
+    # Without an address it is a Unix socket: the file's own permissions decide.
+    return not client or _is_loopback_address(client[0])
+
+
+@lru_cache(maxsize=64)
+def _is_loopback_address(address: str) -> bool:
     try:
-        return ip_address(client[0]).is_loopback
+        return ip_address(address).is_loopback
     except ValueError:
         return False

@@ -72,7 +72,8 @@ async def start_turn(
             agent=body.agent,
             external_id=body.turn_id,
             idempotency_key=idempotency_key,
-            fingerprint=body.fingerprint(),
+            # Nothing is compared with a turn that has no key and no id of the client's.
+            fingerprint=body.fingerprint() if idempotency_key or body.turn_id else "",
             on_busy=body.on_busy,
             disconnect_grace=body.disconnect_grace,
             parent_turn_id=parent_turn_id,

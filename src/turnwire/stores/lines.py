@@ -6,7 +6,7 @@ one line per entry, `<entry as JSON without its result><tab><result as JSON>`.
 
 import zlib
 from collections.abc import Sequence
-from functools import lru_cache
+from threading import Lock
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +14,9 @@ from msgspec.structs import replace
 from turnwire.core.codec import LoggedEvent, ascii_json
 from turnwire.core.contracts import JournalEntry
 from turnwire.core.turns import TurnState
+
+_CACHED_LOGS = 8
+_CACHED_BYTES = 32 * 1024 * 1024
 
 
 def to_lines(events: Sequence[LoggedEvent]) -> bytes:
@@ -48,11 +51,37 @@ def seal(lines: bytes) -> bytes:
     return zlib.compress(lines, 3)
 
 
-# A sealed log is read page by page, so the last few are cached.
-@lru_cache(maxsize=4)
 def unseal(body: bytes) -> list[bytes]:
     """Return the lines of a sealed log."""
     return zlib.decompress(body).split(b"\n")
+
+
+class SealedLogs:
+    """The lines of the sealed logs that were read last: a log is read page by page, but fetched and unsealed once.
+
+    The key is the turn's number and its first kept position, because expiring is all that changes a sealed log. Any
+    thread may use it.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[int, int], list[bytes]] = {}
+        self._sizes: dict[tuple[int, int], int] = {}
+        self._lock = Lock()
+
+    def get(self, number: int, first_kept: int) -> list[bytes] | None:
+        return self._lines.get((number, first_kept))
+
+    def add(self, number: int, first_kept: int, body: bytes) -> list[bytes]:
+        key, lines = (number, first_kept), unseal(body)
+        with self._lock:
+            self._lines[key], self._sizes[key] = lines, sum(map(len, lines))
+            # The newest one stays, however large it is: its next page is read next.
+            while len(self._lines) > _CACHED_LOGS or (
+                len(self._lines) > 1 and sum(self._sizes.values()) > _CACHED_BYTES
+            ):
+                oldest = next(iter(self._lines))
+                del self._lines[oldest], self._sizes[oldest]
+        return lines
 
 
 def state_from(body: bytes | None) -> TurnState | None:

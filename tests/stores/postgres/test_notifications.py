@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from turnwire.core.errors import LogRewoundError
 from turnwire.core.events import TokenEvent
 from turnwire.core.follow import Follower
 from turnwire.stores.postgres import PostgresStore, notifications
+from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.notifications import payloads
 
 NEVER = 1_000.0
@@ -123,6 +125,110 @@ async def test_followers_of_many_turns_are_served_by_one_query(
     assert len(queries) <= 3
     for record, reader in zip(records, readers, strict=True):
         assert texts(reader.seen) == ["first ", *[f"{record.id} {number}" for number in range(5)]]
+
+
+async def caught_up(reader: Reader, count: int) -> None:
+    """Return when the reader has so many events, and waits for a hint."""
+    await reader.has(count)
+    while reading := reader.follower._reading:
+        await asyncio.wait([reading])
+
+
+def count_calls(pool: Connections, calls: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = pool.run
+
+    async def run_counted(call: Any, *rest: Any, **options: Any) -> Any:
+        calls.append(call)
+        return await run(call, *rest, **options)
+
+    monkeypatch.setattr(pool, "run", run_counted)
+
+
+async def test_small_events_come_with_the_hint_and_need_no_query(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
+    await listening(other)
+    record = await claimed(store)
+    reader = Reader(other, record.id)
+    await caught_up(reader, 2)
+    # The first event of an epoch is read, because only the store knows that the log has what the reader has.
+    await append(store, record.id, record.epoch, 3, TokenEvent("first"))
+    await caught_up(reader, 3)
+    queries: list[object] = []
+    for pool in (other._following, other.connections):
+        count_calls(pool, queries, monkeypatch)
+    tokens = ["two words", " +01890000 *3:x ", "* 7", "é 日本\n", "\u2028", ""]
+    for position, token in enumerate(tokens, start=4):
+        await append(store, record.id, record.epoch, position, TokenEvent(token))
+        await reader.has(position)  # A second hint while the first one is being sent would have no events.
+    await append(store, record.id, record.epoch, 10, TokenEvent("a"), TokenEvent("b"))
+    await reader.has(11)
+    assert queries == []
+    assert reader.seen == await whole_log(store, record.id)
+
+
+async def test_large_events_are_read_after_the_hint(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
+    await listening(other)
+    record = await claimed(store)
+    reader = Reader(other, record.id)
+    await caught_up(reader, 2)
+    await append(store, record.id, record.epoch, 3, TokenEvent("long " * 20_000))
+    await append(store, record.id, record.epoch, 4, TokenEvent("short"))
+    await reader.has(4)
+    assert reader.seen == await whole_log(store, record.id)
+
+
+async def test_events_of_a_hint_that_do_not_follow_are_read(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "SAFETY_SECONDS", NEVER)
+    await listening(other)
+    hints = other._notifier._hints
+    assert hints is not None
+    record = await claimed(store)
+    reader = Reader(other, record.id)
+    await caught_up(reader, 2)
+    watcher = Watcher(other, record.id)
+    received = hints._received
+    lost = asyncio.Event()
+    monkeypatch.setattr(hints, "_received", lambda hints: lost.set())
+    await append(store, record.id, record.epoch, 3, TokenEvent("its hint is lost"))
+    async with asyncio.timeout(BOUND):
+        await lost.wait()
+    monkeypatch.setattr(hints, "_received", received)
+    await append(store, record.id, record.epoch, 4, TokenEvent("its hint is not"))
+    await reader.has(4)
+    assert [position for events in watcher.wakes for position in positions(events)] == [3, 4]
+    assert reader.seen == await whole_log(store, record.id)
+
+
+async def test_hint_with_events_begins_as_one_without(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of an older version takes `+` and the turn's id for the whole hint, and ignores the rest."""
+    await listening(other)
+    hints = other._notifier._hints
+    assert hints is not None
+    record = await claimed(store)
+    received: list[str] = []
+    has_come = asyncio.Event()
+
+    def receive(hints: Sequence[str]) -> None:
+        received.extend(hints)
+        if f"+{record.id}" in received:
+            has_come.set()
+
+    monkeypatch.setattr(hints, "_received", receive)
+    await append(store, record.id, record.epoch, 3, TokenEvent("two words"))
+    async with asyncio.timeout(BOUND):
+        await has_come.wait()
+    index = received.index(f"+{record.id}")
+    assert received[index + 1].startswith("*3:")
+    assert {hint[0] for hint in received} <= {"+", "=", "*"}
 
 
 async def test_hints_wake_watchers_of_sessions_work_and_commands(

@@ -60,7 +60,7 @@ class Connection:
         # Middleware of a host application may wrap `send` in ways that need a task.
         owner: type = self._cycle.__class__
         self._direct = owner.__module__.startswith("uvicorn.protocols.http")
-        self._writes_chunks = _takes_chunks(owner)
+        self._writes_chunks = _takes_chunks(owner) and self._cycle.scope["method"] != "HEAD"
         self._task: asyncio.Task[None] | None = None
         self._scope: asyncio.Timeout | None = None
         self._is_broken = False
@@ -127,6 +127,8 @@ class Connection:
 
     async def closed(self, receive: Receive) -> bool:
         """Wait until the response has ended. Returns True if the client disconnected."""
+        if self._is_broken:
+            raise BrokenStreamError
         try:
             async with asyncio.timeout(None) as self._scope:
                 while (await receive())["type"] != "http.disconnect":
@@ -185,9 +187,16 @@ def write_chunk(cycle: Any, body: bytes) -> bool:
 
     Most of the cost of a token is the way through `send`: a coroutine, a message and its checks.
     """
-    if cycle.disconnected or cycle.flow.write_paused or not cycle.chunked_encoding or cycle.response_complete:
+    try:
+        is_other = (
+            cycle.disconnected or cycle.flow.write_paused or not cycle.chunked_encoding or cycle.response_complete
+        )
+        write = cycle.transport.write
+    except AttributeError:
+        return False  # Another version of uvicorn.
+    if is_other:
         return False
-    cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+    write(b"%x\r\n%b\r\n" % (len(body), body))
     return True
 
 

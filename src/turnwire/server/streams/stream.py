@@ -35,9 +35,12 @@ class StreamSource:
     async def wait(self) -> None:
         """Wait until the response can start. Raises HttpError or TurnwireError, which is then the response."""
 
-    async def begin(self, connection: Connection) -> Reader | None:
-        """Write everything, or return the reader that does."""
-        raise NotImplementedError
+    def attach(self, connection: Connection) -> Reader | None:
+        """Return the reader that writes everything, or None if there is none and `write` does."""
+        return None
+
+    async def write(self, connection: Connection) -> None:
+        """Write everything that no reader does."""
 
 
 class Stream:
@@ -73,11 +76,18 @@ class Stream:
         connection = self._hub.connect(send, self._wire, self._caller)
         if record is not None:
             self._runner.reader_joined(record)
-        beginning = asyncio.create_task(self._begin(connection, send))
+        beginning: asyncio.Task[None] | None = None
         try:
+            if self._source is not None and not self._source.waits:
+                self._reader = self._source.attach(connection)
+            if self._reader is None:
+                beginning = asyncio.create_task(self._begin(connection, send))
+            else:
+                self._forget_request()
             left = await connection.closed(receive)
         finally:
-            beginning.cancel()
+            if beginning is not None:
+                beginning.cancel()
             if self._reader is not None:
                 self._reader.close()
             self._hub.disconnect(connection)
@@ -97,12 +107,16 @@ class Stream:
                     connection.write(refusal.body, last=True)
                     return
                 await send(_start(200, self._headers))
-            self._reader = await source.begin(connection)
+                self._reader = source.attach(connection)
+            await source.write(connection)
         except Exception:
             logger.exception("a stream of %s could not begin", self._record.id if self._record else "a session")
             connection.abort()
         finally:
-            self._source, self._headers, self._error_headers = None, [], []
+            self._forget_request()
+
+    def _forget_request(self) -> None:
+        self._source, self._headers, self._error_headers = None, [], []
 
 
 def _start(status: int, headers: Headers) -> dict[str, object]:
@@ -117,7 +131,7 @@ class TurnSource(StreamSource):
         self._record = record
         self._point = point
 
-    async def begin(self, connection: Connection) -> Reader | None:
+    def attach(self, connection: Connection) -> Reader | None:
         return self._hub.attach(self._record, self._point, connection)
 
 
@@ -150,7 +164,7 @@ class FirstFrameSource(StreamSource):
                 raise failure
         self._point = ResumePoint(void=await void_of(self._store, turn_id))
 
-    async def begin(self, connection: Connection) -> Reader | None:
+    def attach(self, connection: Connection) -> Reader | None:
         return self._hub.attach(self._record, self._point, connection)
 
 
@@ -169,7 +183,7 @@ class SessionSource(StreamSource):
         self._after = after
         self._encoder_for = encoder_for
 
-    async def begin(self, connection: Connection) -> None:
+    async def write(self, connection: Connection) -> None:
         connection.write(connection.wire.opening)
         last, after = self._last, self._after
         if after is None:

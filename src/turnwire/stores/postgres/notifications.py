@@ -1,7 +1,12 @@
 """Notifications of commits to the readers of this process: own commits at once, those of other processes after a hint.
 
-A hint (LISTEN/NOTIFY) only says that something has changed; the log is then read, once for all readers of this process.
-Hints may be lost, so everything that is watched is also polled, in one query however much it is.
+A hint (LISTEN/NOTIFY) says that something has changed. It has the new events with it if they are small: readers that
+are just before them need no query. Otherwise the log is read, once for all readers of this process. Hints may be lost,
+so everything that is watched is also polled, in one query however much it is.
+
+A payload is a list of hints with spaces between them: `+<turn id>` for a commit, `=<key>` for any other change. After a
+commit there may be `*<first position>:<lines>`, the events as they are stored; 0x1f, which no line has, stands for a
+space. A process of an older version ignores them and reads.
 """
 
 import asyncio
@@ -11,6 +16,7 @@ from typing import Any
 
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import RUNNABLE, Wake
+from turnwire.stores.lines import from_lines, to_lines
 from turnwire.stores.postgres.connections import RETRY, Connections, DatabaseConnection, is_transient, reason
 from turnwire.stores.postgres.rows import events_from
 from turnwire.stores.rules import Watchers
@@ -21,6 +27,8 @@ CHANNEL = "turnwire"
 SAFETY_SECONDS = 1.5
 """The interval of polling beside hints."""
 _MAX_PAYLOAD = 7_900
+_MAX_EVENTS_SIZE = 2_000
+_SPACE = "\x1f"
 _PING_SECONDS = 3.0
 _POLL_SECONDS = 0.1
 _SLOWEST_POLL_SECONDS = 1.0
@@ -37,6 +45,7 @@ _CHANGED = """
     ) now ON true
     WHERE w.mark IS DISTINCT FROM now.mark
 """
+_NOTIFY = "SELECT pg_notify($1, line) FROM unnest($2::text[]) AS line"
 READ = f"""
     SELECT w.id, e.first_position, e.last_position, e.body
     FROM unnest($1::text[], $2::bigint[]) AS w (id, after) JOIN turnwire.turn t ON t.id = w.id
@@ -72,8 +81,8 @@ class NotificationListener:
         self._connections = connections
         self._received = received
         self._missed = missed
-        # A dict is a set that keeps its order.
-        self._outgoing: dict[str, None] = {}
+        # The hints that are to be sent, each with its events or nothing.
+        self._outgoing: dict[str, str] = {}
         self._has_outgoing = asyncio.Event()
         self.is_listening = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -86,8 +95,10 @@ class NotificationListener:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def send(self, hint: str) -> None:
-        self._outgoing[hint] = None
+    def send(self, hint: str, events: str = "") -> None:
+        if hint in self._outgoing:
+            events = ""  # One hint for both, and a read.
+        self._outgoing[hint] = events
         self._has_outgoing.set()
 
     async def _keep_listening(self) -> None:
@@ -126,12 +137,19 @@ class NotificationListener:
                 continue
             self._has_outgoing.clear()
             hints, self._outgoing = self._outgoing, {}
-            for payload in payloads(hints):
-                await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, payload, timeout=_PING_SECONDS)
+            lines = payloads(f"{hint} {events}" if events else hint for hint, events in hints.items())
+            await connection.execute(_NOTIFY, CHANNEL, lines, timeout=_PING_SECONDS)
 
     def _on_notification(self, connection: Any, sender: int, channel: str, payload: object) -> None:
         if sender != connection.get_server_pid():
             self._received(str(payload).split(" "))
+
+
+def _hint_of(events: Sequence[LoggedEvent]) -> str:
+    """Return the events as part of a hint, or nothing if they are too large for it."""
+    if sum([len(event.body) for event in events]) > _MAX_EVENTS_SIZE:
+        return ""
+    return f"*{events[0].position}:{to_lines(events).decode('ascii').replace(' ', _SPACE)}"
 
 
 def payloads(hints: Iterable[str]) -> list[str]:
@@ -219,7 +237,7 @@ class CommitNotifier:
             watched.mark = events[-1].position
             self._watchers.notify(turn_id, events)
         if self._hints is not None:
-            self._hints.send(f"+{turn_id}")
+            self._hints.send(f"+{turn_id}", _hint_of(events))
 
     def accepted(self, session_id: str, number: int) -> None:
         """Notify of a turn that this process has accepted."""
@@ -236,16 +254,27 @@ class CommitNotifier:
     # Changes by other processes
 
     def _on_hints(self, hints: Sequence[str]) -> None:
-        for hint in hints:
+        for hint, following in zip(hints, (*hints[1:], ""), strict=True):
             kind, key = hint[:1], hint[1:]
-            if key not in self._watched:
+            watched = self._watched.get(key)
+            if watched is None:
                 continue
-            if kind == "+":
-                self._dirty.add(key)
-            else:
+            if kind != "+":
                 self._watchers.notify(key, ())
+            elif not following.startswith("*") or not self._take_events(key, watched, following):
+                self._dirty.add(key)
         if self._dirty:
             self._wakeup.set()
+
+    def _take_events(self, key: str, watched: WatchedKey, text: str) -> bool:
+        """Publish the events of a hint. Return False if they do not follow what is published, and must be read."""
+        first, _, lines = text[1:].partition(":")
+        if watched.mark is None or int(first) != watched.mark + 1:
+            return False
+        events = from_lines(lines.replace(_SPACE, " ").encode("ascii").split(b"\n"), int(first))
+        watched.mark = events[-1].position
+        self._watchers.notify(key, events)
+        return True
 
     def _poll_soon(self) -> None:
         self._must_poll = True

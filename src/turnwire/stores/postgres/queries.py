@@ -6,7 +6,7 @@ from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import JournalEntry
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
-from turnwire.stores.lines import state_from
+from turnwire.stores.lines import SealedLogs, state_from
 from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.notifications import CommitNotifier
 from turnwire.stores.postgres.rows import RECORD, TURN, UNFINISHED, comparable, read_journal, read_log, record_from
@@ -16,11 +16,13 @@ class PostgresQueries:
     def __init__(self, connections: Connections, notifier: CommitNotifier) -> None:
         self._connections = connections
         self._notifier = notifier
+        self._sealed_logs = SealedLogs()
 
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         # A reader waits for as long as the database is away, without an error.
         events = await self._connections.run(
-            lambda connection, _: read_log(connection, turn_id, after, limit, epoch), retry_for=math.inf
+            lambda connection, _: read_log(connection, self._sealed_logs, turn_id, after, limit, epoch),
+            retry_for=math.inf,
         )
         if not events:
             self._notifier.waits_at(turn_id, after)

@@ -8,7 +8,7 @@ from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import JournalEntry
 from turnwire.core.errors import EventsGoneError, LogRewoundError, TurnNotFoundError
 from turnwire.core.turns import TurnRecord
-from turnwire.stores.lines import from_entry_lines, from_lines, unseal
+from turnwire.stores.lines import SealedLogs, from_entry_lines, from_lines, unseal
 from turnwire.stores.postgres.connections import DatabaseConnection
 
 # The server's clock in ms, unless a test passes another. All leases use it, because no two machines agree on the time.
@@ -58,17 +58,28 @@ _READ = """
             ORDER BY e.last_position LIMIT 1
         ) END AS epoch_there, found.first_position, found.body
     FROM turnwire.turn t LEFT JOIN LATERAL (
-        SELECT e.first_position, e.body FROM turnwire.event e
+        SELECT e.first_position, e.last_position, e.body FROM turnwire.event e
         WHERE e.day = t.day AND e.turn = t.number AND NOT t.sealed AND e.last_position > $2
-            AND e.first_position <= $2 + $3
-        ORDER BY e.last_position
-    ) found ON true
+            AND e.last_position <= $2 + $3
+        UNION ALL (
+            -- The row that begins in the page and ends after it: the next one of the index, or none.
+            SELECT e.first_position, e.last_position, e.body FROM turnwire.event e
+            WHERE e.day = t.day AND e.turn = t.number AND NOT t.sealed AND e.last_position > $2 + $3
+            ORDER BY e.last_position LIMIT 1
+        )
+        ORDER BY last_position
+    ) found ON found.first_position <= $2 + $3
     WHERE t.id = $1
 """
 
 
 async def read_log(
-    connection: DatabaseConnection, turn_id: str, after: int, limit: int, epoch: int | None = None
+    connection: DatabaseConnection,
+    sealed_logs: SealedLogs,
+    turn_id: str,
+    after: int,
+    limit: int,
+    epoch: int | None = None,
 ) -> list[LoggedEvent]:
     """Read a log, live or sealed. Raises TurnNotFoundError, EventsGoneError, LogRewoundError."""
     limit = min(limit, 2**30)
@@ -80,7 +91,13 @@ async def read_log(
     if after + 1 < head["first_kept"]:
         raise EventsGoneError(turn_id, after, head["first_kept"])
     if head["sealed"]:
-        return await _read_sealed(connection, head["number"], turn_id, after, limit, epoch)
+        number, first_kept = head["number"], head["first_kept"]
+        lines = sealed_logs.get(number, first_kept)
+        if lines is None:
+            lines, first_kept = await _read_sealed(connection, sealed_logs, number, turn_id)
+        if after + 1 < first_kept:
+            raise EventsGoneError(turn_id, after, first_kept)
+        return _page(lines, first_kept, turn_id, after, limit, epoch)
     if epoch is not None and head["epoch_there"] != epoch:
         raise LogRewoundError(turn_id)
     bodies = [(row["first_position"], row["body"]) for row in rows if row["body"] is not None]
@@ -88,8 +105,9 @@ async def read_log(
 
 
 async def _read_sealed(
-    connection: DatabaseConnection, number: int, turn_id: str, after: int, limit: int, epoch: int | None
-) -> list[LoggedEvent]:
+    connection: DatabaseConnection, sealed_logs: SealedLogs, number: int, turn_id: str
+) -> tuple[list[bytes], int]:
+    """Return the lines of a sealed log, and the position of the first."""
     # Expiring changes the row and its first position in one step, so they are read in one.
     query = (
         "SELECT s.body, t.first_kept FROM turnwire.sealed_log s JOIN turnwire.turn t ON t.number = s.turn"
@@ -99,9 +117,12 @@ async def _read_sealed(
     if row is None:
         raise TurnNotFoundError(turn_id)
     first_kept: int = row["first_kept"]
-    if after + 1 < first_kept:
-        raise EventsGoneError(turn_id, after, first_kept)
-    lines = unseal(row["body"])
+    return sealed_logs.add(number, first_kept, row["body"]), first_kept
+
+
+def _page(
+    lines: list[bytes], first_kept: int, turn_id: str, after: int, limit: int, epoch: int | None
+) -> list[LoggedEvent]:
     if epoch is not None and after >= first_kept:
         (event,) = from_lines(lines[after - first_kept : after - first_kept + 1], after) or (None,)
         if event is None or event.epoch != epoch:

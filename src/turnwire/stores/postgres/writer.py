@@ -25,9 +25,9 @@ from turnwire.core.errors import (
     TurnNotFoundError,
     TurnwireError,
 )
-from turnwire.stores.lines import to_entry_lines, to_lines
+from turnwire.stores.lines import SealedLogs, to_entry_lines, to_lines
 from turnwire.stores.postgres.connections import (
-    BY_KEY,
+    PLANNED_ONCE,
     RETRY,
     RETRY_SECONDS,
     Connections,
@@ -340,7 +340,7 @@ class PostgresWriter:
                     committed.append(append)
                 continue
             try:
-                events = await read_log(connection, append.turn_id, append.first_position - 1, 1)
+                events = await read_log(connection, SealedLogs(), append.turn_id, append.first_position - 1, 1)
             except TurnNotFoundError:
                 continue  # The next attempt to write it reports that.
             except TurnwireError:
@@ -352,7 +352,7 @@ class PostgresWriter:
 
     async def _connect(self) -> DatabaseConnection:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await self._connections.connect(**BY_KEY)
+            self._connection = await self._connections.connect(**PLANNED_ONCE)
         return self._connection
 
     def _drop_connection(self) -> None:

@@ -54,12 +54,14 @@ def _accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, 
     repeated = _find_repeated(connection, new)
     if repeated is not None:
         return repeated
-    record = new.record
-    if new.session is not None:
-        _check_new_session(connection, new.session)
-        insert_session(connection, new.session)
-    _check_admission(connection, record, admission)
-    if record.parent_turn_id is None:
+    record, session = new.record, new.session
+    if session is not None and session.external_id is not None:
+        _check_new_session(connection, session)
+    _check_admission(connection, record, admission, has_session=session is not None)
+    if session is not None:
+        title = session.title or title_from(record.message)
+        insert_session(connection, replace(session, title=title, updated_at=record.created_at))
+    elif record.parent_turn_id is None:
         query = "SELECT id FROM turn WHERE session_id = ? ORDER BY number DESC LIMIT 1"
         last = connection.execute(query, (record.session_id,)).fetchone()
         record = replace(record, parent_turn_id=last[0] if last else None)
@@ -74,10 +76,11 @@ def _accept(connection: sqlite3.Connection, new: NewTurn, admission: Admission, 
         "INSERT INTO journal (id, turn, last_position, body) VALUES (?, ?, ?, ?)",
         (row, number, record.last_position, to_lines(new.opening)),
     )
-    connection.execute(
-        "UPDATE session SET updated_at = ?, title = coalesce(title, ?) WHERE id = ?",
-        (record.created_at, title_from(record.message), record.session_id),
-    )
+    if session is None:
+        connection.execute(
+            "UPDATE session SET updated_at = ?, title = coalesce(title, ?) WHERE id = ?",
+            (record.created_at, title_from(record.message), record.session_id),
+        )
     return Accepted(record, created=True), number
 
 
@@ -120,9 +123,11 @@ def _find_repeated(connection: sqlite3.Connection, new: NewTurn) -> tuple[Accept
     return None
 
 
-def _check_admission(connection: sqlite3.Connection, record: TurnRecord, admission: Admission) -> None:
+def _check_admission(
+    connection: sqlite3.Connection, record: TurnRecord, admission: Admission, *, has_session: bool
+) -> None:
     query = "SELECT 1 FROM session WHERE id = ? AND principal = ?"
-    if connection.execute(query, (record.session_id, record.principal)).fetchone() is None:
+    if not has_session and connection.execute(query, (record.session_id, record.principal)).fetchone() is None:
         raise SessionNotFoundError(record.session_id)
     unfinished, in_session = connection.execute(
         "SELECT count(*), total(session_id = ?) FROM turn WHERE principal = ? AND phase <> 'ended'",

@@ -1,5 +1,7 @@
 """Claims, leases, commands and readers: decided in memory, written to the database afterwards."""
 
+import asyncio
+import logging
 import sqlite3
 from collections import Counter
 from contextlib import suppress
@@ -15,6 +17,8 @@ from turnwire.stores.rules import check_claim
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 from turnwire.stores.sqlite.rows import find_turn
 from turnwire.stores.sqlite.writer import SqliteWriter
+
+logger = logging.getLogger("turnwire.stores.sqlite")
 
 
 class SqliteClaims:
@@ -32,7 +36,8 @@ class SqliteClaims:
     async def claim_next(self, worker: str, limit: int) -> list[TurnRecord]:
         turns = [self._turns.by_id[turn_id] for turn_id in self._turns.queue.ready(limit)]
         if turns:
-            await self._write_claims([self._claim(live, worker) for live in turns])
+            # Not waited for: whatever these claims write is committed after them, or with them.
+            self._write_claims([self._claim(live, worker) for live in turns]).add_done_callback(_log_failure)
         return [live.current() for live in turns]
 
     async def take_over(self, worker: str) -> list[TurnRecord]:
@@ -67,10 +72,10 @@ class SqliteClaims:
         self._turns.queue.take(live.record.id)
         return live
 
-    async def _write_claims(self, turns: list[LiveTurn]) -> None:
+    def _write_claims(self, turns: list[LiveTurn]) -> "asyncio.Future[sqlite3.Cursor]":
         query = "UPDATE turn SET phase = 'running', worker = ?, epoch = ?, started_at = ? WHERE number = ?"
         rows = [(live.record.worker, live.record.epoch, live.record.started_at, live.number) for live in turns]
-        await self._writer.write(lambda connection: connection.executemany(query, rows))
+        return self._writer.write(lambda connection: connection.executemany(query, rows))
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         live = self._turns.by_id.get(turn_id)
@@ -117,6 +122,11 @@ class SqliteClaims:
 
     async def attend(self, turn_id: str, worker: str, *, present: bool) -> bool:
         return self._leases.attend(turn_id, worker, present)
+
+
+def _log_failure(claims: "asyncio.Future[sqlite3.Cursor]") -> None:
+    if not claims.cancelled() and (error := claims.exception()) is not None:
+        logger.error("claims could not be written: %s", error)  # The appends of these turns fail too, and end them.
 
 
 def _insert_command(connection: sqlite3.Connection, number: int, command: Command) -> None:

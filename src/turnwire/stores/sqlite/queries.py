@@ -5,7 +5,7 @@ from turnwire.core.contracts import JournalEntry
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.sqlite_threads import SqliteThreads
-from turnwire.stores.lines import state_from
+from turnwire.stores.lines import SealedLogs, state_from
 from turnwire.stores.rules import read_with_epoch
 from turnwire.stores.sqlite.live_turn import LiveTurns
 from turnwire.stores.sqlite.rows import TURN_COLUMNS, find_turn, read_journal, read_rows, read_turn, turn_from
@@ -35,6 +35,7 @@ class SqliteQueries:
     def __init__(self, readers: SqliteThreads, turns: LiveTurns) -> None:
         self._readers = readers
         self._turns = turns
+        self._sealed_logs = SealedLogs()
 
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         if epoch is not None and after:
@@ -48,7 +49,9 @@ class SqliteQueries:
             events = await self._readers.run(lambda connection: read_rows(connection, rows, after))
             if events is not None:
                 return events[:limit]
-        return await self._readers.run(lambda connection: read_turn(connection, turn_id, after, limit))
+        return await self._readers.run(
+            lambda connection: read_turn(connection, self._sealed_logs, turn_id, after, limit)
+        )
 
     async def journal(self, turn_id: str) -> list[JournalEntry]:
         return await self._readers.run(lambda connection: read_journal(connection, turn_id))

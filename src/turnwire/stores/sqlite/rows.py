@@ -11,7 +11,7 @@ from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import ApiKey, JournalEntry
 from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 from turnwire.core.turns import Session, TurnRecord
-from turnwire.stores.lines import from_entry_lines, from_lines, unseal
+from turnwire.stores.lines import SealedLogs, from_entry_lines, from_lines, unseal
 
 TURN_COLUMNS = (
     "id, session_id, principal, agent, message, channel, external_id, parent_turn_id, phase, outcome, worker, epoch,"
@@ -82,7 +82,9 @@ def read_rows(connection: sqlite3.Connection, rows: Sequence[int], after: int) -
     return _events(found, after) if len(found) == len(rows) else None
 
 
-def read_turn(connection: sqlite3.Connection, turn_id: str, after: int, limit: int) -> list[LoggedEvent]:
+def read_turn(
+    connection: sqlite3.Connection, sealed_logs: SealedLogs, turn_id: str, after: int, limit: int
+) -> list[LoggedEvent]:
     """Return events of any turn, live or sealed. Raises TurnNotFoundError, EventsGoneError."""
     connection.execute("BEGIN")  # One view of the database: sealing moves events from one table to another.
     try:
@@ -94,9 +96,12 @@ def read_turn(connection: sqlite3.Connection, turn_id: str, after: int, limit: i
         if after + 1 < first_kept:
             raise EventsGoneError(turn_id, after, first_kept)
         if sealed:
-            body = connection.execute("SELECT body FROM sealed_log WHERE turn = ?", (number,)).fetchone()[0]
+            lines = sealed_logs.get(number, first_kept)
+            if lines is None:
+                body = connection.execute("SELECT body FROM sealed_log WHERE turn = ?", (number,)).fetchone()[0]
+                lines = sealed_logs.add(number, first_kept, body)
             start = after + 1 - first_kept
-            return from_lines(unseal(body)[start : start + limit], after + 1)
+            return from_lines(lines[start : start + limit], after + 1)
         query = (
             "SELECT body, last_position FROM journal WHERE id >= ? AND turn = ? AND last_position > ?"
             " ORDER BY id LIMIT ?"

@@ -13,7 +13,7 @@ from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import Annotation, ApiKey, Command, Wake
 from turnwire.core.errors import StoreUnusableError
 from turnwire.core.turns import Session, TurnRecord, TurnState
-from turnwire.stores.lines import state_from, unseal
+from turnwire.stores.lines import SealedLogs, state_from, unseal
 from turnwire.stores.rules import Watchers, read_with_epoch
 from turnwire.stores.sqlite.annotations import ANNOTATION_COLUMNS, annotation_from
 from turnwire.stores.sqlite.disk import BALLAST_NAME
@@ -41,6 +41,7 @@ class SqliteArchive:
 
     def __init__(self, folder: Path) -> None:
         self._connection: sqlite3.Connection = open_reader(folder / DATABASE_NAME)
+        self._sealed_logs = SealedLogs()
         self._watchers = Watchers()
         self._poll: asyncio.Task[None] | None = None
 
@@ -83,7 +84,7 @@ class SqliteArchive:
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         if epoch is not None and after:
             return await read_with_epoch(self.read, turn_id, after, limit, epoch)
-        return read_turn(self._connection, turn_id, after, limit)
+        return read_turn(self._connection, self._sealed_logs, turn_id, after, limit)
 
     def watch(self, key: str, wake: Wake) -> Callable[[], None]:
         if self._poll is None:

@@ -89,11 +89,14 @@ class SqliteWriter:
     def append(self, request: AppendRequest) -> None:
         self._queue(request)
 
-    async def write(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        """Call `run(connection)` in its order among the appends, and return its result after the commit."""
+    def write(self, run: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Queue `run(connection)` in its order among the appends, and return the future of its result.
+
+        The future is done after the commit.
+        """
         future: asyncio.Future[T] = self._loop.create_future()
         self._queue(SqliteCall(run, future))
-        return await future
+        return future
 
     async def refuse_if_full(self) -> None:
         """Raise StoreFullError if the disk is full and still has no room."""
