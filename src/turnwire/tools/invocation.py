@@ -76,6 +76,11 @@ def set_running_call(call_id: str) -> None:
     _call_id.set(call_id)
 
 
+def running_call_id() -> str | None:
+    """Return the id of the tool call that the current code belongs to."""
+    return _call_id.get()
+
+
 def progress(text: str | None = None, fraction: float | None = None, data: Any = None) -> None:
     """Report the progress of the running tool call. Do nothing outside a turn."""
     call_id = _call_id.get()

@@ -20,10 +20,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_json
 
+from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.approvals import ToResume, resume_run, suspend_run
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
-from turnwire.agents.langgraph.messages import Output, Path, cancelled_results, fields_of, read_text, sdk_messages
+from turnwire.agents.langgraph.messages import Output, cancelled_results, fields_of, read_text, sdk_messages
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.turns import Turn
 from turnwire.tools.invocation import plain
@@ -83,6 +84,7 @@ class LangGraphAgent:
                 raise failure from error
         finally:
             relay.close()
+            listener.close()
             # This also closes the connection to the model's server.
             running.cancel()
             await asyncio.wait({running})

@@ -13,8 +13,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Interrupt, StateSnapshot
 from msgspec import Struct
 
+from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.events import EarlierCalls, GraphListener
-from turnwire.agents.langgraph.messages import Path, fields_of
+from turnwire.agents.langgraph.messages import fields_of
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolResultEvent

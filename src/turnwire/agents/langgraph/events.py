@@ -20,9 +20,9 @@ from langgraph.errors import GraphBubbleUp
 from msgspec import Struct
 from pydantic_core import PydanticCustomError, ValidationError
 
+from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
 from turnwire.agents.langgraph.messages import (
     Output,
-    Path,
     check_complete,
     message_events,
     reply_of,
@@ -150,11 +150,50 @@ class GraphListener(BaseCallbackHandler):
         self._tools: dict[UUID, _ToolRun] = {}
         self._authors: dict[str, Path] = {}
         self._names: dict[Path, str] = {}
+        self._nodes: dict[UUID, Path] = {}
+        self._paths: dict[Path, Path] = {}
+        self._tool_spaces: dict[Path, str] = {}
 
     def path_of(self, space: tuple[str, ...]) -> Path:
         """Return the names of the subgraphs of a checkpoint namespace; a LangChain agent has a name of its own."""
-        names = [part.partition(":")[0] for part in space]
-        return tuple(self._names.get(space[: n + 1], name) for n, name in enumerate(names))
+        if not space:
+            return ()
+        if space not in self._paths:
+            name = self._names.get(space) or space[-1].partition(":")[0]
+            self._paths[space] = enter_agent(self.path_of(space[:-1]), name, self._tool_spaces.get(space))
+        return self._paths[space]
+
+    # The nodes that run
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any],
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **rest: Any,
+    ) -> None:
+        self._owner(metadata)
+        if (space := _space(metadata)) and space not in self._nodes.values():
+            self._nodes[run_id] = space
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **rest: Any) -> None:
+        self._leave(run_id)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
+        self._leave(run_id)
+
+    def _leave(self, run_id: UUID) -> None:
+        """Release the path of a node that has ended, so that its next run has the same path."""
+        if (space := self._nodes.pop(run_id, None)) in self._paths:
+            leave_agent(self._paths[space])
+
+    def close(self) -> None:
+        """Release the paths of the nodes that were stopped."""
+        for path in self._paths.values():
+            leave_agent(path)
 
     def is_of_subgraph(self, message: BaseMessage) -> bool:
         return bool(self._authors.get(message.id or ""))
@@ -236,6 +275,7 @@ class GraphListener(BaseCallbackHandler):
         **rest: Any,
     ) -> None:
         requested_id = rest.get("tool_call_id") or str(run_id)
+        self._tool_spaces[_space(metadata)] = requested_id
         tool = rest.get("name") or (serialized or {}).get("name") or "tool"
         call_id, is_new = self.calls.begin(requested_id)
         call = self._tools[run_id] = _ToolRun(requested_id, call_id, tool, self._path(metadata))
@@ -277,23 +317,30 @@ class GraphListener(BaseCallbackHandler):
         self._relay.send(CustomEvent(name=name, data=plain(data), agent_path=self._path(metadata)))
 
     def _path(self, metadata: Mapping[str, Any] | None) -> Path:
+        return self.path_of(self._owner(metadata))
+
+    def _owner(self, metadata: Mapping[str, Any] | None) -> Path:
+        """Return the namespace of the graph that a node belongs to, and note the graph's name."""
         metadata = metadata or {}
-        namespace = metadata.get("langgraph_checkpoint_ns")
-        if not namespace:
-            return ()
         # The last part is the node itself; a `@task` belongs to its caller's graph, one part further down.
         depth, path = 1, metadata.get("langgraph_path", ())
         while len(path) == 4 and path[0] == "__pregel_push" and path[-1] is True:
             depth, path = depth + 1, path[1]
-        space = tuple(str(namespace).split("|"))[:-depth]
+        space = _space(metadata)[:-depth]
         if space and (name := metadata.get("lc_agent_name")):
             self._names.setdefault(space, name)
-        return self.path_of(space)
+        return space
 
     def _text_path(self, metadata: Mapping[str, Any], path: Path) -> Path:
         node = metadata.get("langgraph_node")
         is_other = not path and self._answer_nodes is not None and node not in self._answer_nodes
         return (str(node),) if is_other else path
+
+
+def _space(metadata: Mapping[str, Any] | None) -> Path:
+    """Return the checkpoint namespace of a node, which is its path of graphs and tasks."""
+    namespace = (metadata or {}).get("langgraph_checkpoint_ns")
+    return tuple(str(namespace).split("|")) if namespace else ()
 
 
 class EarlierCalls(Struct, frozen=True):

@@ -7,12 +7,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.types import Command
 
+from turnwire.agents.agent_paths import Path
 from turnwire.core.events import Event, ReasoningEvent, TokenEvent, UsageEvent
 from turnwire.core.turns import Message
 from turnwire.models.errors import unfinished
 
 Output = Event | str
-Path = tuple[str, ...]
 
 # Providers that always report why a complete reply ended.
 _REPORTING = frozenset({"openai", "azure", "azure_openai", "anthropic", "deepseek", "groq", "mistralai", "xai"})

@@ -11,7 +11,8 @@ from agents import Agent, RunResultStreaming, RunState, UserError
 from agents.items import ToolApprovalItem
 from msgspec import Struct
 
-from turnwire.agents.openai_agents.events import EventQueue, Path
+from turnwire.agents.agent_paths import Path
+from turnwire.agents.openai_agents.events import EventQueue
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent

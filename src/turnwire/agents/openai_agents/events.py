@@ -27,6 +27,7 @@ from agents.tool_context import ToolContext
 from msgspec import Struct
 from msgspec.structs import replace
 
+from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError, TurnwireError
 from turnwire.core.events import (
@@ -42,7 +43,6 @@ from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome, loggable, set_running_call, tool_error_text
 
-Path = tuple[str, ...]
 _MAX_QUEUED_EVENTS = 256
 
 
@@ -104,6 +104,9 @@ class EventQueue:
 
     def pop_restored(self, path: Path, call_id: str) -> str | None:
         """Return the tool of a call that began before the suspension, once."""
+        if (path, call_id) not in self._unfinished:
+            # Parallel sub-agents of one name may begin in another order than before the suspension.
+            path = next((other for other, id_ in self._unfinished if id_ == call_id and len(other) == len(path)), path)
         return self._unfinished.pop((path, call_id), None)
 
     def path_of(self, call_id: str, default: Path) -> Path:
@@ -150,8 +153,11 @@ class Run:
         self._requests: dict[str, tuple[str, str]] = {}
 
     def inside(self, agent: str) -> "Run":
-        """Return the recorder for an agent that a tool of this run calls."""
-        return Run(self.queue, (*self.path, agent))
+        """Return the recorder for an agent that a tool of this run calls; `leave` when that run has ended."""
+        return Run(self.queue, enter_agent(self.path, agent))
+
+    def leave(self) -> None:
+        leave_agent(self.path)
 
     def add(self, event: Event) -> None:
         self.queue.put(event)

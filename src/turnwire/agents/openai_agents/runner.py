@@ -48,17 +48,21 @@ class TurnAgentRunner(AgentRunner):
             return await self.inner.run(starting_agent, input, **options)
         # Streamed, so that a sub-agent's text reaches the log while it is written.
         run = outer.inside(starting_agent.name)
-        result = start_run(self.inner, run, starting_agent, input, options)
+        result: RunResultStreaming | None = None
         try:
+            result = start_run(self.inner, run, starting_agent, input, options)
             async for event in result.stream_events():
                 read_item(run, event)
         except BaseException as error:
-            result.cancel()
+            if result is not None:
+                result.cancel()
             if isinstance(error, Exception) and isinstance(context := options.get("context"), ToolContext):
                 # The calling model reads the error of an agent that is used as a tool.
                 error = explain_failure(error, run.model_failure)
                 outer.fail_call(context.tool_call_id, failure_text(context.tool_name, error))
             raise error
+        finally:
+            run.leave()
         return result
 
     def run_sync(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
@@ -70,14 +74,19 @@ class TurnAgentRunner(AgentRunner):
             return self.inner.run_streamed(starting_agent, input, **options)
         run = outer.inside(starting_agent.name)
         result = start_run(self.inner, run, starting_agent, input, options)
-        if isinstance(context := options.get("context"), ToolContext) and result.run_loop_task is not None:
-            result.run_loop_task.add_done_callback(partial(_note_failure, outer, run, context))
+        if result.run_loop_task is None:
+            run.leave()
+        else:
+            result.run_loop_task.add_done_callback(partial(_note_end, outer, run, options.get("context")))
         return result
 
 
-def _note_failure(outer: Run, run: Run, context: ToolContext[Any], ended: asyncio.Task[Any]) -> None:
-    """Record the failure of a run that the application reads itself."""
-    if not ended.cancelled() and isinstance(error := ended.exception(), Exception):
+def _note_end(outer: Run, run: Run, context: Any, ended: asyncio.Task[Any]) -> None:
+    """Record the end, and the failure, of a run that the application reads itself."""
+    run.leave()
+    if not isinstance(context, ToolContext) or ended.cancelled():
+        return
+    if isinstance(error := ended.exception(), Exception):
         outer.fail_call(
             context.tool_call_id, failure_text(context.tool_name, explain_failure(error, run.model_failure))
         )

@@ -10,6 +10,7 @@ from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.agents.pydantic_ai.messages import sdk_messages
+from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
 
@@ -24,6 +25,7 @@ class PydanticAIAgent:
     def __init__(
         self, agent: AbstractAgent[Any, Any], *, to_deps: Callable[[Turn], Any] | None = None, **run_options: Any
     ) -> None:
+        install_runner()
         self._agent = agent
         self._to_deps = to_deps
         self._capabilities: Sequence[Any] = run_options.pop("capabilities", None) or ()

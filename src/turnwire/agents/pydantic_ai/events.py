@@ -6,10 +6,11 @@ run; only a `ToolError` is returned to the model.
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
 from pydantic_ai import AgentRunResultEvent, AgentStreamEvent, DeferredToolRequests, RunContext
 from pydantic_ai import messages as sdk
 from pydantic_ai.capabilities import AbstractCapability
@@ -18,8 +19,18 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_json
 
+from turnwire.agents.agent_paths import Path
+from turnwire.core.emit import emit, wait_for_room
 from turnwire.core.errors import ToolError, TurnEndedError
-from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.events import (
+    CustomEvent,
+    Event,
+    ReasoningEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
 from turnwire.models.errors import unfinished
 from turnwire.tools.invocation import loggable, plain, running_call, tool_error_text
 
@@ -35,15 +46,20 @@ class RunListener(AbstractCapability[Any]):
     """
 
     deferred: AgentRunResult[Any] | None = None
-    _pending: deque[Event] = field(default_factory=deque[Event])
+    path: Path = ()
+    _pending: deque[Event | str] = field(default_factory=deque[Event | str])
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _took: dict[str, float] = field(default_factory=dict[str, float])
+
+    def record(self, event: Event | str) -> None:
+        """Add an event that the SDK has none for."""
+        self._pending.append(event)
 
     @property
     def has_pending(self) -> bool:
         return bool(self._pending)
 
-    def take_pending(self) -> Iterator[Event]:
+    def take_pending(self) -> Iterator[Event | str]:
         """Yield the events that the hooks recorded since the last call."""
         while self._pending:
             yield self._pending.popleft()
@@ -86,7 +102,7 @@ class RunListener(AbstractCapability[Any]):
         self, ctx: RunContext[Any], *, request_context: Any, response: sdk.ModelResponse
     ) -> sdk.ModelResponse:
         if response.usage.has_values():
-            self._pending.append(_usage_event(response))
+            self.record(_usage_event(response))
         # Here and not at the end of the run: the tools of a truncated reply must not run.
         if not _is_complete(response):
             raise unfinished(response.finish_reason)
@@ -112,8 +128,30 @@ class RunListener(AbstractCapability[Any]):
             raise ToolFailed(failure) from error
         began = self._began.pop(call.tool_call_id, None)
         ms = None if began is None else _since(began)
-        self._pending.append(ToolResultEvent(call.tool_call_id, call.tool_name, False, failure, ms))
+        self.record(ToolResultEvent(call.tool_call_id, call.tool_name, False, failure, ms))
         raise ToolError(f"the tool {call.tool_name!r} failed ({type(error).__name__})") from error
+
+
+@dataclass
+class SubAgentListener(RunListener):
+    """Listener of a run that a tool starts: its events go into the log with the agent's path."""
+
+    def record(self, event: Event | str) -> None:
+        emit(
+            TokenEvent(event, agent_path=self.path) if isinstance(event, str) else replace(event, agent_path=self.path)
+        )
+
+    async def wrap_run_event_stream(
+        self, ctx: RunContext[Any], *, stream: AsyncIterable[AgentStreamEvent]
+    ) -> AsyncIterator[AgentStreamEvent]:
+        # With this hook the SDK streams the run, so that its text is in the log while it is written.
+        async for event in stream:
+            if isinstance(event, sdk.PartDeltaEvent) and isinstance(event.delta, sdk.TextPartDelta):
+                self.record(event.delta.content_delta)
+            for converted in self.convert(event):
+                self.record(converted)
+            await wait_for_room()
+            yield event
 
 
 def _is_complete(response: sdk.ModelResponse) -> bool:
