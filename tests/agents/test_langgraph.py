@@ -12,7 +12,7 @@ from langchain.agents.middleware import ToolRetryMiddleware
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.callbacks import AsyncCallbackManager, adispatch_custom_event
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableGenerator, RunnableLambda
@@ -24,6 +24,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.runtime import Runtime
+from langgraph.types import Send
 from openai import DefaultAsyncHttpx2Client
 from pydantic import BaseModel
 
@@ -248,6 +249,140 @@ async def test_a_graph_that_is_a_function_answers(model_server: ScriptedModel, m
 
     model_server.plan(says("It is."))
     assert text(await heard(as_agent(flow))) == "It is."
+
+
+# The answer, if the application does not name its nodes
+
+
+class Jokes(TypedDict):
+    topic: str
+    subjects: list[str]
+    jokes: Annotated[list[str], lambda before, more: before + more]
+    best: str
+
+
+class Joke(BaseModel):
+    joke: str
+
+
+class Subjects(BaseModel):
+    subjects: list[str]
+
+
+async def test_answer_of_a_map_reduce_graph_is_what_its_last_node_returns(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    async def topics(state: Jokes) -> Any:
+        found: Any = await model.with_structured_output(Subjects, method="json_mode").ainvoke("subjects")
+        return {"subjects": found.subjects}
+
+    async def tell(state: Any) -> Any:
+        told: Any = await model.with_structured_output(Joke, method="json_mode").ainvoke(state["subject"])
+        return {"jokes": [told.joke]}
+
+    async def choose(state: Jokes) -> Any:
+        return {"best": state["jokes"][-1]}
+
+    builder = StateGraph(Jokes)
+    for node in (topics, tell, choose):
+        builder.add_node(node)
+    builder.add_edge(START, "topics")
+    builder.add_conditional_edges("topics", lambda state: [Send("tell", {"subject": s}) for s in state["subjects"]])
+    builder.add_edge("tell", "choose")
+    model_server.plan(says('{"subjects":["tea","rain"]}'), says('{"joke":"made-up"}'), says('{"joke":"made-up"}'))
+    agent = LangGraphAgent(builder.compile(), to_input=lambda turn: {"topic": turn.message})
+    events = await heard(agent)
+    assert text(events) == "made-up"
+    assert not only(events, TokenEvent)
+    assert len(only(events, UsageEvent)) == 3
+
+
+async def test_answer_of_a_chain_of_prompts_is_that_of_the_last(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    class State(TypedDict):
+        draft: str
+        final: str
+
+    async def write(state: State) -> Any:
+        return {"draft": (await model.ainvoke("write")).text}
+
+    async def polish(state: State) -> Any:
+        return {"final": (await model.ainvoke(state["draft"])).text}
+
+    model_server.plan(says("Ruff."), says("Smo", "oth."))
+    events = await heard(LangGraphAgent(graph(write, polish, state=State), to_input=lambda turn: {}))
+    assert only(events, str) == ["Smo", "oth."]
+    assert only(events, TokenEvent) == [TokenEvent("Ruff.", agent_path=("write",))]
+
+
+async def test_node_that_writes_no_messages_does_not_answer(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    class State(MessagesState):
+        kind: str
+
+    async def classify(state: State) -> Any:
+        if not state["messages"]:
+            return None
+        return {"kind": (await model.ainvoke("which?")).text}
+
+    async def reply(state: State) -> Any:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    model_server.plan(says("question"), says("It is."))
+    events = await heard(as_agent(graph(classify, reply, state=State)))
+    assert text(events) == "It is."
+    assert only(events, TokenEvent) == [TokenEvent("question", agent_path=("classify",))]
+
+
+async def test_parallel_runs_of_a_node_that_does_not_answer_have_different_paths(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    both = asyncio.Barrier(2)
+
+    async def tell(state: Any) -> Any:
+        await both.wait()
+        return {"jokes": [(await model.ainvoke(state["subject"])).text]}
+
+    async def choose(state: Jokes) -> Any:
+        return {"best": sorted(state["jokes"])[0]}
+
+    builder = StateGraph(Jokes)
+    builder.add_node(tell)
+    builder.add_node(choose)
+    builder.add_conditional_edges(START, lambda state: [Send("tell", {"subject": s}) for s in ("tea", "rain")])
+    builder.add_edge("tell", "choose")
+
+    def joke(request: Any) -> Any:
+        return says("About ", request.body["messages"][-1]["content"])
+
+    model_server.plan(joke, joke)
+    events = await heard(LangGraphAgent(builder.compile(), to_input=lambda turn: {"topic": ""}))
+    told: dict[Any, str] = {}
+    for event in only(events, TokenEvent):
+        told[event.agent_path] = told.get(event.agent_path, "") + event.content
+    assert set(told) == {("tell",), ("tell:2",)}
+    assert set(told.values()) == {"About tea", "About rain"}
+    assert text(events) == "About rain"
+
+
+async def test_messages_that_give_control_back_are_not_shown(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    worker: Any = create_agent(model, name="worker")
+
+    async def work(state: MessagesState) -> Any:
+        output = await worker.ainvoke({"messages": state["messages"]})
+        # As `create_handoff_back_messages` of langgraph-supervisor makes them.
+        mark = {"__is_handoff_back": True}
+        call: Any = {"name": "transfer_back_to_supervisor", "args": {}, "id": "t1"}
+        back = AIMessage("Transferring back to supervisor", tool_calls=[call], response_metadata=mark)
+        result = ToolMessage("Successfully transferred back", tool_call_id="t1", response_metadata=mark)
+        return {**output, "messages": [output["messages"][-1], back, result]}
+
+    async def supervisor(state: MessagesState) -> Any:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    model_server.plan(says("3"), says("Three."))
+    events = await heard(as_agent(graph(work, supervisor)))
+    assert text(events) == "Three."
+    assert only(events, TokenEvent) == [TokenEvent("3", agent_path=("worker",))]
+    assert not only(events, ToolCallEvent)
 
 
 # Subgraphs

@@ -24,7 +24,15 @@ from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.approvals import ToResume, resume_run, suspend_run
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
-from turnwire.agents.langgraph.messages import Output, cancelled_results, fields_of, read_text, sdk_messages
+from turnwire.agents.langgraph.messages import (
+    Output,
+    cancelled_results,
+    fields_of,
+    is_transfer,
+    read_text,
+    sdk_messages,
+)
+from turnwire.agents.langgraph.nodes import find_answer_nodes, keeps_messages
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.turns import Turn
 from turnwire.tools.invocation import plain
@@ -40,7 +48,7 @@ class LangGraphAgent:
     any other runnable. `to_context` returns the context of a graph's run, for nodes and tools that need to know the
     caller; other options go to `astream`. `to_resume(decision, value)` returns the result of an `interrupt()` of the
     graph's own, by default whether it was approved. `answer_nodes` are the nodes whose text is the answer, by default
-    all; the text of other nodes has the node's name as its `agent_path`.
+    those that may write `messages`; the text of other nodes has the node's name as its `agent_path`.
     """
 
     def __init__(
@@ -59,7 +67,8 @@ class LangGraphAgent:
         self._to_input = to_input
         self._to_context = to_context
         self._to_resume = to_resume
-        self._answer_nodes = answer_nodes
+        self._answer_nodes = find_answer_nodes(runnable) if answer_nodes is None else answer_nodes
+        self._has_messages = keeps_messages(runnable)
         self._options = options
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
@@ -124,19 +133,24 @@ class LangGraphAgent:
                     last = self._last_written(item, last)
         if interrupted is not None:
             raise await suspend_run(graph, config, listener, interrupted)
-        if not isinstance(last, BaseMessage | None):
-            yield to_json(last).decode()
-        # A subgraph wrote the answer: its tokens have its own agent path, so the answer repeats them without one.
-        elif isinstance(last, AIMessage) and listener.is_of_subgraph(last) and (text := read_text(last)):
+        # The answer was recorded with an agent path, or not at all: it is a value, or of a subgraph or another node.
+        if isinstance(last, AIMessage) and listener.is_no_answer(last):
+            last = read_text(last)
+        elif isinstance(last, BaseMessage | None) or (isinstance(last, _Fields) and listener.has_answered):
+            return
+        if text := _text_of_value(last):
             yield text
 
     def _last_written(self, update: Any, last: object) -> object:
-        """Return the last message that the graph's own nodes wrote, or the structured response of an agent."""
+        """Return the graph's output so far: its last message, the structured response of an agent, or other fields."""
         for node, output in fields_of(update).items():
-            if self._answer_nodes is None or node in self._answer_nodes:
-                state = fields_of(output)
+            state = fields_of(output)
+            if "messages" not in state and isinstance(last, _Fields | None) and not self._has_messages:
+                last = _Fields(state) if state else last
+            elif self._answer_nodes is None or node in self._answer_nodes:
                 if messages := state.get("messages"):
-                    last = cast("list[Any]", messages)[-1] if isinstance(messages, list) else messages
+                    entries = cast("list[Any]", messages if isinstance(messages, list) else [messages])
+                    last = next((entry for entry in reversed(entries) if not _is_transfer(entry)), last)
                 value = state.get("structured_response")
                 # Some models write the value as text, which is in the log already.
                 if value is not None and not (isinstance(last, AIMessage) and read_text(last)):
@@ -156,6 +170,23 @@ class LangGraphAgent:
                     yield text
         if not has_text and (text := _text_of_output(last)):
             yield text
+
+
+class _Fields(dict[str, Any]):
+    """The last update of a graph that keeps no `messages`."""
+
+
+def _text_of_value(value: Any) -> str:
+    """Return a graph's output as text: the only field of an update, and JSON for everything but text."""
+    if isinstance(value, _Fields) and len(value) == 1:
+        (value,) = value.values()
+    if isinstance(value, BaseMessage):
+        return read_text(value)
+    return value if isinstance(value, str) else to_json(value, serialize_unknown=True).decode()
+
+
+def _is_transfer(entry: Any) -> bool:
+    return isinstance(entry, BaseMessage) and is_transfer(entry)
 
 
 async def _forward(outputs: AsyncGenerator[Output], put: Callable[[Output], None]) -> None:

@@ -24,6 +24,7 @@ from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
 from turnwire.agents.langgraph.messages import (
     Output,
     check_complete,
+    is_transfer,
     message_events,
     reply_of,
     tool_message,
@@ -132,7 +133,8 @@ class _ToolRun:
 class GraphListener(BaseCallbackHandler):
     """Callback handler that records a run; with `records_text` also the text of the models.
 
-    `calls` has the tool calls; `failed_tools` and `model_error` tell which part of the run raised an exception.
+    `calls` has the tool calls. `has_answered` is True if text of the answer was recorded. `failed_tools` and
+    `model_error` tell which part of the run raised an exception.
     """
 
     run_inline = True
@@ -142,6 +144,7 @@ class GraphListener(BaseCallbackHandler):
         self.model = ""
         self.model_error: BaseException | None = None
         self.failed_tools: list[tuple[Exception, str]] = []
+        self.has_answered = False
         self.calls = GraphToolCalls()
         self._relay = relay
         self._records_text = records_text
@@ -195,16 +198,22 @@ class GraphListener(BaseCallbackHandler):
         for path in self._paths.values():
             leave_agent(path)
 
-    def is_of_subgraph(self, message: BaseMessage) -> bool:
+    def is_no_answer(self, message: BaseMessage) -> bool:
+        """Return True if the message was recorded as the text of a subgraph or of a node that does not answer."""
         return bool(self._authors.get(message.id or ""))
 
     def read_message(self, message: BaseMessage, metadata: Mapping[str, Any], space: Path) -> Iterator[Output]:
         """Yield events that no callback reported: a node's own text, and results of tools that never ran."""
         path = self.path_of(space)
+        if is_transfer(message):
+            return
         if isinstance(message, ToolMessage):
             yield from self.calls.result_of(message, path)
-        elif isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk):
-            yield from () if message.id in self._authors else message_events(message, self._text_path(metadata, path))
+        elif _is_whole_reply(message) and message.id not in self._authors:
+            path = self._text_path(metadata, path)
+            self._authors[message.id or ""] = path
+            self.has_answered = self.has_answered or not path
+            yield from message_events(message, path)
 
     def pause(self) -> None:
         """Mark the running tool calls as paused: the graph was interrupted and runs them again when it resumes."""
@@ -224,7 +233,9 @@ class GraphListener(BaseCallbackHandler):
         **rest: Any,
     ) -> None:
         path = self._text_path(metadata or {}, self._path(metadata))
-        self._models[run_id] = _ModelRun(path, self._records_text and TAG_NOSTREAM not in (tags or ()))
+        # A reply of `with_structured_output` is for the code that called the model, not for people.
+        is_for_code = TAG_NOSTREAM in (tags or ()) or "ls_structured_output_format" in rest.get("options", {})
+        self._models[run_id] = _ModelRun(path, self._records_text and not is_for_code)
         self.model = str((metadata or {}).get("ls_model_name") or self.model)
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **rest: Any) -> None:
@@ -260,6 +271,7 @@ class GraphListener(BaseCallbackHandler):
     def _record_text(self, message: BaseMessage, model: _ModelRun) -> None:
         for event in message_events(message, model.path):
             if model.records_text or isinstance(event, ReasoningEvent):
+                self.has_answered = self.has_answered or isinstance(event, str)
                 self._relay.send(event)
 
     # Tools
@@ -333,8 +345,12 @@ class GraphListener(BaseCallbackHandler):
 
     def _text_path(self, metadata: Mapping[str, Any], path: Path) -> Path:
         node = metadata.get("langgraph_node")
-        is_other = not path and self._answer_nodes is not None and node not in self._answer_nodes
-        return (str(node),) if is_other else path
+        is_other = not path and self._answer_nodes is not None and node is not None and node not in self._answer_nodes
+        return self.path_of(_space(metadata)) if is_other else path
+
+
+def _is_whole_reply(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk)
 
 
 def _space(metadata: Mapping[str, Any] | None) -> Path:

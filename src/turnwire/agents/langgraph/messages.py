@@ -50,6 +50,11 @@ def cancelled_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     return [ToolMessage(_CANCELLED, tool_call_id=call or "", status="error") for call in calls if call not in answered]
 
 
+def is_transfer(message: BaseMessage) -> bool:
+    """Return True for the messages by which a LangGraph supervisor gets control back, which nobody wrote."""
+    return bool(message.response_metadata.get("__is_handoff_back"))
+
+
 def read_text(message: str | BaseMessage) -> str:
     if isinstance(message, str):
         return message
