@@ -25,11 +25,12 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.runtime import Runtime
 from langgraph.types import Send
+from msgspec.structs import replace as replace_turn
 from openai import DefaultAsyncHttpx2Client
 from pydantic import BaseModel
 
 from tests.core.desk import Gate, open_desk
-from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, thinks, too_long, truncates
+from tests.scripted_model import ScriptedModel, calls, fails, hangs, model_server, says, thinks, too_long, truncates
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.assembly import as_agent
 from turnwire.core.contracts import Store
@@ -488,6 +489,54 @@ async def test_a_thread_that_was_stopped_in_a_tool_goes_on(
     ]
 
 
+class LosingSaver(InMemorySaver):
+    """Does not write the checkpoint after the tools, like a process that is killed before it does."""
+
+    loses = True
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        last = checkpoint["channel_values"].get("messages", [None])[-1]
+        if self.loses and isinstance(last, ToolMessage):
+            return {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
+        return await super().aput(config, checkpoint, metadata, new_versions)
+
+
+async def test_thread_that_lost_the_checkpoint_after_its_tools_goes_on(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    saver = LosingSaver()
+    agent = as_agent(create_agent(model, tools=[weather], checkpointer=saver))
+    model_server.plan(calls(("weather", {"city": "Oslo"})), hangs(), says("Whole."))
+    turn = Turn(id="t1", session_id="s1", principal="ann", message="one")
+    running = asyncio.create_task(heard(agent, turn))
+    await model_server.request()
+    await model_server.request()
+    running.cancel()
+    await asyncio.wait({running})
+    saver.loses = False
+    again = Turn(id="t2", session_id="s1", principal="ann", message="two")
+    assert text(await heard(agent, again)) == "Whole."
+    assert [(message["role"], message["content"]) for message in model_server.bodies[-1]["messages"]] == [
+        ("user", "one"),
+        ("assistant", None),
+        ("tool", "Sunny in Oslo"),
+        ("user", "two"),
+    ]
+
+
+async def test_empty_thread_gets_the_history_of_the_session(
+    model_server: ScriptedModel, model: ChatOpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
+    model_server.plan(says("Oslo."), says("Still Oslo."))
+    agent = as_agent(create_agent(model, checkpointer=InMemorySaver()))
+    assert text(await heard(agent)) == "Oslo."
+    assert "checkpointer" in caplog.text
+    later = replace_turn(TURN, id="t2", message="again")
+    assert text(await heard(agent, later)) == "Still Oslo."
+    told = [[message["content"] for message in body["messages"]] for body in model_server.bodies]
+    assert told == [["How is it?", "Sunny.", "hello"], ["How is it?", "Sunny.", "hello", "Oslo.", "again"]]
+
+
 async def test_a_thread_whose_tool_failed_goes_on(model_server: ScriptedModel, model: ChatOpenAI) -> None:
     async def broken() -> str:
         """Does not work."""
@@ -495,9 +544,10 @@ async def test_a_thread_whose_tool_failed_goes_on(model_server: ScriptedModel, m
 
     agent = as_agent(create_agent(model, tools=[broken], checkpointer=InMemorySaver()))
     model_server.plan(calls(("broken", {})), says("Whole."))
+    fresh = replace_turn(TURN, history=())
     with pytest.raises(ToolError):
-        await heard(agent)
-    assert text(await heard(agent)) == "Whole."
+        await heard(agent, fresh)
+    assert text(await heard(agent, fresh)) == "Whole."
     assert [message["role"] for message in model_server.bodies[1]["messages"]] == ["user", "assistant", "tool", "user"]
 
 

@@ -9,6 +9,7 @@ A callback handler reports a graph's models and tools at once; messages of its n
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from typing import Any, cast
@@ -36,6 +37,8 @@ from turnwire.agents.langgraph.nodes import find_answer_nodes, keeps_messages
 from turnwire.core.events import CustomEvent, Event, EventBase
 from turnwire.core.turns import Turn
 from turnwire.tools.invocation import plain
+
+logger = logging.getLogger("turnwire.agents")
 
 _MODES = ["messages", "updates", "custom"]
 
@@ -198,11 +201,19 @@ async def _forward(outputs: AsyncGenerator[Output], put: Callable[[Output], None
 async def _graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list[BaseMessage]:
     if not graph.checkpointer:
         return _whole_conversation(turn)
-    # A stopped turn may have left calls without results, which model providers reject. The messages of its last step
-    # are not in the checkpoint yet, and a new message would lose them.
     state = await graph.aget_state(config)
     messages = _messages_in(state)
-    written = {message.id for message in _messages_in(await graph.aget_state(state.config))} if state.next else None
+    if not messages and turn.history:
+        logger.warning(
+            "the thread of session %s is empty, so it gets the conversation from Turnwire's log; use a checkpointer "
+            "that writes to a disk or database",
+            turn.session_id,
+        )
+        return _whole_conversation(turn)
+    # A stopped turn may have left calls without results, which model providers reject. The messages of its last step
+    # are not in the checkpoint yet, and a new message would lose them. Not `state.next`: that is empty when all tasks
+    # of the step have ended.
+    written = {message.id for message in _messages_in(await graph.aget_state(state.config))} if state.tasks else None
     unwritten = [message for message in messages if written is not None and message.id not in written]
     return [*unwritten, *cancelled_results(messages), HumanMessage(turn.message)]
 
