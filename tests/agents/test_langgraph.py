@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -18,6 +19,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_stream_writer
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.func import entrypoint, task
@@ -29,7 +31,7 @@ from msgspec.structs import replace as replace_turn
 from openai import DefaultAsyncHttpx2Client
 from pydantic import BaseModel
 
-from tests.core.desk import Gate, open_desk
+from tests.core.desk import Gate, open_actor_desk, open_desk
 from tests.scripted_model import ScriptedModel, calls, fails, hangs, model_server, says, thinks, too_long, truncates
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.assembly import as_agent
@@ -47,6 +49,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.turns import Message, Turn
+from turnwire.stores.memory import MemoryStore
 from turnwire.tools import progress
 
 __all__ = ["model_server"]
@@ -535,6 +538,29 @@ async def test_empty_thread_gets_the_history_of_the_session(
     assert text(await heard(agent, later)) == "Still Oslo."
     told = [[message["content"] for message in body["messages"]] for body in model_server.bodies]
     assert told == [["How is it?", "Sunny.", "hello"], ["How is it?", "Sunny.", "hello", "Oslo.", "again"]]
+
+
+async def test_thread_follows_a_turn_that_continues_an_earlier_one(
+    model_server: ScriptedModel, model: ChatOpenAI, tmp_path: Path
+) -> None:
+    model_server.plan(*(says(f"Answer {number}.") for number in range(1, 7)))
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
+        store = MemoryStore()
+        async with open_actor_desk(store, create_agent(model, checkpointer=saver)) as desk:
+            first = await desk.start("one")
+            await desk.events(first)
+
+            async def ask(message: str, parent: str | None = None) -> list[str]:
+                turn = await desk.start(message, session_id=first.session_id, parent_turn_id=parent)
+                await desk.events(turn)
+                sent = model_server.bodies[-1]["messages"]
+                return [message["content"] for message in sent if message["role"] == "user"]
+
+            assert await ask("two") == ["one", "two"]
+            assert await ask("three") == ["one", "two", "three"]
+            assert await ask("other two", first.id) == ["one", "other two"]
+            assert await ask("other three") == ["one", "other two", "other three"]
+            assert await ask("from the start", "") == ["from the start"]
 
 
 async def test_a_thread_whose_tool_failed_goes_on(model_server: ScriptedModel, model: ChatOpenAI) -> None:

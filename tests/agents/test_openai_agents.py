@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -115,7 +115,7 @@ async def test_a_handoff_is_told_and_the_other_agent_answers(model: Model, model
     assert only(events, HandoffEvent) == [HandoffEvent("Refunds")]
     # A handoff is no tool call; and who has taken over is not a sub-agent.
     assert [(event.tool, event.agent_path) for event in only(events, ToolCallEvent)] == [("weather", ())]
-    assert text(events) == "One moment.Here is your money."
+    assert text(events) == "One moment.\n\nHere is your money."
     places = [events.index(only(events, kind)[0]) for kind in (HandoffEvent, ToolCallEvent)]
     assert places == sorted(places)
 
@@ -312,6 +312,83 @@ async def test_the_sdks_own_session_remembers(model: Model, model_server: Script
     assert said(model_server.bodies[3]) == [("user", "What have I said?")]
     for one in kept.values():
         one.close()
+
+
+@pytest.fixture
+def sessions() -> Iterator[Callable[[Turn], SQLiteSession]]:
+    """The SDK's own memory, one for each session."""
+    kept: dict[str, SQLiteSession] = {}
+    yield lambda turn: kept.setdefault(turn.session_id, SQLiteSession(turn.session_id))
+    for session in kept.values():
+        session.close()
+
+
+async def test_sdk_session_has_what_a_stopped_turn_did(
+    model: Model, model_server: ScriptedModel, sessions: Callable[[Turn], SQLiteSession]
+) -> None:
+    gate = Gate()
+
+    @function_tool
+    async def endless() -> str:
+        """Never return."""
+        await gate.wait()
+        return ""
+
+    agent = Agent(name="Helper", model=model, tools=[weather, endless])
+    model_server.plan(calls(("weather", {"city": "Oslo"}), ("endless", {}), text="Let me look."), says("Then not."))
+    async with open_desk(agent, session=sessions) as desk:
+        first = await desk.start("How is the weather?")
+        await gate.reached()
+        await seen(desk, first, lambda event: isinstance(event, ToolResultEvent))
+        await desk.cancel(first)
+        await desk.events(await desk.start("And now?", session_id=first.session_id))
+    entries = said(model_server.bodies[-1])
+    assert entries[:5] == [
+        ("user", "How is the weather?"),
+        ("assistant", "Let me look."),
+        ("call", ("call_1", "weather", {"city": "Oslo"})),
+        ("call", ("call_2", "endless", {})),
+        ("result", ("call_1", "Sunny in Oslo")),
+    ]
+    assert entries[5] == ("result", ("call_2", '{"error":"cancelled"}'))
+    assert entries[-1] == ("user", "And now?")
+
+
+async def test_sdk_session_has_the_text_of_a_stopped_turn(
+    model: Model, model_server: ScriptedModel, sessions: Callable[[Turn], SQLiteSession]
+) -> None:
+    model_server.plan(silent("Half an"), says("Whole."), says("Third."))
+    async with open_desk(Agent(name="Helper", model=model), session=sessions) as desk:
+        first = await desk.start("one")
+        await seen(desk, first, lambda event: isinstance(event, TokenEvent) and "an" in event.content)
+        await desk.cancel(first)
+        for message in ("two", "three"):
+            await desk.events(await desk.start(message, session_id=first.session_id))
+    users = [entry for kind, entry in said(model_server.bodies[-1]) if kind == "user"]
+    texts = [entry for kind, entry in said(model_server.bodies[-1]) if kind == "assistant"]
+    assert users == ["one", "two", "three"]
+    assert texts[0].startswith("Half an\n\n[The user stopped")
+    assert texts[1:] == ["Whole."]
+
+
+async def test_sdk_session_follows_a_turn_that_continues_an_earlier_one(
+    model: Model, model_server: ScriptedModel, sessions: Callable[[Turn], SQLiteSession]
+) -> None:
+    model_server.plan(*(says(f"Answer {number}.") for number in range(1, 7)))
+    async with open_desk(Agent(name="Helper", model=model), session=sessions) as desk:
+        first = await desk.start("one")
+        await desk.events(first)
+
+        async def ask(message: str, parent: str | None = None) -> list[str]:
+            turn = await desk.start(message, session_id=first.session_id, parent_turn_id=parent)
+            await desk.events(turn)
+            return [entry for kind, entry in said(model_server.bodies[-1]) if kind == "user"]
+
+        assert await ask("two") == ["one", "two"]
+        assert await ask("three") == ["one", "two", "three"]
+        assert await ask("other two", first.id) == ["one", "other two"]
+        assert await ask("other three") == ["one", "other two", "other three"]
+        assert await ask("from the start", "") == ["from the start"]
 
 
 async def test_tools_find_the_turn_or_what_the_application_makes_of_it(

@@ -34,6 +34,8 @@ class ToolRequest(Struct, frozen=True):
 class Turn(Struct, frozen=True, kw_only=True):
     """The input of an agent. `history` is the conversation before this message.
 
+    `parent_turn_id` is the turn that it continues, which need not be the session's last; "" is none.
+
     `resumption` is set when the agent has waited for a person in this turn and continues now. `progress` is for an
     agent with `on_crash = "resume"`: its work in this turn before its worker was lost, as messages that follow the
     user's. The agent must run a tool call that has no result there, or refuse it if `resumption` says so.
@@ -49,6 +51,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     resumption: Resumption | None = None
     progress: tuple[Message, ...] = ()
+    parent_turn_id: str | None = None
 
 
 class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

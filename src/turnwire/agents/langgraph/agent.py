@@ -16,8 +16,9 @@ from typing import Any, cast
 
 import msgspec
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.graph.message import REMOVE_ALL_MESSAGES  # pyright: ignore[reportMissingTypeStubs]
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_json
 
@@ -33,13 +34,15 @@ from turnwire.agents.langgraph.messages import (
     read_text,
     sdk_messages,
 )
-from turnwire.agents.langgraph.nodes import find_answer_nodes, keeps_messages
+from turnwire.agents.langgraph.nodes import find_answer_nodes, has_message_ids, keeps_messages
 from turnwire.core.events import CustomEvent, Event, EventBase
+from turnwire.core.history import PARAGRAPH
 from turnwire.core.turns import Turn
 from turnwire.tools.invocation import plain
 
 logger = logging.getLogger("turnwire.agents")
 
+_TURN_ID = "turnwire_turn_id"
 _MODES = ["messages", "updates", "custom"]
 
 
@@ -106,7 +109,9 @@ class LangGraphAgent:
         own = callbacks if isinstance(callbacks, list) else callbacks.handlers
         # Overrides the application's own thread id: a shared thread would show one user's messages to another.
         configurable = {**self._config.get("configurable", {}), "thread_id": turn.session_id}
-        return {**self._config, "callbacks": [*own, *handlers], "configurable": configurable}
+        # The checkpointer keeps the metadata with each checkpoint.
+        metadata = {**self._config.get("metadata", {}), _TURN_ID: turn.id}
+        return {**self._config, "callbacks": [*own, *handlers], "configurable": configurable, "metadata": metadata}
 
     async def _run_graph(self, turn: Turn, config: RunnableConfig, listener: GraphListener) -> AsyncGenerator[Output]:
         graph = cast("Pregel[Any, Any, Any, Any]", self._runnable)
@@ -117,6 +122,7 @@ class LangGraphAgent:
             for event in events:
                 yield event
         else:
+            config = await _branch_from_parent(graph, turn, config)
             input = self._to_input(turn) if self._to_input else {"messages": await _graph_messages(graph, turn, config)}
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
         stream = graph.astream(input, config, stream_mode=_MODES, subgraphs=True, **options)  # type: ignore[arg-type]
@@ -142,6 +148,8 @@ class LangGraphAgent:
         elif isinstance(last, BaseMessage | None) or (isinstance(last, _Fields) and listener.has_answered):
             return
         if text := _text_of_value(last):
+            if listener.has_answered:
+                yield PARAGRAPH
             yield text
 
     def _last_written(self, update: Any, last: object) -> object:
@@ -198,6 +206,18 @@ async def _forward(outputs: AsyncGenerator[Output], put: Callable[[Output], None
             put(output)
 
 
+async def _branch_from_parent(graph: Any, turn: Turn, config: RunnableConfig) -> RunnableConfig:
+    """Return the config with the checkpoint of the turn that this one continues, if the thread has gone on since."""
+    if not graph.checkpointer or not turn.parent_turn_id:
+        return config
+    state = await graph.aget_state(config)
+    if fields_of(state.metadata).get(_TURN_ID) in (None, turn.parent_turn_id):
+        return config
+    async for earlier in graph.aget_state_history(config, filter={_TURN_ID: turn.parent_turn_id}, limit=1):
+        return {**config, "configurable": {**config.get("configurable", {}), **earlier.config["configurable"]}}
+    return config  # Another agent of the session answered that turn.
+
+
 async def _graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list[BaseMessage]:
     if not graph.checkpointer:
         return _whole_conversation(turn)
@@ -210,6 +230,8 @@ async def _graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> lis
             turn.session_id,
         )
         return _whole_conversation(turn)
+    if messages and turn.parent_turn_id == "" and has_message_ids(graph):
+        return [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage(turn.message)]
     # A stopped turn may have left calls without results, which model providers reject. The messages of its last step
     # are not in the checkpoint yet, and a new message would lose them. Not `state.next`: that is empty when all tasks
     # of the step have ended.

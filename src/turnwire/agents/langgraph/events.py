@@ -26,6 +26,7 @@ from turnwire.agents.langgraph.messages import (
     check_complete,
     is_transfer,
     message_events,
+    read_text,
     reply_of,
     tool_message,
     usage_event,
@@ -33,6 +34,7 @@ from turnwire.agents.langgraph.messages import (
 from turnwire.core.approvals import Decision
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.history import PARAGRAPH
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import loggable, plain, set_running_call, tool_error_text
 
@@ -111,6 +113,7 @@ class _ModelRun:
     def __init__(self, path: Path, records_text: bool) -> None:
         self.path = path
         self.records_text = records_text
+        self.has_text = False
         self.is_streaming = False
         self.arguments: dict[Any, tuple[list[str], list[str]]] = {}
 
@@ -212,7 +215,9 @@ class GraphListener(BaseCallbackHandler):
         elif _is_whole_reply(message) and message.id not in self._authors:
             path = self._text_path(metadata, path)
             self._authors[message.id or ""] = path
-            self.has_answered = self.has_answered or not path
+            if not path and self.has_answered and read_text(message):
+                yield PARAGRAPH
+            self.has_answered = self.has_answered or (not path and bool(read_text(message)))
             yield from message_events(message, path)
 
     def pause(self) -> None:
@@ -270,9 +275,13 @@ class GraphListener(BaseCallbackHandler):
 
     def _record_text(self, message: BaseMessage, model: _ModelRun) -> None:
         for event in message_events(message, model.path):
-            if model.records_text or isinstance(event, ReasoningEvent):
-                self.has_answered = self.has_answered or isinstance(event, str)
-                self._relay.send(event)
+            if not model.records_text and not isinstance(event, ReasoningEvent):
+                continue
+            if isinstance(event, str):
+                if self.has_answered and not model.has_text:
+                    self._relay.send(PARAGRAPH)
+                self.has_answered = model.has_text = True
+            self._relay.send(event)
 
     # Tools
 

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Collection, Iterator
 from typing import Any, cast
 
-from langgraph.graph import END  # pyright: ignore[reportMissingTypeStubs]
+from langgraph.graph import END, add_messages  # pyright: ignore[reportMissingTypeStubs]
 from langgraph.graph.state import CompiledStateGraph  # pyright: ignore[reportMissingTypeStubs]
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -21,6 +21,12 @@ def keeps_messages(graph: Any) -> bool:
     """Return False for a graph whose state has no `messages`."""
     builder = _builder(graph)
     return builder is None or "messages" in builder.channels
+
+
+def has_message_ids(graph: Any) -> bool:
+    """Return True for a graph whose `messages` are merged by id, so that they can be removed."""
+    builder = _builder(graph)
+    return builder is not None and getattr(builder.channels.get("messages"), "operator", None) is add_messages
 
 
 def find_answer_nodes(graph: Any) -> Collection[str] | None:

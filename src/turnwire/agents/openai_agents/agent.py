@@ -11,6 +11,7 @@ from pydantic_core import to_json
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
 from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import EventQueue, Run, read_item
+from turnwire.agents.openai_agents.memory import align_session
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.core.approvals import WaitForApproval
@@ -67,8 +68,10 @@ class OpenAIAgentsAgent:
         options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": self._config}
         if self._session is not None:
             options["session"] = self._session(turn)
+            if turn.resumption is None:
+                await align_session(options["session"], turn)
         if turn.resumption is not None:
-            state = await resume_run(self._agent, turn.resumption, context, run.queue)
+            state = await resume_run(self._agent, turn.resumption, context, run)
             return start_run(self._runner, run, self._agent, state, options)
         options["max_turns"] = self._max_turns
         history = sdk_messages(turn.history) if self._session is None else []
@@ -82,7 +85,7 @@ async def _read(result: RunResultStreaming, run: Run) -> None:
         async for event in result.stream_events():
             read_item(run, event)
         if result.interruptions:
-            raise suspend_run(result, run.queue)
+            raise suspend_run(result, run)
         # The model streams its own text; an output made by a tool or a function is not in the log yet.
         if result.final_output is not None and not run.has_answered:
             output = result.final_output

@@ -39,6 +39,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
+from turnwire.core.history import PARAGRAPH
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome, loggable, set_running_call, tool_error_text
@@ -140,13 +141,18 @@ class _RunCall(Struct):
 
 
 class Run:
-    """Recorder of one run. `has_answered` is True if the model wrote text after the last tool."""
+    """Recorder of one run.
+
+    `has_answered` is True if the model wrote text after the last tool, `has_text` if it wrote any.
+    """
 
     def __init__(self, queue: EventQueue, path: Path = ()) -> None:
         queue.runs.append(self)
         self.queue = queue
         self.path = path
         self.has_answered = False
+        self.has_text = False
+        self._begins_reply = False
         self.model_failure: ModelFailure | None = None
         self._open: dict[str, _RunCall] = {}
         self._reported: set[str] = set()
@@ -172,8 +178,18 @@ class Run:
             case ToolCallRequest():
                 pass  # Recorded when the tool runs.
 
+    def begin_reply(self) -> None:
+        """Note that the model is called: what it writes is a paragraph of its own."""
+        self._begins_reply = True
+
     def add_text(self, text: str) -> None:
-        self.has_answered = True
+        if self._begins_reply and self.has_text:
+            self._put_text(PARAGRAPH)
+        self._begins_reply = False
+        self.has_answered = self.has_text = True
+        self._put_text(text)
+
+    def _put_text(self, text: str) -> None:
         self.queue.put(TokenEvent(text, agent_path=self.path) if self.path else text)
 
     def hand_over(self, agent: str) -> None:

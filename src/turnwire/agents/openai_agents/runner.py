@@ -246,6 +246,7 @@ class _Stream:
 async def _record(stream: Any, run: Run, reader: ChatReader | ResponsesReader) -> AsyncGenerator[Any]:
     """Record a model's stream and pass it on. Raises ModelError at its end if the reply is truncated."""
     has_ended = False
+    run.begin_reply()
     try:
         async for sent in stream:
             for piece in reader.read(sent.to_dict()):

@@ -47,7 +47,7 @@ class PydanticAIAgent:
         prompt: str | None = turn.message
         if turn.resumption is not None:
             prompt = None
-            options |= resume_run(turn.resumption)
+            options |= resume_run(turn.resumption, listener)
         try:
             # Leaving the context, also by cancellation, stops the run and closes the connection to the model's server.
             async with self._agent.run_stream_events(prompt, **options) as events:
@@ -55,7 +55,11 @@ class PydanticAIAgent:
                     if listener.has_pending:
                         for pending in listener.take_pending():
                             yield pending
-                    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                    if (
+                        isinstance(event, PartDeltaEvent)
+                        and isinstance(event.delta, TextPartDelta)
+                        and listener.is_within_reply
+                    ):
                         # The fast path: nearly every event is a piece of text.
                         yield event.delta.content_delta
                     else:
@@ -69,7 +73,7 @@ class PydanticAIAgent:
                 raise
             raise failure from error
         if listener.deferred is not None:
-            raise suspend_run(listener.deferred)
+            raise suspend_run(listener.deferred, has_text=listener.has_text)
 
 
 def _with_requests(output_type: Any) -> list[Any]:

@@ -31,6 +31,7 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
+from turnwire.core.history import PARAGRAPH
 from turnwire.models.errors import unfinished
 from turnwire.tools.invocation import loggable, plain, running_call, tool_error_text
 
@@ -42,11 +43,13 @@ _CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, 
 class RunListener(AbstractCapability[Any]):
     """Converter of one run's events, and capability with hooks where the SDK has no event.
 
-    `deferred` is the result of a run that ended in deferred tools.
+    `deferred` is the result of a run that ended in deferred tools; `has_text` is True if it has text so far.
     """
 
     deferred: AgentRunResult[Any] | None = None
     path: Path = ()
+    has_text: bool = False
+    _begins_reply: bool = False
     _pending: deque[Event | str] = field(default_factory=deque[Event | str])
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _took: dict[str, float] = field(default_factory=dict[str, float])
@@ -65,11 +68,16 @@ class RunListener(AbstractCapability[Any]):
             yield self._pending.popleft()
 
     def convert(self, event: AgentStreamEvent | AgentRunResultEvent[Any]) -> Iterator[Event | str]:
-        """Yield our events for an event of the SDK; text deltas are handled by the caller."""
+        """Yield our events for an event of the SDK."""
+        if isinstance(event, sdk.PartStartEvent) and event.index == 0:
+            self._begins_reply = True
         match event:
             # The start of a part carries its first piece.
-            case sdk.PartStartEvent(part=sdk.TextPart(content=text)) if text:
-                yield text
+            case (
+                sdk.PartStartEvent(part=sdk.TextPart(content=text))
+                | sdk.PartDeltaEvent(delta=sdk.TextPartDelta(content_delta=text))
+            ) if text:
+                yield from self._text(text)
             case sdk.PartStartEvent(part=sdk.ThinkingPart(content=text)) if text:
                 yield ReasoningEvent(content=text)
             case sdk.PartDeltaEvent(delta=sdk.ThinkingPartDelta(content_delta=text)) if text:
@@ -86,9 +94,22 @@ class RunListener(AbstractCapability[Any]):
                     self.deferred = result
                 # Text was streamed; a structured output, or one made by a function, was not.
                 elif not result.response.text:
-                    yield result.output if isinstance(result.output, str) else to_json(result.output).decode()
+                    self._begins_reply = True
+                    output = result.output
+                    yield from self._text(output if isinstance(output, str) else to_json(output).decode())
             case _:
                 pass
+
+    @property
+    def is_within_reply(self) -> bool:
+        """Return True if the next piece of text continues a reply of the model."""
+        return self.has_text and not self._begins_reply
+
+    def _text(self, text: str) -> Iterator[str]:
+        if self._begins_reply and self.has_text:
+            yield PARAGRAPH
+        self._begins_reply, self.has_text = False, True
+        yield text
 
     def _result(self, part: sdk.ToolReturnPart | sdk.NativeToolReturnPart) -> ToolResultEvent:
         call = part.tool_call_id
@@ -146,8 +167,6 @@ class SubAgentListener(RunListener):
     ) -> AsyncIterator[AgentStreamEvent]:
         # With this hook the SDK streams the run, so that its text is in the log while it is written.
         async for event in stream:
-            if isinstance(event, sdk.PartDeltaEvent) and isinstance(event.delta, sdk.TextPartDelta):
-                self.record(event.delta.content_delta)
             for converted in self.convert(event):
                 self.record(converted)
             await wait_for_room()
