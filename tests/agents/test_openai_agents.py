@@ -24,6 +24,7 @@ from agents import (
     TracingProcessor,
     WebSearchTool,
     function_tool,
+    handoff,
     set_trace_processors,
 )
 from agents.testing import ScriptedModel as SdkScript
@@ -118,6 +119,67 @@ async def test_a_handoff_is_told_and_the_other_agent_answers(model: Model, model
     assert text(events) == "One moment.\n\nHere is your money."
     places = [events.index(only(events, kind)[0]) for kind in (HandoffEvent, ToolCallEvent)]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_next_turn_begins_with_the_agent_of_the_handoff(
+    model: Model, model_server: ScriptedModel, keeps: bool
+) -> None:
+    seats = Agent(name="Seats", instructions="Seat people.", model=model)
+    triage = Agent(name="Triage", instructions="Send people on.", model=model, handoffs=[handoff(seats)])
+    seats.handoffs.append(triage)
+    model_server.plan(
+        calls(("transfer_to_seats", {})), says("Which?"), says("Sure?"), calls(("transfer_to_triage", {})), says("Yes?")
+    )
+    model_server.plan(says("Done."))
+    async with open_desk(triage, keeps_last_agent=keeps) as desk:
+        first = await desk.start("A seat")
+        await desk.events(first)
+        for message in ("12A", "Thanks", "Bye"):
+            await desk.events(await desk.start(message, session_id=first.session_id))
+    begun = [_instructions(body) for body in model_server.bodies]
+    seat, send = "Seat people.", "Send people on."
+    assert begun == ([send, seat, seat, seat, send, send] if keeps else [send, seat, send, send, send, send])
+
+
+def _instructions(body: dict[str, Any]) -> str:
+    return body["instructions"] if "instructions" in body else body["messages"][0]["content"]
+
+
+async def test_context_can_be_kept_over_turns(model: Model, model_server: ScriptedModel) -> None:
+    stored: dict[str, list[str]] = {}
+
+    async def load(turn: Turn) -> list[str]:
+        return list(stored.get(turn.session_id, []))
+
+    async def save(turn: Turn, context: list[str]) -> None:
+        stored[turn.session_id] = context
+
+    @function_tool
+    async def note(context: RunContextWrapper[list[str]], text: str) -> str:
+        """Note something."""
+        context.context.append(text)
+        return ", ".join(context.context)
+
+    agent = Agent(name="Helper", model=model, tools=[note])
+    model_server.plan(calls(("note", {"text": "12A"})), says("Noted."), calls(("note", {"text": "tea"})), says("Too."))
+    async with open_desk(agent, context=load, save_context=save) as desk:
+        first = await desk.start("A seat")
+        await desk.events(first)
+        events = await desk.events(await desk.start("And tea", session_id=first.session_id))
+    assert [event.result for event in only(events, ToolResultEvent)] == ["12A, tea"]
+
+
+async def test_tools_may_write_to_the_default_context(model: Model, model_server: ScriptedModel) -> None:
+    @function_tool
+    async def book(context: RunContextWrapper[Any]) -> str:
+        """Book a seat."""
+        context.context.seat = "12A"
+        return f"{context.context.principal}: {context.context.seat}"
+
+    model_server.plan(calls(("book", {})), says("Done."))
+    events = await answered(Agent(name="Helper", model=model, tools=[book]))
+    assert [event.result for event in only(events, ToolResultEvent)] == ["ann: 12A"]
 
 
 # Guardrails

@@ -40,8 +40,9 @@ def _turn_messages(state: TurnState) -> Iterator[Message]:
     note = _NOTES.get(state.outcome or "")
     if note:
         rest = f"{rest}{PARAGRAPH}{note}" if rest else note
-    if rest or offset == 0:
-        yield Message("assistant", rest)
+    handoffs = [step.name for step in state.steps if step.kind == "handoff" and not step.agent_path]
+    if rest or offset == 0 or handoffs:
+        yield Message("assistant", rest, agent=handoffs[-1] if handoffs else None)
 
 
 def _call_groups(state: TurnState) -> Iterator[list[Step]]:

@@ -17,12 +17,16 @@ Phase = Literal["queued", "running", "waiting", "ended"]
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
-    """One entry of a conversation, in the shape that every model provider knows."""
+    """One entry of a conversation, in the shape that every model provider knows.
+
+    `agent` is the name of the agent that the last handoff of its turn went to, if there was one.
+    """
 
     role: Literal["user", "assistant", "tool"]
     content: str
     tool_calls: tuple["ToolRequest", ...] = ()
     call_id: str | None = None
+    agent: str | None = None
 
 
 class ToolRequest(Struct, frozen=True):
