@@ -36,7 +36,7 @@ from pydantic import BaseModel
 from tests.contracts.agent_cases.openai_agents import sdk_model
 from tests.contracts.test_agent import SECRET, check_calls_have_results, only, outcome, results_told, said, seen, text
 from tests.contracts.turns import BOUND
-from tests.core.desk import Desk, Gate
+from tests.core.desk import Desk, Gate, open_actor_desk
 from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, silent, thinks
 from tests.scripted_wires import chat_usage
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
@@ -347,6 +347,65 @@ async def test_runs_outside_a_turn_are_left_alone() -> None:
     assert [event async for event in streamed.stream_events()]
     assert [call.streamed for call in script.calls] == [True, False, True]
     assert agent.model is script
+
+
+# In an agent that is a plain function
+
+
+@pytest.mark.parametrize("is_sync", [False, True], ids=["async", "in a thread"])
+async def test_run_in_a_function_is_shown_and_counted(model: Model, model_server: ScriptedModel, is_sync: bool) -> None:
+    gate = asyncio.Event()
+    agent = Agent(name="Scout", model=model, tools=[weather])
+
+    async def answer(turn: Turn) -> str:
+        return (await Runner.run(agent, turn.message, run_config=RunConfig(tracing_disabled=True))).final_output
+
+    model_server.plan(calls(("weather", {"city": "Oslo"})), says("It ", "is ", gate, "sunny."))
+    async with open_actor_desk(MemoryStore(), answer) as desk:
+        turn = await desk.start("Oslo?")
+        early = await seen(desk, turn, lambda event: event == TokenEvent("is ", agent_path=("Scout",)))
+        assert [event.tool for event in only(early, ToolResultEvent)] == ["weather"]
+        gate.set()
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    (response,) = only(events, ResponseEvent)
+    assert response.content == "It is sunny."
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (22, 14)
+
+
+async def test_sync_run_in_a_thread_is_shown() -> None:
+    agent = Agent(name="Scout", model=SdkScript([[assistant_message("Sunny.")]]))
+
+    def run(message: str) -> str:
+        # The SDK would leave a loop of its own open.
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            return Runner.run_sync(agent, message, run_config=RunConfig(tracing_disabled=True)).final_output
+        finally:
+            loop.close()
+
+    async def answer(turn: Turn) -> str:
+        return await asyncio.to_thread(run, turn.message)
+
+    async with open_actor_desk(MemoryStore(), answer) as desk:
+        events = await desk.events(await desk.start("Oslo?"))
+    assert outcome(events) == ("completed", None)
+    assert text([event for event in events if event.agent_path == ("Scout",)]) == "Sunny."
+
+
+async def test_run_in_a_function_is_limited(model: Model, model_server: ScriptedModel) -> None:
+    agent = Agent(name="Scout", model=model, tools=[weather])
+
+    async def answer(turn: Turn) -> str:
+        return (await Runner.run(agent, turn.message, run_config=RunConfig(tracing_disabled=True))).final_output
+
+    model_server.plan(*(calls(("weather", {"city": "Oslo"}), ids=[f"call_{number}"]) for number in range(3)))
+    async with open_actor_desk(MemoryStore(), answer, max_steps_per_turn=2) as desk:
+        events = await desk.events(await desk.start("Oslo?"))
+    assert outcome(events) == ("failed", "max_turns")
+    assert len(only(events, ToolCallEvent)) == 2
 
 
 # Conversations

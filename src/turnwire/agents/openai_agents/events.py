@@ -28,10 +28,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
-from turnwire.core.emit import emit
+from turnwire.core.emit import emit, wait_for_room
 from turnwire.core.errors import AgentError, TurnwireError
 from turnwire.core.events import (
     Event,
+    EventBase,
     HandoffEvent,
     ReasoningEvent,
     TokenEvent,
@@ -113,6 +114,20 @@ class EventQueue:
     def path_of(self, call_id: str, default: Path) -> Path:
         """Return the agent path of the run whose model requested the call."""
         return next((run.path for run in self.runs if run.has_request(call_id)), default)
+
+
+class EmittedEvents(EventQueue):
+    """The same for runs that no adapter reads, such as one in an agent that is a plain function: `emit()` writes."""
+
+    def put(self, event: Event | str | None) -> None:
+        if isinstance(event, EventBase):
+            emit(event)
+
+    async def flush(self) -> None:
+        pass
+
+    async def wait_for_room(self) -> None:
+        await wait_for_room()
 
 
 class ModelFailure(Struct, frozen=True):

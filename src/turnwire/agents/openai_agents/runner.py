@@ -23,7 +23,16 @@ from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_
 from agents.tool_context import ToolContext
 
 from turnwire.agents.openai_agents.errors import explain_failure
-from turnwire.agents.openai_agents.events import Hooks, ModelFailure, Run, error_formatter, failure_text, read_item
+from turnwire.agents.openai_agents.events import (
+    EmittedEvents,
+    Hooks,
+    ModelFailure,
+    Run,
+    error_formatter,
+    failure_text,
+    read_item,
+)
+from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import ModelError
 from turnwire.models.chat_completions import ChatReader
 from turnwire.models.responses import ResponsesReader
@@ -43,7 +52,7 @@ class TurnAgentRunner(AgentRunner):
         self.inner = inner
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
-        outer = running_run()
+        outer = _outer_run()
         if outer is None:
             return await self.inner.run(starting_agent, input, **options)
         # Streamed, so that a sub-agent's text reaches the log while it is written.
@@ -66,10 +75,12 @@ class TurnAgentRunner(AgentRunner):
         return result
 
     def run_sync(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
+        if is_in_turn() and type(self.inner) is AgentRunner:
+            return super().run_sync(starting_agent, input, **options)  # It calls our `run`.
         return self.inner.run_sync(starting_agent, input, **options)
 
     def run_streamed(self, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResultStreaming:
-        outer = running_run()
+        outer = _outer_run()
         if outer is None:
             return self.inner.run_streamed(starting_agent, input, **options)
         run = outer.inside(starting_agent.name)
@@ -131,6 +142,16 @@ def running_run() -> Run | None:
     if run is None or run.queue.loop is not asyncio.get_running_loop():
         return None
     return run
+
+
+def _outer_run() -> Run | None:
+    """Return the run that a new run is part of, or None outside a turn."""
+    if run := running_run():
+        return run
+    if not is_in_turn():
+        return None
+    unread = _running.get()
+    return Run(EmittedEvents(), unread.path if unread else ())
 
 
 # Models
