@@ -25,6 +25,7 @@ from turnwire.server.services import Lifecycle, Services
 from turnwire.server.streams.hub import StreamHub
 from turnwire.server.turns import start_turn, turn_state
 from turnwire.settings import Settings
+from turnwire.tools.threads import install_executor
 
 if TYPE_CHECKING:
     from turnwire.extensions.kernel import Kernel
@@ -204,6 +205,7 @@ class Turnwire:
         async with self._opening:
             if self.is_open:
                 return
+            install_executor()
             await self.store.open()
             await self.keys.open()
             for indexer in self._indexers():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args
 
 from turnwire.agents.functions import FunctionAgent, GeneratorAgent
-from turnwire.agents.sdk_detection import is_adapter, kind_of
+from turnwire.agents.sdk_detection import is_adapter, kind_of, record_loaded_sdks
 from turnwire.core.budget import Limits
 from turnwire.core.contracts import Agent, HistorySource, OnCrash, Store, Wire, resumes, takes_attachments
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
@@ -310,6 +310,8 @@ def as_agent(target: Any) -> Agent:
         raise TypeError(f"on_crash of {target!r} is {on_crash!r}; it can be 'close' or 'resume'")
     if mistake := _common_mistake(target):
         raise TypeError(mistake)
+    if not kind_of(target):
+        record_loaded_sdks()
     if _is(inspect.isasyncgenfunction, target):
         return _as_declared(GeneratorAgent(target), target)
     if resumes(target) and (kind_of(target) or is_adapter(target)):

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -12,23 +13,26 @@ from langchain.agents.middleware import ToolRetryMiddleware
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.callbacks import AsyncCallbackManager, adispatch_custom_event
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.config import get_stream_writer
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.runtime import Runtime
+from langgraph.types import Send
+from msgspec.structs import replace as replace_turn
 from openai import DefaultAsyncHttpx2Client
 from pydantic import BaseModel
 
-from tests.core.desk import Gate, open_desk
-from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, thinks, too_long, truncates
+from tests.core.desk import Gate, open_actor_desk, open_desk
+from tests.scripted_model import ScriptedModel, calls, fails, hangs, model_server, says, thinks, too_long, truncates
 from turnwire.agents.langgraph import LangGraphAgent
 from turnwire.assembly import as_agent
 from turnwire.core.contracts import Store
@@ -45,6 +49,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.turns import Message, Turn
+from turnwire.stores.memory import MemoryStore
 from turnwire.tools import progress
 
 __all__ = ["model_server"]
@@ -250,6 +255,140 @@ async def test_a_graph_that_is_a_function_answers(model_server: ScriptedModel, m
     assert text(await heard(as_agent(flow))) == "It is."
 
 
+# The answer, if the application does not name its nodes
+
+
+class Jokes(TypedDict):
+    topic: str
+    subjects: list[str]
+    jokes: Annotated[list[str], lambda before, more: before + more]
+    best: str
+
+
+class Joke(BaseModel):
+    joke: str
+
+
+class Subjects(BaseModel):
+    subjects: list[str]
+
+
+async def test_answer_of_a_map_reduce_graph_is_what_its_last_node_returns(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    async def topics(state: Jokes) -> Any:
+        found: Any = await model.with_structured_output(Subjects, method="json_mode").ainvoke("subjects")
+        return {"subjects": found.subjects}
+
+    async def tell(state: Any) -> Any:
+        told: Any = await model.with_structured_output(Joke, method="json_mode").ainvoke(state["subject"])
+        return {"jokes": [told.joke]}
+
+    async def choose(state: Jokes) -> Any:
+        return {"best": state["jokes"][-1]}
+
+    builder = StateGraph(Jokes)
+    for node in (topics, tell, choose):
+        builder.add_node(node)
+    builder.add_edge(START, "topics")
+    builder.add_conditional_edges("topics", lambda state: [Send("tell", {"subject": s}) for s in state["subjects"]])
+    builder.add_edge("tell", "choose")
+    model_server.plan(says('{"subjects":["tea","rain"]}'), says('{"joke":"made-up"}'), says('{"joke":"made-up"}'))
+    agent = LangGraphAgent(builder.compile(), to_input=lambda turn: {"topic": turn.message})
+    events = await heard(agent)
+    assert text(events) == "made-up"
+    assert not only(events, TokenEvent)
+    assert len(only(events, UsageEvent)) == 3
+
+
+async def test_answer_of_a_chain_of_prompts_is_that_of_the_last(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    class State(TypedDict):
+        draft: str
+        final: str
+
+    async def write(state: State) -> Any:
+        return {"draft": (await model.ainvoke("write")).text}
+
+    async def polish(state: State) -> Any:
+        return {"final": (await model.ainvoke(state["draft"])).text}
+
+    model_server.plan(says("Ruff."), says("Smo", "oth."))
+    events = await heard(LangGraphAgent(graph(write, polish, state=State), to_input=lambda turn: {}))
+    assert only(events, str) == ["Smo", "oth."]
+    assert only(events, TokenEvent) == [TokenEvent("Ruff.", agent_path=("write",))]
+
+
+async def test_node_that_writes_no_messages_does_not_answer(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    class State(MessagesState):
+        kind: str
+
+    async def classify(state: State) -> Any:
+        if not state["messages"]:
+            return None
+        return {"kind": (await model.ainvoke("which?")).text}
+
+    async def reply(state: State) -> Any:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    model_server.plan(says("question"), says("It is."))
+    events = await heard(as_agent(graph(classify, reply, state=State)))
+    assert text(events) == "It is."
+    assert only(events, TokenEvent) == [TokenEvent("question", agent_path=("classify",))]
+
+
+async def test_parallel_runs_of_a_node_that_does_not_answer_have_different_paths(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    both = asyncio.Barrier(2)
+
+    async def tell(state: Any) -> Any:
+        await both.wait()
+        return {"jokes": [(await model.ainvoke(state["subject"])).text]}
+
+    async def choose(state: Jokes) -> Any:
+        return {"best": sorted(state["jokes"])[0]}
+
+    builder = StateGraph(Jokes)
+    builder.add_node(tell)
+    builder.add_node(choose)
+    builder.add_conditional_edges(START, lambda state: [Send("tell", {"subject": s}) for s in ("tea", "rain")])
+    builder.add_edge("tell", "choose")
+
+    def joke(request: Any) -> Any:
+        return says("About ", request.body["messages"][-1]["content"])
+
+    model_server.plan(joke, joke)
+    events = await heard(LangGraphAgent(builder.compile(), to_input=lambda turn: {"topic": ""}))
+    told: dict[Any, str] = {}
+    for event in only(events, TokenEvent):
+        told[event.agent_path] = told.get(event.agent_path, "") + event.content
+    assert set(told) == {("tell",), ("tell:2",)}
+    assert set(told.values()) == {"About tea", "About rain"}
+    assert text(events) == "About rain"
+
+
+async def test_messages_that_give_control_back_are_not_shown(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    worker: Any = create_agent(model, name="worker")
+
+    async def work(state: MessagesState) -> Any:
+        output = await worker.ainvoke({"messages": state["messages"]})
+        # As `create_handoff_back_messages` of langgraph-supervisor makes them.
+        mark = {"__is_handoff_back": True}
+        call: Any = {"name": "transfer_back_to_supervisor", "args": {}, "id": "t1"}
+        back = AIMessage("Transferring back to supervisor", tool_calls=[call], response_metadata=mark)
+        result = ToolMessage("Successfully transferred back", tool_call_id="t1", response_metadata=mark)
+        return {**output, "messages": [output["messages"][-1], back, result]}
+
+    async def supervisor(state: MessagesState) -> Any:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    model_server.plan(says("3"), says("Three."))
+    events = await heard(as_agent(graph(work, supervisor)))
+    assert text(events) == "Three."
+    assert only(events, TokenEvent) == [TokenEvent("3", agent_path=("worker",))]
+    assert not only(events, ToolCallEvent)
+
+
 # Subgraphs
 
 
@@ -353,6 +492,77 @@ async def test_a_thread_that_was_stopped_in_a_tool_goes_on(
     ]
 
 
+class LosingSaver(InMemorySaver):
+    """Does not write the checkpoint after the tools, like a process that is killed before it does."""
+
+    loses = True
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        last = checkpoint["channel_values"].get("messages", [None])[-1]
+        if self.loses and isinstance(last, ToolMessage):
+            return {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
+        return await super().aput(config, checkpoint, metadata, new_versions)
+
+
+async def test_thread_that_lost_the_checkpoint_after_its_tools_goes_on(
+    model_server: ScriptedModel, model: ChatOpenAI
+) -> None:
+    saver = LosingSaver()
+    agent = as_agent(create_agent(model, tools=[weather], checkpointer=saver))
+    model_server.plan(calls(("weather", {"city": "Oslo"})), hangs(), says("Whole."))
+    turn = Turn(id="t1", session_id="s1", principal="ann", message="one")
+    running = asyncio.create_task(heard(agent, turn))
+    await model_server.request()
+    await model_server.request()
+    running.cancel()
+    await asyncio.wait({running})
+    saver.loses = False
+    again = Turn(id="t2", session_id="s1", principal="ann", message="two")
+    assert text(await heard(agent, again)) == "Whole."
+    assert [(message["role"], message["content"]) for message in model_server.bodies[-1]["messages"]] == [
+        ("user", "one"),
+        ("assistant", None),
+        ("tool", "Sunny in Oslo"),
+        ("user", "two"),
+    ]
+
+
+async def test_empty_thread_gets_the_history_of_the_session(
+    model_server: ScriptedModel, model: ChatOpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
+    model_server.plan(says("Oslo."), says("Still Oslo."))
+    agent = as_agent(create_agent(model, checkpointer=InMemorySaver()))
+    assert text(await heard(agent)) == "Oslo."
+    assert "checkpointer" in caplog.text
+    later = replace_turn(TURN, id="t2", message="again")
+    assert text(await heard(agent, later)) == "Still Oslo."
+    told = [[message["content"] for message in body["messages"]] for body in model_server.bodies]
+    assert told == [["How is it?", "Sunny.", "hello"], ["How is it?", "Sunny.", "hello", "Oslo.", "again"]]
+
+
+async def test_thread_follows_a_turn_that_continues_an_earlier_one(
+    model_server: ScriptedModel, model: ChatOpenAI, tmp_path: Path
+) -> None:
+    model_server.plan(*(says(f"Answer {number}.") for number in range(1, 7)))
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
+        store = MemoryStore()
+        async with open_actor_desk(store, create_agent(model, checkpointer=saver)) as desk:
+            first = await desk.start("one")
+            await desk.events(first)
+
+            async def ask(message: str, parent: str | None = None) -> list[str]:
+                turn = await desk.start(message, session_id=first.session_id, parent_turn_id=parent)
+                await desk.events(turn)
+                sent = model_server.bodies[-1]["messages"]
+                return [message["content"] for message in sent if message["role"] == "user"]
+
+            assert await ask("two") == ["one", "two"]
+            assert await ask("three") == ["one", "two", "three"]
+            assert await ask("other two", first.id) == ["one", "other two"]
+            assert await ask("other three") == ["one", "other two", "other three"]
+            assert await ask("from the start", "") == ["from the start"]
+
+
 async def test_a_thread_whose_tool_failed_goes_on(model_server: ScriptedModel, model: ChatOpenAI) -> None:
     async def broken() -> str:
         """Does not work."""
@@ -360,9 +570,10 @@ async def test_a_thread_whose_tool_failed_goes_on(model_server: ScriptedModel, m
 
     agent = as_agent(create_agent(model, tools=[broken], checkpointer=InMemorySaver()))
     model_server.plan(calls(("broken", {})), says("Whole."))
+    fresh = replace_turn(TURN, history=())
     with pytest.raises(ToolError):
-        await heard(agent)
-    assert text(await heard(agent)) == "Whole."
+        await heard(agent, fresh)
+    assert text(await heard(agent, fresh)) == "Whole."
     assert [message["role"] for message in model_server.bodies[1]["messages"]] == ["user", "assistant", "tool", "user"]
 
 

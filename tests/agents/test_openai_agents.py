@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from agents import (
     TracingProcessor,
     WebSearchTool,
     function_tool,
+    handoff,
     set_trace_processors,
 )
 from agents.testing import ScriptedModel as SdkScript
@@ -35,7 +36,7 @@ from pydantic import BaseModel
 from tests.contracts.agent_cases.openai_agents import sdk_model
 from tests.contracts.test_agent import SECRET, check_calls_have_results, only, outcome, results_told, said, seen, text
 from tests.contracts.turns import BOUND
-from tests.core.desk import Desk, Gate
+from tests.core.desk import Desk, Gate, open_actor_desk
 from tests.scripted_model import ScriptedModel, calls, fails, model_server, says, silent, thinks
 from tests.scripted_wires import chat_usage
 from turnwire.agents.openai_agents import OpenAIAgentsAgent
@@ -115,9 +116,70 @@ async def test_a_handoff_is_told_and_the_other_agent_answers(model: Model, model
     assert only(events, HandoffEvent) == [HandoffEvent("Refunds")]
     # A handoff is no tool call; and who has taken over is not a sub-agent.
     assert [(event.tool, event.agent_path) for event in only(events, ToolCallEvent)] == [("weather", ())]
-    assert text(events) == "One moment.Here is your money."
+    assert text(events) == "One moment.\n\nHere is your money."
     places = [events.index(only(events, kind)[0]) for kind in (HandoffEvent, ToolCallEvent)]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_next_turn_begins_with_the_agent_of_the_handoff(
+    model: Model, model_server: ScriptedModel, keeps: bool
+) -> None:
+    seats = Agent(name="Seats", instructions="Seat people.", model=model)
+    triage = Agent(name="Triage", instructions="Send people on.", model=model, handoffs=[handoff(seats)])
+    seats.handoffs.append(triage)
+    model_server.plan(
+        calls(("transfer_to_seats", {})), says("Which?"), says("Sure?"), calls(("transfer_to_triage", {})), says("Yes?")
+    )
+    model_server.plan(says("Done."))
+    async with open_desk(triage, keeps_last_agent=keeps) as desk:
+        first = await desk.start("A seat")
+        await desk.events(first)
+        for message in ("12A", "Thanks", "Bye"):
+            await desk.events(await desk.start(message, session_id=first.session_id))
+    begun = [_instructions(body) for body in model_server.bodies]
+    seat, send = "Seat people.", "Send people on."
+    assert begun == ([send, seat, seat, seat, send, send] if keeps else [send, seat, send, send, send, send])
+
+
+def _instructions(body: dict[str, Any]) -> str:
+    return body["instructions"] if "instructions" in body else body["messages"][0]["content"]
+
+
+async def test_context_can_be_kept_over_turns(model: Model, model_server: ScriptedModel) -> None:
+    stored: dict[str, list[str]] = {}
+
+    async def load(turn: Turn) -> list[str]:
+        return list(stored.get(turn.session_id, []))
+
+    async def save(turn: Turn, context: list[str]) -> None:
+        stored[turn.session_id] = context
+
+    @function_tool
+    async def note(context: RunContextWrapper[list[str]], text: str) -> str:
+        """Note something."""
+        context.context.append(text)
+        return ", ".join(context.context)
+
+    agent = Agent(name="Helper", model=model, tools=[note])
+    model_server.plan(calls(("note", {"text": "12A"})), says("Noted."), calls(("note", {"text": "tea"})), says("Too."))
+    async with open_desk(agent, context=load, save_context=save) as desk:
+        first = await desk.start("A seat")
+        await desk.events(first)
+        events = await desk.events(await desk.start("And tea", session_id=first.session_id))
+    assert [event.result for event in only(events, ToolResultEvent)] == ["12A, tea"]
+
+
+async def test_tools_may_write_to_the_default_context(model: Model, model_server: ScriptedModel) -> None:
+    @function_tool
+    async def book(context: RunContextWrapper[Any]) -> str:
+        """Book a seat."""
+        context.context.seat = "12A"
+        return f"{context.context.principal}: {context.context.seat}"
+
+    model_server.plan(calls(("book", {})), says("Done."))
+    events = await answered(Agent(name="Helper", model=model, tools=[book]))
+    assert [event.result for event in only(events, ToolResultEvent)] == ["ann: 12A"]
 
 
 # Guardrails
@@ -287,6 +349,65 @@ async def test_runs_outside_a_turn_are_left_alone() -> None:
     assert agent.model is script
 
 
+# In an agent that is a plain function
+
+
+@pytest.mark.parametrize("is_sync", [False, True], ids=["async", "in a thread"])
+async def test_run_in_a_function_is_shown_and_counted(model: Model, model_server: ScriptedModel, is_sync: bool) -> None:
+    gate = asyncio.Event()
+    agent = Agent(name="Scout", model=model, tools=[weather])
+
+    async def answer(turn: Turn) -> str:
+        return (await Runner.run(agent, turn.message, run_config=RunConfig(tracing_disabled=True))).final_output
+
+    model_server.plan(calls(("weather", {"city": "Oslo"})), says("It ", "is ", gate, "sunny."))
+    async with open_actor_desk(MemoryStore(), answer) as desk:
+        turn = await desk.start("Oslo?")
+        early = await seen(desk, turn, lambda event: event == TokenEvent("is ", agent_path=("Scout",)))
+        assert [event.tool for event in only(early, ToolResultEvent)] == ["weather"]
+        gate.set()
+        events = await desk.events(turn)
+    assert outcome(events) == ("completed", None)
+    (response,) = only(events, ResponseEvent)
+    assert response.content == "It is sunny."
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (22, 14)
+
+
+async def test_sync_run_in_a_thread_is_shown() -> None:
+    agent = Agent(name="Scout", model=SdkScript([[assistant_message("Sunny.")]]))
+
+    def run(message: str) -> str:
+        # The SDK would leave a loop of its own open.
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            return Runner.run_sync(agent, message, run_config=RunConfig(tracing_disabled=True)).final_output
+        finally:
+            loop.close()
+
+    async def answer(turn: Turn) -> str:
+        return await asyncio.to_thread(run, turn.message)
+
+    async with open_actor_desk(MemoryStore(), answer) as desk:
+        events = await desk.events(await desk.start("Oslo?"))
+    assert outcome(events) == ("completed", None)
+    assert text([event for event in events if event.agent_path == ("Scout",)]) == "Sunny."
+
+
+async def test_run_in_a_function_is_limited(model: Model, model_server: ScriptedModel) -> None:
+    agent = Agent(name="Scout", model=model, tools=[weather])
+
+    async def answer(turn: Turn) -> str:
+        return (await Runner.run(agent, turn.message, run_config=RunConfig(tracing_disabled=True))).final_output
+
+    model_server.plan(*(calls(("weather", {"city": "Oslo"}), ids=[f"call_{number}"]) for number in range(3)))
+    async with open_actor_desk(MemoryStore(), answer, max_steps_per_turn=2) as desk:
+        events = await desk.events(await desk.start("Oslo?"))
+    assert outcome(events) == ("failed", "max_turns")
+    assert len(only(events, ToolCallEvent)) == 2
+
+
 # Conversations
 
 
@@ -312,6 +433,83 @@ async def test_the_sdks_own_session_remembers(model: Model, model_server: Script
     assert said(model_server.bodies[3]) == [("user", "What have I said?")]
     for one in kept.values():
         one.close()
+
+
+@pytest.fixture
+def sessions() -> Iterator[Callable[[Turn], SQLiteSession]]:
+    """The SDK's own memory, one for each session."""
+    kept: dict[str, SQLiteSession] = {}
+    yield lambda turn: kept.setdefault(turn.session_id, SQLiteSession(turn.session_id))
+    for session in kept.values():
+        session.close()
+
+
+async def test_sdk_session_has_what_a_stopped_turn_did(
+    model: Model, model_server: ScriptedModel, sessions: Callable[[Turn], SQLiteSession]
+) -> None:
+    gate = Gate()
+
+    @function_tool
+    async def endless() -> str:
+        """Never return."""
+        await gate.wait()
+        return ""
+
+    agent = Agent(name="Helper", model=model, tools=[weather, endless])
+    model_server.plan(calls(("weather", {"city": "Oslo"}), ("endless", {}), text="Let me look."), says("Then not."))
+    async with open_desk(agent, session=sessions) as desk:
+        first = await desk.start("How is the weather?")
+        await gate.reached()
+        await seen(desk, first, lambda event: isinstance(event, ToolResultEvent))
+        await desk.cancel(first)
+        await desk.events(await desk.start("And now?", session_id=first.session_id))
+    entries = said(model_server.bodies[-1])
+    assert entries[:5] == [
+        ("user", "How is the weather?"),
+        ("assistant", "Let me look."),
+        ("call", ("call_1", "weather", {"city": "Oslo"})),
+        ("call", ("call_2", "endless", {})),
+        ("result", ("call_1", "Sunny in Oslo")),
+    ]
+    assert entries[5] == ("result", ("call_2", '{"error":"cancelled"}'))
+    assert entries[-1] == ("user", "And now?")
+
+
+async def test_sdk_session_has_the_text_of_a_stopped_turn(
+    model: Model, model_server: ScriptedModel, sessions: Callable[[Turn], SQLiteSession]
+) -> None:
+    model_server.plan(silent("Half an"), says("Whole."), says("Third."))
+    async with open_desk(Agent(name="Helper", model=model), session=sessions) as desk:
+        first = await desk.start("one")
+        await seen(desk, first, lambda event: isinstance(event, TokenEvent) and "an" in event.content)
+        await desk.cancel(first)
+        for message in ("two", "three"):
+            await desk.events(await desk.start(message, session_id=first.session_id))
+    users = [entry for kind, entry in said(model_server.bodies[-1]) if kind == "user"]
+    texts = [entry for kind, entry in said(model_server.bodies[-1]) if kind == "assistant"]
+    assert users == ["one", "two", "three"]
+    assert texts[0].startswith("Half an\n\n[The user stopped")
+    assert texts[1:] == ["Whole."]
+
+
+async def test_sdk_session_follows_a_turn_that_continues_an_earlier_one(
+    model: Model, model_server: ScriptedModel, sessions: Callable[[Turn], SQLiteSession]
+) -> None:
+    model_server.plan(*(says(f"Answer {number}.") for number in range(1, 7)))
+    async with open_desk(Agent(name="Helper", model=model), session=sessions) as desk:
+        first = await desk.start("one")
+        await desk.events(first)
+
+        async def ask(message: str, parent: str | None = None) -> list[str]:
+            turn = await desk.start(message, session_id=first.session_id, parent_turn_id=parent)
+            await desk.events(turn)
+            return [entry for kind, entry in said(model_server.bodies[-1]) if kind == "user"]
+
+        assert await ask("two") == ["one", "two"]
+        assert await ask("three") == ["one", "two", "three"]
+        assert await ask("other two", first.id) == ["one", "other two"]
+        assert await ask("other three") == ["one", "other two", "other three"]
+        assert await ask("from the start", "") == ["from the start"]
 
 
 async def test_tools_find_the_turn_or_what_the_application_makes_of_it(

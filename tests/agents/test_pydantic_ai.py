@@ -1,5 +1,6 @@
 """What is special to Pydantic AI; the contract suite has the rest."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from tests.core.desk import open_desk
+from tests.core.desk import open_actor_desk, open_desk
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.pydantic_ai import PydanticAIAgent
 from turnwire.agents.pydantic_ai.messages import sdk_messages
@@ -27,12 +28,14 @@ from turnwire.core.events import (
     CustomEvent,
     Event,
     ReasoningEvent,
+    TokenEvent,
     ToolCallEvent,
     ToolProgressEvent,
     ToolResultEvent,
     UsageEvent,
 )
 from turnwire.core.turns import Message, ToolRequest, Turn
+from turnwire.stores.memory import MemoryStore
 from turnwire.tools import progress
 
 __all__ = ["model_server"]
@@ -289,3 +292,33 @@ async def test_the_history_is_told_in_the_sdks_words(model_server: ScriptedModel
         "assistant",
         "user",
     ]
+
+
+async def test_run_in_a_function_is_shown_and_counted(model_server: ScriptedModel, model: OpenAIChatModel) -> None:
+    agent: Agent[None, str] = Agent(model, name="Scout")
+
+    async def answer(turn: Turn) -> str:
+        return (await agent.run(turn.message)).output
+
+    model_server.plan(says("It ", "is."))
+    async with open_actor_desk(MemoryStore(), answer) as desk:
+        events = await desk.events(await desk.start("Oslo?"))
+    told = [event for event in events if isinstance(event, TokenEvent)]
+    assert [(event.content, event.agent_path) for event in told] == [
+        ("It ", ("Scout",)),
+        ("is.", ("Scout",)),
+        ("It is.", ()),
+    ]
+    assert [event.input_tokens for event in events if isinstance(event, UsageEvent)] == [11]
+
+
+async def test_run_in_a_thread_is_shown() -> None:
+    agent: Agent[None, str] = Agent(TestModel(custom_output_text="Sunny."), name="Scout")
+
+    async def answer(turn: Turn) -> str:
+        return await asyncio.to_thread(lambda: asyncio.run(agent.run(turn.message)).output)
+
+    async with open_actor_desk(MemoryStore(), answer) as desk:
+        events = await desk.events(await desk.start("Oslo?"))
+    told = [event.content for event in events if isinstance(event, TokenEvent) and event.agent_path == ("Scout",)]
+    assert "".join(told) == "Sunny."

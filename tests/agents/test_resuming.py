@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from tests.core.desk import (
     completed_answer,
     lose_worker,
     open_actor_desk,
-    settle,
     start_drain,
     wait_for_events,
     wait_until_suspended,
@@ -22,7 +21,8 @@ from tests.core.desk import (
 from tests.scripted_model import ScriptedModel, calls, model_server, says
 from turnwire.agents.chat_completions import ChatCompletionsAgent
 from turnwire.core.contracts import OnCrash
-from turnwire.core.events import ApprovalRequestEvent, RestartEvent, TokenEvent, ToolCallEvent
+from turnwire.core.events import ApprovalRequestEvent, RestartEvent, TokenEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.follow import follow
 from turnwire.core.recovery import OUTCOME_UNKNOWN
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore
@@ -82,9 +82,20 @@ async def broken_off(store: MemoryStore, server: ScriptedModel, bench: Bench, **
     async with another(store, server, bench, **options) as desk:
         turn = await desk.start("Go")
         await bench.gate.reached()
-        await settle()
+        await wait_for_results(desk, turn, len(bench.done) - 1)
         await lose_worker(desk)
     return turn
+
+
+async def wait_for_results(desk: Desk, turn: TurnRecord, count: int) -> None:
+    """Wait until the log has the results of this many calls."""
+    if not count:
+        return
+    async with asyncio.timeout(BOUND), aclosing(follow(desk.store, turn.id)) as batches:
+        async for events in batches:
+            count -= sum(isinstance(logged.event, ToolResultEvent) for logged in events)
+            if count <= 0:
+                return
 
 
 def conversation(server: ScriptedModel) -> list[tuple[str, Any]]:

@@ -18,7 +18,11 @@ A case is a module with:
                                             run continues, or the turn fails with `tool_failed`
     UNKNOWN_TOOL = "reported" | "fatal"     the same for a tool that does not exist: `bad_answer` if it is fatal
 
-and, if there is something to close, `async def close(built)`.
+and, if there is something to close, `async def close(built)`. The module of an SDK has
+
+    def delegate(url, tools, *, api, timeout):
+                                            an agent with one tool, `ask_scout(question)`, which runs the agent "Scout",
+                                            which has `tools`
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -85,10 +89,12 @@ class AgentCase:
         max_turns: int | None = None,
         store: Store | None = None,
         limits: Limits | None = None,
+        delegates: bool = False,
         **options: Any,
     ) -> AsyncIterator[Desk]:
-        """Open a desk with one agent that calls the scripted server and has these tools."""
-        built = self.module.build(server.url, list(tools), api=self.api, timeout=timeout, **options)
+        """Open a desk with one agent that calls the scripted server and has these tools, or delegates to one."""
+        build = self.module.delegate if delegates else self.module.build
+        built = build(server.url, list(tools), api=self.api, timeout=timeout, **options)
         store = store or MemoryStore()
         runner = TurnRunner(store, {"agent": self.agent(built, max_turns)}, limits or Limits())
         await runner.open()

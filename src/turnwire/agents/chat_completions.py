@@ -19,6 +19,7 @@ from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.contracts import OnCrash
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
+from turnwire.core.history import PARAGRAPH
 from turnwire.core.ids import new_id
 from turnwire.core.turns import Message, ToolRequest, Turn
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
@@ -28,7 +29,6 @@ from turnwire.tools.declaration import Function, as_tool
 
 _MAX_CALLS_PER_REPLY = 64
 _MAX_PARALLEL_TOOLS = 8
-_PARAGRAPH = "\n\n"
 
 
 Approve = Callable[[ApprovalRequestEvent], Awaitable[bool]]
@@ -217,7 +217,7 @@ class ToolLoop:
                 async for piece in pieces:
                     if isinstance(piece, str) and self._has_text:
                         self._has_text = False
-                        yield _PARAGRAPH  # Text before and after a tool call are separate paragraphs.
+                        yield PARAGRAPH  # Text before and after a tool call are separate paragraphs.
                     yield piece
             requests = self._requests()
             self.messages.append(Message("assistant", self._text, tool_calls=requests))
@@ -249,7 +249,7 @@ class ToolLoop:
             content = message.content
             if message.role == "assistant":
                 # The loop wrote the empty line between paragraphs, not the model.
-                content = content.removeprefix(_PARAGRAPH) if self._has_text else content
+                content = content.removeprefix(PARAGRAPH) if self._has_text else content
                 self._has_text = self._has_text or bool(content)
                 self._step += bool(message.tool_calls)
             self.messages.append(structs.replace(message, content=content))

@@ -1,6 +1,8 @@
 """Detection of SDK agents by the modules of their classes, so that no SDK is imported to find out."""
 
 import inspect
+import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -10,12 +12,16 @@ from turnwire.core.contracts import Agent
 
 
 class Kind(Struct, frozen=True):
-    """One SDK: the classes of its agents, the adapter for them, and the extra that installs it."""
+    """One SDK: the classes of its agents, the adapter for them, and the extra that installs it.
+
+    `runner` is the module with the hook that records the SDK's runs in agents that are plain functions.
+    """
 
     description: str
     classes: frozenset[tuple[str, str]]
     adapter: str
     extra: str
+    runner: str | None = None
 
     def adapt(self, agent: Any) -> Agent:
         """Wrap an agent of the SDK. Raises ImportError with the pip command for the missing extra."""
@@ -35,6 +41,7 @@ KINDS = (
         frozenset({("agents", "Agent"), ("agents", "AgentBase")}),
         "openai_agents:OpenAIAgentsAgent",
         "agents",
+        "openai_agents.runner",
     ),
     Kind(
         "a LangChain runnable or LangGraph graph",
@@ -47,8 +54,18 @@ KINDS = (
         frozenset({("pydantic_ai", "AbstractAgent"), ("pydantic_ai", "Agent")}),
         "pydantic_ai:PydanticAIAgent",
         "pydantic-ai",
+        "pydantic_ai.runner",
     ),
 )
+
+
+def record_loaded_sdks() -> None:
+    """Record the runs of the SDKs that are imported already, also in agents that are plain functions."""
+    for kind in KINDS:
+        if kind.runner is not None and all(package in sys.modules for package, _ in kind.classes):
+            # The application may have a package of that name, or not all of the extra.
+            with suppress(ImportError):
+                import_module(f"turnwire.agents.{kind.runner}").install_runner()
 
 
 def kind_of(value: Any) -> Kind | None:

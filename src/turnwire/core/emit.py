@@ -54,6 +54,18 @@ def emit(event: Event) -> None:
         _emit_from_thread(running, event)
 
 
+def is_in_turn() -> bool:
+    """Return True if `emit()` writes to a turn here."""
+    return _running.get() is not None
+
+
+async def wait_for_room() -> None:
+    """Hold back code that emits faster than the store commits. Do nothing outside a turn and in a thread."""
+    running = _running.get()
+    if running is not None and running.log.is_behind and asyncio.get_running_loop() is running.loop:
+        await running.log.wait_for_room()
+
+
 def _emit_from_thread(running: _RunningTurn, event: Event) -> None:
     # The thread waits for the loop: that keeps its events in order, holds it back, and raises the error in it.
     written: concurrent.futures.Future[None] = concurrent.futures.Future()

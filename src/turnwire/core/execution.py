@@ -238,6 +238,7 @@ class Execution:
             options=record.options,
             resumption=await self._resumption(),
             progress=self._progress() if resumes(agent) else (),
+            parent_turn_id=record.parent_turn_id,
         )
 
     async def _imported_history(self) -> tuple[Message, ...]:

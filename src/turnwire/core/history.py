@@ -17,6 +17,8 @@ from turnwire.core.emit import emit
 from turnwire.core.events import StatusEvent
 from turnwire.core.turns import Message, Step, ToolRequest, TurnRecord, TurnState
 
+PARAGRAPH = "\n\n"
+"""What agents write between two replies of their model in one answer, such as before and after a tool call."""
 _NOTES = {
     "cancelled": "[The user stopped this answer before it was complete.]",
     "failed": "[This answer failed before it was complete.]",
@@ -37,9 +39,10 @@ def _turn_messages(state: TurnState) -> Iterator[Message]:
     rest = state.text[offset:]
     note = _NOTES.get(state.outcome or "")
     if note:
-        rest = f"{rest}\n\n{note}" if rest else note
-    if rest or offset == 0:
-        yield Message("assistant", rest)
+        rest = f"{rest}{PARAGRAPH}{note}" if rest else note
+    handoffs = [step.name for step in state.steps if step.kind == "handoff" and not step.agent_path]
+    if rest or offset == 0 or handoffs:
+        yield Message("assistant", rest, agent=handoffs[-1] if handoffs else None)
 
 
 def _call_groups(state: TurnState) -> Iterator[list[Step]]:

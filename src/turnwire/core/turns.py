@@ -17,12 +17,16 @@ Phase = Literal["queued", "running", "waiting", "ended"]
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
-    """One entry of a conversation, in the shape that every model provider knows."""
+    """One entry of a conversation, in the shape that every model provider knows.
+
+    `agent` is the name of the agent that the last handoff of its turn went to, if there was one.
+    """
 
     role: Literal["user", "assistant", "tool"]
     content: str
     tool_calls: tuple["ToolRequest", ...] = ()
     call_id: str | None = None
+    agent: str | None = None
 
 
 class ToolRequest(Struct, frozen=True):
@@ -33,6 +37,8 @@ class ToolRequest(Struct, frozen=True):
 
 class Turn(Struct, frozen=True, kw_only=True):
     """The input of an agent. `history` is the conversation before this message.
+
+    `parent_turn_id` is the turn that it continues, which need not be the session's last; "" is none.
 
     `resumption` is set when the agent has waited for a person in this turn and continues now. `progress` is for an
     agent with `on_crash = "resume"`: its work in this turn before its worker was lost, as messages that follow the
@@ -49,6 +55,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     resumption: Resumption | None = None
     progress: tuple[Message, ...] = ()
+    parent_turn_id: str | None = None
 
 
 class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

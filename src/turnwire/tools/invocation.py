@@ -10,7 +10,6 @@ import json
 import logging
 import time
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any
@@ -23,11 +22,10 @@ from turnwire.core.emit import emit
 from turnwire.core.errors import ToolError, TurnEndedError
 from turnwire.core.events import ToolProgressEvent
 from turnwire.tools.declaration import BadArgumentsError, Function, Tool
+from turnwire.tools.threads import TOOL_THREADS
 
 logger = logging.getLogger("turnwire.tools")
 
-# A separate pool, because a hanging tool must not take the threads of the store.
-_THREADS = ThreadPoolExecutor(32, thread_name_prefix="turnwire-tool")
 _call_id: ContextVar[str | None] = ContextVar("turnwire_tool_call", default=None)
 
 
@@ -74,6 +72,11 @@ def running_call(call_id: str | None) -> Generator[None]:
 def set_running_call(call_id: str) -> None:
     """Attribute `progress` in the rest of the current task to this call, for SDKs that only report a call's start."""
     _call_id.set(call_id)
+
+
+def running_call_id() -> str | None:
+    """Return the id of the tool call that the current code belongs to."""
+    return _call_id.get()
 
 
 def progress(text: str | None = None, fraction: float | None = None, data: Any = None) -> None:
@@ -130,7 +133,7 @@ async def _call_in_thread(function: Function, args: dict[str, Any]) -> Any:
             # A future cannot hold StopIteration, and awaiting it would never end.
             raise RuntimeError("the tool raised StopIteration") from error
 
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
+    return await asyncio.get_running_loop().run_in_executor(TOOL_THREADS, call)  # type: ignore[arg-type]
 
 
 def _is_async(function: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import aiosqlite
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from openai import DefaultAsyncHttpx2Client
@@ -36,18 +37,7 @@ def build(
     asks: Collection[str] = (),
     folder: Path | None = None,
 ) -> Any:
-    # A separate client that can be closed; the default one is shared by all models of the process.
-    client = DefaultAsyncHttpx2Client(timeout=timeout)
-    model = ChatOpenAI(
-        model="small",
-        base_url=url,
-        api_key="none",  # type: ignore[arg-type]
-        max_retries=0,
-        timeout=timeout,
-        stream_usage=True,
-        http_async_client=client,
-        use_responses_api=api == "responses",
-    )
+    client, model = _model(url, api, timeout)
     saver = AsyncSqliteSaver(aiosqlite.connect(folder / "threads.db")) if folder else None
     ours = langchain_tools([each for each in tools if isinstance(each, OurTool)])
     theirs = [each for each in tools if not isinstance(each, OurTool)]
@@ -60,6 +50,36 @@ def build(
     )
     graph.client = client
     return graph
+
+
+def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Any:
+    client, model = _model(url, api, timeout)
+    scout: Any = create_agent(model, tools=tools, name="Scout")
+
+    async def ask_scout(question: str) -> str:
+        """Ask the scout."""
+        state = await scout.ainvoke({"messages": [HumanMessage(question)]})
+        return state["messages"][-1].text
+
+    graph: Any = create_agent(model, tools=[ask_scout], name="Chief")
+    graph.client = client
+    return graph
+
+
+def _model(url: str, api: Any, timeout: float) -> tuple[Any, ChatOpenAI]:
+    # A separate client that can be closed; the default one is shared by all models of the process.
+    client = DefaultAsyncHttpx2Client(timeout=timeout)
+    model = ChatOpenAI(
+        model="small",
+        base_url=url,
+        api_key="none",  # type: ignore[arg-type]
+        max_retries=0,
+        timeout=timeout,
+        stream_usage=True,
+        http_async_client=client,
+        use_responses_api=api == "responses",
+    )
+    return client, model
 
 
 def adapt(built: Any, *, max_turns: int) -> LangGraphAgent:

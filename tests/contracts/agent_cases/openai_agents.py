@@ -9,6 +9,7 @@ from agents import (
     Model,
     OpenAIChatCompletionsModel,
     OpenAIResponsesModel,
+    Runner,
     function_tool,
 )
 from openai import AsyncOpenAI
@@ -38,6 +39,18 @@ def build(
         function_tool(each, needs_approval=each.__name__ in asks) for each in tools if not isinstance(each, OurTool)
     ]
     return Agent(name="Helper", instructions="Be kind.", model=model, tools=[*ours, *theirs])
+
+
+def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Agent[Any]:
+    scout = build(url, tools, api=api, timeout=timeout)
+    scout.name = "Scout"
+
+    @function_tool
+    async def ask_scout(question: str) -> str:
+        """Ask the scout."""
+        return (await Runner.run(scout, question)).final_output
+
+    return Agent(name="Chief", instructions="Lead.", model=scout.model, tools=[ask_scout])
 
 
 def sdk_model(url: str, *, api: Any, timeout: float = 10.0) -> Model:

@@ -36,6 +36,17 @@ def build(
     return Agent(model, instructions="Be kind.", tools=[*ours, *theirs])
 
 
+def delegate(url: str, tools: Sequence[Any], *, api: Any, timeout: float) -> Agent[Any, Any]:
+    scout = build(url, tools, api=api, timeout=timeout)
+    scout.name = "Scout"
+
+    async def ask_scout(question: str) -> str:
+        """Ask the scout."""
+        return (await scout.run(question)).output
+
+    return Agent(scout.model, instructions="Lead.", tools=[ask_scout])
+
+
 def adapt(built: Agent[Any, Any], *, max_turns: int) -> PydanticAIAgent:
     return PydanticAIAgent(built, usage_limits=UsageLimits(request_limit=max_turns))
 

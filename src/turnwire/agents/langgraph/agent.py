@@ -9,25 +9,40 @@ A callback handler reports a graph's models and tools at once; messages of its n
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from typing import Any, cast
 
 import msgspec
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.graph.message import REMOVE_ALL_MESSAGES  # pyright: ignore[reportMissingTypeStubs]
 from langgraph.pregel import Pregel  # pyright: ignore[reportMissingTypeStubs]
 from pydantic_core import to_json
 
+from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.approvals import ToResume, resume_run, suspend_run
 from turnwire.agents.langgraph.errors import explain_failure
 from turnwire.agents.langgraph.events import EventRelay, Flushed, GraphListener, ToolBarrier
-from turnwire.agents.langgraph.messages import Output, Path, cancelled_results, fields_of, read_text, sdk_messages
+from turnwire.agents.langgraph.messages import (
+    Output,
+    cancelled_results,
+    fields_of,
+    is_transfer,
+    read_text,
+    sdk_messages,
+)
+from turnwire.agents.langgraph.nodes import find_answer_nodes, has_message_ids, keeps_messages
 from turnwire.core.events import CustomEvent, Event, EventBase
+from turnwire.core.history import PARAGRAPH
 from turnwire.core.turns import Turn
 from turnwire.tools.invocation import plain
 
+logger = logging.getLogger("turnwire.agents")
+
+_TURN_ID = "turnwire_turn_id"
 _MODES = ["messages", "updates", "custom"]
 
 
@@ -39,7 +54,7 @@ class LangGraphAgent:
     any other runnable. `to_context` returns the context of a graph's run, for nodes and tools that need to know the
     caller; other options go to `astream`. `to_resume(decision, value)` returns the result of an `interrupt()` of the
     graph's own, by default whether it was approved. `answer_nodes` are the nodes whose text is the answer, by default
-    all; the text of other nodes has the node's name as its `agent_path`.
+    those that may write `messages`; the text of other nodes has the node's name as its `agent_path`.
     """
 
     def __init__(
@@ -58,7 +73,8 @@ class LangGraphAgent:
         self._to_input = to_input
         self._to_context = to_context
         self._to_resume = to_resume
-        self._answer_nodes = answer_nodes
+        self._answer_nodes = find_answer_nodes(runnable) if answer_nodes is None else answer_nodes
+        self._has_messages = keeps_messages(runnable)
         self._options = options
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
@@ -83,6 +99,7 @@ class LangGraphAgent:
                 raise failure from error
         finally:
             relay.close()
+            listener.close()
             # This also closes the connection to the model's server.
             running.cancel()
             await asyncio.wait({running})
@@ -92,7 +109,9 @@ class LangGraphAgent:
         own = callbacks if isinstance(callbacks, list) else callbacks.handlers
         # Overrides the application's own thread id: a shared thread would show one user's messages to another.
         configurable = {**self._config.get("configurable", {}), "thread_id": turn.session_id}
-        return {**self._config, "callbacks": [*own, *handlers], "configurable": configurable}
+        # The checkpointer keeps the metadata with each checkpoint.
+        metadata = {**self._config.get("metadata", {}), _TURN_ID: turn.id}
+        return {**self._config, "callbacks": [*own, *handlers], "configurable": configurable, "metadata": metadata}
 
     async def _run_graph(self, turn: Turn, config: RunnableConfig, listener: GraphListener) -> AsyncGenerator[Output]:
         graph = cast("Pregel[Any, Any, Any, Any]", self._runnable)
@@ -103,6 +122,7 @@ class LangGraphAgent:
             for event in events:
                 yield event
         else:
+            config = await _branch_from_parent(graph, turn, config)
             input = self._to_input(turn) if self._to_input else {"messages": await _graph_messages(graph, turn, config)}
         options = {**self._options, "context": self._to_context(turn)} if self._to_context else self._options
         stream = graph.astream(input, config, stream_mode=_MODES, subgraphs=True, **options)  # type: ignore[arg-type]
@@ -122,19 +142,26 @@ class LangGraphAgent:
                     last = self._last_written(item, last)
         if interrupted is not None:
             raise await suspend_run(graph, config, listener, interrupted)
-        if not isinstance(last, BaseMessage | None):
-            yield to_json(last).decode()
-        # A subgraph wrote the answer: its tokens have its own agent path, so the answer repeats them without one.
-        elif isinstance(last, AIMessage) and listener.is_of_subgraph(last) and (text := read_text(last)):
+        # The answer was recorded with an agent path, or not at all: it is a value, or of a subgraph or another node.
+        if isinstance(last, AIMessage) and listener.is_no_answer(last):
+            last = read_text(last)
+        elif isinstance(last, BaseMessage | None) or (isinstance(last, _Fields) and listener.has_answered):
+            return
+        if text := _text_of_value(last):
+            if listener.has_answered:
+                yield PARAGRAPH
             yield text
 
     def _last_written(self, update: Any, last: object) -> object:
-        """Return the last message that the graph's own nodes wrote, or the structured response of an agent."""
+        """Return the graph's output so far: its last message, the structured response of an agent, or other fields."""
         for node, output in fields_of(update).items():
-            if self._answer_nodes is None or node in self._answer_nodes:
-                state = fields_of(output)
+            state = fields_of(output)
+            if "messages" not in state and isinstance(last, _Fields | None) and not self._has_messages:
+                last = _Fields(state) if state else last
+            elif self._answer_nodes is None or node in self._answer_nodes:
                 if messages := state.get("messages"):
-                    last = cast("list[Any]", messages)[-1] if isinstance(messages, list) else messages
+                    entries = cast("list[Any]", messages if isinstance(messages, list) else [messages])
+                    last = next((entry for entry in reversed(entries) if not _is_transfer(entry)), last)
                 value = state.get("structured_response")
                 # Some models write the value as text, which is in the log already.
                 if value is not None and not (isinstance(last, AIMessage) and read_text(last)):
@@ -156,20 +183,59 @@ class LangGraphAgent:
             yield text
 
 
+class _Fields(dict[str, Any]):
+    """The last update of a graph that keeps no `messages`."""
+
+
+def _text_of_value(value: Any) -> str:
+    """Return a graph's output as text: the only field of an update, and JSON for everything but text."""
+    if isinstance(value, _Fields) and len(value) == 1:
+        (value,) = value.values()
+    if isinstance(value, BaseMessage):
+        return read_text(value)
+    return value if isinstance(value, str) else to_json(value, serialize_unknown=True).decode()
+
+
+def _is_transfer(entry: Any) -> bool:
+    return isinstance(entry, BaseMessage) and is_transfer(entry)
+
+
 async def _forward(outputs: AsyncGenerator[Output], put: Callable[[Output], None]) -> None:
     async with aclosing(outputs):
         async for output in outputs:
             put(output)
 
 
+async def _branch_from_parent(graph: Any, turn: Turn, config: RunnableConfig) -> RunnableConfig:
+    """Return the config with the checkpoint of the turn that this one continues, if the thread has gone on since."""
+    if not graph.checkpointer or not turn.parent_turn_id:
+        return config
+    state = await graph.aget_state(config)
+    if fields_of(state.metadata).get(_TURN_ID) in (None, turn.parent_turn_id):
+        return config
+    async for earlier in graph.aget_state_history(config, filter={_TURN_ID: turn.parent_turn_id}, limit=1):
+        return {**config, "configurable": {**config.get("configurable", {}), **earlier.config["configurable"]}}
+    return config  # Another agent of the session answered that turn.
+
+
 async def _graph_messages(graph: Any, turn: Turn, config: RunnableConfig) -> list[BaseMessage]:
     if not graph.checkpointer:
         return _whole_conversation(turn)
-    # A stopped turn may have left calls without results, which model providers reject. The messages of its last step
-    # are not in the checkpoint yet, and a new message would lose them.
     state = await graph.aget_state(config)
     messages = _messages_in(state)
-    written = {message.id for message in _messages_in(await graph.aget_state(state.config))} if state.next else None
+    if not messages and turn.history:
+        logger.warning(
+            "the thread of session %s is empty, so it gets the conversation from Turnwire's log; use a checkpointer "
+            "that writes to a disk or database",
+            turn.session_id,
+        )
+        return _whole_conversation(turn)
+    if messages and turn.parent_turn_id == "" and has_message_ids(graph):
+        return [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage(turn.message)]
+    # A stopped turn may have left calls without results, which model providers reject. The messages of its last step
+    # are not in the checkpoint yet, and a new message would lose them. Not `state.next`: that is empty when all tasks
+    # of the step have ended.
+    written = {message.id for message in _messages_in(await graph.aget_state(state.config))} if state.tasks else None
     unwritten = [message for message in messages if written is not None and message.id not in written]
     return [*unwritten, *cancelled_results(messages), HumanMessage(turn.message)]
 

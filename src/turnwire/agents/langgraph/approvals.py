@@ -13,8 +13,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, Interrupt, StateSnapshot
 from msgspec import Struct
 
+from turnwire.agents.agent_paths import Path
 from turnwire.agents.langgraph.events import EarlierCalls, GraphListener
-from turnwire.agents.langgraph.messages import Path, fields_of
+from turnwire.agents.langgraph.messages import fields_of
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolResultEvent
@@ -40,6 +41,7 @@ class _GraphCheckpoint(Struct, frozen=True, rename={"requests": "asked", "calls"
 
     requests: list[_InterruptRequest]
     calls: EarlierCalls
+    has_answered: bool = False
 
 
 async def suspend_run(
@@ -64,7 +66,7 @@ async def suspend_run(
         interrupts.append(_InterruptRequest(interrupt.id, kind, [request.call_id for request, _ in calls], own_ids))
     listener.pause()
     earlier = listener.calls.earlier_calls({request.call_id for request in requests})
-    return WaitForApproval(requests, msgspec.json.encode(_GraphCheckpoint(interrupts, earlier)))
+    return WaitForApproval(requests, msgspec.json.encode(_GraphCheckpoint(interrupts, earlier, listener.has_answered)))
 
 
 def _pending(state: StateSnapshot) -> Iterator[tuple[Interrupt[Any], str]]:
@@ -121,6 +123,7 @@ async def resume_run(
         raise AgentError(
             "the graph's checkpointer has lost the interrupted run; use one that writes to a disk or database"
         )
+    listener.has_answered = checkpoint.has_answered
     listener.calls.restore(checkpoint.calls, resumption.decisions)
     answers: dict[str, Any] = {}
     events: list[Event] = []

@@ -20,11 +20,13 @@ from langgraph.errors import GraphBubbleUp
 from msgspec import Struct
 from pydantic_core import PydanticCustomError, ValidationError
 
+from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
 from turnwire.agents.langgraph.messages import (
     Output,
-    Path,
     check_complete,
+    is_transfer,
     message_events,
+    read_text,
     reply_of,
     tool_message,
     usage_event,
@@ -32,6 +34,7 @@ from turnwire.agents.langgraph.messages import (
 from turnwire.core.approvals import Decision
 from turnwire.core.errors import TurnEndedError
 from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent
+from turnwire.core.history import PARAGRAPH
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import loggable, plain, set_running_call, tool_error_text
 
@@ -110,6 +113,7 @@ class _ModelRun:
     def __init__(self, path: Path, records_text: bool) -> None:
         self.path = path
         self.records_text = records_text
+        self.has_text = False
         self.is_streaming = False
         self.arguments: dict[Any, tuple[list[str], list[str]]] = {}
 
@@ -132,7 +136,8 @@ class _ToolRun:
 class GraphListener(BaseCallbackHandler):
     """Callback handler that records a run; with `records_text` also the text of the models.
 
-    `calls` has the tool calls; `failed_tools` and `model_error` tell which part of the run raised an exception.
+    `calls` has the tool calls. `has_answered` is True if text of the answer was recorded. `failed_tools` and
+    `model_error` tell which part of the run raised an exception.
     """
 
     run_inline = True
@@ -142,6 +147,7 @@ class GraphListener(BaseCallbackHandler):
         self.model = ""
         self.model_error: BaseException | None = None
         self.failed_tools: list[tuple[Exception, str]] = []
+        self.has_answered = False
         self.calls = GraphToolCalls()
         self._relay = relay
         self._records_text = records_text
@@ -150,22 +156,69 @@ class GraphListener(BaseCallbackHandler):
         self._tools: dict[UUID, _ToolRun] = {}
         self._authors: dict[str, Path] = {}
         self._names: dict[Path, str] = {}
+        self._nodes: dict[UUID, Path] = {}
+        self._paths: dict[Path, Path] = {}
+        self._tool_spaces: dict[Path, str] = {}
 
     def path_of(self, space: tuple[str, ...]) -> Path:
         """Return the names of the subgraphs of a checkpoint namespace; a LangChain agent has a name of its own."""
-        names = [part.partition(":")[0] for part in space]
-        return tuple(self._names.get(space[: n + 1], name) for n, name in enumerate(names))
+        if not space:
+            return ()
+        if space not in self._paths:
+            name = self._names.get(space) or space[-1].partition(":")[0]
+            self._paths[space] = enter_agent(self.path_of(space[:-1]), name, self._tool_spaces.get(space))
+        return self._paths[space]
 
-    def is_of_subgraph(self, message: BaseMessage) -> bool:
+    # The nodes that run
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any],
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **rest: Any,
+    ) -> None:
+        self._owner(metadata)
+        if (space := _space(metadata)) and space not in self._nodes.values():
+            self._nodes[run_id] = space
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **rest: Any) -> None:
+        self._leave(run_id)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **rest: Any) -> None:
+        self._leave(run_id)
+
+    def _leave(self, run_id: UUID) -> None:
+        """Release the path of a node that has ended, so that its next run has the same path."""
+        if (space := self._nodes.pop(run_id, None)) in self._paths:
+            leave_agent(self._paths[space])
+
+    def close(self) -> None:
+        """Release the paths of the nodes that were stopped."""
+        for path in self._paths.values():
+            leave_agent(path)
+
+    def is_no_answer(self, message: BaseMessage) -> bool:
+        """Return True if the message was recorded as the text of a subgraph or of a node that does not answer."""
         return bool(self._authors.get(message.id or ""))
 
     def read_message(self, message: BaseMessage, metadata: Mapping[str, Any], space: Path) -> Iterator[Output]:
         """Yield events that no callback reported: a node's own text, and results of tools that never ran."""
         path = self.path_of(space)
+        if is_transfer(message):
+            return
         if isinstance(message, ToolMessage):
             yield from self.calls.result_of(message, path)
-        elif isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk):
-            yield from () if message.id in self._authors else message_events(message, self._text_path(metadata, path))
+        elif _is_whole_reply(message) and message.id not in self._authors:
+            path = self._text_path(metadata, path)
+            self._authors[message.id or ""] = path
+            if not path and self.has_answered and read_text(message):
+                yield PARAGRAPH
+            self.has_answered = self.has_answered or (not path and bool(read_text(message)))
+            yield from message_events(message, path)
 
     def pause(self) -> None:
         """Mark the running tool calls as paused: the graph was interrupted and runs them again when it resumes."""
@@ -185,7 +238,9 @@ class GraphListener(BaseCallbackHandler):
         **rest: Any,
     ) -> None:
         path = self._text_path(metadata or {}, self._path(metadata))
-        self._models[run_id] = _ModelRun(path, self._records_text and TAG_NOSTREAM not in (tags or ()))
+        # A reply of `with_structured_output` is for the code that called the model, not for people.
+        is_for_code = TAG_NOSTREAM in (tags or ()) or "ls_structured_output_format" in rest.get("options", {})
+        self._models[run_id] = _ModelRun(path, self._records_text and not is_for_code)
         self.model = str((metadata or {}).get("ls_model_name") or self.model)
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **rest: Any) -> None:
@@ -220,8 +275,13 @@ class GraphListener(BaseCallbackHandler):
 
     def _record_text(self, message: BaseMessage, model: _ModelRun) -> None:
         for event in message_events(message, model.path):
-            if model.records_text or isinstance(event, ReasoningEvent):
-                self._relay.send(event)
+            if not model.records_text and not isinstance(event, ReasoningEvent):
+                continue
+            if isinstance(event, str):
+                if self.has_answered and not model.has_text:
+                    self._relay.send(PARAGRAPH)
+                self.has_answered = model.has_text = True
+            self._relay.send(event)
 
     # Tools
 
@@ -236,6 +296,7 @@ class GraphListener(BaseCallbackHandler):
         **rest: Any,
     ) -> None:
         requested_id = rest.get("tool_call_id") or str(run_id)
+        self._tool_spaces[_space(metadata)] = requested_id
         tool = rest.get("name") or (serialized or {}).get("name") or "tool"
         call_id, is_new = self.calls.begin(requested_id)
         call = self._tools[run_id] = _ToolRun(requested_id, call_id, tool, self._path(metadata))
@@ -277,23 +338,34 @@ class GraphListener(BaseCallbackHandler):
         self._relay.send(CustomEvent(name=name, data=plain(data), agent_path=self._path(metadata)))
 
     def _path(self, metadata: Mapping[str, Any] | None) -> Path:
+        return self.path_of(self._owner(metadata))
+
+    def _owner(self, metadata: Mapping[str, Any] | None) -> Path:
+        """Return the namespace of the graph that a node belongs to, and note the graph's name."""
         metadata = metadata or {}
-        namespace = metadata.get("langgraph_checkpoint_ns")
-        if not namespace:
-            return ()
         # The last part is the node itself; a `@task` belongs to its caller's graph, one part further down.
         depth, path = 1, metadata.get("langgraph_path", ())
         while len(path) == 4 and path[0] == "__pregel_push" and path[-1] is True:
             depth, path = depth + 1, path[1]
-        space = tuple(str(namespace).split("|"))[:-depth]
+        space = _space(metadata)[:-depth]
         if space and (name := metadata.get("lc_agent_name")):
             self._names.setdefault(space, name)
-        return self.path_of(space)
+        return space
 
     def _text_path(self, metadata: Mapping[str, Any], path: Path) -> Path:
         node = metadata.get("langgraph_node")
-        is_other = not path and self._answer_nodes is not None and node not in self._answer_nodes
-        return (str(node),) if is_other else path
+        is_other = not path and self._answer_nodes is not None and node is not None and node not in self._answer_nodes
+        return self.path_of(_space(metadata)) if is_other else path
+
+
+def _is_whole_reply(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage) and not isinstance(message, AIMessageChunk)
+
+
+def _space(metadata: Mapping[str, Any] | None) -> Path:
+    """Return the checkpoint namespace of a node, which is its path of graphs and tasks."""
+    namespace = (metadata or {}).get("langgraph_checkpoint_ns")
+    return tuple(str(namespace).split("|")) if namespace else ()
 
 
 class EarlierCalls(Struct, frozen=True):

@@ -7,12 +7,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.types import Command
 
+from turnwire.agents.agent_paths import Path
 from turnwire.core.events import Event, ReasoningEvent, TokenEvent, UsageEvent
 from turnwire.core.turns import Message
 from turnwire.models.errors import unfinished
 
 Output = Event | str
-Path = tuple[str, ...]
 
 # Providers that always report why a complete reply ended.
 _REPORTING = frozenset({"openai", "azure", "azure_openai", "anthropic", "deepseek", "groq", "mistralai", "xai"})
@@ -48,6 +48,11 @@ def cancelled_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
     calls = [call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
     return [ToolMessage(_CANCELLED, tool_call_id=call or "", status="error") for call in calls if call not in answered]
+
+
+def is_transfer(message: BaseMessage) -> bool:
+    """Return True for the messages by which a LangGraph supervisor gets control back, which nobody wrote."""
+    return bool(message.response_metadata.get("__is_handoff_back"))
 
 
 def read_text(message: str | BaseMessage) -> str:

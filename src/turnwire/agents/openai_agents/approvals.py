@@ -11,7 +11,8 @@ from agents import Agent, RunResultStreaming, RunState, UserError
 from agents.items import ToolApprovalItem
 from msgspec import Struct
 
-from turnwire.agents.openai_agents.events import EventQueue, Path
+from turnwire.agents.agent_paths import Path
+from turnwire.agents.openai_agents.events import EventQueue, Run
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, ToolResultEvent
@@ -19,21 +20,26 @@ from turnwire.tools.declaration import read_arguments
 
 
 class _AgentsCheckpoint(Struct, frozen=True):
-    """The state of a suspended run, its unfinished calls (agents as tools), and the agent path of each request."""
+    """The state of a suspended run, its unfinished calls (agents as tools), and the agent path of each request.
+
+    `has_text` is True if the answer has text already.
+    """
 
     state: dict[str, Any]
     began: list[tuple[Path, str, str]]
     paths: dict[str, Path]
+    has_text: bool = False
 
 
-def suspend_run(result: RunResultStreaming, queue: EventQueue) -> WaitForApproval:
+def suspend_run(result: RunResultStreaming, run: Run) -> WaitForApproval:
     """Return the approval requests and the checkpoint of an interrupted run."""
+    queue = run.queue
     requests = [_request(item, queue, result.last_agent) for item in result.interruptions]
     if len({request.call_id for request in requests}) < len(requests):
         raise AgentError("two calls that need approval have the same id, so they cannot be decided separately")
     state = result.to_state().to_json(context_serializer=lambda context: {})
     paths = {request.call_id: request.agent_path for request in requests}
-    checkpoint = _AgentsCheckpoint(state, queue.unfinished_calls(), paths)
+    checkpoint = _AgentsCheckpoint(state, queue.unfinished_calls(), paths, run.has_text)
     return WaitForApproval(requests, msgspec.json.encode(checkpoint))
 
 
@@ -45,9 +51,7 @@ def _request(item: ToolApprovalItem, queue: EventQueue, active: Agent[Any]) -> A
     return ApprovalRequestEvent(call_id, item.name or "tool", args, agent_path=path)
 
 
-async def resume_run(
-    agent: Agent[Any], resumption: Resumption, context: Any, queue: EventQueue
-) -> RunState[Any, Agent[Any]]:
+async def resume_run(agent: Agent[Any], resumption: Resumption, context: Any, run: Run) -> RunState[Any, Agent[Any]]:
     """Return the run's state with the decisions applied, and record the denied calls. Raises AgentError."""
     checkpoint = msgspec.json.decode(resumption.checkpoint, type=_AgentsCheckpoint)
     try:
@@ -57,11 +61,12 @@ async def resume_run(
             "the agent has changed since it asked for approval, and cannot continue; send the message again"
         ) from error
     _decide(state, resumption.decisions)
-    queue.restore(checkpoint.began)
+    run.has_text = checkpoint.has_text
+    run.queue.restore(checkpoint.began)
     for decision in resumption.decisions:
         if not decision.approved:
             path = checkpoint.paths.get(decision.call_id, ())
-            queue.put(ToolResultEvent(decision.call_id, decision.tool, False, decision.denial, agent_path=path))
+            run.queue.put(ToolResultEvent(decision.call_id, decision.tool, False, decision.denial, agent_path=path))
     return state
 
 

@@ -27,10 +27,12 @@ from agents.tool_context import ToolContext
 from msgspec import Struct
 from msgspec.structs import replace
 
-from turnwire.core.emit import emit
+from turnwire.agents.agent_paths import Path, enter_agent, leave_agent
+from turnwire.core.emit import emit, wait_for_room
 from turnwire.core.errors import AgentError, TurnwireError
 from turnwire.core.events import (
     Event,
+    EventBase,
     HandoffEvent,
     ReasoningEvent,
     TokenEvent,
@@ -38,11 +40,11 @@ from turnwire.core.events import (
     ToolResultEvent,
     UsageEvent,
 )
+from turnwire.core.history import PARAGRAPH
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome, loggable, set_running_call, tool_error_text
 
-Path = tuple[str, ...]
 _MAX_QUEUED_EVENTS = 256
 
 
@@ -104,11 +106,28 @@ class EventQueue:
 
     def pop_restored(self, path: Path, call_id: str) -> str | None:
         """Return the tool of a call that began before the suspension, once."""
+        if (path, call_id) not in self._unfinished:
+            # Parallel sub-agents of one name may begin in another order than before the suspension.
+            path = next((other for other, id_ in self._unfinished if id_ == call_id and len(other) == len(path)), path)
         return self._unfinished.pop((path, call_id), None)
 
     def path_of(self, call_id: str, default: Path) -> Path:
         """Return the agent path of the run whose model requested the call."""
         return next((run.path for run in self.runs if run.has_request(call_id)), default)
+
+
+class EmittedEvents(EventQueue):
+    """The same for runs that no adapter reads, such as one in an agent that is a plain function: `emit()` writes."""
+
+    def put(self, event: Event | str | None) -> None:
+        if isinstance(event, EventBase):
+            emit(event)
+
+    async def flush(self) -> None:
+        pass
+
+    async def wait_for_room(self) -> None:
+        await wait_for_room()
 
 
 class ModelFailure(Struct, frozen=True):
@@ -137,21 +156,29 @@ class _RunCall(Struct):
 
 
 class Run:
-    """Recorder of one run. `has_answered` is True if the model wrote text after the last tool."""
+    """Recorder of one run.
+
+    `has_answered` is True if the model wrote text after the last tool, `has_text` if it wrote any.
+    """
 
     def __init__(self, queue: EventQueue, path: Path = ()) -> None:
         queue.runs.append(self)
         self.queue = queue
         self.path = path
         self.has_answered = False
+        self.has_text = False
+        self._begins_reply = False
         self.model_failure: ModelFailure | None = None
         self._open: dict[str, _RunCall] = {}
         self._reported: set[str] = set()
         self._requests: dict[str, tuple[str, str]] = {}
 
     def inside(self, agent: str) -> "Run":
-        """Return the recorder for an agent that a tool of this run calls."""
-        return Run(self.queue, (*self.path, agent))
+        """Return the recorder for an agent that a tool of this run calls; `leave` when that run has ended."""
+        return Run(self.queue, enter_agent(self.path, agent))
+
+    def leave(self) -> None:
+        leave_agent(self.path)
 
     def add(self, event: Event) -> None:
         self.queue.put(event)
@@ -166,8 +193,18 @@ class Run:
             case ToolCallRequest():
                 pass  # Recorded when the tool runs.
 
+    def begin_reply(self) -> None:
+        """Note that the model is called: what it writes is a paragraph of its own."""
+        self._begins_reply = True
+
     def add_text(self, text: str) -> None:
-        self.has_answered = True
+        if self._begins_reply and self.has_text:
+            self._put_text(PARAGRAPH)
+        self._begins_reply = False
+        self.has_answered = self.has_text = True
+        self._put_text(text)
+
+    def _put_text(self, text: str) -> None:
         self.queue.put(TokenEvent(text, agent_path=self.path) if self.path else text)
 
     def hand_over(self, agent: str) -> None:

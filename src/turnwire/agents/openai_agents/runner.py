@@ -23,7 +23,16 @@ from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_
 from agents.tool_context import ToolContext
 
 from turnwire.agents.openai_agents.errors import explain_failure
-from turnwire.agents.openai_agents.events import Hooks, ModelFailure, Run, error_formatter, failure_text, read_item
+from turnwire.agents.openai_agents.events import (
+    EmittedEvents,
+    Hooks,
+    ModelFailure,
+    Run,
+    error_formatter,
+    failure_text,
+    read_item,
+)
+from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import ModelError
 from turnwire.models.chat_completions import ChatReader
 from turnwire.models.responses import ResponsesReader
@@ -43,41 +52,52 @@ class TurnAgentRunner(AgentRunner):
         self.inner = inner
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
-        outer = running_run()
+        outer = _outer_run()
         if outer is None:
             return await self.inner.run(starting_agent, input, **options)
         # Streamed, so that a sub-agent's text reaches the log while it is written.
         run = outer.inside(starting_agent.name)
-        result = start_run(self.inner, run, starting_agent, input, options)
+        result: RunResultStreaming | None = None
         try:
+            result = start_run(self.inner, run, starting_agent, input, options)
             async for event in result.stream_events():
                 read_item(run, event)
         except BaseException as error:
-            result.cancel()
+            if result is not None:
+                result.cancel()
             if isinstance(error, Exception) and isinstance(context := options.get("context"), ToolContext):
                 # The calling model reads the error of an agent that is used as a tool.
                 error = explain_failure(error, run.model_failure)
                 outer.fail_call(context.tool_call_id, failure_text(context.tool_name, error))
             raise error
+        finally:
+            run.leave()
         return result
 
     def run_sync(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
+        if is_in_turn() and type(self.inner) is AgentRunner:
+            return super().run_sync(starting_agent, input, **options)  # It calls our `run`.
         return self.inner.run_sync(starting_agent, input, **options)
 
     def run_streamed(self, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResultStreaming:
-        outer = running_run()
+        outer = _outer_run()
         if outer is None:
             return self.inner.run_streamed(starting_agent, input, **options)
         run = outer.inside(starting_agent.name)
         result = start_run(self.inner, run, starting_agent, input, options)
-        if isinstance(context := options.get("context"), ToolContext) and result.run_loop_task is not None:
-            result.run_loop_task.add_done_callback(partial(_note_failure, outer, run, context))
+        if result.run_loop_task is None:
+            run.leave()
+        else:
+            result.run_loop_task.add_done_callback(partial(_note_end, outer, run, options.get("context")))
         return result
 
 
-def _note_failure(outer: Run, run: Run, context: ToolContext[Any], ended: asyncio.Task[Any]) -> None:
-    """Record the failure of a run that the application reads itself."""
-    if not ended.cancelled() and isinstance(error := ended.exception(), Exception):
+def _note_end(outer: Run, run: Run, context: Any, ended: asyncio.Task[Any]) -> None:
+    """Record the end, and the failure, of a run that the application reads itself."""
+    run.leave()
+    if not isinstance(context, ToolContext) or ended.cancelled():
+        return
+    if isinstance(error := ended.exception(), Exception):
         outer.fail_call(
             context.tool_call_id, failure_text(context.tool_name, explain_failure(error, run.model_failure))
         )
@@ -122,6 +142,16 @@ def running_run() -> Run | None:
     if run is None or run.queue.loop is not asyncio.get_running_loop():
         return None
     return run
+
+
+def _outer_run() -> Run | None:
+    """Return the run that a new run is part of, or None outside a turn."""
+    if run := running_run():
+        return run
+    if not is_in_turn():
+        return None
+    unread = _running.get()
+    return Run(EmittedEvents(), unread.path if unread else ())
 
 
 # Models
@@ -237,6 +267,7 @@ class _Stream:
 async def _record(stream: Any, run: Run, reader: ChatReader | ResponsesReader) -> AsyncGenerator[Any]:
     """Record a model's stream and pass it on. Raises ModelError at its end if the reply is truncated."""
     has_ended = False
+    run.begin_reply()
     try:
         async for sent in stream:
             for piece in reader.read(sent.to_dict()):

@@ -10,6 +10,7 @@ from turnwire.agents.pydantic_ai.approvals import resume_run, suspend_run
 from turnwire.agents.pydantic_ai.errors import explain_failure
 from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.agents.pydantic_ai.messages import sdk_messages
+from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
 
@@ -24,6 +25,7 @@ class PydanticAIAgent:
     def __init__(
         self, agent: AbstractAgent[Any, Any], *, to_deps: Callable[[Turn], Any] | None = None, **run_options: Any
     ) -> None:
+        install_runner()
         self._agent = agent
         self._to_deps = to_deps
         self._capabilities: Sequence[Any] = run_options.pop("capabilities", None) or ()
@@ -45,7 +47,7 @@ class PydanticAIAgent:
         prompt: str | None = turn.message
         if turn.resumption is not None:
             prompt = None
-            options |= resume_run(turn.resumption)
+            options |= resume_run(turn.resumption, listener)
         try:
             # Leaving the context, also by cancellation, stops the run and closes the connection to the model's server.
             async with self._agent.run_stream_events(prompt, **options) as events:
@@ -53,7 +55,11 @@ class PydanticAIAgent:
                     if listener.has_pending:
                         for pending in listener.take_pending():
                             yield pending
-                    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                    if (
+                        isinstance(event, PartDeltaEvent)
+                        and isinstance(event.delta, TextPartDelta)
+                        and listener.is_within_reply
+                    ):
                         # The fast path: nearly every event is a piece of text.
                         yield event.delta.content_delta
                     else:
@@ -67,7 +73,7 @@ class PydanticAIAgent:
                 raise
             raise failure from error
         if listener.deferred is not None:
-            raise suspend_run(listener.deferred)
+            raise suspend_run(listener.deferred, has_text=listener.has_text)
 
 
 def _with_requests(output_type: Any) -> list[Any]:

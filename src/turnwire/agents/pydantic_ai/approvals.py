@@ -7,6 +7,7 @@ from pydantic_ai import DeferredToolRequests, DeferredToolResults, ModelMessages
 from pydantic_ai import messages as sdk
 from pydantic_ai.run import AgentRunResult
 
+from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent
@@ -14,13 +15,17 @@ from turnwire.tools.invocation import plain
 
 
 class _PydanticCheckpoint(BaseModel):
-    """The SDK's conversation and usage of a suspended run; the run's limits continue from that usage."""
+    """The SDK's conversation and usage of a suspended run; the run's limits continue from that usage.
+
+    `has_text` is True if the answer has text already.
+    """
 
     messages: list[Any]
     usage: RunUsage
+    has_text: bool = False
 
 
-def suspend_run(result: AgentRunResult[Any]) -> WaitForApproval:
+def suspend_run(result: AgentRunResult[Any], *, has_text: bool) -> WaitForApproval:
     """Return the approval requests and the checkpoint of a run that ended in deferred tools.
 
     Raises AgentError for external tools, which run outside the agent.
@@ -32,7 +37,7 @@ def suspend_run(result: AgentRunResult[Any]) -> WaitForApproval:
             f"the agent deferred external tools ({tools}), which Turnwire cannot run; use tools with approval instead"
         )
     messages = ModelMessagesTypeAdapter.dump_python(result.all_messages(), mode="json")
-    checkpoint = _PydanticCheckpoint(messages=messages, usage=result.usage)
+    checkpoint = _PydanticCheckpoint(messages=messages, usage=result.usage, has_text=has_text)
     approvals = [_request(call, requests.metadata.get(call.tool_call_id, {})) for call in requests.approvals]
     return WaitForApproval(approvals, checkpoint.model_dump_json().encode())
 
@@ -43,9 +48,10 @@ def _request(call: sdk.ToolCallPart, metadata: dict[str, Any]) -> ApprovalReques
     return ApprovalRequestEvent(call.tool_call_id, call.tool_name, args, reason if isinstance(reason, str) else None)
 
 
-def resume_run(resumption: Resumption) -> dict[str, Any]:
+def resume_run(resumption: Resumption, listener: RunListener) -> dict[str, Any]:
     """Return the options of a run that continues the suspended one with the decisions."""
     checkpoint = _PydanticCheckpoint.model_validate_json(resumption.checkpoint)
+    listener.has_text = checkpoint.has_text
     return {
         "message_history": ModelMessagesTypeAdapter.validate_python(checkpoint.messages),
         "usage": checkpoint.usage,

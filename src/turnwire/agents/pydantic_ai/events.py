@@ -6,10 +6,11 @@ run; only a `ToolError` is returned to the model.
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
 from pydantic_ai import AgentRunResultEvent, AgentStreamEvent, DeferredToolRequests, RunContext
 from pydantic_ai import messages as sdk
 from pydantic_ai.capabilities import AbstractCapability
@@ -18,8 +19,19 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_json
 
+from turnwire.agents.agent_paths import Path
+from turnwire.core.emit import emit, wait_for_room
 from turnwire.core.errors import ToolError, TurnEndedError
-from turnwire.core.events import CustomEvent, Event, ReasoningEvent, ToolCallEvent, ToolResultEvent, UsageEvent
+from turnwire.core.events import (
+    CustomEvent,
+    Event,
+    ReasoningEvent,
+    TokenEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from turnwire.core.history import PARAGRAPH
 from turnwire.models.errors import unfinished
 from turnwire.tools.invocation import loggable, plain, running_call, tool_error_text
 
@@ -31,29 +43,41 @@ _CONTROL_FLOW = (ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, 
 class RunListener(AbstractCapability[Any]):
     """Converter of one run's events, and capability with hooks where the SDK has no event.
 
-    `deferred` is the result of a run that ended in deferred tools.
+    `deferred` is the result of a run that ended in deferred tools; `has_text` is True if it has text so far.
     """
 
     deferred: AgentRunResult[Any] | None = None
-    _pending: deque[Event] = field(default_factory=deque[Event])
+    path: Path = ()
+    has_text: bool = False
+    _begins_reply: bool = False
+    _pending: deque[Event | str] = field(default_factory=deque[Event | str])
     _began: dict[str, float] = field(default_factory=dict[str, float])
     _took: dict[str, float] = field(default_factory=dict[str, float])
+
+    def record(self, event: Event | str) -> None:
+        """Add an event that the SDK has none for."""
+        self._pending.append(event)
 
     @property
     def has_pending(self) -> bool:
         return bool(self._pending)
 
-    def take_pending(self) -> Iterator[Event]:
+    def take_pending(self) -> Iterator[Event | str]:
         """Yield the events that the hooks recorded since the last call."""
         while self._pending:
             yield self._pending.popleft()
 
     def convert(self, event: AgentStreamEvent | AgentRunResultEvent[Any]) -> Iterator[Event | str]:
-        """Yield our events for an event of the SDK; text deltas are handled by the caller."""
+        """Yield our events for an event of the SDK."""
+        if isinstance(event, sdk.PartStartEvent) and event.index == 0:
+            self._begins_reply = True
         match event:
             # The start of a part carries its first piece.
-            case sdk.PartStartEvent(part=sdk.TextPart(content=text)) if text:
-                yield text
+            case (
+                sdk.PartStartEvent(part=sdk.TextPart(content=text))
+                | sdk.PartDeltaEvent(delta=sdk.TextPartDelta(content_delta=text))
+            ) if text:
+                yield from self._text(text)
             case sdk.PartStartEvent(part=sdk.ThinkingPart(content=text)) if text:
                 yield ReasoningEvent(content=text)
             case sdk.PartDeltaEvent(delta=sdk.ThinkingPartDelta(content_delta=text)) if text:
@@ -70,9 +94,22 @@ class RunListener(AbstractCapability[Any]):
                     self.deferred = result
                 # Text was streamed; a structured output, or one made by a function, was not.
                 elif not result.response.text:
-                    yield result.output if isinstance(result.output, str) else to_json(result.output).decode()
+                    self._begins_reply = True
+                    output = result.output
+                    yield from self._text(output if isinstance(output, str) else to_json(output).decode())
             case _:
                 pass
+
+    @property
+    def is_within_reply(self) -> bool:
+        """Return True if the next piece of text continues a reply of the model."""
+        return self.has_text and not self._begins_reply
+
+    def _text(self, text: str) -> Iterator[str]:
+        if self._begins_reply and self.has_text:
+            yield PARAGRAPH
+        self._begins_reply, self.has_text = False, True
+        yield text
 
     def _result(self, part: sdk.ToolReturnPart | sdk.NativeToolReturnPart) -> ToolResultEvent:
         call = part.tool_call_id
@@ -86,7 +123,7 @@ class RunListener(AbstractCapability[Any]):
         self, ctx: RunContext[Any], *, request_context: Any, response: sdk.ModelResponse
     ) -> sdk.ModelResponse:
         if response.usage.has_values():
-            self._pending.append(_usage_event(response))
+            self.record(_usage_event(response))
         # Here and not at the end of the run: the tools of a truncated reply must not run.
         if not _is_complete(response):
             raise unfinished(response.finish_reason)
@@ -112,8 +149,28 @@ class RunListener(AbstractCapability[Any]):
             raise ToolFailed(failure) from error
         began = self._began.pop(call.tool_call_id, None)
         ms = None if began is None else _since(began)
-        self._pending.append(ToolResultEvent(call.tool_call_id, call.tool_name, False, failure, ms))
+        self.record(ToolResultEvent(call.tool_call_id, call.tool_name, False, failure, ms))
         raise ToolError(f"the tool {call.tool_name!r} failed ({type(error).__name__})") from error
+
+
+@dataclass
+class SubAgentListener(RunListener):
+    """Listener of a run that a tool starts: its events go into the log with the agent's path."""
+
+    def record(self, event: Event | str) -> None:
+        emit(
+            TokenEvent(event, agent_path=self.path) if isinstance(event, str) else replace(event, agent_path=self.path)
+        )
+
+    async def wrap_run_event_stream(
+        self, ctx: RunContext[Any], *, stream: AsyncIterable[AgentStreamEvent]
+    ) -> AsyncIterator[AgentStreamEvent]:
+        # With this hook the SDK streams the run, so that its text is in the log while it is written.
+        async for event in stream:
+            for converted in self.convert(event):
+                self.record(converted)
+            await wait_for_room()
+            yield event
 
 
 def _is_complete(response: sdk.ModelResponse) -> bool:

@@ -1,0 +1,45 @@
+"""Agent paths of the agents that a turn's agent runs.
+
+An element of a path is the sub-agent's name. A sub-agent that begins while another one has the same path gets the id
+of the tool call that runs it too, as in `Scout:call_2`, so that no client mixes the two.
+"""
+
+from collections.abc import Iterator
+from itertools import chain, count
+from threading import Lock
+
+from turnwire.core.emit import current_turn
+from turnwire.tools.invocation import running_call_id
+
+Path = tuple[str, ...]
+
+_active: set[tuple[str, Path]] = set()
+_lock = Lock()
+
+
+def enter_agent(parent: Path, name: str, call_id: str | None = None) -> Path:
+    """Return the path of a sub-agent that begins; `leave_agent` releases it.
+
+    `call_id` is the tool call that runs it, by default the running one.
+    """
+    call_id = call_id or running_call_id()
+    with _lock:
+        path = next(path for path in _paths(parent, name, call_id) if (_turn_id(), path) not in _active)
+        _active.add((_turn_id(), path))
+    return path
+
+
+def leave_agent(path: Path) -> None:
+    with _lock:
+        _active.discard((_turn_id(), path))
+
+
+def _paths(parent: Path, name: str, call_id: str | None) -> Iterator[Path]:
+    unique = name if call_id is None else f"{name}:{call_id}"
+    names = [name] if call_id is None else [name, unique]
+    return ((*parent, element) for element in chain(names, (f"{unique}:{number}" for number in count(2))))
+
+
+def _turn_id() -> str:
+    turn = current_turn()
+    return turn.turn_id if turn else ""

@@ -1,0 +1,63 @@
+"""Recording of the runs that a turn's tools start, such as `await other.run(...)` in a tool.
+
+The SDK has no hook for a run that another run starts, so `Agent.iter`, through which every run goes, is wrapped. Runs
+outside a turn are left unchanged.
+"""
+
+import functools
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+from pydantic_ai import Agent
+
+from turnwire.agents.agent_paths import enter_agent, leave_agent
+from turnwire.agents.pydantic_ai.events import RunListener, SubAgentListener
+from turnwire.core.emit import is_in_turn
+
+_running: ContextVar[RunListener | None] = ContextVar("turnwire_pydantic_ai_run", default=None)
+_WRAPPED = "turnwire_wrapped"
+
+
+def install_runner() -> None:
+    """Wrap `Agent.iter`, once. Raises RuntimeError for a version of the SDK whose runs do not go through it."""
+    inner: Any = getattr(Agent, "iter", None)
+    if inner is None:
+        raise RuntimeError("this version of pydantic-ai has no Agent.iter; install the version in constraints.txt")
+    if hasattr(inner, _WRAPPED):
+        return
+
+    @functools.wraps(inner)
+    @asynccontextmanager
+    async def iter_recorded(agent: Agent[Any, Any], *args: Any, **options: Any) -> AsyncGenerator[Any]:
+        capabilities: Sequence[Any] = options.pop("capabilities", None) or ()
+        with _listening(agent, capabilities) as extended:
+            async with inner(agent, *args, capabilities=extended, **options) as run:
+                yield run
+
+    setattr(iter_recorded, _WRAPPED, inner)
+    Agent.iter = iter_recorded  # type: ignore[method-assign]
+
+
+@contextmanager
+def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any]) -> Generator[Sequence[Any]]:
+    """Yield the capabilities of a run, with a listener if it belongs to a turn."""
+    listener = next((item for item in capabilities if isinstance(item, RunListener)), None)
+    outer = _running.get()
+    if listener is None and not is_in_turn():
+        yield capabilities
+        return
+    path = None
+    if listener is None:
+        path = enter_agent(outer.path if outer else (), agent.name or "agent")
+        listener = SubAgentListener(path=path)
+        capabilities = [*capabilities, listener]
+    token = _running.set(listener)
+    try:
+        yield capabilities
+    finally:
+        with suppress(ValueError):  # The application may close the run in another task.
+            _running.reset(token)
+        if path is not None:
+            leave_agent(path)

@@ -1,0 +1,102 @@
+"""The threads of tools that block: enough for many turns, and bounded for each."""
+
+import asyncio
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+
+import pytest
+
+from tests.contracts.agents import CASES, AgentCase
+from tests.contracts.turns import BOUND, followed
+from tests.scripted_model import ScriptedModel, calls, model_server, says
+from turnwire import Turnwire
+from turnwire.core.emit import enter_turn
+from turnwire.core.events import DoneEvent
+from turnwire.server.messages import MessageBody
+from turnwire.tools.threads import ToolThreads, TurnExecutor, install_executor
+
+__all__ = ["model_server"]
+
+# More than the default executor of any machine has threads.
+MANY = 34
+
+
+def submit(threads: ToolThreads, turn_id: str, function: Any) -> Future[Any]:
+    """Submit a call as the code of this turn does."""
+
+    def call() -> Future[Any]:
+        enter_turn(turn_id, "session")
+        return threads.submit(function)
+
+    return copy_context().run(call)
+
+
+def test_calls_of_one_turn_take_only_its_share_of_the_threads() -> None:
+    threads = ToolThreads(per_turn=2)
+    proceed, reached = threading.Event(), threading.Barrier(3)
+
+    def hang() -> str:
+        if not proceed.is_set():
+            reached.wait(BOUND)
+            proceed.wait(BOUND)
+        return "done"
+
+    hanging = [submit(threads, "one", hang) for _ in range(5)]
+    reached.wait(BOUND)
+    assert submit(threads, "two", lambda: "done").result(BOUND) == "done"
+    assert [future.running() for future in hanging] == [True, True, False, False, False]
+    assert hanging[2].cancel()
+    proceed.set()
+    assert [future.result(BOUND) for future in hanging if not future.cancelled()] == ["done"] * 4
+
+
+def test_exception_of_a_call_is_the_callers_and_frees_its_thread() -> None:
+    threads = ToolThreads(per_turn=1)
+
+    def fail() -> None:
+        raise LookupError
+
+    failing = [submit(threads, "one", fail) for _ in range(2)]
+    assert [type(future.exception(BOUND)) for future in failing] == [LookupError, LookupError]
+    assert submit(threads, "one", lambda: "done").result(BOUND) == "done"
+
+
+async def test_only_calls_of_turns_go_to_the_threads_of_tools() -> None:
+    install_executor()
+    assert not (await asyncio.to_thread(threading.current_thread)).name.startswith("turnwire-tool")
+    enter_turn("turn", "session")
+    assert (await asyncio.to_thread(threading.current_thread)).name.startswith("turnwire-tool")
+
+
+async def test_executor_of_the_application_is_kept() -> None:
+    with ThreadPoolExecutor(1, thread_name_prefix="own") as own:
+        asyncio.get_running_loop().set_default_executor(own)
+        install_executor()
+        assert (await asyncio.to_thread(threading.current_thread)).name.startswith("own")
+        asyncio.get_running_loop().set_default_executor(TurnExecutor())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+async def test_blocking_tools_of_many_turns_run_at_once(case: AgentCase, model_server: ScriptedModel) -> None:
+    everyone = threading.Barrier(MANY)
+
+    def look(city: str) -> str:
+        """Block until the tools of all turns run."""
+        everyone.wait(BOUND)
+        return f"Sunny in {city}"
+
+    def answer(request: Any) -> Any:
+        has_result = "Sunny in Oslo" in str(request.body)
+        return says("Sunny.") if has_result else calls(("look", {"city": "Oslo"}))
+
+    model_server.plan(*[answer] * MANY * 2)
+    built = case.module.build(model_server.url, [look], api=case.api, timeout=BOUND)
+    server = Turnwire(agent=built, store="memory")
+    async with server.lifespan():
+        accepted = [await server.start("ann", MessageBody.model_validate({"message": "Oslo?"})) for _ in range(MANY)]
+        ends = [(await followed(server.store, each.record.id))[-1].event for each in accepted]
+    assert [end.outcome for end in ends if isinstance(end, DoneEvent)] == ["completed"] * MANY
+    if case.module.NAME != "chat_completions":  # Turnwire closes its own agent.
+        await case.module.close(built)
