@@ -66,8 +66,16 @@ export function argumentLines(args: Arguments): string[] {
 
 function valueText(value: unknown): string {
   if (typeof value !== "string") return JSON.stringify(value, null, 2);
-  const isPlain = value !== "" && value === value.trim() && !/^(?:[-\d"[{]|true$|false$|null$)/.test(value);
-  return isPlain ? value : JSON.stringify(value);
+  return value === value.trim() && !isJson(value) ? value : JSON.stringify(value);
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return text === "";
+  }
 }
 
 /** Returns where an answer comes from: quoted, written by a model, or scripted. */

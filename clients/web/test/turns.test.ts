@@ -69,8 +69,8 @@ test("provenance says who has written an answer", () => {
 });
 
 test("arguments are lines of names and values, and failed calls are counted", () => {
-  const args = { city: "Oslo", days: 3, zip: "0150", tags: ["a"], empty: "" };
-  assert.deepEqual(argumentLines(args), ["city: Oslo", "days: 3", 'zip: "0150"', 'tags: [\n  "a"\n]', 'empty: ""']);
+  const args = { city: "Oslo", days: 3, at: "09:45", number: "42", tags: ["a"], empty: "" };
+  assert.deepEqual(argumentLines(args), ["city: Oslo", "days: 3", "at: 09:45", 'number: "42"', 'tags: [\n  "a"\n]', 'empty: ""']);
   const step = (state: string) => ({ kind: "tool", state }) as never;
   assert.equal(stepsSummary([step("failed"), step("succeeded")]), "2 tool calls, 1 failed");
 });

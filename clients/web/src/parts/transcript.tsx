@@ -29,6 +29,9 @@ export function Transcript(props: TranscriptProps) {
   const path = conversation.path;
   const scroller = useRef<HTMLDivElement>(null);
   const isFollowing = useRef(true);
+  // The welcome is read from its start.
+  const hasTurns = useRef(false);
+  hasTurns.current = path.length > 0;
   const [isAway, setAway] = useState(false);
   const [peek, setPeek] = useState<Peek | null>(null);
   const hideTimer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
@@ -38,7 +41,7 @@ export function Transcript(props: TranscriptProps) {
 
   const toEnd = () => {
     const element = scroller.current;
-    if (element) element.scrollTop = element.scrollHeight;
+    if (element && hasTurns.current) element.scrollTop = element.scrollHeight;
   };
   useLayoutEffect(() => {
     isFollowing.current = true;
