@@ -7,7 +7,7 @@
 
 import { build } from "esbuild";
 import { cp, mkdir, readFile, rm, writeFile } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { gzipSync } from "node:zlib";
@@ -18,10 +18,8 @@ const out = values.out ?? join(here, "../../src/turnwire/server/page");
 
 await rm(out, { recursive: true, force: true });
 await mkdir(join(out, "assets"), { recursive: true });
-// Separate bundles: each page loads less than with a shared chunk.
-await build({
+const shared = {
   absWorkingDir: here,
-  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", share: "src/share.tsx", turn: "src/turn.tsx" },
   outdir: join(out, "assets"),
   bundle: true,
   format: "esm",
@@ -33,6 +31,34 @@ await build({
   footer: { js: "// Licences of what is bundled here: licences.txt" },
   charset: "utf8",
   logLevel: "warning",
+};
+// What an answer needs is loaded with it. A script imports these by names with a hash, which browsers cache for ever.
+const names = {};
+const lazy = {
+  name: "lazy",
+  setup: (plugin) => {
+    plugin.onResolve({ filter: /^\.\/(?:highlight|maths|renderer)\.js$/ }, ({ path }) => ({
+      path: names[path],
+      external: true,
+    }));
+  },
+};
+for (const name of ["highlight", "maths", "renderer"]) {
+  const { metafile } = await build({
+    ...shared,
+    entryPoints: [`src/text/${name}.ts`],
+    entryNames: "[name]-[hash]",
+    plugins: [lazy],
+    metafile: true,
+  });
+  names[`./${name}.js`] = `./${basename(Object.keys(metafile.outputs)[0])}`;
+}
+// Separate bundles: each page loads less than with a shared chunk.
+await build({
+  ...shared,
+  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", share: "src/share.tsx", turn: "src/turn.tsx" },
+  plugins: [lazy],
+  define: { RENDERER: JSON.stringify(names["./renderer.js"]) },
 });
 await build({
   absWorkingDir: here,
@@ -59,6 +85,9 @@ await writeFile(join(out, "assets/licences.txt"), await licences());
 if (values.sizes) {
   const pages = {
     "/": ["index.html", "assets/theme.js", "assets/app.css", "assets/app.js", "assets/icon.svg"],
+    "an answer": [join("assets", names["./renderer.js"])],
+    "code in an answer": [join("assets", names["./highlight.js"])],
+    "maths in an answer": [join("assets", names["./maths.js"])],
     "/docs": ["docs.html", "assets/theme.js", "assets/docs.css", "assets/docs.js", "assets/icon.svg"],
     "/share/{token}": [
       "share.html",
@@ -91,5 +120,13 @@ async function licences() {
   const read = async (name, file) =>
     `${name}\n\n${(await readFile(join(here, "node_modules", name, file), "utf8")).trim()}\n`;
   const purify = "dompurify\n\n(c) Cure53 and other contributors. Apache License 2.0: see Turnwire's LICENSE.\n";
-  return [await read("preact", "LICENSE"), await read("marked", "LICENSE.md"), purify].join("\n");
+  return [
+    await read("preact", "LICENSE"),
+    await read("marked", "LICENSE.md"),
+    purify,
+    await read("highlight.js", "LICENSE"),
+    await read("lowlight", "license"),
+    await read("devlop", "license"),
+    await read("temml", "LICENSE"),
+  ].join("\n");
 }

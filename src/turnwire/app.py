@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import gettempdir
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from turnwire import __version__, assembly
 from turnwire.core.codec import now_ms
@@ -99,14 +99,14 @@ class Turnwire:
     `agent` is an async generator function or an object with an `answer` method; `agents` names several, of which the
     first answers by default. Agents of the settings come after them. With none, or with `docs`, the agent "documents"
     answers from the files and folders in `docs`, or from Turnwire's own documentation; `watch` indexes them again when
-    they change. With the setting `vault` the agent "vault" answers from the notes in that folder as they are now. An
-    agent that has an `async def close()` is closed with the server. `store` is "sqlite" (in the folder `data`),
-    "postgres" (at `database_url`), "memory", or a store. `authenticate` lets a host application name the caller, in
-    place of API keys. `extensions`, a list of folders that may be empty, runs these and the installed extensions;
-    without it, none run. `tracer_provider` is OpenTelemetry's, for the spans of turns. `control_token` is the
-    operator's, for processes that share one; without it each makes its own. `maintenance_interval` is the number of
-    seconds after which ended logs are sealed and old ones deleted; tests lower it. Raises ValueError for unusable
-    settings.
+    they change. `demo` adds the scripted agent "demo" before or after all others. With the setting `vault` the agent
+    "vault" answers from the notes in that folder as they are now. An agent that has an `async def close()` is closed
+    with the server. `store` is "sqlite" (in the folder `data`), "postgres" (at `database_url`), "memory", or a store.
+    `authenticate` lets a host application name the caller, in place of API keys. `extensions`, a list of folders that
+    may be empty, runs these and the installed extensions; without it, none run. `tracer_provider` is OpenTelemetry's,
+    for the spans of turns. `control_token` is the operator's, for processes that share one; without it each makes its
+    own. `maintenance_interval` is the number of seconds after which ended logs are sealed and old ones deleted; tests
+    lower it. Raises ValueError for unusable settings.
     """
 
     def __init__(
@@ -120,6 +120,7 @@ class Turnwire:
         authenticate: Authenticate | None = None,
         docs: Sequence[Path | str] = (),
         watch: bool = False,
+        demo: Literal["first", "last"] | None = None,
         extensions: Sequence[Path | str] | None = None,
         tracer_provider: Any = None,
         control_token: str | None = None,
@@ -149,6 +150,12 @@ class Turnwire:
         if docs or not self.agents:
             self.librarian, self._answering = assembly.build_retrieval(folder, paths, settings, watch=watch)
             self.agents.setdefault("documents", self._answering)
+        if demo is not None:
+            from turnwire.agents.demo import DemoAgent
+
+            self.agents.setdefault("demo", DemoAgent())
+            if demo == "first":
+                self.agents = {"demo": self.agents["demo"]} | self.agents
         self.store: Store = assembly.build_store(store, settings) if isinstance(store, str) else store
         self.runner = assembly.build_runner(self.store, self.agents, settings)
         self.kernel: Kernel | None = None

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args
 from turnwire.agents.functions import FunctionAgent, GeneratorAgent
 from turnwire.agents.sdk_detection import is_adapter, kind_of, record_loaded_sdks
 from turnwire.core.budget import Limits
-from turnwire.core.contracts import Agent, HistorySource, OnCrash, Store, Wire, resumes, takes_attachments
+from turnwire.core.contracts import (
+    Agent,
+    HistorySource,
+    OnCrash,
+    Store,
+    Wire,
+    description_of,
+    resumes,
+    starters_of,
+    takes_attachments,
+)
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.runner import TurnRunner
@@ -363,6 +373,7 @@ def _as_declared(agent: GeneratorAgent | FunctionAgent, target: Any) -> Agent:
     agent.takes_attachments = takes_attachments(target)
     agent.on_crash = getattr(target, "on_crash", "close")
     agent.repeats = getattr(target, "repeats", None)
+    agent.description, agent.starters = description_of(target), starters_of(target)
     return agent
 
 

@@ -50,6 +50,9 @@ class AgentSettings(BaseModel):
     """Names of `mcp_servers`."""
     max_steps: int = Field(default=20, gt=0)
     on_crash: Literal["close", "resume"] = "close"
+    description: str = ""
+    starters: list[str] = []
+    """Messages that a page offers to begin with."""
 
 
 class McpServerSettings(BaseModel):

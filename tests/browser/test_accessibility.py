@@ -10,7 +10,9 @@ from playwright.async_api import Browser, Locator, expect
 from tests.browser.browser_tab import Tab, tab
 from tests.browser.conftest import Serve
 from tests.server.test_approvals import careful
-from tests.serving import Puppet, Served, within
+from tests.serving import Puppet, Served, quick_settings, serving, within
+from turnwire import Turnwire
+from turnwire.agents.demo import DemoAgent
 from turnwire.core.events import ReviewEvent, SearchEvent, ToolCallEvent
 
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
@@ -176,6 +178,26 @@ async def test_axe_finds_no_serious_violation(
         await page.page.goto(server.url)
         await expect(page.part("login")).to_be_visible()
         assert await violations(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_no_serious_violation_in_the_demo(browser: Browser, tmp_path: Path, scheme: Any) -> None:
+    turnwire = Turnwire(store="memory", settings=quick_settings(tmp_path), demo="last")
+    turnwire.agents["demo"] = DemoAgent(pace=0)
+    async with serving(turnwire) as server:
+        await settled(server)
+        async with tab(browser, server.url, color_scheme=scheme) as page:
+            await expect(page.part("deed")).to_have_count(3)
+            assert await violations(page) == []
+            await page.part("deed").first.click()
+            await expect(page.part("approval")).to_be_visible()
+            assert await violations(page) == []
+            await page.part("approve").click()
+            await page.ended()
+            await expect(page.answer.locator(".hljs-keyword").first).to_be_visible()
+            await page.part("title-menu").click()
+            await expect(page.part("export-json")).to_be_visible()
+            assert await violations(page) == []
 
 
 async def test_phone_layout_fits_the_screen(browser: Browser, serve: Serve, shelf: Path, puppet: Puppet) -> None:

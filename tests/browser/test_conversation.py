@@ -136,7 +136,7 @@ async def test_tool_runs_after_approval_and_not_after_denial(browser: Browser, s
         await page.ask("Buy it")
         approval = page.part("approval")
         await expect(approval).to_contain_text("pay")
-        await expect(approval).to_contain_text('"amount": 40')
+        await expect(approval).to_contain_text("amount: 40")
         await expect(approval).to_contain_text("it costs money")
         await page.part("approve").click()
         await page.ended()
@@ -187,6 +187,7 @@ async def test_retry_and_edit_create_branches(browser: Browser, serve: Serve, pu
         await expect(page.answer).to_have_text("Second, better.")
         await expect(page.part("turn")).to_have_count(2)
         await expect(page.part("version")).to_have_text(re.compile(r"2\s*/\s*2"))
+        await page.ended()
         await page.part("edit").last.click()
         await page.part("edit-box").fill("Three?")
         await page.part("edit-send").click()
@@ -233,6 +234,7 @@ async def test_conversation_can_be_copied_renamed_and_deleted(browser: Browser, 
         await page.part("theme").click()
         assert await page.page.evaluate(background) != light
         await page.part("sessions").get_by_text("What is it?").hover()
+        await page.part("row-menu").click()
         await page.part("rename").click()
         await page.part("rename-box").fill("The answer")
         await page.part("rename-box").press("Enter")
@@ -242,6 +244,7 @@ async def test_conversation_can_be_copied_renamed_and_deleted(browser: Browser, 
         await expect(page.part("title")).to_have_text("The answer")
         assert await page.page.evaluate(background) != light
         await page.part("sessions").get_by_text("The answer").hover()
+        await page.part("row-menu").click()
         await page.part("delete").click()
         await page.part("delete-confirm").click()
         await expect(page.part("turn")).to_have_count(0)

@@ -4,12 +4,12 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
-from tests.browser.browser_tab import new_context, tab
+from tests.browser.browser_tab import PATIENCE_MS, new_context, tab
 from tests.browser.conftest import Serve
 from tests.process.server_process import served
-from tests.serving import Puppet, until
+from tests.serving import Puppet, saying, until
 
 # A headless browser reports all tabs as visible, so tests set the visibility.
 SET_VISIBILITY = """state => {
@@ -91,6 +91,51 @@ async def test_page_reconnects_to_a_killed_and_restarted_server(browser: Browser
             await page.ask("5")
             await page.ended()
             await expect(page.answer).to_have_text("0 1 2 3 4")
+
+
+async def test_demo_continues_after_reload_second_tab_and_killed_server(browser: Browser, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    module = "from turnwire.agents.demo import DemoAgent\n\ndemo = DemoAgent(pace=0.3)\n"
+    (tmp_path / "quick_demo.py").write_text(module)
+    options = ("--agent", "demo=quick_demo:demo")
+    context = await new_context(browser)
+    async with served(data, *options, agents=()) as server, tab(browser, server.url, context=context) as page:
+        await page.part("deed").first.click()
+        await expect(page.part("step-tool").first).to_be_visible()
+        await page.page.reload()
+        await expect(page.part("step-tool").first).to_be_visible()
+        path = page.page.url.removeprefix(server.url)
+        async with tab(browser, server.url, path, context=context) as second:
+            opening = second.part("step-tool").filter(has_text="opening_hours")
+            await expect(opening).to_have_attribute("data-state", "succeeded")
+            await server.kill()
+            await expect(page.part("connection")).to_contain_text("unreachable")
+            async with served(data, "--port", str(server.port), *options, agents=()):
+                await expect(second.part("approval")).to_be_visible(timeout=2 * PATIENCE_MS)
+                await page.part("approve").click()
+                for shown in (page, second):
+                    await expect(shown.turn).to_have_attribute("data-outcome", "completed", timeout=2 * PATIENCE_MS)
+                    await expect(shown.answer).to_contain_text("You approved the purchase")
+                    await expect(shown.part("steps")).to_contain_text("8 tool calls, 1 failed")
+    await context.close()
+
+
+async def test_answer_is_readable_until_its_renderer_can_be_loaded(browser: Browser, serve: Serve) -> None:
+    requests = 0
+    is_reachable = asyncio.Event()
+    async with serve(saying("It is **nine**.")) as server, tab(browser, server.url) as page:
+
+        async def answer(route: Route) -> None:
+            nonlocal requests
+            requests += 1
+            await (route.continue_() if is_reachable.is_set() else route.abort())
+
+        await page.page.route("**/renderer-*", answer)
+        await page.ask("When?")
+        await expect(page.answer).to_have_text("It is **nine**.")
+        is_reachable.set()
+        await expect(page.answer.locator("strong")).to_have_text("nine")
+        assert requests >= 2
 
 
 async def test_broken_connections_lose_no_text(browser: Browser, serve: Serve, puppet: Puppet) -> None:

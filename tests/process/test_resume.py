@@ -93,3 +93,40 @@ async def test_stopped_server_hands_over_a_turn_after_its_step(tmp_path: Path, m
     assert "restart" not in [frame.type for frame in frames]
     assert frames[-2].event["content"] == "Looking.\n\nSnow."
     assert (tmp_path / "done.txt").read_text() == "Oslo\n"
+
+
+async def test_killed_demo_continues_and_waits_for_approval(tmp_path: Path) -> None:
+    """Do what the README says: kill the server in the middle of the demo and start it again."""
+    data = tmp_path / "data"
+    (tmp_path / "quick_demo.py").write_text(
+        "from turnwire.agents.demo import DemoAgent\n\ndemo = DemoAgent(pace=0.1)\n"
+    )
+    async with (
+        served(data, "--agent", "quick_demo:demo", agents=()) as server,
+        server.ask("Plan a day on the island.") as stream,
+    ):
+        await stream.until("tool_result")
+        await server.kill()
+    async with served(data, "--agent", "quick_demo:demo", agents=()) as server:
+        async with server.events(stream.turn_id, last_id=stream.seen[-1].id) as again:
+            frames = await again.until("approval_request")
+            assert [frame.type for frame in frames].count("restart") == 1
+            request = frames[-1].event
+            path = f"/v1/turns/{stream.turn_id}/approvals/{request['call_id']}"
+            await server.http.post(path, json={"approved": True, "args": request["args"]})
+            frames += await again.rest()
+        assert frames[-1].event["outcome"] == "completed"
+        assert "You approved the purchase" in frames[-2].event["content"]
+        results = [frame.event["call_id"] for frame in [*stream.seen, *frames] if frame.type == "tool_result"]
+        assert len(results) == len(set(results))
+
+
+async def test_bare_server_offers_the_demo_beside_the_documents(tmp_path: Path) -> None:
+    async with served(tmp_path / "data", agents=()) as server:
+        agents = (await server.http.get("/v1/agents")).json()["agents"]
+        assert [agent["name"] for agent in agents] == ["documents", "demo"]
+    async with served(tmp_path / "data", agents=["slow"]) as server:
+        agents = (await server.http.get("/v1/agents")).json()["agents"]
+        assert [agent["name"] for agent in agents] == ["slow"]
+    async with served(tmp_path / "data", "--demo", agents=()) as server, server.ask("Buy tickets.") as stream:
+        assert (await stream.until("approval_request"))[0].event["agent"] == "demo"

@@ -32,6 +32,33 @@ async def test_with_no_agent_it_answers_from_its_own_documentation_at_once(tmp_p
         assert "concepts.md" in await listed(server)
 
 
+async def test_demo_is_offered_before_or_after_the_other_agents(tmp_path: Path) -> None:
+    settings = quick_settings(tmp_path)
+    assert list(Turnwire(store="memory", settings=settings, demo="last").agents) == ["documents", "demo"]
+    turnwire = Turnwire(store="memory", settings=settings, demo="first")
+    async with serving(turnwire) as server:
+        agents = (await server.http.get("/v1/agents")).json()["agents"]
+        assert [(agent["name"], agent["is_default"]) for agent in agents] == [("demo", True), ("documents", False)]
+        assert agents[0]["description"].startswith("A scripted example")
+        assert len(agents[0]["starters"]) == 2
+    # An agent of that name stays as it is.
+    turnwire = Turnwire(agents={"mine": saying("Hello."), "demo": saying("Mine.")}, store="memory", demo="first")
+    async with serving(turnwire) as server:
+        assert (await answer(server, "Hello?"))["content"] == "Mine."
+
+
+async def test_functions_and_objects_declare_description_and_starters(tmp_path: Path) -> None:
+    described, plain = saying("Hello."), saying("Hello.")
+    described.description, described.starters = "Says hello.", ["Hello?"]
+    agents = {"described": described, "plain": plain}
+    async with serving(Turnwire(agents=agents, store="memory", settings=quick_settings(tmp_path))) as server:
+        listed_agents = (await server.http.get("/v1/agents")).json()["agents"]
+    assert [(agent["description"], agent["starters"]) for agent in listed_agents] == [
+        ("Says hello.", ["Hello?"]),
+        (None, []),
+    ]
+
+
 async def test_the_first_question_waits_for_the_rest_of_a_few_documents(
     serve_documents: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

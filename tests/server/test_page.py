@@ -20,6 +20,9 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "clients" / "web"
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 MAX_BYTES = 60_000
+"""The limit of what a page loads at first."""
+MAX_LAZY_BYTES = 64_000
+"""The limit of each file that is loaded when an answer needs it: the renderer, highlighting, maths."""
 PAGES = ("/", "/docs", "/turns/some", "/share/some")
 
 
@@ -34,13 +37,14 @@ def addresses(page: httpx.Response) -> list[str]:
     return re.findall(r'(?:src|href)="([^"]+)"', page.text)
 
 
-def imports(script: httpx.Response) -> list[str]:
-    """Return the addresses that a script imports, statically or dynamically."""
-    imports = re.findall(r'(?:from|import)\s*\(?"(\./[^"]+)"', script.text)
-    return [str(httpx.URL(str(script.url)).join(name).path) for name in imports]
+def imports(script: httpx.Response, *, lazy: bool) -> list[str]:
+    """Return the addresses that a script imports at once, and with `lazy` those that it imports when needed."""
+    imports = re.findall(r'(?:from|import)\s*"(\./[^"]+)"', script.text)
+    imports += re.findall(r'import\("(\./[^"]+)"\)', script.text) if lazy else []
+    return [httpx.URL(str(script.url)).join(name).raw_path.decode() for name in imports]
 
 
-async def loaded(client: httpx.AsyncClient, page: str) -> dict[str, httpx.Response]:
+async def loaded(client: httpx.AsyncClient, page: str, *, lazy: bool = True) -> dict[str, httpx.Response]:
     """Return a page and everything that it loads, as a browser with gzip gets it."""
     first = await client.get(page, headers=HTML)
     answers, wanted = {page: first}, addresses(first)
@@ -48,7 +52,7 @@ async def loaded(client: httpx.AsyncClient, page: str) -> dict[str, httpx.Respon
         address = wanted.pop()
         if address not in answers:
             answers[address] = await client.get(address)
-            wanted += imports(answers[address]) if ".js" in address else []
+            wanted += imports(answers[address], lazy=lazy) if ".js" in address else []
     return answers
 
 
@@ -93,12 +97,15 @@ async def test_every_file_of_a_page_is_served_with_policy_and_caching(server: Se
 async def test_page_size_is_limited(server: Served) -> None:
     for path in PAGES:
         answers = await loaded(server.http, path)
-        weight = 0
+        sizes = {address: int(answer.headers["content-length"]) for address, answer in answers.items()}
         for answer in answers.values():
             packed = answer.headers.get("content-encoding") == "gzip"
-            weight += int(answer.headers["content-length"])
             assert packed or len(gzip.compress(answer.content)) >= len(answer.content)
+        weight = sum(sizes[address] for address in await loaded(server.http, path, lazy=False))
         assert weight <= MAX_BYTES, f"{path} weighs {weight:,} bytes"
+        assert max(sizes.values()) <= MAX_LAZY_BYTES, sizes
+    needed = {Path(address).name.partition("-")[0] for address in await loaded(server.http, "/")}
+    assert {"renderer", "highlight", "maths"} <= needed
     plain = await server.http.get("/", headers={**HTML, "Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers
     assert plain.text == (await server.http.get("/", headers=HTML)).text

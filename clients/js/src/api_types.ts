@@ -145,6 +145,9 @@ export interface Agent {
   /** True if it answers messages that name no agent. */
   is_default: boolean;
   takes_attachments: boolean;
+  description: string | null;
+  /** Messages to begin with. */
+  starters: string[];
 }
 
 /** The caller, as the server sees it. */

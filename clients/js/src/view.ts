@@ -66,6 +66,8 @@ export interface TurnView {
   custom: readonly CustomEvent[];
   usage: Usage | undefined;
   mode: string | undefined;
+  /** The model of the last model call that names one; snapshots do not have it. */
+  model: string | undefined;
   timings: { readonly [name: string]: number };
   error: ErrorEvent | undefined;
   outcome: Outcome | undefined;
@@ -106,6 +108,7 @@ export const EMPTY_VIEW: TurnView = {
   custom: [],
   usage: undefined,
   mode: undefined,
+  model: undefined,
   timings: {},
   error: undefined,
   outcome: undefined,

@@ -2,9 +2,12 @@
 
 import { render } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { Session } from "../../js/src/index.ts";
 import { Conversation } from "./conversation.ts";
+import { forgetDrafts } from "./drafts.ts";
 import { useObservable } from "./observable.ts";
 import { SourcePanel } from "./parts/document.tsx";
+import { DeleteDialog } from "./parts/delete_dialog.tsx";
 import { DocumentsPanel } from "./parts/documents.tsx";
 import { Gate } from "./parts/gate.tsx";
 import { Main } from "./parts/main.tsx";
@@ -23,6 +26,7 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
   const uploads = useMemo(() => new Uploads(), []);
   const [offer, setOffer] = useState<Offer | null>(null);
   const [panel, setPanel] = useState<Panel>(null);
+  const [deleting, setDeleting] = useState<Session | null>(null);
   const [isSideOpen, setSideOpen] = useState(false);
   const opener = useRef<HTMLElement | null>(null);
   const [, setBegun] = useState("");
@@ -78,6 +82,7 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
     () => setSideOpen(true),
   );
   const current = conversation.sessionId;
+  const session = list.sessions?.find(({ id }) => id === current) ?? conversation.session;
   return (
     <div class={`app ${isSideOpen ? "side-open" : ""} ${panel ? "panel-open" : ""}`}>
       <a class="skip" href="#composer">
@@ -90,18 +95,23 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
         hasDocuments={!!offer?.takes_documents}
         onPick={pick}
         onDocuments={() => show({ kind: "documents" })}
-        onDeleted={(id) => id === shown.current.sessionId && pick(null)}
-        onLogOut={() => void logOut().finally(onLeave)}
+        onDelete={setDeleting}
+        onLogOut={() => (forgetDrafts(), void logOut().finally(onLeave))}
         onClose={() => setSideOpen(false)}
       />
       {isSideOpen && <div class="shade" onClick={() => setSideOpen(false)} />}
       <Main
         conversation={conversation}
-        title={list.sessions?.find((session) => session.id === current)?.title ?? null}
+        title={session?.title ?? null}
         offer={offer}
         me={me}
         uploads={uploads}
         onMenu={() => setSideOpen(true)}
+        onRename={(title) => {
+          if (conversation.session) conversation.session = { ...conversation.session, title };
+          if (current) void list.rename(current, title).catch(() => list.refresh());
+        }}
+        onDelete={() => session && setDeleting(session)}
         onSource={(source, from) => show({ kind: "source", source }, from)}
       />
       {panel && (
@@ -116,6 +126,14 @@ function Home({ me, onLeave }: { me: Me; onLeave: () => void }) {
             />
           )}
         </aside>
+      )}
+      {deleting && (
+        <DeleteDialog
+          session={deleting}
+          list={list}
+          onDeleted={(id) => id === shown.current.sessionId && pick(null)}
+          onClose={() => setDeleting(null)}
+        />
       )}
       {isDropping && <div class="drop">Drop documents to add them</div>}
     </div>

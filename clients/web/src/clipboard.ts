@@ -18,6 +18,12 @@ export async function copyText(text: string): Promise<boolean> {
   }
 }
 
+/** Handles the wrap buttons of code blocks. */
+export function wrapCode(button: HTMLElement): void {
+  const isWrapped = !!button.closest(".code")?.classList.toggle("wrapped");
+  button.setAttribute("aria-pressed", `${isWrapped}`);
+}
+
 /** Handles the copy buttons of code blocks, which are rendered from Markdown. */
 export async function copyCode(button: HTMLElement): Promise<void> {
   const code = button.closest(".code")?.querySelector("pre")?.textContent ?? "";

@@ -7,10 +7,11 @@
 
 import { type Followed, type Session, type TurnRecord, TurnwireError } from "../../js/src/index.ts";
 import { visiblePath } from "./branches.ts";
-import { type Entry, foldedEntry, remoteEntry, phaseOf, sentEntry, snapshotEntry } from "./entries.ts";
+import { type Entry, foldedEntry, remoteEntry, phaseOf, runningEntry, sentEntry, snapshotEntry } from "./entries.ts";
 import { SessionStream } from "./session_stream.ts";
 import { Observable } from "./observable.ts";
 import { client, isStatus, newId, errorText } from "./server.ts";
+import { loadRenderer } from "./text/load.ts";
 
 /** The number of last turns that are read from their logs, which have more details than snapshots. */
 const REPLAYED = 6;
@@ -38,7 +39,10 @@ export class Conversation extends Observable {
     },
   ) {
     super();
-    if (sessionId) void this.#load(sessionId);
+    if (sessionId) {
+      void loadRenderer();
+      void this.#load(sessionId);
+    }
   }
 
   close(): void {
@@ -60,6 +64,12 @@ export class Conversation extends Observable {
   choose(entry: Entry): void {
     this.#chosen.set(entry.parent ?? "", entry.key);
     this.changed();
+  }
+
+  /** The agent of the last visible turn. */
+  get lastAgent(): string | undefined {
+    const last = this.path.at(-1);
+    return last && (last.view.agent || last.agent);
   }
 
   /** The running turn. */
@@ -84,6 +94,7 @@ export class Conversation extends Observable {
       // The server defaults to the session's last turn, which may be one that this page does not know yet.
       sentParent: parent === last?.turnId ? undefined : parent,
     });
+    void loadRenderer();
     this.problem = null;
     this.#entries = [...this.#entries.filter((other) => other.phase !== "refused"), entry];
     this.choose(entry);
@@ -240,7 +251,7 @@ export class Conversation extends Observable {
   /** Marks the first unfinished turn as running: no other turn is before it. */
   #advance(): void {
     const first = this.#entries.find((entry) => entry.turnId && entry.phase !== "ended");
-    if (first?.phase === "queued") this.#put({ ...first, phase: "running" });
+    if (first?.phase === "queued") this.#put(runningEntry(first));
   }
 
   #find(key: string): Entry | undefined {

@@ -21,11 +21,19 @@ export interface Entry {
   /** The parent that is sent to the server. Default: the session's last turn. */
   sentParent: string | undefined;
   phase: "sending" | "refused" | "queued" | "running" | "ended";
+  /** When it began to run, for its clock. */
+  startedAt: number | null;
   view: TurnView;
   /** The same turn, read again from its start, until it reaches the position of `view`. */
   replay: TurnView | null;
   isStopping: boolean;
   problem: string | null;
+  feedback: Feedback | null;
+}
+
+export interface Feedback {
+  value: "up" | "down";
+  note?: string | null;
 }
 
 const EMPTY: Entry = {
@@ -36,10 +44,12 @@ const EMPTY: Entry = {
   agent: undefined,
   sentParent: undefined,
   phase: "running",
+  startedAt: null,
   view: EMPTY_VIEW,
   replay: null,
   isStopping: false,
   problem: null,
+  feedback: null,
 };
 
 /** Returns the entry of a message that was just sent. */
@@ -52,7 +62,7 @@ export function remoteEntry(turnId: string, parent: string | null): Entry {
   return { ...EMPTY, key: turnId, turnId, parent };
 }
 
-export function snapshotEntry(turn: Snapshot, isReplayed: boolean): Entry {
+export function snapshotEntry(turn: Snapshot & { feedback?: Feedback | null }, isReplayed: boolean): Entry {
   return {
     ...EMPTY,
     key: turn.turn_id,
@@ -61,7 +71,9 @@ export function snapshotEntry(turn: Snapshot, isReplayed: boolean): Entry {
     message: turn.message,
     agent: turn.agent,
     phase: phaseOf(turn.phase),
+    startedAt: turn.started_at ? Date.parse(turn.started_at) : null,
     view: viewOfSnapshot(turn),
+    feedback: turn.feedback ?? null,
     replay: isReplayed ? EMPTY_VIEW : null,
   };
 }
@@ -73,5 +85,11 @@ export function foldedEntry(entry: Entry, item: Followed): Entry {
   const replay = entry.replay && applyEvent(entry.replay, item);
   const view = replay ? (replay.position >= entry.view.position ? replay : entry.view) : applyEvent(entry.view, item);
   const phase = view.outcome ? "ended" : view.position > 2 ? "running" : entry.phase;
-  return { ...entry, view, replay: view === replay ? null : replay, message: view.message || entry.message, phase };
+  const rest = { view, replay: view === replay ? null : replay, message: view.message || entry.message };
+  return phase === "running" ? runningEntry({ ...entry, ...rest }) : { ...entry, ...rest, phase };
+}
+
+/** Returns the entry of a turn that runs, with its clock started. */
+export function runningEntry(entry: Entry): Entry {
+  return { ...entry, phase: "running", startedAt: entry.startedAt ?? Date.now() };
 }

@@ -1,6 +1,6 @@
 /** Texts for numbers, steps and times. */
 
-import type { StepView, TurnView } from "../../js/src/index.ts";
+import type { Arguments, StepView, TurnView } from "../../js/src/index.ts";
 
 export function duration(ms: number): string {
   if (ms < 1) return "under 1 ms";
@@ -53,9 +53,54 @@ export function stepsSummary(steps: readonly StepView[]): string {
   const searches = number("search");
   if (searches) parts.push(searches === 1 ? "Searched once" : `Searched ${searches} times`);
   if (number("review")) parts.push(`${count(number("review"), "review")}`);
-  if (number("tool")) parts.push(`${count(number("tool"), "tool call")}`);
+  const failed = steps.filter((step) => step.kind === "tool" && step.state === "failed").length;
+  if (number("tool")) parts.push(`${count(number("tool"), "tool call")}${failed ? `, ${failed} failed` : ""}`);
   if (number("handoff")) parts.push(`${count(number("handoff"), "handover")}`);
   return parts.join(" · ");
+}
+
+/** Returns arguments as lines of `name: value`. A text is quoted only if it could be taken for something else. */
+export function argumentLines(args: Arguments): string[] {
+  return Object.entries(args).map(([name, value]) => `${name}: ${valueText(value)}`);
+}
+
+function valueText(value: unknown): string {
+  if (typeof value !== "string") return JSON.stringify(value, null, 2);
+  return value === value.trim() && !isJson(value) ? value : JSON.stringify(value);
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return text === "";
+  }
+}
+
+/** Returns where an answer comes from: quoted, written by a model, or scripted. */
+export function provenance(view: TurnView): string {
+  const passages = new Set(view.citations.map((citation) => citation.index)).size;
+  const from = passages ? ` from ${count(passages, "passage")}` : "";
+  switch (view.mode) {
+    case "extractive":
+      return "Quoted word for word, no model";
+    case "fallback":
+      return `The model failed (${failureReason(view.status)}); quoted instead`;
+    case "not_found":
+      return "Not found in the documents; the nearest passages are quoted";
+    case "scripted":
+      return "Scripted demo, no model";
+    default:
+      if (view.model) return `Written by ${view.model}${from}`;
+      return view.mode === "synthesis" || view.mode === "direct" ? `Written by a model${from}` : "";
+  }
+}
+
+/** Returns the cause in the status line of a failed model, without the sentence that announces the quotations. */
+function failureReason(status = ""): string {
+  const cause = status.replace(/\s*These are the [^.]*\.$/, "").replace(/\.$/, "");
+  return cause.replace(/^The model failed \((.*)\)$/, "$1") || "no reason was given";
 }
 
 /** Returns the heading path in a document, without the document's title. */

@@ -26,6 +26,11 @@ const PATHS = {
   wave: "M2 10h3l2-5 4 10 3-7 1 2h3",
   play: "M6 4l10 6-10 6z",
   out: "M8 4H4v12h4M9 10h8M13 6l4 4-4 4",
+  more: "M4.5 10h.01M10 10h.01M15.5 10h.01",
+  good: "M6 9l3-6c1.5 0 2 1 2 2v3h4.2a1.3 1.3 0 0 1 1.3 1.6l-1.3 5A1.8 1.8 0 0 1 13.5 16H6zM6 9H3.5v7H6",
+  bad: "M6 11l3 6c1.5 0 2-1 2-2v-3h4.2a1.3 1.3 0 0 0 1.3-1.6l-1.3-5A1.8 1.8 0 0 0 13.5 4H6zM6 11H3.5V4H6",
+  share: "M10 12V3M6.5 6L10 2.5 13.5 6M5 9H4v8h12V9h-1",
+  save: "M10 3v9M6.5 8.5L10 12l3.5-3.5M4 13v4h12v-4",
   hand: "M10 3v8M10 14v2",
   thought: "M10 3a5 5 0 0 1 3 9v2H7v-2a5 5 0 0 1 3-9zM8 17h4",
 } as const;
@@ -58,6 +63,9 @@ interface Labelled {
   class?: string;
   disabled?: boolean;
   testid?: string;
+  "aria-pressed"?: boolean;
+  "aria-expanded"?: boolean;
+  "aria-haspopup"?: "menu";
 }
 
 export function IconButton({ name, label, testid, ...rest }: Labelled) {

@@ -1,6 +1,6 @@
 /** The client of this page, and requests that it needs at start. */
 
-import { TurnwireClient, TurnwireError } from "../../js/src/index.ts";
+import { type Agent, TurnwireClient, TurnwireError } from "../../js/src/index.ts";
 
 /** The address where Turnwire is mounted: this script is in a folder below it. */
 export const root = new URL("..", import.meta.url).href.replace(/\/$/, "");
@@ -14,7 +14,7 @@ export interface Me {
 }
 
 export interface Offer {
-  agents: { name: string; is_default: boolean; takes_attachments: boolean }[];
+  agents: Agent[];
   takes_documents: boolean;
 }
 
@@ -22,6 +22,25 @@ export const fetchMe = (): Promise<Me> => client.request<Me>("GET", "/v1/me");
 export const fetchOffer = (): Promise<Offer> => client.request<Offer>("GET", "/v1/agents");
 export const logIn = (key: string): Promise<Me> => client.request<Me>("POST", "/login", { key });
 export const logOut = (): Promise<void> => client.request<void>("POST", "/logout");
+
+/** The parts of the page that only newer servers support. */
+export interface Features {
+  feedback: boolean;
+  share: boolean;
+}
+let features: Promise<Features> | undefined;
+
+/** Asks the server once whether it keeps feedback; the same servers share sessions. */
+export const fetchFeatures = (): Promise<Features> =>
+  (features ??= client.request("GET", "/v1/feedback?limit=1").then(
+    () => ({ feedback: true, share: true }),
+    () => ({ feedback: false, share: false }),
+  ));
+
+/** Hides a part whose route turned out to be missing. */
+export function hideFeature(name: keyof Features): void {
+  features = fetchFeatures().then((known) => ({ ...known, [name]: false }));
+}
 
 export const sessionAddress = (id: string): string => `${root}/?session=${encodeURIComponent(id)}`;
 export const turnAddress = (id: string): string => `${root}/turns/${encodeURIComponent(id)}`;

@@ -74,7 +74,7 @@ function Share() {
 
 function Turn({ turn }: { turn: SharedTurn }) {
   const container = useRef<HTMLDivElement>(null);
-  useLayoutEffect(() => new AnswerView(container.current!).show(turn.content, false), []);
+  useLayoutEffect(() => new AnswerView(container.current!).show(turn.content, false, true), []);
   const tools = [...new Set(turn.steps.filter((step) => step.kind === "tool").map((step) => step.name))];
   return (
     <section class="turn" data-testid="turn">

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { BlockSplitter, type Piece } from "../src/text/blocks.ts";
-import { lexBlocks, renderBlocks } from "../src/text/markdown.ts";
+import { citationOrder, lexBlocks, renderBlocks, renumbered } from "../src/text/markdown.ts";
 import { bracketed, unitOffset } from "../src/text/offsets.ts";
 
 const ANSWER = `# A title
@@ -26,6 +26,19 @@ y = 2
 | 1 | 2 |
 
 > quoted
+
+[r]: https://example.org/page "A page"
+
+A [reference][r] with $a\\,b$ and costs of $5 and $6, in \\(x_1\\).
+
+$$
+a \\! b
+- c
+$$
+
+\\[
+\\sum_i i
+\\]
 
 The end. [2, 3]\r\nReally.`;
 
@@ -102,4 +115,30 @@ test("brackets do not change the Markdown of a line", () => {
   assert.equal(at("x\n## A heading\n", "## A heading\n"), "x\n## ⸨A heading⸩\n");
   assert.equal(at("in **the** middle", "**the**"), "in ⸨**the**⸩ middle");
   assert.equal(at("x\n```py\ncode\n```", "```py\ncode"), "x\n```py\n⸨code⸩\n```");
+});
+
+const rendered = (text: string): string => renderBlocks(lexBlocks(text, false), false).trim();
+
+test("formulas keep their backslashes, and money is no formula", () => {
+  assert.equal(rendered("$a\\,b\\!c$"), '<p><span data-maths="inline">a\\,b\\!c</span></p>');
+  assert.equal(rendered("It is \\(x\\)."), '<p>It is <span data-maths="inline">x</span>.</p>');
+  assert.equal(rendered("$$\na\n= b\n$$"), '<div data-maths="block">a\n= b</div>');
+  assert.equal(rendered("\\[ a < b \\]"), '<div data-maths="block">a &#60; b</div>');
+  for (const text of ["From $5 to $6.", "$HOME and $PATH", "`$x$`", "a $ b $ c"]) assert.ok(!rendered(text).includes("data-maths"), text);
+});
+
+test("link definitions are part of no other block", () => {
+  const splitter = new BlockSplitter();
+  const text = "[r]: https://example.org\n\nOne.\n\nTwo [r].\n\nThree.";
+  let settled = "";
+  for (let end = 1; end <= text.length; end++) {
+    settled += splitter.grow(text.slice(0, end)).settled.map((piece) => renderBlocks(piece.blocks, false)).join("");
+  }
+  assert.equal(settled, '<p>One.</p>\n<p>Two <a href="https://example.org">r</a>.</p>\n');
+});
+
+test("citations are numbered by their first appearance, except in code", () => {
+  const text = "Nine [9]. Four [4, 9]. `x[4]`\n\n```\ny[9]\n```\n";
+  assert.deepEqual([...citationOrder(text)], [[9, 1], [4, 2]]);
+  assert.equal(renumbered(text), "Nine [1]. Four [2, 1]. `x[4]`\n\n```\ny[9]\n```\n");
 });

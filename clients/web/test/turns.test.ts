@@ -3,7 +3,8 @@ import { test } from "node:test";
 import { visiblePath } from "../src/branches.ts";
 import type { Entry } from "../src/entries.ts";
 import { timingOf } from "../src/inspector/timing.ts";
-import { period, headingIn } from "../src/format.ts";
+import { EMPTY_VIEW, type TurnView } from "../../js/src/index.ts";
+import { argumentLines, period, headingIn, provenance, stepsSummary } from "../src/format.ts";
 
 const entry = (key: string, parent: string | null): Entry => ({ key, turnId: key, parent }) as Entry;
 const keys = (entries: Entry[], chosen: [string, string][] = []) =>
@@ -52,4 +53,24 @@ test("period and heading texts", () => {
   assert.equal(period(new Date(2030, 4, 10, 1).toISOString(), noon), "Today");
   assert.equal(period(new Date(2030, 4, 9, 23).toISOString(), noon), "Yesterday");
   assert.equal(headingIn({ title: "Concepts", heading: "Concepts › One writer" }), "One writer");
+});
+
+test("provenance says who has written an answer", () => {
+  const of = (view: Partial<TurnView>) => provenance({ ...EMPTY_VIEW, ...view });
+  const cite = (index: number) => ({ type: "citation", index, document_id: "d" }) as const;
+  assert.equal(of({ mode: "extractive" }), "Quoted word for word, no model");
+  assert.equal(of({ mode: "synthesis", model: "qwen3", citations: [cite(1), cite(4), cite(1)] }), "Written by qwen3 from 2 passages");
+  assert.equal(of({ mode: "synthesis" }), "Written by a model");
+  const status = "The model's server cannot be reached. These are the sentences that answer best.";
+  assert.equal(of({ mode: "fallback", status }), "The model failed (The model's server cannot be reached); quoted instead");
+  assert.equal(of({ mode: "fallback", status: "The model failed (KeyError)." }), "The model failed (KeyError); quoted instead");
+  assert.equal(of({ mode: "scripted" }), "Scripted demo, no model");
+  assert.equal(of({}), "");
+});
+
+test("arguments are lines of names and values, and failed calls are counted", () => {
+  const args = { city: "Oslo", days: 3, at: "09:45", number: "42", tags: ["a"], empty: "" };
+  assert.deepEqual(argumentLines(args), ["city: Oslo", "days: 3", "at: 09:45", 'number: "42"', 'tags: [\n  "a"\n]', 'empty: ""']);
+  const step = (state: string) => ({ kind: "tool", state }) as never;
+  assert.equal(stepsSummary([step("failed"), step("succeeded")]), "2 tool calls, 1 failed");
 });

@@ -45,6 +45,9 @@ class ChatCompletionsAgent:
     Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two of one name.
     """
 
+    description: str | None = None
+    starters: Sequence[str] = ()
+
     def __init__(
         self,
         model: Model | str,

@@ -22,7 +22,7 @@ def build_configured(
     for name in agent.mcp:
         if name not in servers:
             servers[name] = build_mcp_server(name, settings.mcp_servers[name])
-    return ChatCompletionsAgent(
+    built = ChatCompletionsAgent(
         model,
         instructions=agent.instructions,
         tools=[*tools, *(servers[name] for name in agent.mcp)],
@@ -34,6 +34,8 @@ def build_configured(
         timeout=settings.model_timeout,
         retries=settings.model_retries,
     )
+    built.description, built.starters = agent.description, agent.starters
+    return built
 
 
 def _model_key(agent: AgentSettings, settings: Settings) -> str | None:

@@ -1,6 +1,6 @@
 """Adapters for plain functions: an async generator that yields its answer, and an async function that returns it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from turnwire.core.contracts import OnCrash
 from turnwire.core.events import Event
@@ -16,6 +16,8 @@ class GeneratorAgent:
     takes_attachments = False
     on_crash: OnCrash = "close"
     repeats: Callable[[str], bool] | None = None
+    description: str | None = None
+    starters: Sequence[str] = ()
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -30,6 +32,8 @@ class FunctionAgent:
     takes_attachments = False
     on_crash: OnCrash = "close"
     repeats: Callable[[str], bool] | None = None
+    description: str | None = None
+    starters: Sequence[str] = ()
 
     def __init__(self, answer: AnswerFunction) -> None:
         self._answer = answer

@@ -62,7 +62,7 @@ def dev(
     channel = SupervisorChannel.inherited()
     if channel is not None:
         configure_logging(settings, "warning")
-        serve_supervised(build_turnwire(settings, agent or [], docs or [], False, []), channel)
+        serve_supervised(build_turnwire(settings, agent or [], docs or [], False, [], demo=False), channel)
         return
     check_server(settings, 1)
     if not agent:

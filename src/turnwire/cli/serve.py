@@ -60,6 +60,7 @@ Docs = Annotated[
     typer.Option(help="A file or folder of documents to answer from; may be repeated.", exists=True),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Index documents again when they change.")]
+Demo = Annotated[bool, typer.Option("--demo", help="Make the scripted demo the default agent.")]
 Vault = Annotated[
     Path | None, typer.Option(help="An Obsidian vault, for an agent named vault.", exists=True, file_okay=False)
 ]
@@ -84,6 +85,7 @@ def serve(
     agent: Agents = None,
     docs: Docs = None,
     watch: Watch = False,
+    demo: Demo = False,
     vault: Vault = None,
     extensions: Extensions = None,
     workers: Annotated[int, typer.Option(help="The number of processes; more than one needs PostgreSQL.")] = 1,
@@ -104,7 +106,7 @@ def serve(
     # Only the first of several processes runs extensions: two would answer everything twice.
     folders = extensions or [] if channel is None or channel.orders.number == 1 else None
     token = channel.orders.control_token if channel is not None else None
-    turnwire = build_turnwire(settings, agent or [], docs or [], watch, folders, token)
+    turnwire = build_turnwire(settings, agent or [], docs or [], watch, folders, token, demo=demo)
     if channel is None:
         serve_alone(turnwire)
     else:
@@ -118,6 +120,7 @@ def worker(
     agent: Agents = None,
     docs: Docs = None,
     watch: Watch = False,
+    demo: Demo = False,
     vault: Vault = None,
     extensions: Extensions = None,
     log_level: LogLevel = "warning",
@@ -136,7 +139,7 @@ def worker(
     # No load balancer sends requests here.
     settings.drain_delay = 0
     # Without --extensions it runs none: two processes would answer everything twice.
-    turnwire = build_turnwire(settings, agent or [], docs or [], watch, extensions or None)
+    turnwire = build_turnwire(settings, agent or [], docs or [], watch, extensions or None, demo=demo)
     asyncio.run(_work(turnwire))
 
 
@@ -153,11 +156,17 @@ def build_turnwire(
     watch: bool,
     extensions: Sequence[Path] | None,
     control_token: str | None = None,
+    *,
+    demo: bool,
 ) -> "Turnwire":
-    """Build the application. With `extensions=None` it runs no extensions, whatever the settings say."""
+    """Build the application. With `extensions=None` it runs no extensions, whatever the settings say.
+
+    Who has configured nothing yet is offered the demo, too.
+    """
     from turnwire.app import Turnwire
     from turnwire.core.errors import TurnwireError
 
+    is_bare = not (agents or docs or settings.agents or settings.vault)
     if extensions is None:
         settings = settings.model_copy(update={"extensions": []})
     try:
@@ -167,6 +176,7 @@ def build_turnwire(
             settings=settings,
             docs=docs,
             watch=watch,
+            demo="first" if demo else "last" if is_bare else None,
             extensions=extensions,
             control_token=control_token,
         )

@@ -6,7 +6,7 @@ exception.
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from msgspec import Struct, field
 
@@ -42,6 +42,7 @@ class Agent(Protocol):
       Without it, the turn ends as interrupted.
     - `repeats(tool) -> bool`: whether a tool call that was interrupted by a crash may run again. Without it, a person
       is asked.
+    - `description` (text) and `starters` (messages to begin with): shown where a person chooses an agent.
     """
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]: ...
@@ -63,6 +64,18 @@ def repeats(agent: object, tool: str) -> bool:
         # A tool call is repeated only if the agent says that this is harmless.
         logger.exception("the agent's `repeats` failed for tool %s; a person is asked instead", tool)
         return False
+
+
+def description_of(agent: object) -> str | None:
+    text = getattr(agent, "description", None)
+    return text if isinstance(text, str) and text else None
+
+
+def starters_of(agent: object) -> list[str]:
+    texts: object = getattr(agent, "starters", ())
+    if not isinstance(texts, list | tuple):
+        return []
+    return [text for text in cast(Sequence[object], texts) if isinstance(text, str)]
 
 
 class HistorySource(Protocol):

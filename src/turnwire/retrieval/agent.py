@@ -31,6 +31,8 @@ class RetrievalAgent:
     status texts before a turn, such as that documents are still being read.
     """
 
+    description = "Answers from documents, and cites its source for every sentence."
+
     def __init__(self, searcher: Searcher, model: Model | None = None, notices: Notices = _no_notices) -> None:
         self._searcher = searcher
         self._model = model

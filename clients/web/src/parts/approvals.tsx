@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import type { ApprovalRequestEvent } from "../../../js/src/index.ts";
 import { Icon } from "../icons.tsx";
 import { client, errorText } from "../server.ts";
-import { Json } from "./steps.tsx";
+import { ArgumentList } from "./steps.tsx";
 
 export function Approval({
   turnId,
@@ -36,7 +36,7 @@ export function Approval({
         <Icon name="hand" /> Allow <code>{request.tool}</code> to run?
       </h3>
       {request.reason && <p>{request.reason}</p>}
-      <Json label="Arguments" value={request.args} />
+      <ArgumentList args={request.args} />
       {mayDecide ? (
         <>
           <label class="field">

@@ -1,6 +1,8 @@
 /** The message box, also usable while a turn runs. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import type { Conversation } from "../conversation.ts";
+import { loadDraft, saveDraft } from "../drafts.ts";
 import { Icon, IconButton } from "../icons.tsx";
 import type { Offer } from "../server.ts";
 import { type Uploads, UploadList } from "./uploads.tsx";
@@ -12,7 +14,7 @@ interface ComposerProps {
   isStopping: boolean;
   isAnswering: boolean;
   uploads: Uploads;
-  focusKey: string;
+  conversation: Conversation;
   onAgent: (agent: string) => void;
   onSend: (message: string) => void;
   onStop: () => void;
@@ -25,13 +27,13 @@ export function isEnter(event: KeyboardEvent): boolean {
 
 export function Composer(props: ComposerProps) {
   const { offer, agent, isBusy, isAnswering, isStopping, uploads, onSend, onStop } = props;
-  const [draft, setDraft] = useState("");
+  const [draft, setDraft] = useDraft(props.conversation);
   const box = useRef<HTMLTextAreaElement>(null);
   const files = useRef<HTMLInputElement>(null);
   useEffect(() => {
     // Not on phones, where the keyboard would hide half of the page.
     if (matchMedia("(hover: hover)").matches) box.current?.focus();
-  }, [props.focusKey]);
+  }, [props.conversation, props.conversation.sessionId]);
   useEffect(() => {
     const area = box.current!;
     area.style.height = "auto";
@@ -85,12 +87,13 @@ export function Composer(props: ComposerProps) {
             <span class="unseen">Agent</span>
             <select
               data-testid="agent"
+              title={offer.agents.find(({ name }) => name === agent)?.description ?? undefined}
               value={agent ?? ""}
               onChange={(event) => props.onAgent(event.currentTarget.value)}
             >
-              {offer.agents.map(({ name }) => (
+              {offer.agents.map(({ name, description }) => (
                 <option key={name} value={name}>
-                  {name}
+                  {name === agent || !description ? name : `${name}: ${clipped(description)}`}
                 </option>
               ))}
             </select>
@@ -117,4 +120,23 @@ export function Composer(props: ComposerProps) {
       </div>
     </form>
   );
+}
+
+const clipped = (text: string): string => (text.length > 70 ? `${text.slice(0, 69)}…` : text);
+
+/** The draft of a conversation. That of a new one moves to its session when the server has created it. */
+function useDraft(conversation: Conversation): [string, (text: string) => void] {
+  const key = conversation.sessionId ?? "new";
+  const [state, setState] = useState({ conversation, text: loadDraft(key) });
+  const text = state.conversation === conversation ? state.text : loadDraft(key);
+  useEffect(() => {
+    if (state.conversation !== conversation || !text || key === "new") return;
+    saveDraft("new", "");
+    saveDraft(key, text);
+  }, [key]);
+  const write = (next: string) => {
+    saveDraft(key, next);
+    setState({ conversation, text: next });
+  };
+  return [text, write];
 }

@@ -4,14 +4,14 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { DocumentText } from "../../../js/src/index.ts";
 import { IconButton } from "../icons.tsx";
 import { client, isStatus, errorText } from "../server.ts";
-import { markdownFragment } from "../text/answer.ts";
-import { documentFragment } from "../text/passages.ts";
+import { useRenderer } from "../text/load.ts";
 import type { Source } from "./sources.tsx";
 
 export function SourcePanel({ source, onClose }: { source: Source; onClose: () => void }) {
   const [content, setContent] = useState<DocumentText | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
   const body = useRef<HTMLDivElement>(null);
+  const renderer = useRenderer();
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => heading.current?.focus(), [source]);
   useEffect(() => {
@@ -26,16 +26,16 @@ export function SourcePanel({ source, onClose }: { source: Source; onClose: () =
     return () => void (isCurrent = false);
   }, [source.document_id]);
   useLayoutEffect(() => {
-    if (!body.current) return;
+    if (!body.current || !renderer) return;
     // A source outside of the server, such as a web page: the quote and the address.
-    if (problem) body.current.replaceChildren(markdownFragment(quoteMarkdown(source)));
+    if (problem) body.current.replaceChildren(renderer.markdownFragment(quoteMarkdown(source)));
     if (!content?.text) return;
     const isMarkdown = content.format === "markdown" || /\.(md|markdown|mdx)$/i.test(content.name);
-    body.current.replaceChildren(documentFragment(content.text, isMarkdown, ...passageOf(source, content.text)));
+    body.current.replaceChildren(renderer.documentFragment(content.text, isMarkdown, ...passageOf(source, content.text)));
     const mark = body.current.querySelector("mark");
     if (mark) mark.scrollIntoView({ block: "center" });
     else body.current.parentElement!.scrollTop = 0;
-  }, [content, source, problem]);
+  }, [content, source, problem, renderer]);
   return (
     <section class="panel-inner" aria-labelledby="source-title" data-testid="source">
       <header class="panel-head">

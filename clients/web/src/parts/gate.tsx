@@ -2,6 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useCallback, useEffect, useState } from "preact/hooks";
+import { Logo } from "../icons.tsx";
 import { isStatus, type Me, errorText, fetchMe } from "../server.ts";
 import { Login } from "./login.tsx";
 
@@ -21,7 +22,8 @@ export function Gate({ children }: { children: (me: Me, leave: () => void) => Co
   }, []);
   useEffect(load, []);
   if (me?.login_required) return <Login onDone={setMe} />;
-  if (me) return <>{children(me, () => setMe({ ...me, login_required: true, logged_in: false }))}</>;
+  if (me && me.principal === null) return <SignedOut onRetry={load} />;
+  if (me) return <>{children(me, load)}</>;
   return problem ? (
     <main class="login">
       <p role="alert" class="failure">
@@ -29,4 +31,20 @@ export function Gate({ children }: { children: (me: Me, leave: () => void) => Co
       </p>
     </main>
   ) : null;
+}
+
+/** Shown where another application knows its users: there is no key to ask for. */
+function SignedOut({ onRetry }: { onRetry: () => void }) {
+  return (
+    <main class="login">
+      <div class="card" data-testid="signed-out">
+        <Logo />
+        <h1>Not signed in</h1>
+        <p>Your application did not sign you in. Sign in there, then try again.</p>
+        <button type="button" class="primary" onClick={onRetry}>
+          Try again
+        </button>
+      </div>
+    </main>
+  );
 }

@@ -3,12 +3,12 @@
 import { useEffect, useState } from "preact/hooks";
 import { brand } from "../brand.ts";
 import type { Conversation } from "../conversation.ts";
-import { IconButton } from "../icons.tsx";
 import { useObservable } from "../observable.ts";
 import type { Me, Offer } from "../server.ts";
 import { statusOf } from "../format.ts";
 import { Composer } from "./composer.tsx";
-import { ReachPill, REACH_TEXT, useReach } from "./connection.tsx";
+import { REACH_TEXT, useReach } from "./connection.tsx";
+import { Header } from "./header.tsx";
 import type { Source } from "./sources.tsx";
 import { Transcript } from "./transcript.tsx";
 import type { Uploads } from "./uploads.tsx";
@@ -21,16 +21,21 @@ interface MainProps {
   me: Me;
   uploads: Uploads;
   onMenu: () => void;
+  onRename: (title: string) => void;
+  onDelete: () => void;
   onSource: (source: Source, from: HTMLElement) => void;
 }
 
-export function Main({ conversation, title, offer, me, uploads, onMenu, onSource }: MainProps) {
+export function Main(props: MainProps) {
+  const { conversation, title, offer, me, uploads, onSource } = props;
   useObservable(conversation);
-  const [picked, setAgent] = useState<string | undefined>();
+  const [picked, setPicked] = useState<{ agent: string; conversation: Conversation } | null>(null);
   const reach = useReach();
   const hasAgents = !!offer && offer.agents.length > 1;
+  const wanted =
+    (picked?.conversation === conversation ? picked.agent : undefined) ?? conversation.lastAgent ?? picked?.agent;
   const agent = hasAgents
-    ? (picked ?? (offer.agents.find((candidate) => candidate.is_default) ?? offer.agents[0])?.name)
+    ? (offer.agents.find(({ name }) => name === wanted) ?? offer.agents.find(({ is_default }) => is_default))?.name
     : undefined;
   const path = conversation.path;
   const running = conversation.running;
@@ -40,23 +45,26 @@ export function Main({ conversation, title, offer, me, uploads, onMenu, onSource
   useEffect(() => {
     document.title = `${isRunning ? "… " : ""}${name ? `${name} · ` : ""}${brand.name}`;
   }, [name, isRunning]);
-  const ask = (message: string) => void conversation.send(message, agent);
+  const pick = (name: string) => setPicked({ agent: name, conversation });
+  const ask = (message: string, by = agent) => {
+    if (by) pick(by);
+    void conversation.send(message, by);
+  };
   return (
     <main class="main">
-      <header class="main-head">
-        <IconButton name="menu" label="Conversations" class="only-narrow" testid="menu" onClick={onMenu} />
-        {name && path.length > 0 ? (
-          <h1 class="title" data-testid="title">
-            {name}
-          </h1>
-        ) : (
-          <span class="title" />
-        )}
-        <ReachPill reach={reach} />
-      </header>
+      <Header
+        conversation={conversation}
+        title={name}
+        agent={hasAgents ? conversation.lastAgent : undefined}
+        reach={reach}
+        onMenu={props.onMenu}
+        onRename={props.onRename}
+        onDelete={props.onDelete}
+      />
       <Transcript
         conversation={conversation}
-        hasDocuments={!!offer?.takes_documents}
+        offer={offer}
+        agent={agent}
         hasAgents={hasAgents}
         mayDecide={me.scopes.includes("approve")}
         onAsk={ask}
@@ -70,8 +78,8 @@ export function Main({ conversation, title, offer, me, uploads, onMenu, onSource
           isAnswering={running !== undefined}
           isStopping={!!running?.isStopping}
           uploads={uploads}
-          focusKey={conversation.sessionId ?? "new"}
-          onAgent={setAgent}
+          conversation={conversation}
+          onAgent={pick}
           onSend={ask}
           onStop={() => running && void conversation.stop(running)}
         />

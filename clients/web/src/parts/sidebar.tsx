@@ -1,13 +1,14 @@
 /** The sidebar with the list of sessions. */
 
-import { useRef, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { brand } from "../brand.ts";
 import type { Session } from "../../../js/src/index.ts";
 import { focusFirst } from "../focus.ts";
 import { Icon, IconButton, Logo } from "../icons.tsx";
-import { type Me, sessionAddress, errorText } from "../server.ts";
+import { type Me, sessionAddress } from "../server.ts";
 import type { SessionList } from "../sessions.ts";
 import { period } from "../format.ts";
+import { Menu } from "./menu.tsx";
 import { ThemeButton } from "./theme.tsx";
 
 interface SidebarProps {
@@ -17,7 +18,7 @@ interface SidebarProps {
   hasDocuments: boolean;
   onPick: (id: string | null) => void;
   onDocuments: () => void;
-  onDeleted: (id: string) => void;
+  onDelete: (session: Session) => void;
   onLogOut: () => void;
   onClose: () => void;
 }
@@ -25,7 +26,6 @@ interface SidebarProps {
 export function Sidebar(props: SidebarProps) {
   const { list, current, me, hasDocuments, onPick } = props;
   const { sessions, search, hasMore } = list;
-  const [deleting, setDeleting] = useState<Session | null>(null);
   let lastPeriod = "";
   return (
     <nav class="side" id="side" aria-label="Conversations">
@@ -66,7 +66,6 @@ export function Sidebar(props: SidebarProps) {
               session={session}
               isCurrent={session.id === current}
               {...props}
-              onDelete={() => setDeleting(session)}
             />,
           ];
         })}
@@ -91,9 +90,6 @@ export function Sidebar(props: SidebarProps) {
         <ThemeButton />
         {me?.logged_in && <IconButton name="out" label="Log out" testid="logout" onClick={props.onLogOut} />}
       </footer>
-      {deleting && (
-        <DeleteDialog session={deleting} list={list} onDeleted={props.onDeleted} onClose={() => setDeleting(null)} />
-      )}
     </nav>
   );
 }
@@ -101,7 +97,6 @@ export function Sidebar(props: SidebarProps) {
 interface ItemProps extends SidebarProps {
   session: Session;
   isCurrent: boolean;
-  onDelete: () => void;
 }
 
 function SessionItem({ session, isCurrent, list, onPick, onDelete }: ItemProps) {
@@ -143,67 +138,16 @@ function SessionItem({ session, isCurrent, list, onPick, onDelete }: ItemProps) 
         {name}
       </a>
       <span class="tools">
-        <IconButton name="edit" label={`Rename ${name}`} testid="rename" onClick={() => setTitle(name)} />
-        <IconButton name="trash" label={`Delete ${name}`} testid="delete" onClick={onDelete} />
+        <Menu
+          label={`Actions for ${name}`}
+          testid="row-menu"
+          items={[
+            { icon: "edit", text: "Rename", testid: "rename", onPick: () => setTitle(name) },
+            { icon: "trash", text: "Delete", testid: "delete", isDangerous: true, onPick: () => onDelete(session) },
+          ]}
+        />
       </span>
     </li>
-  );
-}
-
-function DeleteDialog({
-  session,
-  list,
-  onDeleted,
-  onClose,
-}: {
-  session: Session;
-  list: SessionList;
-  onDeleted: (id: string) => void;
-  onClose: () => void;
-}) {
-  const [problem, setProblem] = useState<string | null>(null);
-  const dialog = useRef<HTMLDialogElement | null>(null);
-  const confirm = async () => {
-    try {
-      await list.delete(session.id);
-      onDeleted(session.id);
-      onClose();
-    } catch (error) {
-      setProblem(errorText(error));
-    }
-  };
-  const open = (element: HTMLDialogElement | null) => {
-    dialog.current = element;
-    if (element && !element.open) element.showModal();
-  };
-  return (
-    <dialog
-      ref={open}
-      class="dialog"
-      onKeyDown={(event) => event.stopPropagation()}
-      aria-labelledby="delete-title"
-      onClose={onClose}
-      data-testid="delete-dialog"
-    >
-      <h2 id="delete-title">Delete this conversation?</h2>
-      <p>
-        <strong>{session.title ?? "New conversation"}</strong> and all its turns will be deleted. This cannot be
-        undone.
-      </p>
-      {problem && (
-        <p role="alert" class="problem">
-          {problem}
-        </p>
-      )}
-      <div class="row end">
-        <button type="button" class="secondary" onClick={() => dialog.current?.close()}>
-          Cancel
-        </button>
-        <button type="button" class="danger" data-testid="delete-confirm" onClick={confirm}>
-          Delete
-        </button>
-      </div>
-    </dialog>
   );
 }
 

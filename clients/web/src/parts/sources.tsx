@@ -2,7 +2,7 @@
 
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { CitationEvent, TurnView } from "../../../js/src/index.ts";
-import { markdownFragment } from "../text/answer.ts";
+import { useRenderer } from "../text/load.ts";
 import { headingIn } from "../format.ts";
 
 /** A source to open: a citation, a hit without a citation, or a whole document. */
@@ -45,6 +45,7 @@ export function PeekCard({
   onStay: () => void;
 }) {
   const card = useRef<HTMLDivElement>(null);
+  const renderer = useRenderer();
   useLayoutEffect(() => {
     const { style, offsetWidth, offsetHeight } = card.current!;
     const at = peek.chip.getBoundingClientRect();
@@ -61,7 +62,12 @@ export function PeekCard({
       <strong>{source.title ?? source.document_id}</strong>
       <Where source={source} />
       {source.supporting_quote && (
-        <blockquote class="prose" ref={(quote) => quote?.replaceChildren(markdownFragment(source.supporting_quote!))} />
+        <blockquote
+          class="prose"
+          ref={(quote) => {
+            if (renderer) quote?.replaceChildren(renderer.markdownFragment(source.supporting_quote!));
+          }}
+        />
       )}
       <button type="button" class="quiet" tabIndex={-1} data-testid="peek-open" onClick={onOpen}>
         Open the document

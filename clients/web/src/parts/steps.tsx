@@ -1,11 +1,12 @@
 /** The steps of a turn: searches, reviews and tool calls, folded when the turn has ended. */
 
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
-import type { Hit, StepView, TurnView } from "../../../js/src/index.ts";
+import { useEffect, useState } from "preact/hooks";
+import type { Arguments, Hit, StepView, TurnView } from "../../../js/src/index.ts";
 import { Icon, type IconName } from "../icons.tsx";
 import { memo } from "../memo.tsx";
-import { count, duration, headingIn, statusOf, stepsSummary, stepTitle } from "../format.ts";
+import { argumentLines, count, duration, headingIn, statusOf, stepsSummary, stepTitle } from "../format.ts";
+import { type Renderer, useRenderer } from "../text/load.ts";
 
 const MAX_SHOWN = 4_000;
 const ICONS: { [kind in StepView["kind"]]: IconName } = {
@@ -15,8 +16,15 @@ const ICONS: { [kind in StepView["kind"]]: IconName } = {
   handoff: "handoff",
 };
 
+interface StepsProps {
+  view: TurnView;
+  /** When the turn began to run, for the clock. */
+  startedAt?: number | null;
+}
+
 /** Renders only when one of these facts changes, so that tokens cost nothing. */
-export const Steps = /* @__PURE__ */ memo(StepList, ({ view }: { view: TurnView }) => [
+export const Steps = /* @__PURE__ */ memo(StepList, ({ view, startedAt }: StepsProps) => [
+  startedAt,
   view.steps,
   view.status,
   view.outcome,
@@ -25,12 +33,12 @@ export const Steps = /* @__PURE__ */ memo(StepList, ({ view }: { view: TurnView 
   !view.reasoning,
 ]);
 
-function StepList({ view }: { view: TurnView }) {
+function StepList({ view, startedAt = null }: StepsProps) {
   const isOver = view.outcome !== undefined;
   const [choice, setChoice] = useState<boolean | null>(null);
   const isOpen = choice ?? !isOver;
-  if (!view.steps.length) return isOver || view.text ? null : <Waiting text={statusOf(view)} />;
-  const hits = new Map(view.steps.flatMap((step) => step.hits ?? []).map((hit) => [hit.index, hit]));
+  const clock = !isOver && startedAt !== null && !view.approvals.length && <Clock since={startedAt} />;
+  if (!view.steps.length) return isOver || view.text ? null : <Waiting text={statusOf(view)}>{clock}</Waiting>;
   const total = view.steps.reduce((sum, step) => sum + (step.ms ?? 0), 0);
   return (
     <div class={`steps ${isOpen ? "open" : ""}`} data-testid="steps" data-open={isOpen}>
@@ -44,25 +52,65 @@ function StepList({ view }: { view: TurnView }) {
         ) : (
           <span class={view.text ? "" : "shimmer"}>{statusOf(view)}</span>
         )}
+        {clock}
       </button>
-      {isOpen && (
-        <ol>
-          {view.steps.map((step) => (
-            <Step key={`${step.kind}-${step.id}-${step.position}`} step={step} hits={hits} />
-          ))}
-          {!isOver && view.status && !view.text && view.steps.every((step) => step.state !== "running") && (
-            <li class="step running note">
-              <span class="dot" />
-              <span class="shimmer">{view.status}</span>
-            </li>
-          )}
-        </ol>
-      )}
+      {isOpen && <OpenSteps view={view} isOver={isOver} />}
     </div>
   );
 }
 
-function Waiting({ text }: { text: string }) {
+function OpenSteps({ view, isOver }: { view: TurnView; isOver: boolean }) {
+  const evidence = evidenceOf(view, useRenderer());
+  return (
+    <ol>
+      {view.steps.map((step) => (
+        <Step key={`${step.kind}-${step.id}-${step.position}`} step={step} evidence={evidence} />
+      ))}
+      {!isOver && view.status && !view.text && view.steps.every((step) => step.state !== "running") && (
+        <li class="step running note">
+          <span class="dot" />
+          <span class="shimmer">{view.status}</span>
+        </li>
+      )}
+    </ol>
+  );
+}
+
+/** The evidence of a turn. A passage that several searches found belongs to the first of them. */
+interface Evidence {
+  foundBy: Map<number, StepView>;
+  dropped: Set<number>;
+  /** The shown numbers of the passages that the answer cites. */
+  numbers: Map<number, number>;
+}
+
+function evidenceOf(view: TurnView, renderer: Renderer | null): Evidence {
+  const foundBy = new Map<number, StepView>();
+  const dropped = new Set<number>();
+  for (const step of view.steps) {
+    for (const hit of step.hits ?? []) if (!foundBy.has(hit.index)) foundBy.set(hit.index, step);
+    for (const index of step.review?.kept ?? []) dropped.delete(index);
+    for (const index of step.review?.dropped ?? []) dropped.add(index);
+  }
+  const numbers = view.outcome && foundBy.size ? renderer?.citationOrder(view.text) : undefined;
+  return { foundBy, dropped, numbers: numbers ?? new Map() };
+}
+
+/** The seconds that a turn has run. */
+function Clock({ since }: { since: number }) {
+  const [now, setNow] = useState(Date.now);
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return (
+    <span class="clock" data-testid="clock">
+      {duration(Math.max(1, Math.floor((now - since) / 1000)) * 1000).replace(".0", "")}
+    </span>
+  );
+}
+
+function Waiting({ text, children }: { text: string; children: ComponentChildren }) {
   return (
     <div class="pending" data-testid="waiting">
       <span class="dots" aria-hidden="true">
@@ -71,12 +119,13 @@ function Waiting({ text }: { text: string }) {
         <i />
       </span>
       <span class="shimmer">{text}</span>
+      {children}
     </div>
   );
 }
 
-function Step({ step, hits }: { step: StepView; hits: Map<number, Hit> }) {
-  const { line, more } = describe(step, hits);
+function Step({ step, evidence }: { step: StepView; evidence: Evidence }) {
+  const { line, more } = describe(step, evidence);
   const head = (
     <>
       <span class="dot">
@@ -111,12 +160,12 @@ function Step({ step, hits }: { step: StepView; hits: Map<number, Hit> }) {
   );
 }
 
-function describe(step: StepView, hits: Map<number, Hit>): { line: ComponentChildren; more: ComponentChildren } {
+function describe(step: StepView, evidence: Evidence): { line: ComponentChildren; more: ComponentChildren } {
   switch (step.kind) {
     case "search":
-      return describeSearch(step);
+      return describeSearch(step, evidence);
     case "review":
-      return describeReview(step, hits);
+      return describeReview(step);
     case "handoff":
       return { line: null, more: null };
     case "tool":
@@ -124,8 +173,10 @@ function describe(step: StepView, hits: Map<number, Hit>): { line: ComponentChil
   }
 }
 
-function describeSearch(step: StepView) {
+function describeSearch(step: StepView, evidence: Evidence) {
   const hits = step.hits;
+  const fresh = hits?.filter((hit) => evidence.foundBy.get(hit.index) === step) ?? [];
+  const known = (hits?.length ?? 0) - fresh.length;
   return {
     line: (
       <>
@@ -134,39 +185,41 @@ function describeSearch(step: StepView) {
         {hits && <span class="badge">{count(hits.length, "hit")}</span>}
       </>
     ),
-    more: hits?.length ? <Hits hits={hits} /> : null,
+    more: hits?.length ? (
+      <>
+        {fresh.length > 0 && <Hits hits={fresh} evidence={evidence} />}
+        {known > 0 && <p class="faint">{count(known, "passage")} found before.</p>}
+      </>
+    ) : null,
   };
 }
 
-function describeReview(step: StepView, hits: Map<number, Hit>) {
+function describeReview(step: StepView) {
   const review = step.review;
   if (!review) return { line: null, more: null };
-  const kept = review.kept ?? [];
-  const dropped = review.dropped ?? [];
-  const hitsOf = (indexes: number[]) => indexes.map((index) => hits.get(index) ?? { index, document_id: "" });
+  const dropped = review.dropped?.length ?? 0;
+  const hasMore = review.feedback || review.missing?.length || review.next_queries?.length;
   return {
     line: (
       <>
-        <span class="badge good">{kept.length} kept</span>
-        {dropped.length > 0 && <span class="badge">{dropped.length} dropped</span>}
+        <span class="badge good">{review.kept?.length ?? 0} kept</span>
+        {dropped > 0 && <span class="badge">{dropped} dropped</span>}
       </>
     ),
-    more: (
+    more: hasMore ? (
       <>
         {review.feedback && <p>{sentence(review.feedback)}</p>}
         {!!review.missing?.length && <p class="faint">Missing: {review.missing.join(", ")}</p>}
         {!!review.next_queries?.length && <p class="faint">Next: {review.next_queries.join(" · ")}</p>}
-        {kept.length > 0 && <Hits hits={hitsOf(kept)} label="Kept" />}
-        {dropped.length > 0 && <Hits hits={hitsOf(dropped)} label="Dropped" />}
       </>
-    ),
+    ) : null,
   };
 }
 
 function describeCall(step: StepView) {
   const args = step.args && Object.keys(step.args).length ? step.args : null;
   const hint =
-    step.state === "running" && step.progress ? step.progress : args ? Object.values(args).map(short).join(", ") : "";
+    step.state === "running" && step.progress ? step.progress : args ? argumentLines(args).map(short).join(", ") : "";
   const decision = step.decision;
   return {
     line: (
@@ -181,7 +234,7 @@ function describeCall(step: StepView) {
     ),
     more: (
       <>
-        {args && <Json label="Arguments" value={args} />}
+        {args && <ArgumentList args={args} />}
         {decision?.reason && <p class="faint">{decision.reason}</p>}
         {step.progress && step.state !== "running" && <p class="faint">{step.progress}</p>}
         {step.result !== undefined && <Json label="Result" value={step.result} />}
@@ -190,26 +243,33 @@ function describeCall(step: StepView) {
   };
 }
 
-function Hits({ hits, label }: { hits: Hit[]; label?: string }) {
+function Hits({ hits, evidence }: { hits: Hit[]; evidence: Evidence }) {
   return (
-    <>
-      {label && <div class="label">{label}</div>}
-      <ul class={`hits ${label === "Dropped" ? "dropped" : ""}`}>
-        {hits.map((hit) => (
-          <li key={hit.index}>
-            <span class="hit-index">{hit.index}</span>
+    <ul class="hits">
+      {hits.map((hit) => {
+        const number = evidence.numbers.get(hit.index);
+        const isDropped = evidence.dropped.has(hit.index);
+        return (
+          <li key={hit.index} class={isDropped ? "dropped" : ""}>
+            <span class={number ? "hit-index" : "hit-index uncited"}>{number ?? "·"}</span>
             <span>
               <button type="button" class="hit-title" data-source={hit.index}>
-                {hit.title ?? (hit.document_id || `Hit ${hit.index}`)}
+                {hit.title ?? (hit.document_id || "Passage")}
               </button>
               {headingIn(hit) && <span class="faint"> › {headingIn(hit)}</span>}
+              {isDropped && <span class="badge">dropped</span>}
               {hit.text && <span class="excerpt">{hit.text}</span>}
             </span>
           </li>
-        ))}
-      </ul>
-    </>
+        );
+      })}
+    </ul>
   );
+}
+
+/** The arguments of a call, one per line. */
+export function ArgumentList({ args }: { args: Arguments }) {
+  return <Json label="Arguments" value={argumentLines(args).join("\n")} />;
 }
 
 export function Json({ label, value }: { label: string; value: unknown }) {
@@ -226,10 +286,7 @@ export function Json({ label, value }: { label: string; value: unknown }) {
   );
 }
 
-function short(value: unknown): string {
-  const text = typeof value === "string" ? value : JSON.stringify(value);
-  return text.length > 60 ? `${text.slice(0, 59)}…` : text;
-}
+const short = (text: string): string => (text.length > 60 ? `${text.slice(0, 59)}…` : text);
 
 const sentence = (text: string): string =>
   text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?…]$/.test(text) ? "" : ".");

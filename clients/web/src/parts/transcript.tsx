@@ -2,18 +2,21 @@
 
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Conversation } from "../conversation.ts";
-import { copyCode } from "../clipboard.ts";
+import { copyCode, wrapCode } from "../clipboard.ts";
 import { Icon } from "../icons.tsx";
+import type { Offer } from "../server.ts";
 import { type Peek, PeekCard, type Source, sourceOfChip } from "./sources.tsx";
 import { TurnItem } from "./turn.tsx";
 import { Welcome } from "./welcome.tsx";
 
 interface TranscriptProps {
   conversation: Conversation;
-  hasDocuments: boolean;
+  offer: Offer | null;
+  /** The agent that will answer the next message. */
+  agent: string | undefined;
   hasAgents: boolean;
   mayDecide: boolean;
-  onAsk: (message: string) => void;
+  onAsk: (message: string, agent?: string) => void;
   onSource: (source: Source, from: HTMLElement) => void;
 }
 
@@ -22,10 +25,13 @@ const NEAR = 60;
 const PAGE_SIZE = 20;
 
 export function Transcript(props: TranscriptProps) {
-  const { conversation, hasDocuments, hasAgents, mayDecide, onAsk, onSource } = props;
+  const { conversation, offer, agent, hasAgents, mayDecide, onAsk, onSource } = props;
   const path = conversation.path;
   const scroller = useRef<HTMLDivElement>(null);
   const isFollowing = useRef(true);
+  // The welcome is read from its start.
+  const hasTurns = useRef(false);
+  hasTurns.current = path.length > 0;
   const [isAway, setAway] = useState(false);
   const [peek, setPeek] = useState<Peek | null>(null);
   const hideTimer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
@@ -35,7 +41,7 @@ export function Transcript(props: TranscriptProps) {
 
   const toEnd = () => {
     const element = scroller.current;
-    if (element) element.scrollTop = element.scrollHeight;
+    if (element && hasTurns.current) element.scrollTop = element.scrollHeight;
   };
   useLayoutEffect(() => {
     isFollowing.current = true;
@@ -91,6 +97,8 @@ export function Transcript(props: TranscriptProps) {
   const click = (event: MouseEvent) => {
     const copy = (event.target as Element).closest<HTMLElement>("[data-copy]");
     if (copy) return void copyCode(copy);
+    const wrap = (event.target as Element).closest<HTMLElement>("[data-wrap]");
+    if (wrap) return wrapCode(wrap);
     // Unfolding something stops the scrolling to the end.
     if ((event.target as Element).closest("summary, [aria-expanded]")) isFollowing.current = false;
     const chip = chipOf(event);
@@ -118,7 +126,7 @@ export function Transcript(props: TranscriptProps) {
       >
         <div class="transcript" role="log" aria-live="off" aria-label="Conversation" data-testid="transcript">
           {!path.length && !conversation.isLoading && !conversation.problem && (
-            <Welcome hasDocuments={hasDocuments} onAsk={onAsk} />
+            <Welcome offer={offer} agent={agent} onAsk={onAsk} />
           )}
           {conversation.isLoading && !path.length && <div class="skeleton" aria-label="Loading" />}
           {conversation.problem && (

@@ -8,9 +8,10 @@ import { copyText } from "../clipboard.ts";
 import { Icon, IconButton } from "../icons.tsx";
 import { memo } from "../memo.tsx";
 import { turnAddress } from "../server.ts";
-import { AnswerView } from "../text/answer.ts";
-import { count, duration, outcomeText, headingIn } from "../format.ts";
+import { loadRenderer, type Renderer, useRenderer } from "../text/load.ts";
+import { count, duration, outcomeText, headingIn, provenance } from "../format.ts";
 import { Approval } from "./approvals.tsx";
+import { FeedbackButtons } from "./feedback.tsx";
 import { Question, type QuestionProps } from "./question.tsx";
 import { Steps } from "./steps.tsx";
 
@@ -41,7 +42,7 @@ function TurnArticle({ entry, conversation, version, versions, agentName, mayDec
       {hasStarted && (
         <article class="answer" aria-label={`Answer${agentName ? ` of ${agentName}` : ""}`}>
           {agentName && <div class="who">{agentName}</div>}
-          <AnswerContent view={view} />
+          <AnswerContent view={view} startedAt={entry.startedAt} />
           {!view.outcome &&
             view.approvals.map((request) => (
               <Approval key={request.call_id} turnId={view.turnId} request={request} mayDecide={mayDecide} />
@@ -54,11 +55,11 @@ function TurnArticle({ entry, conversation, version, versions, agentName, mayDec
 }
 
 /** The content of an answer so far: reasoning, steps and text. */
-export function AnswerContent({ view }: { view: TurnView }) {
+export function AnswerContent({ view, startedAt }: { view: TurnView; startedAt?: number | null }) {
   return (
     <>
       <Reasoning view={view} />
-      <Steps view={view} />
+      <Steps view={view} startedAt={startedAt ?? null} />
       <AnswerText view={view} />
     </>
   );
@@ -86,12 +87,15 @@ function ReasoningText({ view }: { view: TurnView }) {
 
 function AnswerText({ view }: { view: TurnView }) {
   const container = useRef<HTMLDivElement>(null);
-  const answer = useRef<AnswerView | null>(null);
+  const renderer = useRenderer();
+  const answer = useRef<InstanceType<Renderer["AnswerView"]> | null>(null);
   const hasCites = view.citations.length > 0 || view.steps.some((step) => !!step.hits?.length);
   useLayoutEffect(() => {
-    answer.current ??= new AnswerView(container.current!);
-    answer.current.show(view.text, hasCites);
-  }, [view.text, hasCites]);
+    if (!renderer) return void (container.current!.textContent = view.text);
+    if (!answer.current) container.current!.replaceChildren();
+    answer.current ??= new renderer.AnswerView(container.current!);
+    answer.current.show(view.text, hasCites, !!view.outcome);
+  }, [view.text, hasCites, !view.outcome, renderer]);
   return <div class={`prose ${view.outcome ? "" : "live"}`} data-testid="answer" ref={container} />;
 }
 
@@ -101,6 +105,7 @@ function Ending({ entry, conversation }: { entry: Entry; conversation: Conversat
   const again = () => conversation.send(entry.message, entry.agent, entry.parent ?? "");
   const tokens = view.usage?.output_tokens;
   const total = view.timings.total_ms;
+  const origin = provenance(view);
   return (
     <>
       {view.outcome === "cancelled" && <p class="note">You stopped this answer.</p>}
@@ -113,10 +118,10 @@ function Ending({ entry, conversation }: { entry: Entry; conversation: Conversat
           </button>
         </div>
       )}
-      <Sources citations={view.citations} />
+      <Sources view={view} />
       <footer class="answer-foot">
         <span class="tools">
-          {view.text && <CopyButton text={view.text} />}
+          {view.text && <CopyButton text={view.text} isCited={view.citations.length > 0} />}
           <IconButton name="again" label="Answer again" testid="retry" onClick={again} />
           <a
             class="icon-button"
@@ -128,20 +133,24 @@ function Ending({ entry, conversation }: { entry: Entry; conversation: Conversat
             <Icon name="wave" />
           </a>
         </span>
+        {view.outcome === "completed" && <FeedbackButtons turnId={view.turnId} given={entry.feedback} />}
         <span class="faint">
+          {view.text && origin && <span data-testid="provenance">{origin}</span>}
           {[total === undefined ? "" : duration(total), tokens === undefined ? "" : count(tokens, "token")]
             .filter(Boolean)
-            .join(" · ")}
+            .map((fact) => ` · ${fact}`)
+            .join("")
+            .slice(view.text && origin ? 0 : 3)}
         </span>
       </footer>
     </>
   );
 }
 
-function CopyButton({ text }: { text: string }) {
+function CopyButton({ text, isCited }: { text: string; isCited: boolean }) {
   const [isCopied, setCopied] = useState(false);
   const copy = async () => {
-    if (!(await copyText(text))) return;
+    if (!(await copyText(isCited ? (await loadRenderer()).renumbered(text) : text))) return;
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
@@ -155,16 +164,19 @@ function CopyButton({ text }: { text: string }) {
   );
 }
 
-function Sources({ citations }: { citations: readonly CitationEvent[] }) {
+function Sources({ view }: { view: TurnView }) {
+  const renderer = useRenderer();
   const first = new Map<number, CitationEvent>();
-  for (const citation of citations) if (!first.has(citation.index)) first.set(citation.index, citation);
-  if (!first.size) return null;
+  for (const citation of view.citations) if (!first.has(citation.index)) first.set(citation.index, citation);
+  if (!first.size || !renderer) return null;
+  const numbers = renderer.citationOrder(view.text);
+  const numberOf = (citation: CitationEvent) => numbers.get(citation.index) ?? Number.MAX_SAFE_INTEGER;
   return (
     <ul class="sources" aria-label="Sources" data-testid="sources">
-      {[...first.values()].map((citation) => (
+      {[...first.values()].sort((one, other) => numberOf(one) - numberOf(other)).map((citation) => (
         <li key={citation.index}>
           <button type="button" data-source={citation.index}>
-            <span class="hit-index">{citation.index}</span>
+            <span class="hit-index">{numbers.get(citation.index) ?? "·"}</span>
             <span class="source-title">{citation.title ?? citation.document_id}</span>
             {headingIn(citation) && <span class="faint source-heading">{headingIn(citation)}</span>}
           </button>

@@ -1,9 +1,9 @@
-/** The welcome text, with example questions. */
+/** The welcome: three things to try where the demo is offered, and messages to begin with. */
 
 import { useEffect, useState } from "preact/hooks";
 import { brand } from "../brand.ts";
-import { Icon, Logo } from "../icons.tsx";
-import { client } from "../server.ts";
+import { Icon, type IconName, Logo } from "../icons.tsx";
+import { client, type Offer } from "../server.ts";
 
 const EXAMPLES = [
   "What is a turn?",
@@ -12,23 +12,36 @@ const EXAMPLES = [
   "What happens when a reader is slow?",
 ];
 
-export function Welcome({ hasDocuments, onAsk }: { hasDocuments: boolean; onAsk: (message: string) => void }) {
+interface WelcomeProps {
+  offer: Offer | null;
+  /** The agent that will answer. */
+  agent: string | undefined;
+  onAsk: (message: string, agent?: string) => void;
+}
+
+export function Welcome({ offer, agent, onAsk }: WelcomeProps) {
   const [examples, setExamples] = useState<string[]>([]);
+  const [isTurnwire, setTurnwire] = useState(false);
+  const hasDocuments = !!offer?.takes_documents;
   useEffect(() => {
     if (!hasDocuments) return setExamples([]);
     client.documents.list({ limit: 50 }).then(
       ({ documents }) => {
-        const isTurnwire =
+        const isOwn =
           documents.some((document) => document.shared && document.title === "Turnwire") &&
           documents.some((document) => document.name.endsWith("concepts.md"));
+        setTurnwire(isOwn);
         setExamples(
-          isTurnwire ? EXAMPLES : documents.slice(0, 4).map((document) => `What does “${document.title || document.name}” say?`),
+          isOwn ? EXAMPLES : documents.slice(0, 4).map((document) => `What does “${document.title || document.name}” say?`),
         );
       },
       () => {},
     );
   }, [hasDocuments]);
-  const starters = brand.starters ?? examples;
+  const chosen = offer?.agents.find(({ name }) => name === agent) ?? offer?.agents.find(({ is_default }) => is_default);
+  const answersFromDocuments = !chosen || chosen.name === "documents" || offer?.agents.length === 1;
+  const starters = brand.starters ?? (chosen?.starters?.length ? chosen.starters : answersFromDocuments ? examples : []);
+  const deeds = deedsOf(offer, isTurnwire);
   return (
     <div class="welcome" data-testid="welcome">
       <Logo />
@@ -36,6 +49,24 @@ export function Welcome({ hasDocuments, onAsk }: { hasDocuments: boolean; onAsk:
       <p>
         Searches, tool calls and text appear as they happen. You can close the tab: the answer continues on the server.
       </p>
+      {deeds.length > 0 && (
+        <ul class="deeds" aria-label="Things to try">
+          {deeds.map(({ icon, title, text, message, agent: name }) => (
+            <li key={title}>
+              <button type="button" data-testid="deed" onClick={() => onAsk(message, name)}>
+                <Icon name={icon} />
+                <strong>{title}</strong>
+                <span>{text}</span>
+              </button>
+            </li>
+          ))}
+        </ul>
+      )}
+      {chosen?.description && offer!.agents.length > 1 && (
+        <p class="faint" data-testid="agent-description">
+          <strong>{chosen.name}</strong>: {chosen.description}
+        </p>
+      )}
       {starters.length > 0 && (
         <ul class="examples" aria-label="Example questions">
           {starters.map((example) => (
@@ -50,4 +81,39 @@ export function Welcome({ hasDocuments, onAsk }: { hasDocuments: boolean; onAsk:
       )}
     </div>
   );
+}
+
+interface Deed {
+  icon: IconName;
+  title: string;
+  text: string;
+  message: string;
+  agent: string;
+}
+
+/** Returns the things to try: two turns of the demo, and a question to the documentation. */
+function deedsOf(offer: Offer | null, isTurnwire: boolean): Deed[] {
+  const [watch, approve] = offer?.agents.find(({ name }) => name === "demo")?.starters ?? [];
+  if (!watch || !approve) return [];
+  const deeds: Deed[] = [
+    {
+      icon: "play",
+      title: "Watch a turn",
+      text: "Thirty seconds of a scripted demo. Reload the page in the middle.",
+      message: watch,
+      agent: "demo",
+    },
+    {
+      icon: "hand",
+      title: "Approve a tool",
+      text: "A scripted tool that waits until you decide.",
+      message: approve,
+      agent: "demo",
+    },
+  ];
+  if (isTurnwire && offer?.agents.some(({ name }) => name === "documents")) {
+    const [message] = EXAMPLES;
+    deeds.push({ icon: "book", title: "Ask the documentation", text: message!, message: message!, agent: "documents" });
+  }
+  return deeds;
 }

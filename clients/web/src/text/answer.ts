@@ -1,6 +1,7 @@
 /** Renders an answer while it grows: settled blocks are rendered once, only the last one is rendered again. */
 
 import { BlockSplitter, type Piece } from "./blocks.ts";
+import { enhance } from "./enhancements.ts";
 import { lexBlocks, renderBlocks } from "./markdown.ts";
 import { safeFragment } from "./safety.ts";
 
@@ -10,6 +11,8 @@ const LONG_CHUNK = 2_000;
 export class AnswerView {
   #splitter = new BlockSplitter();
   #hasCites = false;
+  /** The shown number of each citation in the final blocks, in order of appearance. */
+  #numbers = new Map<string, number>();
   /** The elements that may still change. */
   #open: Element[] = [];
   /** The list element that takes the items of a cut list. */
@@ -19,20 +22,24 @@ export class AnswerView {
 
   constructor(readonly element: HTMLElement) {}
 
-  show(text: string, hasCites: boolean): void {
+  /** Shows the text so far. `isOver` says that nothing follows. */
+  show(text: string, hasCites: boolean, isOver: boolean): void {
     const { isRestarted, settled, open } = this.#splitter.grow(text, hasCites);
     this.#hasCites = hasCites;
-    if (isRestarted) this.element.replaceChildren();
-    else if (!settled.length && this.#writeCode(open)) return;
+    if (isRestarted) {
+      this.element.replaceChildren();
+      this.#numbers.clear();
+    } else if (!settled.length && !isOver && this.#writeCode(open)) return;
     for (const element of this.#open) element.remove();
-    for (const piece of settled) this.#write(piece);
-    this.#open = open.blocks.length ? this.#write(open) : [];
+    for (const piece of settled) this.#write(piece, this.#numbers).forEach(enhance);
+    this.#open = open.blocks.length ? this.#write(open, new Map(this.#numbers)) : [];
+    if (isOver) this.#open.forEach(enhance);
     const code = open.blocks[0]?.type === "code" ? this.#open[0]?.querySelector("code") : null;
     this.#code = code ? { element: code, text: code.textContent ?? "" } : null;
   }
 
-  #write({ blocks, isJoined }: Piece): Element[] {
-    const fragment = decorate(safeFragment(renderBlocks(blocks, this.#hasCites)));
+  #write({ blocks, isJoined }: Piece, numbers: Map<string, number>): Element[] {
+    const fragment = decorate(safeFragment(renderBlocks(blocks, this.#hasCites)), numbers);
     if (isJoined && this.#list) {
       const items = [...(fragment.firstElementChild?.children ?? [])];
       this.#list.append(...items);
@@ -67,26 +74,28 @@ export class AnswerView {
 
 /** Renders any Markdown. */
 export function markdownFragment(text: string): DocumentFragment {
-  return decorate(safeFragment(renderBlocks(lexBlocks(text, false), false)));
+  const fragment = decorate(safeFragment(renderBlocks(lexBlocks(text, false), false)), new Map());
+  enhance(fragment);
+  return fragment;
 }
 
 /** Adds chips, copy buttons and scroll frames, after the text was sanitized. */
-function decorate(fragment: DocumentFragment): DocumentFragment {
+function decorate(fragment: DocumentFragment, numbers: Map<string, number>): DocumentFragment {
   for (const mark of fragment.querySelectorAll<HTMLElement>("[data-cite]")) {
     const chip = create("button", "cite");
     chip.type = "button";
-    chip.dataset.cite = chip.textContent = mark.dataset.cite ?? "";
-    chip.setAttribute("aria-label", `Source ${chip.dataset.cite}`);
+    const index = (chip.dataset.cite = mark.dataset.cite ?? "");
+    if (!numbers.has(index)) numbers.set(index, numbers.size + 1);
+    chip.textContent = `${numbers.get(index)}`;
+    chip.setAttribute("aria-label", `Source ${numbers.get(index)}`);
     mark.replaceWith(chip);
   }
   for (const code of fragment.querySelectorAll("pre")) {
     const frame = create("div", "code");
     const head = create("div", "code-head");
-    const copy = create("button", "quiet");
-    copy.type = "button";
-    copy.dataset.copy = "";
-    copy.textContent = "Copy";
-    head.append(create("span", "", code.dataset.lang || "text"), copy);
+    const wrap = codeButton("wrap", "Wrap");
+    wrap.setAttribute("aria-pressed", "false");
+    head.append(create("span", "spring", code.dataset.lang || "text"), wrap, codeButton("copy", "Copy"));
     code.replaceWith(frame);
     focusable(code, "Code");
     frame.append(head, code);
@@ -102,6 +111,13 @@ function decorate(fragment: DocumentFragment): DocumentFragment {
     task.textContent = task.dataset.task ? "☑ " : "☐ ";
   }
   return fragment;
+}
+
+function codeButton(action: "copy" | "wrap", text: string): HTMLButtonElement {
+  const button = create("button", "quiet", text);
+  button.type = "button";
+  button.dataset[action] = "";
+  return button;
 }
 
 /** Makes an element that scrolls sideways reachable by keyboard. */

@@ -5,7 +5,7 @@
  * way. So new text costs time in proportion to the last block, not to the answer.
  */
 
-import type { Tokens } from "marked";
+import type { Tokens, TokensList } from "marked";
 import { type Block, lexBlocks } from "./markdown.ts";
 
 export interface Piece {
@@ -31,13 +31,14 @@ export class BlockSplitter {
   #hasCites: boolean | null = null;
   /** The list that was cut, while it continues. */
   #list: Tokens.List | null = null;
+  #links: TokensList["links"] = {};
 
   grow(written: string, hasCites = false): Growth {
     const text = written.replace(/\r\n?/g, "\n");
     const isRestarted = hasCites !== (this.#hasCites ?? hasCites) || !text.startsWith(this.#settled);
     if (isRestarted) this.#forget();
     this.#hasCites = hasCites;
-    const blocks = lexBlocks(text.slice(this.#settled.length), hasCites);
+    const blocks = lexBlocks(text.slice(this.#settled.length), hasCites, this.#links);
     const last = Math.max(
       0,
       blocks.findLastIndex((block) => block.type !== "space"),
@@ -60,6 +61,10 @@ export class BlockSplitter {
   #settle(block: Block): Piece {
     const isJoined = this.#joins(block);
     if (block.type !== "space") this.#list = null;
+    if (block.type === "definition") {
+      const { name, link } = block as Tokens.Generic;
+      this.#links[name] = link;
+    }
     return { blocks: [block], isJoined };
   }
 
@@ -74,6 +79,7 @@ export class BlockSplitter {
   #forget(): void {
     this.#settled = "";
     this.#list = null;
+    this.#links = {};
   }
 }
 

@@ -23,6 +23,7 @@ const ATTRIBUTES = [
   "open",
   "data-cite",
   "data-lang",
+  "data-maths",
   "data-task",
 ];
 const PICTURE = /^data:image\/(?:png|jpe?g|gif|webp|avif);/i;

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from turnwire.core.codec import time_text
-from turnwire.core.contracts import Budget, takes_attachments
+from turnwire.core.contracts import Budget, description_of, starters_of, takes_attachments
 from turnwire.retrieval.documents.parser import SUFFIXES
 from turnwire.server.api.dependencies import Json, Reading, ServicesDep
 from turnwire.server.auth import Caller
@@ -87,7 +87,13 @@ async def list_agents(services: ServicesDep, caller: Reading) -> Json:
     default = next(iter(services.agents))
     return {
         "agents": [
-            {"name": name, "is_default": name == default, "takes_attachments": takes_attachments(agent)}
+            {
+                "name": name,
+                "is_default": name == default,
+                "takes_attachments": takes_attachments(agent),
+                "description": description_of(agent),
+                "starters": starters_of(agent),
+            }
             for name, agent in services.agents.items()
         ],
         "takes_documents": services.documents is not None,
