@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from turnwire.tools import Tool, Toolset
 
 LIBRARY_FILE = "documents.db"
+_MAX_REPR = 80
 _OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 StoreKind = Literal["memory", "postgres", "sqlite"]
 
@@ -321,9 +322,9 @@ def as_agent(target: Any) -> Agent:
     if _is(inspect.iscoroutinefunction, target):
         return _as_declared(FunctionAgent(target), target)
     raise TypeError(
-        f"{target!r} is not an agent: give an async function `async def answer(turn)` that yields or returns its "
-        "answer, an object with such an `answer` method, or an agent of the OpenAI Agents SDK, LangChain, LangGraph "
-        "or Pydantic AI"
+        f"{_short_repr(target)} is not an agent: give an async function `async def answer(turn)` that yields or returns"
+        " its answer, an object with such an `answer` method, or an agent of the OpenAI Agents SDK, LangChain,"
+        " LangGraph or Pydantic AI"
     )
 
 
@@ -367,6 +368,11 @@ def load_tool(reference: str) -> Any:
 
         return fetch_url
     return _load(reference)
+
+
+def _short_repr(target: object) -> str:
+    text = repr(target)
+    return text if len(text) <= _MAX_REPR else f"an object of the class {type(target).__qualname__}"
 
 
 def load_agent(reference: str) -> Agent:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from turnwire.settings import Settings
     from turnwire.stores.sqlite import SqliteArchive
 
+ID_LENGTH = 36
+"""The length of a whole id of a turn or session."""
+_SHOWN_IDS = 5
 DATA_DEFAULT = "$TURNWIRE_DATA, or ~/.local/share/turnwire"
 
 
@@ -27,6 +30,11 @@ def _check_url(url: str | None) -> str | None:
     if url is not None and not url.startswith(("http://", "https://")):
         raise typer.BadParameter("the URL must begin with http:// or https://")
     return url
+
+
+def without_ellipsis(part: str | None) -> str | None:
+    """Return the part of an id without the … that tables put before it."""
+    return part if part is None else part.removeprefix("…")
 
 
 Data = Annotated[
@@ -53,6 +61,19 @@ def fail(message: str, code: int = 1) -> NoReturn:
     """Print the message to stderr and end the command."""
     typer.secho(f"turnwire: {message}", fg="red", err=True)
     raise typer.Exit(code)
+
+
+def complete_id(part: str, ids: Iterable[str], *, by_end: bool = True) -> str:
+    """Return the only id that begins (or ends) with `part`, or the part itself if there is none.
+
+    The end counts too, because ids of the same moment begin alike. Fail if there are several.
+    """
+    found = [known for known in ids if known.startswith(part) or (by_end and known.endswith(part))]
+    if len(found) > 1 and part not in found:
+        lines = [*found[:_SHOWN_IDS], *(["…"] if len(found) > _SHOWN_IDS else [])]
+        where = "begin or end" if by_end else "begin"
+        fail(f"{len(found)} ids {where} with {part!r}; write more of it:\n  " + "\n  ".join(lines))
+    return found[0] if len(found) == 1 else part
 
 
 @contextmanager

@@ -38,7 +38,7 @@ MEDIA_TYPES = {
 
 _START, _INSPECTOR, _REFERENCE = "index.html", "turn.html", "docs.html"
 _ASSETS = "/assets/"
-_TURN_PATH = re.compile(r"/turns/[^/]+")
+_TURN_PATH = re.compile(r"/turns(/[^/]+)?")
 _ADDRESS = re.compile(rb'"/assets/([\w.-]+)"')
 _HASHED_NAME = re.compile(r"-[A-Z0-9]{8}\.\w+")
 _SECURITY_HEADERS: Headers = [

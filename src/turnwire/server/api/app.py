@@ -25,6 +25,7 @@ _ROUTERS = (
     sessions.router,
     turns.router,
     account.budget_router,
+    account.prices_router,
     documents.router,
     operations.keys_router,
     operations.operations_router,
