@@ -21,7 +21,7 @@ await mkdir(join(out, "assets"), { recursive: true });
 // Separate bundles: each page loads less than with a shared chunk.
 await build({
   absWorkingDir: here,
-  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", turn: "src/turn.tsx" },
+  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", turn: "src/turn.tsx", turns: "src/turns.tsx" },
   outdir: join(out, "assets"),
   bundle: true,
   format: "esm",
@@ -45,7 +45,7 @@ await build({
   charset: "utf8",
   logLevel: "warning",
 });
-for (const name of ["docs.html", "index.html", "turn.html"]) await cp(join(here, "static", name), join(out, name));
+for (const name of ["docs.html", "index.html", "turn.html", "turns.html"]) await cp(join(here, "static", name), join(out, name));
 await cp(join(here, "static/icon.svg"), join(out, "assets/icon.svg"));
 
 await writeFile(join(out, "assets/licences.txt"), await licences());
@@ -54,14 +54,19 @@ if (values.sizes) {
   const pages = {
     "/": ["index.html", "assets/theme.js", "assets/app.css", "assets/app.js", "assets/icon.svg"],
     "/docs": ["docs.html", "assets/theme.js", "assets/docs.css", "assets/docs.js", "assets/icon.svg"],
-    "/turns/{id}": [
-      "turn.html",
-      "assets/theme.js",
-      "assets/app.css",
-      "assets/inspector.css",
-      "assets/turn.js",
-      "assets/icon.svg",
-    ],
+    ...Object.fromEntries(
+      ["turns", "turn"].map((name) => [
+        name === "turn" ? "/turns/{id}" : "/turns",
+        [
+          `${name}.html`,
+          "assets/theme.js",
+          "assets/app.css",
+          "assets/inspector.css",
+          `assets/${name}.js`,
+          "assets/icon.svg",
+        ],
+      ]),
+    ),
   };
   for (const [page, names] of Object.entries(pages)) {
     const sizes = await Promise.all(

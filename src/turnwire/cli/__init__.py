@@ -48,9 +48,9 @@ def _add(name: str, command: Callable[..., Any], group: str, *examples: str) -> 
 
 _add("serve", serve.serve, _RUN, "", "--docs ./handbook --watch", "--agent mine=my_module:agent --port 9000")
 _add("worker", serve.worker, _RUN, "--database-url postgresql://localhost/turnwire --agent my_module:agent")
-_add("index", documents.index, _RUN, "./handbook", "--watch", "--forget ./handbook")
 _add("chat", chat.chat, _TALK, "", "--agent my_module:agent", "--url https://agents.example --key tw_…")
 _add("ask", chat.ask, _TALK, '"What is a turn?"', "--json - < question.txt", '--session 01a1e348 "And then?"')
+_add("index", documents.index, _RUN, "./handbook", "--watch", "--forget ./handbook")
 _add("compare", documents.compare, _TALK, '"What is a turn?" "What is a wire?"')
 _add("turns", turns.turns, _LOOK, "", "--limit 100", "| cut -f1")
 _add("tail", turns.tail, _LOOK, "", "01a1e348", "01a1e348 --after 12 --wire sse_chat")

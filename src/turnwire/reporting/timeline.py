@@ -183,7 +183,7 @@ class Timeline(Struct, kw_only=True):
 
 
 class Cost(Struct, frozen=True):
-    """What a turn's model calls cost in US dollars, without those of the `unpriced` models."""
+    """The cost of a turn's model calls in US dollars, without those of the `unpriced` models."""
 
     dollars: float
     unpriced: tuple[str, ...] = ()

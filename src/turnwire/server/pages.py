@@ -36,9 +36,9 @@ MEDIA_TYPES = {
     ".woff2": "font/woff2",
 }
 
-_START, _INSPECTOR, _REFERENCE = "index.html", "turn.html", "docs.html"
+_START, _TURNS, _TURN, _REFERENCE = "index.html", "turns.html", "turn.html", "docs.html"
 _ASSETS = "/assets/"
-_TURN_PATH = re.compile(r"/turns(/[^/]+)?")
+_TURN_PATH = re.compile(r"/turns/[^/]+")
 _ADDRESS = re.compile(rb'"/assets/([\w.-]+)"')
 _HASHED_NAME = re.compile(r"-[A-Z0-9]{8}\.\w+")
 _SECURITY_HEADERS: Headers = [
@@ -88,7 +88,9 @@ class Pages:
             return self._page(_START, scope) if b"text/html" in request.headers.get(b"accept", b"") else None
         if path == "/docs":
             return self._page(_REFERENCE, scope)
-        return self._page(_INSPECTOR, scope) if _TURN_PATH.fullmatch(path) else None
+        if path == "/turns":
+            return self._page(_TURNS, scope)
+        return self._page(_TURN, scope) if _TURN_PATH.fullmatch(path) else None
 
     def _page(self, name: str, scope: dict[str, Any]) -> PageFile | None:
         return self._built(name, scope.get("root_path", "")) if name in self._pages else None
