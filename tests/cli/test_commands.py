@@ -314,6 +314,8 @@ def test_invalid_keys_are_refused(tmp_path: Path) -> None:
 def test_beginning_of_a_key_id_is_enough_to_revoke_it(tmp_path: Path) -> None:
     data = tmp_path / "data"
     ids = [call("keys", "create", name, "--data", data).stdout.split("_")[1] for name in ("anna", "ben")]
+    for part in ("", ids[0][:3]):
+        assert call("keys", "revoke", part, "--data", data).exit_code == 1
     assert call("keys", "revoke", ids[0][:6], "--data", data).output == f"Key {ids[0]} of anna is revoked.\n"
 
 

@@ -13,7 +13,7 @@ import typer
 
 from turnwire.cli.client import announced_server, request
 from turnwire.cli.help import HelpfulCommand, HelpfulGroup
-from turnwire.cli.options import Data, complete_id, fail, load_settings
+from turnwire.cli.options import Data, complete_id, fail, load_settings, print_table, terminal_width
 
 if TYPE_CHECKING:
     from turnwire.server.auth import KeyRing
@@ -22,6 +22,8 @@ app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True
 
 _SCOPES = ("read", "write", "approve", "operate")
 _DEFAULT_SCOPES = _SCOPES[:3]
+_WIDE = 76
+"""The columns that all facts about a key need."""
 
 
 @app.command(cls=HelpfulCommand)
@@ -71,15 +73,15 @@ def list_keys(data: Data) -> None:
         for row in rows:
             typer.echo("\t".join(row))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("key", "principal", "scopes", "created", "state", box=None, header_style="dim")
-    for key_id, principal, scopes, created, state in rows:
-        style = "green" if state == "valid" else "dim" if state == "revoked" else "yellow"
-        table.add_row(key_id, Text(principal), scopes.replace(",", " "), created[:10], Text(state[:18], style))
-    Console().print(table)
+    columns = ("key", "principal", "scopes", "created", "state")
+    tones = {"valid": "green", "revoked": "dim"}
+    cells = [
+        [key_id, principal, scopes.replace(",", " "), created[:10], (state[:18], tones.get(state, "yellow"))]
+        for key_id, principal, scopes, created, state in rows
+    ]
+    if terminal_width() < _WIDE:
+        columns, cells = ("key", "principal", "state"), [[row[0], row[1], row[4]] for row in cells]
+    print_table(columns, cells, "principal")
 
 
 def _state(key: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Options that several commands share, what they name (settings, agents, logs), and how a command reports."""
 
 import os
-from collections.abc import Callable, Generator, Iterable
+import shutil
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 ID_LENGTH = 36
 """The length of a whole id of a turn or session."""
+_MIN_PART = 4
+"""The fewest characters that count as a part of an id: an empty variable in a script must not name anything."""
 _SHOWN_IDS = 5
 DATA_DEFAULT = "$TURNWIRE_DATA, or ~/.local/share/turnwire"
 
@@ -68,12 +71,35 @@ def complete_id(part: str, ids: Iterable[str], *, by_end: bool = True) -> str:
 
     The end counts too, because ids of the same moment begin alike. Fail if there are several.
     """
+    if len(part) < _MIN_PART:
+        return part
     found = [known for known in ids if known.startswith(part) or (by_end and known.endswith(part))]
     if len(found) > 1 and part not in found:
         lines = [*found[:_SHOWN_IDS], *(["…"] if len(found) > _SHOWN_IDS else [])]
         where = "begin or end" if by_end else "begin"
         fail(f"{len(found)} ids {where} with {part!r}; write more of it:\n  " + "\n  ".join(lines))
     return found[0] if len(found) == 1 else part
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | tuple[str, str]]], elastic: str) -> None:
+    """Print rows of texts, or of texts with a style. Only the `elastic` column is cut where the terminal is narrow."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # Cells are `Text`, because a value may look like markup.
+    cells = [[Text(cell) if isinstance(cell, str) else Text(*cell) for cell in row] for row in rows]
+    table = Table(box=None, header_style="dim")
+    for number, name in enumerate(columns):
+        width = None if name == elastic else max(len(name), *(row[number].cell_len for row in cells))
+        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
+    for row in cells:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def terminal_width() -> int:
+    return shutil.get_terminal_size().columns
 
 
 @contextmanager

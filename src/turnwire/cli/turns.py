@@ -21,6 +21,8 @@ from turnwire.cli.options import (
     fail,
     load_settings,
     open_archive,
+    print_table,
+    terminal_width,
     without_ellipsis,
 )
 
@@ -41,8 +43,8 @@ TurnId = Annotated[
     ),
 ]
 _PIPED_WIDTH = 100
-_WIDE = 100
-"""The columns that a table of turns with whole ids needs."""
+_WIDE, _WIDEST = 72, 108
+"""The columns that all facts about a turn need, with the end of its id and with the whole id."""
 _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
 
 
@@ -58,27 +60,28 @@ def turns(
             outcome = record.outcome or record.phase
             typer.echo(f"{record.id}\t{outcome}\t{record.last_position}\t{record.agent}\t{_line(record.message)}")
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
+    if not records:
+        typer.secho("No turns yet.", dim=True)
+        return
     # A narrow terminal gets the end of the id, which is enough to name the turn, and fewer columns.
-    is_wide = console.width >= _WIDE
-    columns = ("turn", "began", "state", "events", "agent", "message") if is_wide else ("turn", "state", "message")
-    table = Table(box=None, header_style="dim")
-    for column in columns:
-        table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=None if column == "message" else 8)
-    for record in records:
-        outcome = record.outcome or record.phase
-        # Values are `Text`, because a message may look like markup.
-        state, message = Text(outcome, _COLOURS.get(outcome, "cyan")), Text(_line(record.message, console.width))
-        if is_wide:
-            began = datetime.fromtimestamp(record.created_at / 1000).strftime("%m-%d %H:%M:%S")
-            table.add_row(record.id, began, state, str(record.last_position), Text(record.agent), message)
-        else:
-            table.add_row(f"…{record.id[-7:]}", state, message)
-    console.print(table if records else "[dim]No turns yet.[/]")
+    width = terminal_width()
+    columns = (
+        ("turn", "began", "state", "events", "agent", "message") if width >= _WIDE else ("turn", "state", "message")
+    )
+    rows = [_row(record, width) for record in records]
+    print_table(columns, [[row[column] for column in columns] for row in rows], "message")
+
+
+def _row(record: "TurnRecord", width: int) -> dict[str, str | tuple[str, str]]:
+    outcome = record.outcome or record.phase
+    return {
+        "turn": record.id if width >= _WIDEST else f"…{record.id[-7:]}",
+        "began": datetime.fromtimestamp(record.created_at / 1000).strftime("%m-%d %H:%M:%S"),
+        "state": (outcome, _COLOURS.get(outcome, "cyan")),
+        "events": str(record.last_position),
+        "agent": _line(record.agent, 16),
+        "message": _line(record.message, width),
+    }
 
 
 def tail(
