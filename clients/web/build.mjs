@@ -56,7 +56,7 @@ for (const name of ["highlight", "maths", "renderer"]) {
 // Separate bundles: each page loads less than with a shared chunk.
 await build({
   ...shared,
-  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", share: "src/share.tsx", turn: "src/turn.tsx" },
+  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", share: "src/share.tsx", turn: "src/turn.tsx", turns: "src/turns.tsx" },
   plugins: [lazy],
   define: { RENDERER: JSON.stringify(names["./renderer.js"]) },
 });
@@ -77,7 +77,7 @@ await build({
   charset: "utf8",
   logLevel: "warning",
 });
-for (const name of ["docs.html", "index.html", "share.html", "turn.html"]) await cp(join(here, "static", name), join(out, name));
+for (const name of ["docs.html", "index.html", "share.html", "turn.html", "turns.html"]) await cp(join(here, "static", name), join(out, name));
 await cp(join(here, "static/icon.svg"), join(out, "assets/icon.svg"));
 
 await writeFile(join(out, "assets/licences.txt"), await licences());
@@ -97,14 +97,19 @@ if (values.sizes) {
       "assets/share.js",
       "assets/icon.svg",
     ],
-    "/turns/{id}": [
-      "turn.html",
-      "assets/theme.js",
-      "assets/app.css",
-      "assets/inspector.css",
-      "assets/turn.js",
-      "assets/icon.svg",
-    ],
+    ...Object.fromEntries(
+      ["turns", "turn"].map((name) => [
+        name === "turn" ? "/turns/{id}" : "/turns",
+        [
+          `${name}.html`,
+          "assets/theme.js",
+          "assets/app.css",
+          "assets/inspector.css",
+          `assets/${name}.js`,
+          "assets/icon.svg",
+        ],
+      ]),
+    ),
   };
   for (const [page, names] of Object.entries(pages)) {
     const sizes = await Promise.all(

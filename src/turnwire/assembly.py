@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from turnwire.tools import Tool, Toolset
 
 LIBRARY_FILE = "documents.db"
+_MAX_REPR = 80
 _OTLP_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 StoreKind = Literal["memory", "postgres", "sqlite"]
 

@@ -55,6 +55,23 @@ class AgentSettings(BaseModel):
     """Messages that a page offers to begin with."""
 
 
+class ModelPrice(BaseModel):
+    """The price of a model in US dollars per million tokens; cached input costs as much as other input by default."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cached_input: float | None = Field(default=None, ge=0)
+
+    def cost(self, input_tokens: int | None, output_tokens: int | None, cached_input_tokens: int | None) -> float:
+        """Return the cost of a model call in US dollars; an unknown number counts as none."""
+        cached = min(cached_input_tokens or 0, input_tokens or 0)
+        cached_price = self.input if self.cached_input is None else self.cached_input
+        uncached = (input_tokens or 0) - cached
+        return (uncached * self.input + cached * cached_price + (output_tokens or 0) * self.output) / 1_000_000
+
+
 class McpServerSettings(BaseModel):
     """An MCP server, in the format of most MCP clients. `${NAME}` in a value is an environment variable."""
 
@@ -253,6 +270,12 @@ class Settings(BaseSettings):
     model_timeout: float = Field(default=60, gt=0, description="A model that sends nothing for this long has failed.")
     model_retries: int = Field(
         default=2, ge=0, description="The most retries of a model request before the answer begins."
+    )
+
+    model_prices: dict[str, ModelPrice] = Field(
+        default={},
+        description="Prices by the model's name, for the inspector: `input`, `output` and `cached_input`, in US dollars"
+        " per million tokens.",
     )
 
     agents: dict[Name, AnyAgentSettings] = Field(

@@ -167,7 +167,7 @@ async def test_uploaded_document_is_used_for_answers(
         odd = tmp_path / "odd.exe"
         odd.write_bytes(b"MZ")
         await page.part("upload-input").set_input_files(odd)
-        await expect(page.page.get_by_role("alert")).to_contain_text("known are")
+        await expect(page.page.get_by_role("alert")).to_contain_text("can't be read. Supported:")
 
 
 async def test_retry_and_edit_create_branches(browser: Browser, serve: Serve, puppet: Puppet) -> None:

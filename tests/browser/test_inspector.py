@@ -1,4 +1,4 @@
-"""Tests of the turn inspector: a turn's timeline, live or finished, and the view at any position."""
+"""Tests of the inspector: the list of turns, a turn's timeline, steps and log, and two turns side by side."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,9 @@ from playwright.async_api import Browser, expect
 
 from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
-from tests.serving import Puppet
-from turnwire.core.events import ToolCallEvent, ToolResultEvent
+from tests.browser.test_accessibility import violations
+from tests.serving import Puppet, Served
+from turnwire.core.events import Event, ReasoningEvent, TokenEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 
 
 async def test_inspector_shows_a_turn_live_and_finished(
@@ -51,12 +52,168 @@ async def test_inspector_shows_a_turn_live_and_finished(
         assert [line["position"] for line in lines] == list(range(1, 9))
 
 
-async def test_missing_or_foreign_turn_shows_an_alert(browser: Browser, serve: Serve) -> None:
+SUPERVISED = (
+    ReasoningEvent("The crew knows."),
+    UsageEvent("big", input_tokens=1_000_000, output_tokens=100_000),
+    ToolCallEvent("c1", "ask_crew", {"question": "When does it leave?"}),
+    ToolCallEvent("c2", "timetable", {"harbour": "Norddeich"}, agent_path=("crew",)),
+    ToolResultEvent("c2", "timetable", True, "09:00", 5, agent_path=("crew",)),
+    TokenEvent("At nine.", agent_path=("crew",)),
+    ToolResultEvent("c1", "ask_crew", True, "At nine.", 5),
+    "It leaves ",
+    "at nine.",
+    UsageEvent("big", input_tokens=500_000, output_tokens=0),
+)
+"""An answer with two model calls and a sub-agent that uses a tool."""
+
+
+async def answered(server: Served, puppet: Puppet, message: str, *events: Event | str) -> str:
+    """Return the id of a turn that has ended with these events."""
+    turn_id = await server.start(message)
+    part = await puppet.part()
+    part.say(*(events or ("Yes.",)))
+    part.end()
+    await server.ended(turn_id)
+    return turn_id
+
+
+async def test_steps_are_a_tree_and_show_their_input_and_output(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve(model_prices={"big": {"input": 2, "output": 8}}) as server:
+        turn_id = await answered(server, puppet, "When?", *SUPERVISED)
+        async with tab(browser, server.url, f"/turns/{turn_id}") as page:
+            bars = page.part("step-bar")
+            await expect(bars).to_have_count(6)
+            kinds = [await bar.get_attribute("data-kind") for bar in await bars.all()]
+            assert kinds == ["model", "reasoning", "tool", "agent", "tool", "model"]
+            await bars.nth(4).click()
+            await expect(page.part("step-panel")).to_contain_text("crew › timetable")
+            await expect(page.part("step-input")).to_contain_text("Norddeich")
+            await expect(page.part("step-output")).to_contain_text("09:00")
+            # The answer is shown as of the end of the step.
+            await expect(page.part("position")).to_have_text("7 / 14")
+            await bars.nth(0).click()
+            await expect(page.part("step-panel")).to_contain_text("1,000,000 tokens in")
+            await expect(page.part("step-panel")).to_contain_text("$2.80")
+            await expect(page.part("step-input")).to_contain_text("When?")
+            await expect(page.part("step-output")).to_contain_text("The crew knows.")
+            await expect(page.part("step-output")).to_contain_text("Call of ask_crew")
+            # With the keyboard, and away again.
+            await bars.nth(3).focus()
+            await page.page.keyboard.press("Enter")
+            await expect(page.part("step-output")).to_contain_text("At nine.")
+            await page.page.keyboard.press("Enter")
+            await expect(page.part("step-panel")).to_be_hidden()
+            facts = page.part("facts")
+            await expect(facts).to_contain_text("2 pieces")
+            await expect(facts).to_contain_text("1,500,000 in, 100,000 out")
+            await expect(facts).to_contain_text("$3.80")
+            assert not await violations(page)
+
+
+async def test_list_is_filtered_and_leads_from_turn_to_turn(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        first = await answered(server, puppet, "When does the ferry leave?")
+        other = await answered(server, puppet, "And the bus?")
+        last = await answered(server, puppet, "Which ferry?")
+        async with tab(browser, server.url, "/turns") as page:
+            links = page.part("turn-link")
+            await expect(links).to_have_count(3)
+            assert not await violations(page)
+            await page.part("filter-search").fill("FERRY")
+            await expect(links).to_have_count(2)
+            await links.first.click()
+            await expect(page.part("asked")).to_have_text("Which ferry?")
+            # The filter stays on the way to the neighbours and back.
+            await expect(page.part("next-turn")).to_have_attribute("aria-disabled", "true")
+            await page.part("previous-turn").click()
+            await expect(page.part("asked")).to_have_text("When does the ferry leave?")
+            await page.part("next-turn").click()
+            await expect(page.part("asked")).to_have_text("Which ferry?")
+            await page.part("all-turns").click()
+            await expect(page.part("filter-search")).to_have_value("FERRY")
+            await expect(links).to_have_count(2)
+            await page.part("filter-status").select_option("failed")
+            await expect(page.part("no-turns")).to_be_visible()
+            await page.page.go_back()
+            await expect(links).to_have_count(2)
+            await page.page.goto(f"{server.url}/turns/{other}")
+            for name, turn_id in (("previous-turn", first), ("next-turn", last)):
+                await expect(page.part(name)).to_have_attribute("href", f"{server.url}/turns/{turn_id}")
+
+
+async def test_list_has_pages(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        for number in range(32):
+            await answered(server, puppet, f"Question {number}?")
+        async with tab(browser, server.url, "/turns") as page:
+            links = page.part("turn-link")
+            await expect(links).to_have_count(30)
+            await expect(page.part("newer")).to_be_disabled()
+            await page.part("older").click()
+            await expect(links).to_have_count(2)
+            await expect(links.last).to_contain_text("Question 0?")
+            await expect(page.part("older")).to_be_disabled()
+            await page.part("newer").click()
+            await expect(links).to_have_count(30)
+            await expect(links.first).to_contain_text("Question 31?")
+
+
+async def test_running_turn_in_the_list_is_kept_up_to_date(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        await server.start("How long?")
+        part = await puppet.part()
+        async with tab(browser, server.url, "/turns") as page:
+            await expect(page.part("turns")).to_contain_text("running")
+            part.say("Long.")
+            part.end()
+            await expect(page.part("turns")).to_contain_text("Done")
+
+
+async def test_two_turns_are_compared_on_one_scale(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        await answered(server, puppet, "When?", *SUPERVISED)
+        await answered(server, puppet, "Why?", "Because.")
+        async with tab(browser, server.url, "/turns") as page:
+            await page.part("choose").nth(0).check()
+            await expect(page.part("compare")).to_be_hidden()
+            await page.part("choose").nth(1).check()
+            await page.part("compare").click()
+            turns = page.part("compared-turn")
+            await expect(turns).to_have_count(2)
+            await expect(turns.nth(0)).to_contain_text("Because.")
+            await expect(turns.nth(1)).to_contain_text("It leaves at nine.")
+            await expect(turns.nth(1).get_by_test_id("step-bar")).to_have_count(6)
+            await expect(page.part("fact-table")).to_contain_text("Duration")
+            await expect(page.part("compared")).to_contain_text("When?")
+            assert not await violations(page)
+
+
+async def test_log_is_one_tap_away_on_a_phone(browser: Browser, serve: Serve, puppet: Puppet) -> None:
+    async with serve() as server:
+        turn_id = await answered(server, puppet, "When?", *SUPERVISED)
+        phone = {"width": 390, "height": 780}
+        async with tab(browser, server.url, f"/turns/{turn_id}", viewport=phone, has_touch=True) as page:
+            await expect(page.part("seen")).to_be_visible()
+            await expect(page.part("events")).to_be_hidden()
+            await page.part("show-log").tap()
+            await expect(page.part("events")).to_be_visible()
+            await expect(page.part("seen")).to_be_hidden()
+            assert await page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            await page.page.goto(f"{server.url}/turns")
+            await expect(page.part("turn-link")).to_have_count(1)
+            assert await page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert not await violations(page)
+
+
+async def test_missing_or_foreign_turn_has_a_page_that_leads_on(browser: Browser, serve: Serve) -> None:
     async with serve() as server, tab(browser, server.url, "/turns/nothing") as page:
-        await expect(page.page.get_by_role("alert")).to_be_visible()
+        await expect(page.part("missing")).to_contain_text("Turn not found")
+        await expect(page.part("missing")).to_contain_text("nothing")
         _, text = await server.turnwire.keys.create("anna", ("read",))
         await page.page.reload()
         await page.part("key").fill(text)
         await page.part("key").press("Enter")
-        await expect(page.page.get_by_role("alert")).to_be_visible()
+        await expect(page.part("missing")).to_contain_text("Turn not found")
         await expect(page.part("key")).to_be_hidden()
+        await page.part("missing").get_by_role("link", name="All turns").click()
+        await expect(page.part("no-turns")).to_contain_text("no turns yet")

@@ -50,6 +50,28 @@ async def test_json_prints_the_log(folder: Path) -> None:
     ]  # fmt: skip
 
 
+async def test_beginning_of_a_session_id_continues_it_and_a_new_name_creates_one(folder: Path) -> None:
+    async def session_of(*arguments: str) -> str:
+        answered = await ask(folder, "Hello", "--json", *arguments)
+        return json.loads(answered.out.splitlines()[0])["session_id"]
+
+    first = await session_of()
+    assert await session_of("--session", first[:8]) == first
+    assert await session_of("--session", "cafe") != first
+    second = await session_of()
+    several = await ask(folder, "Hello", "--session", second[:8])
+    if second[:8] == first[:8]:  # The same 65 seconds.
+        assert (several.code, several.out) == (1, "")
+        assert "ids begin with" in several.err
+
+
+async def test_server_that_is_away_answers_nothing(folder: Path) -> None:
+    refused = await run("ask", "Hello", "--url", "http://127.0.0.1:9", cwd=folder)
+    assert (refused.code, refused.out) == (1, "")
+    assert "answered by" not in refused.err
+    assert "does not answer" in refused.err
+
+
 async def test_failed_turn_exits_with_1(folder: Path) -> None:
     failed = await ask(folder, "Fail", agent="failing")
     assert (failed.code, failed.out) == (1, "Hm. \n")

@@ -2,9 +2,15 @@
 
 import asyncio
 import json
+import socket
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from importlib.metadata import version
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import typer.main
 from rich.text import Text
@@ -15,6 +21,8 @@ from tests.serving import quick_settings
 from turnwire import Turn, Turnwire
 from turnwire.cli import app
 from turnwire.cli.serve import welcome
+from turnwire.cli.web_server import listen, url_of
+from turnwire.core.events import Event, UsageEvent
 from turnwire.core.follow import follow
 from turnwire.server.messages import MessageBody
 
@@ -33,11 +41,13 @@ def call(*arguments: str | Path) -> Result:
     return result
 
 
-def filled_folder(folder: Path, *messages: str) -> Path:
+def filled_folder(folder: Path, *messages: str, usage: UsageEvent | None = None) -> Path:
     """Return a new data folder with a turn for each message."""
 
-    async def echo(turn: Turn) -> AsyncIterator[str]:
+    async def echo(turn: Turn) -> AsyncIterator[Event | str]:
         yield turn.message.upper()
+        if usage is not None:
+            yield usage
 
     async def fill() -> None:
         turnwire = Turnwire(echo, settings=quick_settings(folder))
@@ -79,6 +89,24 @@ def test_list_of_commands_is_complete() -> None:
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         names |= {name, *(f"{name} {below}" for below in getattr(command, "commands", ()))}
     assert names == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_shows_no_type_for_flags(command: str) -> None:
+    shown = call(*command.split(), "--help").output
+    assert "<bool>" not in shown
+
+
+def test_help_has_groups_and_examples() -> None:
+    shown = call("--help").output
+    assert all(group in shown for group in ("Run agents", "Talk to them", "Look at turns", "Operate"))
+    for command in COMMANDS:
+        if " " not in command and command not in ("keys", "extensions"):
+            assert f"turnwire {command}" in call(command, "--help").output.partition("Examples")[2], command
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert call("--version").output == f"turnwire {version('turnwire')}\n"
 
 
 def test_unknown_command_is_refused() -> None:
@@ -159,6 +187,33 @@ def test_welcome_shows_an_ipv6_address_that_looks_like_markup(tmp_path: Path) ->
     assert "http://[fd00::1]:8420/docs" in shown[-1]
 
 
+async def test_welcome_shows_the_key_and_an_address_that_clients_can_open(tmp_path: Path) -> None:
+    turnwire = Turnwire(settings=quick_settings(tmp_path))
+    await turnwire.open()
+    assert not any("Authorization" in line for line in welcome(turnwire, "http://localhost"))
+    await turnwire.keys.create("anna", ("read",))
+    commands = [line for line in welcome(turnwire, "http://localhost") if "curl" in line and "http" in line]
+    assert len(commands) == 2
+    assert all('-H "Authorization: Bearer $TURNWIRE_API_KEY"' in command for command in commands)
+    await turnwire.close()
+    for host in ("0.0.0.0", "127.0.0.1"):
+        listening = listen(host, 0)
+        address = url_of(host, listening).removeprefix("http://").partition(":")[0]
+        assert ip_address(address) != ip_address("0.0.0.0")
+        with socket.create_connection((address, listening.getsockname()[1])):
+            pass
+        listening.close()
+
+
+def test_object_that_is_no_agent_is_named_shortly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "no_agents_here.py").write_text("lengthy = ['word'] * 1000")
+    refused = call("serve", "--data", tmp_path / "data", "--agent", "no_agents_here:lengthy")
+    assert refused.exit_code == 1
+    assert "an object of the class list is not an agent" in refused.output
+    assert len(refused.output) < 500
+
+
 def test_tail_prints_one_event_per_line(data: Path) -> None:
     events = [json.loads(line) for line in call("tail", "--data", data).output.splitlines()]
     assert [event["type"] for event in events] == ["session", "message", "token", "response", "done"]
@@ -181,6 +236,47 @@ def test_tail_of_unknown_turn_wire_or_folder_is_refused(data: Path, tmp_path: Pa
         assert refused.exit_code == 1
         assert message in refused.output
     assert call("tail", "--data", data, "--after", "-1").exit_code == 2
+
+
+def test_beginning_or_end_of_an_id_is_enough(data: Path) -> None:
+    newest, oldest = [line.partition("\t")[0] for line in call("turns", "--data", data).output.splitlines()]
+    for part in (oldest, oldest[-7:], f"…{oldest[-7:]}", oldest[:24]):
+        assert "ONE LINE" in call("tail", part, "--data", data).output
+        assert json.loads(call("inspect", part, "--json", "--data", data).output)["turn_id"] == oldest
+    several = call("tail", oldest[:4], "--data", data)
+    assert several.exit_code == 1
+    assert "2 ids begin or end with" in several.output
+    assert newest in several.output
+    assert oldest in several.output
+    assert "no turn has the id 'ffff'" in call("tail", "ffff", "--data", data).output
+
+
+def test_inspect_shows_the_cost_where_prices_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = filled_folder(tmp_path / "data", "Hello", usage=UsageEvent("big", input_tokens=500_000, output_tokens=0))
+    assert json.loads(call("inspect", "--json", "--data", data).output)["cost_usd"] is None
+    monkeypatch.setenv("TURNWIRE_MODEL_PRICES", '{"big": {"input": 2, "output": 8}}')
+    assert json.loads(call("inspect", "--json", "--data", data).output)["cost_usd"] == 1
+    assert "$1.00" in call("inspect", "--data", data).output
+
+
+@pytest.mark.process
+def test_tables_fit_a_narrow_terminal(tmp_path: Path) -> None:
+    data, size = tmp_path / "data", (46, 24)
+    with serving_agents(data, tmp_path) as server:
+        httpx.post(f"{server.url}/v1/sessions", json={"id": "s"}).raise_for_status()
+        body = {"message": "When does the ferry to Norderney leave?", "agent": "waiting"}
+        turn_id = httpx.post(f"{server.url}/v1/sessions/s/turns", json=body).raise_for_status().json()["turn_id"]
+        end = f"…{turn_id[-7:]}"
+        with typing("top", "--data", data, "--interval", "0.2", cwd=tmp_path, size=size) as terminal:
+            terminal.until(lambda: any(end in line and "running" in line for line in terminal.lines), "the turn")
+            line = next(line for line in terminal.lines if end in line)
+            assert line.split()[:2] + line.split()[3:] == [end, "running", "waiting", "3"]
+        with typing("turns", "--data", data, cwd=tmp_path, size=size) as terminal:
+            assert terminal.exit_code() == 0
+            assert any(line.startswith(f"{end}  running") for line in map(str.strip, terminal.lines))
+        with typing("inspect", end, "--data", data, cwd=tmp_path, size=size) as terminal:
+            assert terminal.exit_code() == 0
+            assert any(line.startswith("phases") and line.rstrip()[-1] == "s" for line in terminal.lines)
 
 
 def test_keys_are_created_listed_and_revoked_without_a_server(tmp_path: Path) -> None:
@@ -210,7 +306,17 @@ def test_invalid_keys_are_refused(tmp_path: Path) -> None:
         refused = call(*arguments, "--data", data)
         assert refused.exit_code in (1, 2), arguments
         assert message in refused.output
-    assert call("keys", "list", "--data", data).output == ""
+    empty = call("keys", "list", "--data", data)
+    assert (empty.exit_code, empty.stdout) == (0, "")
+    assert "There are no API keys" in empty.stderr
+
+
+def test_beginning_of_a_key_id_is_enough_to_revoke_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    ids = [call("keys", "create", name, "--data", data).stdout.split("_")[1] for name in ("anna", "ben")]
+    for part in ("", ids[0][:3]):
+        assert call("keys", "revoke", part, "--data", data).exit_code == 1
+    assert call("keys", "revoke", ids[0][:6], "--data", data).output == f"Key {ids[0]} of anna is revoked.\n"
 
 
 def test_doctor_accepts_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
@@ -218,6 +324,23 @@ def test_doctor_accepts_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None
     assert report.exit_code == 0
     assert "will be created" in report.output
     assert "none yet" in report.output
+
+
+def test_doctor_reports_a_missing_full_text_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "FTS5" in call("doctor", "--data", tmp_path).output
+
+    class WithoutFts5(sqlite3.Connection):
+        def execute(self, query: str, *values: Any) -> sqlite3.Cursor:
+            return super().execute(query.replace("fts5", "fts5_that_is_missing"), *values)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        "turnwire.cli.doctor.sqlite3.connect",
+        lambda path, **options: connect(path, **options, factory=WithoutFts5) if path == ":memory:" else connect(path),
+    )
+    report = call("doctor", "--data", tmp_path)
+    assert report.exit_code == 1
+    assert "SQLite has no FTS5" in report.output
 
 
 def test_doctor_reports_a_corrupt_database(data: Path) -> None:

@@ -91,7 +91,7 @@ def test_several_files_and_folders_are_indexed(data: Path, docs: Path) -> None:
 
 def test_file_of_unknown_format_is_named(data: Path, docs: Path) -> None:
     (docs / "tea.exe").write_text("Tea")
-    assert "tea.exe: its format is not known; known are .adoc" in call(data, docs / "tea.exe").stderr
+    assert "tea.exe: its format can't be read. Supported: .adoc" in call(data, docs / "tea.exe").stderr
 
 
 def test_forgotten_folder_is_removed_and_its_files_stay(data: Path, docs: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from tests.contracts.turns import (
     write,
 )
 from turnwire.core.codec import LoggedEvent, log_event, now_ms
-from turnwire.core.contracts import Admission, AppendRequest, Store
+from turnwire.core.contracts import Admission, AppendRequest, Store, TurnFilter
 from turnwire.core.errors import (
     EventsGoneError,
     FencedError,
@@ -463,6 +464,45 @@ async def test_turns_are_listed_newest_last_and_limited(store: Store) -> None:
     assert [record.id for record in await store.list_turns("ann")] == [*ids, elsewhere.id]
     assert [record.id for record in await store.list_turns("ann", session_id=session_id)] == ids
     assert [record.id for record in await store.list_turns("ann", session_id=session_id, limit=2)] == ids[2:]
+
+
+async def test_turns_are_filtered_by_agent_status_and_message(store: Store) -> None:
+    queued = await started(store, message="When does the FÄHRE leave?")
+    running = await claimed(store, message="And the bus?")
+    failed = await ended(store, outcome="failed", message="Which fähre?")
+    done = await ended(store, message="100% sure?")
+
+    async def found(**conditions: Any) -> list[str]:
+        return [record.id for record in await store.list_turns("ann", where=TurnFilter(**conditions))]
+
+    assert await found(agent="echo") == [queued.id, running.id, failed.id, done.id]
+    assert await found(agent="other") == []
+    for record, status in ((queued, "queued"), (running, "running"), (failed, "failed"), (done, "completed")):
+        assert await found(status=status) == [record.id]
+    assert await found(search="fähre") == [queued.id, failed.id]
+    assert await found(search="%") == [done.id]
+    assert await found(search="fähre", status="failed") == [failed.id]
+    assert await store.list_turns("bob", where=TurnFilter(status="failed")) == []
+
+
+async def test_list_of_turns_begins_before_or_after_a_turn(store: Store) -> None:
+    session_id = await new_session_id(store)
+    ids = [(await started(store, session_id=session_id)).id for _ in range(5)]
+    foreign = await started(store, principal="bob")
+
+    async def found(limit: int = 2, **conditions: Any) -> list[str]:
+        where = TurnFilter(**conditions)
+        return [record.id for record in await store.list_turns("ann", session_id=session_id, limit=limit, where=where)]
+
+    assert await found(before=ids[3]) == ids[1:3]
+    assert await found(after=ids[1]) == ids[2:4]
+    assert await found(before=ids[0]) == await found(after=ids[4]) == []
+    assert await found(9, after=ids[0], before=ids[3]) == ids[1:3]
+    for name in (foreign.id, "nothing"):
+        with pytest.raises(TurnNotFoundError):
+            await found(before=name)
+        with pytest.raises(TurnNotFoundError):
+            await found(after=name)
 
 
 async def test_next_turn_walks_a_session_in_order(store: Store) -> None:

@@ -81,11 +81,15 @@ def test_generated_test_of_a_new_extension_passes(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_new_writes_to_the_user_folder_and_overwrites_nothing(tmp_path: Path) -> None:
+def test_new_writes_to_the_current_folder_and_overwrites_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert run(app, ["extensions", "new", "mine"]).exit_code == 0
-    manifest = tmp_path / "config" / "turnwire" / "extensions" / "mine" / "manifest.yaml"
-    assert yaml.safe_load(manifest.read_text())["id"] == "mine"
-    assert "mine 0.1.0  folder  discovered" in run(app, ["extensions", "list"]).output
+    assert yaml.safe_load((tmp_path / "mine" / "manifest.yaml").read_text())["id"] == "mine"
+    # Nothing loads it unasked.
+    assert "mine" not in run(app, ["extensions", "list"]).output
+    assert "mine 0.1.0  folder  discovered" in run(app, ["extensions", "list", "--extensions", "mine"]).output
     again = run(app, ["extensions", "new", "mine"])
     assert again.exit_code == 1
     assert "exists already" in again.output

@@ -33,6 +33,7 @@ async def test_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> No
         second = await run("serve", "--data", data, "--port", "0")
         assert second.code != 0
         assert "another turnwire server is using it" in second.err
+        assert len(second.err.splitlines()) == 1
         assert "Traceback" not in second.err
         # The first server is not affected.
         assert json.loads((data / "server.json").read_text())["url"] == server.url

@@ -33,7 +33,7 @@ async def test_top_and_inspect_show_running_turns_from_folder_and_server(tmp_pat
         top, live = await asyncio.gather(run("top", "--data", data), run("inspect", "--data", data))
         of_folder, of_server, drawn = await asyncio.gather(
             run("inspect", ended, "--data", data, "--json"),
-            run("inspect", ended, "--url", server.url, "--json"),
+            run("inspect", ended[-7:], "--url", server.url, "--json"),
             run("inspect", ended, "--data", data, "--svg", tmp_path / "a.svg", "--html", tmp_path / "a.html"),
         )
     kinds = [line.split("\t")[0] for line in top.out.splitlines()]

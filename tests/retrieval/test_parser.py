@@ -47,7 +47,7 @@ def test_every_format_is_parsed() -> None:
 
 
 def test_unknown_format_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnreadableDocumentError, match=r"its format is not known; known are \.adoc \.docx .*\.pdf"):
+    with pytest.raises(UnreadableDocumentError, match=r"its format can't be read. Supported: \.adoc \.docx .*\.pdf"):
         parse("tea.exe", b"Tea")
 
 

@@ -123,6 +123,12 @@ NAMES = {
 }
 
 
+async def test_refusal_of_a_format_names_the_file_and_the_supported_formats(serve_documents: Serve) -> None:
+    async with serve_documents() as server:
+        message = error_of(await upload(server, "folder/bad.bin", NOTE), 415)["message"]
+        assert message.startswith("bad.bin can't be read. Supported: .adoc")
+
+
 async def test_file_name_is_shown_without_its_path(serve_documents: Serve, tmp_path: Path) -> None:
     async with serve_documents(store="sqlite", max_document_bytes=MOST) as server:
         before = files(tmp_path / "data")

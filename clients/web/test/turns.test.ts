@@ -2,6 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { visiblePath } from "../src/branches.ts";
 import type { Entry } from "../src/entries.ts";
+import { detailsOf } from "../src/inspector/details.ts";
+import { turnCost } from "../src/inspector/prices.ts";
 import { timingOf } from "../src/inspector/timing.ts";
 import { EMPTY_VIEW, type TurnView } from "../../js/src/index.ts";
 import { argumentLines, period, headingIn, provenance, stepsSummary } from "../src/format.ts";
@@ -25,9 +27,9 @@ test("turn with an unknown parent is a root", () => {
   assert.deepEqual(keys([entry("a", "gone"), entry("b", "a")]), ["a", "b"]);
 });
 
+const at = (position: number, time: number, event: object) => ({ position, epoch: 1, at: 1000 + time, event }) as never;
+
 test("timing has phases, steps and gaps", () => {
-  const at = (position: number, time: number, event: object) =>
-    ({ position, epoch: 1, at: 1000 + time, event }) as never;
   const timing = timingOf(
     [
       at(1, 0, { type: "session" }),
@@ -40,12 +42,100 @@ test("timing has phases, steps and gaps", () => {
     null,
   );
   assert.deepEqual([timing.total, timing.firstEvent, timing.firstToken], [1600, 10, 1520]);
-  assert.deepEqual(timing.steps, [{ name: "look", kind: "tool", from: 10, to: 1510, isOpen: false, isBad: true }]);
+  assert.deepEqual(
+    timing.steps.map(({ name, kind, from, to, first, last, isOpen, isBad }) => [name, kind, from, to, first, last, isOpen, isBad]),
+    [["look", "tool", 10, 1510, 3, 4, false, true]],
+  );
   assert.deepEqual(timing.gaps, [{ from: 10, to: 1510 }]);
   assert.deepEqual(
     timing.phases.map((phase) => phase.kind),
     ["queued", "working", "answering"],
   );
+});
+
+const crew = { agent_path: ["crew"] };
+const SUPERVISED = [
+  at(1, 0, { type: "session" }),
+  at(2, 0, { type: "message", content: "When does it leave?" }),
+  at(3, 100, { type: "reasoning", content: "The crew " }),
+  at(4, 600, { type: "reasoning", content: "knows." }),
+  at(5, 700, { type: "usage", model: "big", input_tokens: 1000, cached_input_tokens: 500, output_tokens: 100 }),
+  at(6, 700, { type: "tool_call", call_id: "c1", tool: "ask_crew", args: { question: "When?" } }),
+  at(7, 900, { type: "reasoning", content: "A table.", ...crew }),
+  at(8, 1000, { type: "tool_call", call_id: "c2", tool: "timetable", args: {}, ...crew }),
+  at(9, 1400, { type: "tool_result", call_id: "c2", tool: "timetable", success: true, result: "09:00", ...crew }),
+  at(10, 1900, { type: "token", content: "At nine.", ...crew }),
+  at(11, 2000, { type: "usage", model: "small", output_tokens: 5, ...crew }),
+  at(12, 2100, { type: "tool_result", call_id: "c1", tool: "ask_crew", success: true, result: "At nine." }),
+  at(13, 2500, { type: "reasoning", content: "Good." }),
+  at(14, 3000, { type: "token", content: "It leaves at nine." }),
+  at(15, 3100, { type: "done", outcome: "completed" }),
+];
+
+test("model calls, reasoning and sub-agents are a tree", () => {
+  const { steps } = timingOf(SUPERVISED, null, 1050);
+  // The same log has the same tree in tests/reporting/test_timeline.py.
+  assert.deepEqual(
+    steps.map(({ depth, kind, name, from, to }) => [depth, kind, name, from, to]),
+    [
+      [0, "model", "big", 50, 700],
+      [1, "reasoning", "reasoning", 100, 600],
+      [0, "tool", "ask_crew", 700, 2100],
+      [1, "agent", "crew", 700, 2100],
+      [2, "reasoning", "reasoning", 900, 900],
+      [2, "tool", "timetable", 1000, 1400],
+      [2, "model", "small", 1400, 2000],
+      [0, "reasoning", "reasoning", 2500, 2500],
+    ],
+  );
+  assert.ok(steps.every(({ isOpen, isBad, isVoid }) => !isOpen && !isBad && !isVoid));
+});
+
+test("details of a step have its input and output", () => {
+  const { steps } = timingOf(SUPERVISED, null);
+  const details = (index: number) => detailsOf(steps[index]!, SUPERVISED);
+  assert.deepEqual(details(0), {
+    input: [["Message", "When does it leave?"]],
+    output: [
+      ["Reasoning", "The crew knows."],
+      ["Call of ask_crew", { question: "When?" }],
+    ],
+  });
+  assert.deepEqual(details(2), { input: [["Arguments", { question: "When?" }]], output: [["Result", "At nine."]] });
+  assert.deepEqual(details(3), {
+    input: [["Arguments of ask_crew", { question: "When?" }]],
+    output: [["Text", "At nine."]],
+  });
+  assert.deepEqual(details(6), { input: [["Result of timetable", "09:00"]], output: [["Text", "At nine."]] });
+  assert.deepEqual(details(7), { input: [], output: [["Reasoning", "Good."]] });
+});
+
+test("restart voids the steps after it", () => {
+  const { steps } = timingOf(
+    [
+      at(1, 0, { type: "session" }),
+      at(2, 0, { type: "message" }),
+      at(3, 10, { type: "tool_call", call_id: "c1", tool: "kept" }),
+      at(4, 20, { type: "tool_result", call_id: "c1", tool: "kept", success: true }),
+      at(5, 30, { type: "tool_call", call_id: "c2", tool: "lost" }),
+      at(6, 90, { type: "restart", from_position: 4, reason: "worker_lost" }),
+    ],
+    null,
+  );
+  assert.deepEqual(
+    steps.map(({ name, isVoid, to }) => [name, isVoid, to]),
+    [
+      ["kept", false, 20],
+      ["lost", true, 90],
+    ],
+  );
+});
+
+test("cost counts priced models and names the others", () => {
+  const { steps } = timingOf(SUPERVISED, null);
+  const prices = { big: { input: 2, output: 8, cached_input: 0.5 } };
+  assert.equal(turnCost(steps, {}), null);
+  assert.deepEqual(turnCost(steps, prices), { dollars: (500 * 2 + 500 * 0.5 + 100 * 8) / 1e6, unpriced: ["small"] });
 });
 
 test("period and heading texts", () => {

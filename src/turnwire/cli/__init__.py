@@ -1,34 +1,67 @@
 """The command line. Each command imports what it needs when it runs, so that `--help` is quick."""
 
+from collections.abc import Callable
+from typing import Annotated, Any
+
 import typer
 
 from turnwire.cli import chat, dev, doctor, documents, extensions, keys, serve, top, transfer, turns
+from turnwire.cli.help import HelpfulCommand, HelpfulGroup
 
 app = typer.Typer(
     name="turnwire",
     help="Agents in, one durable log per turn, every wire out.",
+    epilog="[bold]Start here:[/] turnwire serve, then open the address that it prints.",
+    cls=HelpfulGroup,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     # Older versions of typer show local variables by default, and one may be a key.
     pretty_exceptions_show_locals=False,
 )
-app.command("serve")(serve.serve)
-app.command("dev")(dev.dev)
-app.command("worker")(serve.worker)
-app.command("chat")(chat.chat)
-app.command("ask")(chat.ask)
-app.command("index")(documents.index)
-app.command("compare")(documents.compare)
-app.command("turns")(turns.turns)
-app.command("tail")(turns.tail)
-app.command("inspect")(turns.inspect)
-app.command("top")(top.top)
-app.command("backup")(transfer.backup)
-app.add_typer(keys.app, name="keys")
-app.add_typer(extensions.app, name="extensions")
-app.command("move")(transfer.move)
-app.command("doctor")(doctor.doctor)
+
+_RUN, _TALK, _LOOK, _OPERATE = "Run agents", "Talk to them", "Look at turns", "Operate"
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"turnwire {version('turnwire')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take the options of the program itself."""
+
+
+def _add(name: str, command: Callable[..., Any], group: str, *examples: str) -> None:
+    """Add a command with examples, which its help shows."""
+    epilog = "\n".join(["[bold]Examples[/]", *(f"  turnwire {name} {example}".rstrip() for example in examples)])
+    app.command(name, cls=HelpfulCommand, rich_help_panel=group, epilog=epilog if examples else None)(command)
+
+
+_add("serve", serve.serve, _RUN, "", "--docs ./handbook --watch", "--agent mine=my_module:agent --port 9000")
+_add("dev", dev.dev, _RUN, "--agent my_module:agent", "--agent my_module:agent --docs ./handbook --no-open")
+_add("worker", serve.worker, _RUN, "--database-url postgresql://localhost/turnwire --agent my_module:agent")
+_add("chat", chat.chat, _TALK, "", "--agent my_module:agent", "--url https://agents.example --key tw_…")
+_add("ask", chat.ask, _TALK, '"What is a turn?"', "--json - < question.txt", '--session 01a1e348 "And then?"')
+_add("index", documents.index, _RUN, "./handbook", "--watch", "--forget ./handbook")
+_add("compare", documents.compare, _TALK, '"What is a turn?" "What is a wire?"')
+_add("turns", turns.turns, _LOOK, "", "--limit 100", "| cut -f1")
+_add("tail", turns.tail, _LOOK, "", "01a1e348", "01a1e348 --after 12 --wire sse_chat")
+_add("inspect", turns.inspect, _LOOK, "", "01a1e348 --html turn.html", "…1eb1544 --url https://agents.example")
+_add("top", top.top, _LOOK, "", "--once")
+_add("backup", transfer.backup, _OPERATE, "/backups/today")
+app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATE)
+app.add_typer(extensions.app, name="extensions", rich_help_panel=_OPERATE)
+_add("move", transfer.move, _OPERATE, "--database-url postgresql://localhost/turnwire")
+_add("doctor", doctor.doctor, _OPERATE, "", "--data /var/lib/turnwire")
 
 
 def main() -> None:

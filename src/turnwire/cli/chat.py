@@ -2,40 +2,48 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnwire.cli.options import Data, Key, Url, fail
+from turnwire.cli.options import Data, Key, Url, complete_id, fail
 
 if TYPE_CHECKING:
-    from turnwire.channels.console.client import Host
+    from turnwire.channels.console.client import Host, TurnUpdate
+    from turnwire.channels.console.view import View
     from turnwire.cli.hosts import HostOptions
 
 # The exit codes of `ask`. Those above 128 are what a shell reports for SIGINT, SIGPIPE and SIGTERM.
 COMPLETED, FAILED, USAGE, INTERRUPTED, CANCELLED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 _TASK_GRACE_SECONDS = 0.5
+# The ids of sessions begin with their time; a shorter text is more likely an id of the caller's own.
+_ID_BEGINNING = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]{0,26})?")
+_MAX_SESSIONS = 200
 
 Agents = Annotated[
     list[str] | None,
     typer.Option(
         "--agent",
+        metavar="<agent>",
         help="The agent to ask, by name; or [bold]\\[name=]module:name[/] to import one, without a server. "
         "May be repeated.",
     ),
 ]
 Docs = Annotated[
     list[Path] | None,
-    typer.Option(help="Documents to answer from, without a server; may be repeated.", exists=True),
+    typer.Option(metavar="<path>", help="Documents to answer from, without a server; may be repeated.", exists=True),
 ]
 Embedded = Annotated[bool, typer.Option("--embedded", help="Answer in this process, without a server.")]
-SessionId = Annotated[str | None, typer.Option("--session", help="Continue the session with this id.")]
+SessionId = Annotated[
+    str | None, typer.Option("--session", help="Continue the session with this id, or its beginning.")
+]
 Plain = Annotated[bool, typer.Option("--plain", help="Print plain text: no colours, nothing is redrawn.")]
 
 
@@ -48,7 +56,9 @@ def chat(
     embedded: Embedded = False,
     extensions: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder of extensions to run, without a server; may be repeated.", exists=True),
+        typer.Option(
+            metavar="<path>", help="A folder of extensions to run, without a server; may be repeated.", exists=True
+        ),
     ] = None,
     session: SessionId = None,
     plain: Plain = False,
@@ -125,7 +135,7 @@ async def _chat(options: "HostOptions", session_id: str | None, plain: bool) -> 
             host,
             screen,
             lambda: PlainView(sys.stdout, sys.stdout, shares_terminal=True) if is_plain else LiveView(screen),
-            session_id=session_id,
+            session_id=await _session_id(host, session_id),
             agent=options.agent_name,
             history=options.data / "chat_history",
             plain=is_plain,
@@ -151,14 +161,31 @@ async def _ask(options: "HostOptions", question: str, session_id: str | None, *,
     view = JsonView(sys.stdout, sys.stderr) if json else view
     keyboard = Keyboard(collects=False) if sys.stdin.isatty() and sys.stderr.isatty() else None
     async with open_host(options, screen) as host:
-        if not json:
-            view.line(f"answered by {await _describe(host)}")
         conversation = Conversation(host, view, keyboard)
-        turn = host.converse(question, session_id, options.agent_name)
+        turn = host.converse(question, await _session_id(host, session_id), options.agent_name)
+        if not json:
+            turn = _announced(turn, view, f"answered by {await _describe(host)}")
         with keyboard.listening() if keyboard else nullcontext():
             await conversation.show(turn)
     outcome = conversation.presenter.outcome
     return {"completed": COMPLETED, "cancelled": CANCELLED, "interrupted": INTERRUPTED}.get(outcome or "", FAILED)
+
+
+async def _announced(turn: "AsyncGenerator[TurnUpdate]", view: "View", line: str) -> "AsyncGenerator[TurnUpdate]":
+    """Yield the updates of a turn, and print the line when it has begun: a server that is away answers nothing."""
+    async with aclosing(turn):
+        async for update in turn:
+            if line:
+                view.line(line)
+                line = ""
+            yield update
+
+
+async def _session_id(host: "Host", part: str | None) -> str | None:
+    """Return the session's id; its beginning is enough. Any other text is an id of the caller's own."""
+    if part is None or not _ID_BEGINNING.fullmatch(part):
+        return part
+    return complete_id(part, [session.id for session in await host.sessions(_MAX_SESSIONS)], by_end=False)
 
 
 async def _describe(host: "Host") -> str:

@@ -26,6 +26,7 @@ def doctor(data: Data) -> None:
         ("Python", _python),
         ("fast server", _speedups),
         ("SQLite", _sqlite),
+        ("text search", _full_text_search),
         ("open files", _open_files),
         ("data folder", lambda: _folder(data)),
         ("free disk", lambda: _disk(data)),
@@ -64,6 +65,20 @@ def _sqlite() -> Verdict:
     if sqlite3.sqlite_version_info < (3, 35):
         return "bad", f"{sqlite3.sqlite_version}; 3.35 or newer is needed, use a newer Python build"
     return "ok", sqlite3.sqlite_version
+
+
+def _full_text_search() -> Verdict:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.execute("CREATE VIRTUAL TABLE passage USING fts5 (text)")
+    except sqlite3.OperationalError:
+        return (
+            "bad",
+            "SQLite has no FTS5, so documents cannot be searched; use another build of Python, such as uv's",
+        )
+    finally:
+        connection.close()
+    return "ok", "FTS5"
 
 
 def _open_files() -> Verdict:

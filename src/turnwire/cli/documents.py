@@ -26,7 +26,8 @@ def index(
         typer.Argument(help="Files and folders; by default those that were indexed before."),
     ] = None,
     forget: Annotated[
-        list[Path] | None, typer.Option(help="Remove a file or folder from the library; may be repeated.")
+        list[Path] | None,
+        typer.Option(metavar="<path>", help="Remove a file or folder from the library; may be repeated."),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep running, and index changed documents.")] = False,
     embed: Annotated[bool, typer.Option(help="Compute vectors too, if semantic search is installed.")] = True,

@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnwire.cli.help import HelpfulCommand, HelpfulGroup
 from turnwire.cli.options import fail
 
 if TYPE_CHECKING:
     from turnwire.extensions.host import ExtensionHost
 
-app = typer.Typer(help="List, check and create extensions.", no_args_is_help=True)
+app = typer.Typer(help="List, check and create extensions.", no_args_is_help=True, cls=HelpfulGroup)
 
 Folders = Annotated[
     list[Path] | None,
-    typer.Option("--extensions", help="A folder of extensions, or one extension; may be repeated.", exists=True),
+    typer.Option(
+        "--extensions", metavar="<path>", help="A folder of extensions, or one extension; may be repeated.", exists=True
+    ),
 ]
 _MARKS = {
     "failed": ("✗", "red"),
@@ -25,14 +28,14 @@ _MARKS = {
 }
 
 
-@app.command("list")
+@app.command("list", cls=HelpfulCommand)
 def list_extensions(extensions: Folders = None) -> None:
     """List the extensions. None of their code runs."""
     for extension in _load(extensions or []):
         _print(extension)
 
 
-@app.command()
+@app.command(cls=HelpfulCommand)
 def check(
     names: Annotated[list[str] | None, typer.Argument(help="The extensions' ids; by default all.")] = None,
     extensions: Folders = None,
@@ -49,27 +52,28 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=HelpfulCommand)
 def new(
     name: Annotated[str, typer.Argument(help="The extension's id: lower-case letters, digits and _.")],
     folder: Annotated[
-        Path | None, typer.Option("--in", help="The parent folder; by default your own extensions' folder.")
-    ] = None,
+        Path, typer.Option("--in", help="The parent folder.", show_default="the current folder")
+    ] = Path(),
 ) -> None:
-    """Create a small working channel with its manifest and test."""
-    from turnwire.extensions.manifest import ID, user_folder
+    """Create a small working channel with its manifest and test, in a folder of its name."""
+    from turnwire.extensions.manifest import ID
     from turnwire.extensions.skeleton import write_skeleton
 
     if not ID.fullmatch(name):
         fail(f"{name!r} is not a valid id: use lower-case letters, digits and _, beginning with a letter")
-    target = (folder or user_folder()) / name
+    target = folder / name
     if target.exists():
         fail(f"{target} exists already; choose another name")
     for path in write_skeleton(name, target):
         typer.echo(path)
     typer.secho(
         f"Test it: python -m pytest {target}\n"
-        f"Check it: turnwire extensions check {name}{'' if folder is None else f' --extensions {folder}'}",
+        f"Check it: turnwire extensions check {name} --extensions {target}\n"
+        f"Run it: turnwire serve --extensions {target}",
         err=True,
     )
 

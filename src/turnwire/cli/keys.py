@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,23 +12,27 @@ from urllib.parse import quote
 import typer
 
 from turnwire.cli.client import announced_server, request
-from turnwire.cli.options import Data, fail, load_settings
+from turnwire.cli.help import HelpfulCommand, HelpfulGroup
+from turnwire.cli.options import Data, complete_id, fail, load_settings, print_table, terminal_width
 
 if TYPE_CHECKING:
     from turnwire.server.auth import KeyRing
 
-app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
+app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True, cls=HelpfulGroup)
 
 _SCOPES = ("read", "write", "approve", "operate")
 _DEFAULT_SCOPES = _SCOPES[:3]
+_WIDE = 76
+"""The columns that all facts about a key need."""
 
 
-@app.command()
+@app.command(cls=HelpfulCommand)
 def create(
     principal: Annotated[str, typer.Argument(help="The owner of the key, who sees only their own sessions.")],
     data: Data,
     scope: Annotated[
-        list[str] | None, typer.Option(help="read, write, approve or operate; by default the first three.")
+        list[str] | None,
+        typer.Option(metavar="<scope>", help="read, write, approve or operate; by default the first three."),
     ] = None,
     days: Annotated[
         float | None, typer.Option(min=0, max=36_500, help="Days until it expires; by default never.")
@@ -56,23 +61,51 @@ def create(
     )
 
 
-@app.command("list")
+@app.command("list", cls=HelpfulCommand)
 def list_keys(data: Data) -> None:
-    """List the keys. Their secrets are not stored."""
+    """List the keys. Their secrets are not stored. In a pipe, fields are separated by tabs."""
+    keys = _read_keys(data)
+    if not keys:
+        typer.echo("There are no API keys. Create one with: turnwire keys create NAME", err=True)
+        return
+    rows = [(key["id"], key["principal"], ",".join(key["scopes"]), key["created_at"], _state(key)) for key in keys]
+    if not sys.stdout.isatty():
+        for row in rows:
+            typer.echo("\t".join(row))
+        return
+    columns = ("key", "principal", "scopes", "created", "state")
+    tones = {"valid": "green", "revoked": "dim"}
+    cells = [
+        [key_id, principal, scopes.replace(",", " "), created[:10], (state[:18], tones.get(state, "yellow"))]
+        for key_id, principal, scopes, created, state in rows
+    ]
+    if terminal_width() < _WIDE:
+        columns, cells = ("key", "principal", "state"), [[row[0], row[1], row[4]] for row in cells]
+    print_table(columns, cells, "principal")
 
+
+def _state(key: dict[str, Any]) -> str:
+    if key["revoked_at"]:
+        return "revoked"
+    return f"expires {key['expires_at']}" if key["expires_at"] else "valid"
+
+
+def _read_keys(data: Path) -> list[dict[str, Any]]:
     async def act(ring: "KeyRing") -> dict[str, Any]:
         from turnwire.server.auth import key_json
 
         return {"keys": [key_json(key) for key in ring.all()]}
 
-    for key in _call_server_or_store(data, act, "GET", "/v1/keys")["keys"]:
-        state = "revoked" if key["revoked_at"] else f"expires {key['expires_at']}" if key["expires_at"] else "valid"
-        typer.echo(f"{key['id']}\t{key['principal']}\t{','.join(key['scopes'])}\t{key['created_at']}\t{state}")
+    return _call_server_or_store(data, act, "GET", "/v1/keys")["keys"]
 
 
-@app.command()
-def revoke(key_id: Annotated[str, typer.Argument(help="The key's id, from `turnwire keys list`.")], data: Data) -> None:
+@app.command(cls=HelpfulCommand)
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="The key's id, or its beginning, from `turnwire keys list`.")],
+    data: Data,
+) -> None:
     """Revoke a key and close its open streams."""
+    key_id = complete_id(key_id, [key["id"] for key in _read_keys(data)])
 
     async def act(ring: "KeyRing") -> dict[str, Any]:
         from turnwire.server.auth import key_json

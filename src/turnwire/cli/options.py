@@ -1,7 +1,8 @@
 """Options that several commands share, what they name (settings, agents, logs), and how a command reports."""
 
 import os
-from collections.abc import Callable, Generator, Iterable
+import shutil
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
     from turnwire.settings import Settings
     from turnwire.stores.sqlite import SqliteArchive
 
+ID_LENGTH = 36
+"""The length of a whole id of a turn or session."""
+_MIN_PART = 4
+"""The fewest characters that count as a part of an id: an empty variable in a script must not name anything."""
+_SHOWN_IDS = 5
 DATA_DEFAULT = "$TURNWIRE_DATA, or ~/.local/share/turnwire"
 
 
@@ -27,6 +33,11 @@ def _check_url(url: str | None) -> str | None:
     if url is not None and not url.startswith(("http://", "https://")):
         raise typer.BadParameter("the URL must begin with http:// or https://")
     return url
+
+
+def without_ellipsis(part: str | None) -> str | None:
+    """Return the part of an id without the … that tables put before it."""
+    return part if part is None else part.removeprefix("…")
 
 
 Data = Annotated[
@@ -53,6 +64,42 @@ def fail(message: str, code: int = 1) -> NoReturn:
     """Print the message to stderr and end the command."""
     typer.secho(f"turnwire: {message}", fg="red", err=True)
     raise typer.Exit(code)
+
+
+def complete_id(part: str, ids: Iterable[str], *, by_end: bool = True) -> str:
+    """Return the only id that begins (or ends) with `part`, or the part itself if there is none.
+
+    The end counts too, because ids of the same moment begin alike. Fail if there are several.
+    """
+    if len(part) < _MIN_PART:
+        return part
+    found = [known for known in ids if known.startswith(part) or (by_end and known.endswith(part))]
+    if len(found) > 1 and part not in found:
+        lines = [*found[:_SHOWN_IDS], *(["…"] if len(found) > _SHOWN_IDS else [])]
+        where = "begin or end" if by_end else "begin"
+        fail(f"{len(found)} ids {where} with {part!r}; write more of it:\n  " + "\n  ".join(lines))
+    return found[0] if len(found) == 1 else part
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | tuple[str, str]]], elastic: str) -> None:
+    """Print rows of texts, or of texts with a style. Only the `elastic` column is cut where the terminal is narrow."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # Cells are `Text`, because a value may look like markup.
+    cells = [[Text(cell) if isinstance(cell, str) else Text(*cell) for cell in row] for row in rows]
+    table = Table(box=None, header_style="dim")
+    for number, name in enumerate(columns):
+        width = None if name == elastic else max(len(name), *(row[number].cell_len for row in cells))
+        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
+    for row in cells:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def terminal_width() -> int:
+    return shutil.get_terminal_size().columns
 
 
 @contextmanager

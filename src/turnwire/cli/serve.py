@@ -53,11 +53,13 @@ Config = Annotated[
 ]
 Agents = Annotated[
     list[str] | None,
-    typer.Option(help="An agent, as [bold]module:name[/] or [bold]name=module:name[/]; may be repeated."),
+    typer.Option(
+        metavar="<agent>", help="An agent, as [bold]module:name[/] or [bold]name=module:name[/]; may be repeated."
+    ),
 ]
 Docs = Annotated[
     list[Path] | None,
-    typer.Option(help="A file or folder of documents to answer from; may be repeated.", exists=True),
+    typer.Option(metavar="<path>", help="A file or folder of documents to answer from; may be repeated.", exists=True),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Index documents again when they change.")]
 Demo = Annotated[bool, typer.Option("--demo", help="Make the scripted demo the default agent.")]
@@ -66,7 +68,7 @@ Vault = Annotated[
 ]
 Extensions = Annotated[
     list[Path] | None,
-    typer.Option(help="A folder of extensions, or one extension; may be repeated.", exists=True),
+    typer.Option(metavar="<path>", help="A folder of extensions, or one extension; may be repeated.", exists=True),
 ]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.", callback=_check_level)]
 
@@ -324,14 +326,15 @@ def welcome(turnwire: "Turnwire", url: str) -> list[str]:
         route = "/v1/rag/sessions/hello/messages/stream"
     else:
         message, route = """{"message": "Hello"}""", "/chat/stream"
+    key = "" if turnwire.keys.is_empty else ' -H "Authorization: Bearer $TURNWIRE_API_KEY"'
     commands = {
         "Open the web page:": f"{url}/",
         "Chat in another terminal:": f"{program} chat {f'--url {url}' if in_database else f'--data {data}'}",
         "Ask with curl, and watch the answer stream:": (
-            f"curl -N {url}{route} -H 'Content-Type: application/json' -d '{message}'"
+            f"curl -N {url}{route}{key} -H 'Content-Type: application/json' -d '{message}'"
         ),
         "Stop it at any moment, and resume after the last id you saw:": (
-            f"curl -N '{url}/v1/turns/TURN_ID/events?after=12'"
+            f"curl -N '{url}/v1/turns/TURN_ID/events?after=12'{key}"
         ),
     }
     if not in_database:

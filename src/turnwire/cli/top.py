@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +15,14 @@ from turnwire.cli.options import Data, Key, Url, fail, open_archive
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from turnwire.channels.console.client import ServerAddress
 
 _COLOURS = {"running": "green", "waiting": "magenta", "queued": "yellow"}
 _MAX_TURNS = 1_000
+_WIDE = 72
+"""The columns that the whole table needs, with short ids."""
 # The answer of `/v1/workers`, with the `source` it came from.
 Snapshot = dict[str, Any]
 
@@ -54,7 +58,7 @@ def _watch(server: "ServerAddress | None", data: Path, interval: float) -> None:
     # An error leaves this block before it is printed, because the alternate screen would take the message with it.
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_screen(snapshot, rates, console.height), refresh=True)
+            live.update(_screen(snapshot, rates, console.width, console.height), refresh=True)
             time.sleep(interval)
             snapshot = _snapshot(server, data)
 
@@ -116,9 +120,8 @@ def _print(snapshot: Snapshot) -> None:
         typer.echo(f"There are no unfinished turns: {snapshot['source']}", err=True)
 
 
-def _screen(snapshot: Snapshot, rates: EventRates, height: int) -> "RenderableType":
+def _screen(snapshot: Snapshot, rates: EventRates, width: int, height: int) -> "RenderableType":
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     speeds = rates.update(snapshot["turns"])
@@ -126,39 +129,49 @@ def _screen(snapshot: Snapshot, rates: EventRates, height: int) -> "RenderableTy
     head = Text.assemble(("turnwire top ", "bold"), (snapshot["source"], "dim"), no_wrap=True, overflow="ellipsis")
     summary = Text("   ").join(Text(f"{count} {phase}", _COLOURS[phase]) for phase, count in counts.items())
     summary.append(f"   {sum(speeds.values()):.0f} events/s", "dim")
-    workers = Table("worker", "address", "state", "turns", "readers", "up", box=None, header_style="dim", expand=True)
+    # A narrow terminal gets the columns that say most.
+    is_wide = width >= _WIDE
+    workers = _table(("worker", "address", "state", "turns", "readers", "up"), ("state", "turns", "up"), is_wide)
     for worker in snapshot["workers"]:
         state = Text("draining", "yellow") if worker["draining"] else Text("up", "green")
         readers = "" if worker["readers"] is None else str(worker["readers"])
-        running = str(worker["running_turns"])
-        workers.add_row(_short(worker["id"]), Text(worker["address"]), state, running, readers, _age(worker["since"]))
+        running, age = str(worker["running_turns"]), _age(worker["since"])
+        more_cells = (Text(worker["address"]), state, running, readers, age) if is_wide else (state, running, age)
+        workers.add_row(_short(worker["id"]), *more_cells)
     room = max(height - len(snapshot["workers"]) - 7, 3)
-    turns = Table(box=None, header_style="dim", expand=True)
-    for name in ("turn", "state", "for", "principal", "agent", "events", "/s", "worker"):
-        turns.add_column(
-            name, justify="right" if name in ("events", "/s", "for") else "left", no_wrap=True, overflow="ellipsis"
-        )
+    names = ("turn", "state", "for", "principal", "agent", "events", "/s", "worker")
+    turns = _table(names, ("state", "for", "agent", "events"), is_wide)
     for turn in snapshot["turns"][:room]:
         speed = speeds.get(turn["turn_id"])
-        turns.add_row(
-            turn["turn_id"],
-            Text(turn["phase"], _COLOURS.get(turn["phase"], "")),
-            _age(turn["created_at"]),
-            Text(turn["principal"]),
-            Text(turn["agent"]),
-            str(turn["last_position"]),
-            "" if speed is None else f"{speed:.0f}",
-            _short(turn["worker"] or ""),
-        )
+        state, age = Text(turn["phase"], _COLOURS.get(turn["phase"], "")), _age(turn["created_at"])
+        agent, events = Text(turn["agent"]), str(turn["last_position"])
+        if is_wide:
+            rate = "" if speed is None else f"{speed:.0f}"
+            owner, by = Text(turn["principal"]), _short(turn["worker"] or "")
+            turns.add_row(_short(turn["turn_id"], width - _WIDE), state, age, owner, agent, events, rate, by)
+        else:
+            turns.add_row(_short(turn["turn_id"]), state, age, agent, events)
     more = len(snapshot["turns"]) - room
     rest = [Text(f"and {more} more", "dim")] if more > 0 else []
     parts = [workers, Text()] if snapshot["workers"] else []
     return Group(head, summary, Text(), *parts, turns, *rest)
 
 
-def _short(worker: str) -> str:
+def _table(columns: Sequence[str], narrow: Sequence[str], is_wide: bool) -> "Table":
+    """Return an empty table with all columns, or only with the first and the `narrow` ones."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="dim", expand=is_wide)
+    for name in columns:
+        if is_wide or name in (columns[0], *narrow):
+            justify = "right" if name in ("events", "/s", "for") else "left"
+            table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _short(name: str, room: int = 0) -> str:
     # Ids that were made at the same moment differ at the end.
-    return worker if len(worker) <= 8 else f"…{worker[-7:]}"
+    return name if len(name) <= max(room, 8) else f"…{name[-7:]}"
 
 
 def _age(text: str | None) -> str:

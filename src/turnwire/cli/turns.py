@@ -12,16 +12,39 @@ from urllib.parse import quote
 
 import typer
 
-from turnwire.cli.options import Data, Key, Url, fail, open_archive
+from turnwire.cli.options import (
+    ID_LENGTH,
+    Data,
+    Key,
+    Url,
+    complete_id,
+    fail,
+    load_settings,
+    open_archive,
+    print_table,
+    terminal_width,
+    without_ellipsis,
+)
 
 if TYPE_CHECKING:
+    from turnwire.channels.console.client import ServerClient
     from turnwire.core.codec import LoggedEvent
     from turnwire.core.turns import TurnRecord
-    from turnwire.reporting.timeline import Timeline
+    from turnwire.reporting.timeline import Cost, Timeline
+    from turnwire.settings import ModelPrice
     from turnwire.stores.sqlite import SqliteArchive
 
-TurnId = Annotated[str | None, typer.Argument(help="The turn's id; by default the newest turn.")]
+    Prices = dict[str, ModelPrice]
+
+TurnId = Annotated[
+    str | None,
+    typer.Argument(
+        help="The turn's id, or its beginning or end; by default the newest turn.", callback=without_ellipsis
+    ),
+]
 _PIPED_WIDTH = 100
+_WIDE, _WIDEST = 72, 108
+"""The columns that all facts about a turn need, with the end of its id and with the whole id."""
 _COLOURS = {"completed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
 
 
@@ -37,19 +60,28 @@ def turns(
             outcome = record.outcome or record.phase
             typer.echo(f"{record.id}\t{outcome}\t{record.last_position}\t{record.agent}\t{_line(record.message)}")
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    if not records:
+        typer.secho("No turns yet.", dim=True)
+        return
+    # A narrow terminal gets the end of the id, which is enough to name the turn, and fewer columns.
+    width = terminal_width()
+    columns = (
+        ("turn", "began", "state", "events", "agent", "message") if width >= _WIDE else ("turn", "state", "message")
+    )
+    rows = [_row(record, width) for record in records]
+    print_table(columns, [[row[column] for column in columns] for row in rows], "message")
 
-    # Values are `Text`, because a message may look like markup.
-    table = Table("turn", "began", "state", "events", "agent", "message", box=None, header_style="dim")
-    for record in records:
-        outcome = record.outcome or record.phase
-        began = datetime.fromtimestamp(record.created_at / 1000).strftime("%m-%d %H:%M:%S")
-        state = Text(outcome, _COLOURS.get(outcome, "cyan"))
-        agent, message = Text(record.agent), Text(_line(record.message, 40))
-        table.add_row(record.id, began, state, str(record.last_position), agent, message)
-    Console().print(table if records else "[dim]No turns yet.[/]")
+
+def _row(record: "TurnRecord", width: int) -> dict[str, str | tuple[str, str]]:
+    outcome = record.outcome or record.phase
+    return {
+        "turn": record.id if width >= _WIDEST else f"…{record.id[-7:]}",
+        "began": datetime.fromtimestamp(record.created_at / 1000).strftime("%m-%d %H:%M:%S"),
+        "state": (outcome, _COLOURS.get(outcome, "cyan")),
+        "events": str(record.last_position),
+        "agent": _line(record.agent, 16),
+        "message": _line(record.message, width),
+    }
 
 
 def tail(
@@ -77,7 +109,8 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Show a turn's timeline: phases, tools, tokens and pauses. The turn may still be running."""
-    timeline = _fetch_timeline(url, key, turn) if url is not None else _read_timeline(data, turn)
+    timeline, prices = _fetch_timeline(url, key, turn) if url is not None else _read_timeline(data, turn)
+    cost = _cost(timeline, prices)
     if html is not None or svg is not None:
         from turnwire.reporting import svg_timeline
 
@@ -87,9 +120,9 @@ def inspect(
     if as_json:
         from turnwire.reporting.timeline import timeline_json
 
-        typer.echo(json.dumps(timeline_json(timeline), indent=2))
+        typer.echo(json.dumps(timeline_json(timeline, cost), indent=2))
     elif html is None and svg is None:
-        _print_timeline(timeline)
+        _print_timeline(timeline, cost)
 
 
 @contextmanager
@@ -109,9 +142,9 @@ def _opened(data: Path) -> "Generator[SqliteArchive]":
 
 
 def _find_turn(archive: "SqliteArchive", turn_id: str | None) -> "TurnRecord":
-    """Return the turn with this id, by default the newest. Raise TurnNotFoundError."""
+    """Return the turn whose id begins or ends with `turn_id`, by default the newest. Raise TurnNotFoundError."""
     if turn_id is not None:
-        return archive.find_turn(turn_id)
+        return archive.find_turn(complete_id(turn_id, archive.match_ids(turn_id)))
     newest = archive.list_turns(1)
     if not newest:
         fail("there are no turns yet")
@@ -193,13 +226,19 @@ def _line(text: str, width: int = 80) -> str:
 # The timeline.
 
 
-def _print_timeline(timeline: "Timeline") -> None:
+def _print_timeline(timeline: "Timeline", cost: "Cost | None") -> None:
     from rich.console import Console
 
     from turnwire.reporting.terminal_timeline import TimelineView
 
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
-    Console(highlight=False, width=width).print(TimelineView(timeline))
+    Console(highlight=False, width=width).print(TimelineView(timeline, cost))
+
+
+def _cost(timeline: "Timeline", prices: "Prices") -> "Cost | None":
+    from turnwire.reporting.timeline import cost_of
+
+    return cost_of(timeline, prices)
 
 
 def _write(path: Path, text: str) -> None:
@@ -210,7 +249,7 @@ def _write(path: Path, text: str) -> None:
     typer.echo(f"Wrote {path}.", err=True)
 
 
-def _read_timeline(data: Path, turn_id: str | None) -> "Timeline":
+def _read_timeline(data: Path, turn_id: str | None) -> "tuple[Timeline, Prices]":
     from turnwire.core.codec import LoggedEvent, now_ms
     from turnwire.core.follow import read_all
     from turnwire.reporting.timeline import timeline_of
@@ -221,34 +260,47 @@ def _read_timeline(data: Path, turn_id: str | None) -> "Timeline":
             return [logged async for page in read_all(archive, turn_id) for logged in page]
 
         record = _find_turn(archive, turn_id)
-        return timeline_of(asyncio.run(read_log(record.id)), record.started_at, now_ms())
+        timeline = timeline_of(asyncio.run(read_log(record.id)), record.started_at, now_ms())
+    return timeline, load_settings(data=data).model_prices
 
 
-def _fetch_timeline(url: str, key: str | None, turn: str | None) -> "Timeline":
+def _fetch_timeline(url: str, key: str | None, turn: str | None) -> "tuple[Timeline, Prices]":
     from turnwire.channels.console.client import HostError
 
-    if turn is None:
-        fail("--url needs the id of a turn")
     try:
-        return asyncio.run(_fetch(url, key, f"/v1/turns/{quote(turn, safe='')}"))
+        return asyncio.run(_fetch(url, key, turn))
     except HostError as error:
         fail(str(error))
 
 
-async def _fetch(url: str, key: str | None, path: str) -> "Timeline":
+async def _fetch(url: str, key: str | None, turn_id: str | None) -> "tuple[Timeline, Prices]":
     import msgspec
 
     from turnwire.channels.console.client import ServerAddress, ServerClient
     from turnwire.core.codec import LoggedEvent, now_ms
     from turnwire.reporting.timeline import timeline_of
+    from turnwire.settings import ModelPrice
 
     events: list[LoggedEvent] = []
     async with ServerClient(ServerAddress(url, key)) as client:
+        path = f"/v1/turns/{quote(await _known_turn_id(client, turn_id), safe='')}"
         turn = await client.call("GET", path)
         while page := (await client.call("GET", f"{path}/events?wait=0&after={len(events)}")).get("events"):
             for entry in page:
                 body = msgspec.json.encode(entry["event"])
                 events.append(LoggedEvent(entry["position"], entry["epoch"], entry["at"], body))
+        prices = (await client.call("GET", "/v1/prices"))["prices"]
     started_at: str | None = turn["started_at"]
     started_ms = None if started_at is None else round(datetime.fromisoformat(started_at).timestamp() * 1000)
-    return timeline_of(events, started_ms, now_ms())
+    return timeline_of(events, started_ms, now_ms()), {model: ModelPrice(**price) for model, price in prices.items()}
+
+
+async def _known_turn_id(client: "ServerClient", part: str | None) -> str:
+    """Return the id of the newest turn, or of the recent turn whose id begins or ends with `part`."""
+    if part is not None and len(part) >= ID_LENGTH:
+        return part
+    recent = (await client.call("GET", f"/v1/turns?limit={1 if part is None else 200}"))["turns"]
+    ids = [turn["turn_id"] for turn in recent]
+    if part is not None:
+        return complete_id(part, ids)
+    return ids[0] if ids else fail("there are no turns yet")

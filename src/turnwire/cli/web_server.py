@@ -8,6 +8,7 @@ from typing import Any
 import uvicorn
 
 from turnwire.cli.options import fail
+from turnwire.core.errors import TurnwireError
 from turnwire.reporting.logs import log_requests
 
 _SEND_BUFFER_BYTES = 128 * 1024
@@ -29,7 +30,21 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(host: str, listening: socket.socket) -> str:
+    """Return a URL that clients can open: for 0.0.0.0 and ::, with the address of this machine."""
+    if host in ("0.0.0.0", "::"):
+        host = _own_address(listening.family)
     return f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+
+
+def _own_address(family: int) -> str:
+    """Return the address that this machine has in its network; the loopback address if it has no network."""
+    loopback, elsewhere = ("::1", "2001:db8::1") if family == socket.AF_INET6 else ("127.0.0.1", "192.0.2.1")
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((elsewhere, 9))  # Sends nothing: it only chooses the network.
+            return probe.getsockname()[0]
+        except OSError:
+            return loopback
 
 
 class WebServer(uvicorn.Server):
@@ -44,6 +59,11 @@ class WebServer(uvicorn.Server):
         self._on_stopping = on_stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            # Before uvicorn does it, which would report an error as two lines of its own.
+            await self._turnwire.open()
+        except TurnwireError as error:
+            fail(str(error))
         await super().startup(sockets)
         if not self.should_exit:
             self._on_started()

@@ -134,6 +134,24 @@ class Admission(Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
 
 
+TurnStatus = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
+"""The phase of an unfinished turn, or the outcome of an ended one."""
+
+
+class TurnFilter(Struct, frozen=True, kw_only=True):
+    """Conditions on the turns of a list; those that are None hold for every turn.
+
+    `search` is text of the message, in any case. `before` and `after` are the ids of turns: the list has only turns
+    that were accepted before the one and after the other.
+    """
+
+    agent: str | None = None
+    status: TurnStatus | None = None
+    search: str | None = None
+    before: str | None = None
+    after: str | None = None
+
+
 class Accepted(Struct, frozen=True):
     """The turn, and whether this request created it or joined an existing one."""
 
@@ -364,8 +382,13 @@ class TurnStore(Protocol):
         """Return a turn by its id or by the client's own. Raises TurnNotFoundError, also for another principal's."""
         ...
 
-    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
-        """Return the newest turns, oldest first."""
+    async def list_turns(
+        self, principal: str, *, session_id: str | None = None, limit: int = 50, where: TurnFilter | None = None
+    ) -> list[TurnRecord]:
+        """Return the newest turns, oldest first; with `where.after`, those that come next after that turn.
+
+        Raises TurnNotFoundError if `where` names a turn that does not exist.
+        """
         ...
 
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:

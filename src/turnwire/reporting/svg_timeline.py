@@ -17,6 +17,7 @@ _CHART = WIDTH - _LABEL - _RIGHT
 _STYLE = """
 .ground{fill:#fff}.text{fill:#1c2330}.faint{fill:#667085}.grid{stroke:#e4e7ec}.rule{stroke:#cbd2dc}
 .queued{fill:#98a2b3}.thinking{fill:#7ba7e0}.tools,.tool{fill:#e0a63a}.answering,.tokens{fill:#3f9d6b}
+.model{fill:#7ba7e0}.reasoning{fill:#98a2b3}.agent{fill:#86b98f}
 .waiting,.wait{fill:#a472c8}.search{fill:#2fa3b5}.review{fill:#5b7fd1}.failed{fill:#d64545}.void{fill:#c4cad4}
 .silence{fill:#d64545;fill-opacity:.13}.rate{fill:#3f9d6b;fill-opacity:.3;stroke:#3f9d6b;stroke-width:1.2}
 text{font:12px system-ui,'Segoe UI',Helvetica,Arial,sans-serif}.big{font-size:16px;font-weight:600}
@@ -41,7 +42,10 @@ def svg(line: Timeline) -> str:
 
 def page(line: Timeline) -> str:
     """Return an HTML page with the picture, and its numbers in tables."""
-    steps = [(bar.label, bar.kind, bar.state, duration_text(bar.began), duration_text(bar.ms)) for bar in line.bars]
+    steps = [
+        ("· " * bar.depth + bar.name, bar.kind, bar.state, duration_text(bar.began), duration_text(bar.ms))
+        for bar in line.bars
+    ]
     silences = [(duration_text(silence.began), duration_text(silence.ms)) for silence in line.silences]
     marks = [(duration_text(mark.at), mark.text) for mark in line.marks]
     return "".join(
@@ -124,11 +128,11 @@ class _SvgPicture:
             x = self._x((wait.began + wait.ended) / 2)
             self._text(x, top - 4, f"⋯ {duration_text(wait.ms)} ⋯", "faint small middle")
 
-    def _row(self, label: str, value: str) -> float:
+    def _row(self, label: str, value: str, depth: int = 0) -> float:
         """Add a row's texts and return its top."""
         y = self._y
         self._y += _ROW
-        self._text(_LABEL - 10, y + 17, shorten(label, 30), "text right")
+        self._text(20 + 12 * depth, y + 17, shorten(label, 28 - 2 * min(depth, 9)), "text")
         self._text(WIDTH - _RIGHT + 10, y + 17, value, "faint")
         return y
 
@@ -146,8 +150,8 @@ class _SvgPicture:
             self._box(phase.began, phase.ended, y, phase.name, f"{phase.name}, {duration_text(phase.ms)}", 18)
 
     def _bar(self, bar: Bar) -> None:
-        y = self._row(bar.label, bar.duration_text)
-        title = f"{bar.label}: {bar.state}, {duration_text(bar.ms)}"
+        y = self._row(bar.name, bar.duration_text, bar.depth)
+        title = f"{bar.name}: {bar.state}, {duration_text(bar.ms)}"
         if bar.is_instant:
             x, middle = self._x(bar.began), y + _ROW / 2
             points = f"{x - 6:.1f},{middle} {x:.1f},{middle - 6} {x + 6:.1f},{middle} {x:.1f},{middle + 6}"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from turnwire.reporting.timeline import Bar, Timeline, duration_text
+from turnwire.reporting.timeline import Bar, Cost, Timeline, duration_text
 from turnwire.reporting.timeline_scale import Scale, shorten
 
 _COLOURS = {
@@ -14,6 +14,9 @@ _COLOURS = {
     "tools": "yellow",
     "answering": "green",
     "waiting": "magenta",
+    "model": "blue",
+    "reasoning": "bright_black",
+    "agent": "green",
     "tool": "yellow",
     "search": "cyan",
     "review": "blue",
@@ -24,20 +27,23 @@ _COLOURS = {
 }
 _OUTCOMES = {"completed": "green", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
 _LEVELS = " ▁▂▃▄▅▆▇█"
-_LABEL = 22
+_MAX_LABEL, _MIN_LABEL = 24, 12
 _TIME = 12
 
 
 class TimelineView:
     """A Rich renderable of a timeline."""
 
-    def __init__(self, line: Timeline) -> None:
+    def __init__(self, line: Timeline, cost: Cost | None = None) -> None:
         self._line = line
+        self._cost = cost
         self._scale = Scale(line)
+        self._label = _MAX_LABEL
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
         line, tokens = self._line, self._line.tokens
-        width = max(options.max_width - _LABEL - _TIME - 2, 16)
+        self._label = min(max(options.max_width // 4, _MIN_LABEL), _MAX_LABEL)
+        width = max(options.max_width - self._label - _TIME - 2, 16)
         yield from self._head()
         yield Text()
         yield self._axis(width)
@@ -46,7 +52,7 @@ class TimelineView:
             yield self._row(bar.label, self._bar(bar, width), _bar_text(bar), _COLOURS[bar.style])
         if tokens.count:
             text = f"{tokens.count} · {tokens.per_second:.0f}/s" if tokens.per_second else f"{tokens.count}"
-            yield self._row("tokens", self._sparkline(width), text, "green")
+            yield self._row("pieces", self._sparkline(width), text, "green")
         if line.silences:
             longest = max(silence.ms for silence in line.silences)
             yield self._row("silences", self._silences(width), duration_text(longest), "red")
@@ -65,12 +71,14 @@ class TimelineView:
         if line.usage is not None:
             counts = ((line.usage.input_tokens, "in"), (line.usage.output_tokens, "out"))
             figures += [f"{count:,} tokens {direction}" for count, direction in counts if count is not None]
+        if self._cost is not None:
+            figures.append(self._cost.text)
         if figures:
             yield Text(" · ".join(figures))
 
     def _row(self, label: str, chart: Text, value: str, style: str = "") -> Text:
-        label = shorten(label, _LABEL)
-        return Text.assemble((f"{label:<{_LABEL}} ", style), chart, (f" {value:>{_TIME}}", "dim"), no_wrap=True)
+        label = shorten(label, self._label)
+        return Text.assemble((f"{label:<{self._label}} ", style), chart, (f" {value:>{_TIME}}", "dim"), no_wrap=True)
 
     def _axis(self, width: int) -> Text:
         cells = [" "] * width
@@ -80,7 +88,7 @@ class TimelineView:
             if column >= free and column + len(text) <= width:
                 cells[column : column + len(text)] = text
                 free = column + len(text) + 2
-        return Text(f"{'':<{_LABEL}} {''.join(cells)}", "dim", no_wrap=True)
+        return Text(f"{'':<{self._label}} {''.join(cells)}", "dim", no_wrap=True)
 
     def _column(self, at: float, width: int) -> int:
         return min(int(self._scale(at) * width), width - 1)

@@ -3,7 +3,7 @@
 Times are milliseconds after the turn was accepted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal
@@ -29,12 +29,13 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.state import add_usage
+from turnwire.settings import ModelPrice
 
 SILENCE_MS = 1_000
 """A pause of this length counts as a silence, unless the turn was queued or waited for a person."""
 
 PhaseName = Literal["queued", "thinking", "tools", "answering", "waiting"]
-BarKind = Literal["tool", "search", "review", "wait"]
+BarKind = Literal["model", "reasoning", "agent", "tool", "search", "review", "wait"]
 State = Literal["running", "succeeded", "failed", "void"]
 
 
@@ -54,7 +55,11 @@ class Phase(TimeSpan):
 
 
 class Bar(TimeSpan):
-    """A step of the turn. A `void` step was taken back by a restart."""
+    """A step of the turn. A `void` step was taken back by a restart.
+
+    `parent` is the step that it is part of: a tool call of a sub-agent is part of the sub-agent, which is part of the
+    call that started it; reasoning is part of a model call. `depth` is the number of steps above it.
+    """
 
     kind: BarKind
     id: str
@@ -62,11 +67,14 @@ class Bar(TimeSpan):
     state: State = "running"
     agent_path: tuple[str, ...] = ()
     position: int = 0
+    parent: "Bar | None" = None
+    depth: int = 0
+    usage: UsageEvent | None = None
 
     @property
     def label(self) -> str:
-        """Return the step's name with the agents that it ran in."""
-        return " › ".join([*self.agent_path, self.name])
+        """Return the step's name, indented by its depth."""
+        return "  " * self.depth + self.name
 
     @property
     def is_instant(self) -> bool:
@@ -174,7 +182,30 @@ class Timeline(Struct, kw_only=True):
         return entries
 
 
-def timeline_json(line: Timeline) -> dict[str, Any]:
+class Cost(Struct, frozen=True):
+    """The cost of a turn's model calls in US dollars, without those of the `unpriced` models."""
+
+    dollars: float
+    unpriced: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        rest = f", without {', '.join(self.unpriced)}" if self.unpriced else ""
+        return f"${self.dollars:.{2 if self.dollars >= 1 else 4}f}{rest}"
+
+
+def cost_of(line: Timeline, prices: Mapping[str, ModelPrice]) -> Cost | None:
+    """Return the cost of a turn, restarted model calls included; None if none of its models has a price."""
+    calls = [bar.usage for bar in line.bars if bar.usage is not None]
+    priced = [(prices[call.model], call) for call in calls if call.model is not None and call.model in prices]
+    if not priced:
+        return None
+    dollars = sum(price.cost(call.input_tokens, call.output_tokens, call.cached_input_tokens) for price, call in priced)
+    unpriced = dict.fromkeys(call.model or "an unnamed model" for call in calls if call.model not in prices)
+    return Cost(dollars, tuple(unpriced))
+
+
+def timeline_json(line: Timeline, cost: Cost | None = None) -> dict[str, Any]:
     """Return the timeline for programs: everything but the time of each token."""
     tokens = line.tokens
     return {
@@ -206,11 +237,13 @@ def timeline_json(line: Timeline) -> dict[str, Any]:
                 "began_ms": bar.began,
                 "ended_ms": bar.ended,
                 "agent_path": list(bar.agent_path),
+                "depth": bar.depth,
             }
             for bar in line.bars
         ],
         "silences": [{"began_ms": silence.began, "ended_ms": silence.ended} for silence in line.silences],
         "marks": [{"at_ms": mark.at, "text": mark.text} for mark in line.marks],
+        "cost_usd": None if cost is None else round(cost.dollars, 6),
         "usage": None if line.usage is None else {name: getattr(line.usage, name) for name in Usage.__struct_fields__},
     }
 
@@ -225,6 +258,29 @@ def timeline_of(events: Sequence[LoggedEvent], started_at: int | None = None, no
     return builder.build(started_at, now)
 
 
+class _AgentRun:
+    """The part of a turn that one agent path did: its bar, the call that started it, and the model call under way."""
+
+    def __init__(self, bar: Bar | None, owner: Bar | None, ready: int) -> None:
+        self.bar = bar
+        self.owner = owner
+        self.ready = ready
+        """When the agent had all input for its next model call."""
+        self.model: Bar | None = None
+        self.reasoning: Bar | None = None
+
+    def start_model(self, logged: LoggedEvent) -> Bar:
+        """Return the model call under way. The log has no event for its start: it began when its input was there."""
+        if self.model is None:
+            path, position = logged.agent_path, logged.position
+            ready = self.ready
+            self.model = Bar(ready, ready, "model", "", "model", agent_path=path, position=position, parent=self.bar)
+        return self.model
+
+    def finish_model(self, at: int) -> None:
+        self.ready, self.model, self.reasoning = at, None, None
+
+
 class _TimelineBuilder:
     """Folds a log into a timeline, event by event."""
 
@@ -237,6 +293,7 @@ class _TimelineBuilder:
         """The position and the characters of each token of the answer."""
         self._epoch = 0
         self._was_approval = False
+        self._runs: dict[tuple[str, ...], _AgentRun] = {(): _AgentRun(None, None, 0)}
 
     def add(self, logged: LoggedEvent) -> None:
         line, at, event = self._line, logged.at - self._line.accepted_at, logged.event
@@ -250,15 +307,20 @@ class _TimelineBuilder:
                 line.marks.append(Mark(at, "taken over by another worker"))
             self._epoch = logged.epoch
         self._was_approval = isinstance(event, ApprovalRequestEvent | ApprovalResponseEvent)
+        run = self._run(logged.agent_path, logged, at)
         match event:
             case SessionEvent():
                 line.turn_id, line.session_id, line.agent = event.turn_id, event.session_id, event.agent
-            case TokenEvent() if not event.agent_path:
-                line.tokens.times.append(at)
-                self._tokens.append((logged.position, len(event.content)))
+            case TokenEvent():
+                run.start_model(logged)
+                if not event.agent_path:
+                    line.tokens.times.append(at)
+                    self._tokens.append((logged.position, len(event.content)))
             case ReasoningEvent():
                 line.tokens.reasoning += 1
+                self._reason(run, logged, at)
             case ToolCallEvent():
+                run.start_model(logged)
                 self._begin("tool", event.call_id, event.tool, logged, at)
             case ToolResultEvent():
                 self._end("tool", event.call_id, event.tool, logged, at, event.success, event.ms)
@@ -269,8 +331,10 @@ class _TimelineBuilder:
             case ReviewEvent():
                 name = f"review: {event.verdict}"
                 self._begin("review", event.step_id, name, logged, at).state = "succeeded"
+                run.finish_model(at)
             case ApprovalRequestEvent():
-                wait = Bar(at, at, "wait", event.call_id, f"a person: {event.tool}", agent_path=event.agent_path)
+                wait = Bar(at, at, "wait", event.call_id, f"a person: {event.tool}", parent=run.bar)
+                wait.agent_path, wait.position = event.agent_path, logged.position
                 self._waits[event.call_id] = wait
                 # The call is logged before the decision but runs after it, so its bar starts then.
                 called = self._open.get(("tool", event.call_id))
@@ -281,12 +345,14 @@ class _TimelineBuilder:
                 if called := self._open.get(("tool", event.call_id)):
                     called.began = called.ended = at
                     line.bars.append(called)
+                run.finish_model(at)
             case HandoffEvent():
                 line.marks.append(Mark(at, f"handed to {event.agent}"))
             case RestartEvent():
                 self._restart(event, at)
             case UsageEvent():
                 line.usage = add_usage(line.usage, event)
+                self._end_model(run, event, logged, at)
             case ErrorEvent():
                 line.error = event.code
             case DoneEvent():
@@ -294,8 +360,41 @@ class _TimelineBuilder:
             case _:
                 pass
 
+    def _run(self, path: tuple[str, ...], logged: LoggedEvent, at: int) -> _AgentRun:
+        """Return the run of an agent path, begun by the call of its parent that is open, if any."""
+        run = self._runs.get(path)
+        if run is None:
+            parent = self._run(path[:-1], logged, at)
+            calls = (bar for bar in self._open.values() if bar.kind == "tool" and bar.agent_path == path[:-1])
+            owner = max(calls, key=lambda bar: bar.position, default=None)
+            began = owner.began if owner else at
+            bar = Bar(began, at, "agent", "/".join(path), path[-1], parent=owner or parent.bar)
+            bar.agent_path, bar.position = path[:-1], logged.position
+            self._line.bars.append(bar)
+            run = self._runs[path] = _AgentRun(bar, owner, began)
+        if run.bar is not None:
+            run.bar.ended = at
+        return run
+
+    def _reason(self, run: _AgentRun, logged: LoggedEvent, at: int) -> None:
+        model = run.start_model(logged)
+        if run.reasoning is None:
+            run.reasoning = Bar(at, at, "reasoning", f"reasoning-{logged.position}", "reasoning", parent=model)
+            run.reasoning.state = "succeeded"
+            run.reasoning.agent_path, run.reasoning.position = logged.agent_path, logged.position
+            self._line.bars.append(run.reasoning)
+        run.reasoning.ended = at
+
+    def _end_model(self, run: _AgentRun, event: UsageEvent, logged: LoggedEvent, at: int) -> None:
+        bar = run.start_model(logged)
+        bar.ended, bar.state, bar.usage = at, "succeeded", event
+        bar.id, bar.name = f"model-{logged.position}", event.model or "model"
+        self._line.bars.append(bar)
+        run.finish_model(at)
+
     def _begin(self, kind: BarKind, step_id: str, name: str, logged: LoggedEvent, at: int) -> Bar:
-        bar = Bar(at, at, kind, step_id, name, agent_path=logged.agent_path, position=logged.position)
+        bar = Bar(at, at, kind, step_id, name, parent=self._runs[logged.agent_path].bar)
+        bar.agent_path, bar.position = logged.agent_path, logged.position
         self._open[kind, step_id] = bar
         self._line.bars.append(bar)
         return bar
@@ -308,6 +407,13 @@ class _TimelineBuilder:
             bar = self._begin(kind, step_id, name, logged, max(at - int(ms or 0), 0))
             del self._open[kind, step_id]
         bar.ended, bar.state = at, "succeeded" if success else "failed"
+        self._runs[logged.agent_path].finish_model(at)
+        # The sub-agents that the call started have ended with it; a later call of the same names is another run.
+        for path, run in list(self._runs.items()):
+            if run.bar is not None and run.owner is bar:
+                run.bar.ended, run.bar.state = at, bar.state
+                for below in [below for below in self._runs if below[: len(path)] == path]:
+                    del self._runs[below]
 
     def _restart(self, event: RestartEvent, at: int) -> None:
         count = sum(position <= event.from_position for position, _ in self._tokens)
@@ -316,6 +422,7 @@ class _TimelineBuilder:
             if bar.position > event.from_position or bar.state == "running":
                 bar.ended, bar.state = max(bar.ended, bar.began), "void"
         self._open.clear()
+        self._runs = {(): _AgentRun(None, None, at)}
         self._line.marks.append(Mark(at, "restarted after the last finished step"))
 
     def build(self, started_at: int | None, now: int | None) -> Timeline:
@@ -323,7 +430,10 @@ class _TimelineBuilder:
         if line.outcome is None and now is not None:
             line.length = max(line.length, now - line.accepted_at)
         for bar in line.bars:
-            if bar.state == "running":
+            if bar.state == "running" and bar.kind == "agent" and line.outcome is not None:
+                # Nothing tells when an agent ends that no call started: it was there until its last event.
+                bar.state = "succeeded" if line.outcome == "completed" else "failed"
+            elif bar.state == "running":
                 bar.ended = line.length
                 if line.outcome is not None:
                     bar.state = "failed"
@@ -333,6 +443,9 @@ class _TimelineBuilder:
             started = max(started_at - line.accepted_at, 0)
         else:
             started = line.length if line.events <= 2 else 0  # Still queued.
+        for bar in line.bars:
+            bar.began = max(bar.began, min(started, bar.ended))
+        line.bars = _tree(line.bars)
         line.phases = _phases(line, min(started, line.length))
         line.silences = self._silences(line)
         return line
@@ -341,6 +454,27 @@ class _TimelineBuilder:
         moments = [*self._moments, line.length] if line.outcome is None else self._moments
         pauses = [TimeSpan(begin, end) for begin, end in pairwise(moments) if end - begin >= SILENCE_MS]
         return [pause for pause in pauses if not any(_overlap(pause, wait) > pause.ms // 2 for wait in line.waits)]
+
+
+def _tree(bars: list[Bar]) -> list[Bar]:
+    """Return the bars with the parts of each after it, in order of time, and set their depths."""
+    drawn = {id(bar) for bar in bars}
+    parts: dict[int | None, list[Bar]] = {}
+    for bar in sorted(bars, key=lambda bar: bar.began):
+        # A model call without usage is not drawn: its reasoning is part of the agent.
+        while bar.parent is not None and id(bar.parent) not in drawn:
+            bar.parent = bar.parent.parent
+        parts.setdefault(None if bar.parent is None else id(bar.parent), []).append(bar)
+    ordered: list[Bar] = []
+
+    def add(parent: int | None, depth: int) -> None:
+        for bar in parts.get(parent, ()):
+            bar.depth = depth
+            ordered.append(bar)
+            add(id(bar), depth + 1)
+
+    add(None, 0)
+    return ordered
 
 
 def _phases(line: Timeline, started: int) -> list[Phase]:

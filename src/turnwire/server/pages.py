@@ -38,7 +38,7 @@ MEDIA_TYPES = {
     ".woff2": "font/woff2",
 }
 
-_START, _INSPECTOR, _REFERENCE, _SHARE = "index.html", "turn.html", "docs.html", "share.html"
+_START, _TURNS, _TURN, _REFERENCE, _SHARE = "index.html", "turns.html", "turn.html", "docs.html", "share.html"
 _ASSETS = "/assets/"
 _TURN_PATH = re.compile(r"/turns/[^/]+")
 _SHARE_PATH = re.compile(r"/share/[^/]+")
@@ -94,7 +94,9 @@ class Pages:
             return self._page(_REFERENCE, scope)
         if _SHARE_PATH.fullmatch(path):
             return self._page(_SHARE, scope)
-        return self._page(_INSPECTOR, scope) if _TURN_PATH.fullmatch(path) else None
+        if path == "/turns":
+            return self._page(_TURNS, scope)
+        return self._page(_TURN, scope) if _TURN_PATH.fullmatch(path) else None
 
     def _page(self, name: str, scope: dict[str, Any]) -> PageFile | None:
         return self._built(name, scope.get("root_path", "")) if name in self._pages else None

@@ -26,6 +26,7 @@ from turnwire.core.contracts import (
     JournalEntry,
     NewTurn,
     Notice,
+    TurnFilter,
     Worker,
 )
 from turnwire.core.errors import (
@@ -226,12 +227,16 @@ class MemoryQueries:
             raise TurnNotFoundError(turn_id)
         return turn.current()
 
-    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
-        return [
-            turn.current()
-            for turn in self._tables.turns.values()
-            if turn.record.principal == principal and session_id in (None, turn.record.session_id)
-        ][-limit:]
+    async def list_turns(
+        self, principal: str, *, session_id: str | None = None, limit: int = 50, where: TurnFilter | None = None
+    ) -> list[TurnRecord]:
+        where = where or TurnFilter()
+        turns = [turn.current() for turn in self._tables.turns.values() if turn.record.principal == principal]
+        ids = [turn.id for turn in turns]
+        begin = 0 if where.after is None else ids.index((await self.find_turn(principal, where.after)).id) + 1
+        end = None if where.before is None else ids.index((await self.find_turn(principal, where.before)).id)
+        found = [turn for turn in turns[begin:end] if session_id in (None, turn.session_id) and _matches(turn, where)]
+        return found[-limit:] if where.after is None else found[:limit]
 
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
         ids = self._tables.session_turns.get(session_id, [])
@@ -263,6 +268,14 @@ class MemoryQueries:
 
     async def tokens_used(self, principal: str, day: int) -> int:
         return self._tables.spending[principal, day]
+
+
+def _matches(turn: TurnRecord, where: TurnFilter) -> bool:
+    return (
+        where.agent in (None, turn.agent)
+        and where.status in (None, turn.outcome or turn.phase)
+        and (where.search or "").casefold() in turn.message.casefold()
+    )
 
 
 class MemoryClaims:

@@ -28,6 +28,8 @@ export class TurnLog extends Observable {
   /** The reason why events cannot be shown. */
   problem: string | null = null;
   isUnreachable = false;
+  /** True if the server knows no such turn of this user. */
+  isMissing = false;
   #isVisible = true;
   #polling: AbortController | null = null;
 
@@ -63,8 +65,10 @@ export class TurnLog extends Observable {
       } catch (error) {
         if (!this.#isVisible) return;
         if (isStatus(error, 409)) this.events = [];
-        else if (isStatus(error, 404)) this.problem = "Turn not found, or you have no access.";
-        else if (isStatus(error, 410)) this.problem = "The events of this turn have expired.";
+        else if (isStatus(error, 404) || isStatus(error, 422)) {
+          this.problem = "No turn has this id, or it belongs to somebody else.";
+          this.isMissing = true;
+        } else if (isStatus(error, 410)) this.problem = "The events of this turn have expired.";
         else if (isStatus(error, 401) || isStatus(error, 403)) this.problem = errorText(error);
         else {
           this.isUnreachable = true;

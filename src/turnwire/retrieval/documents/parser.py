@@ -40,7 +40,7 @@ def parse(name: str, content: bytes) -> ParsedDocument:
     """Parse a file. Raise UnreadableDocumentError, which says what is wrong with it."""
     format_name = format_of(name)
     if format_name is None:
-        raise UnreadableDocumentError(f"its format is not known; known are {' '.join(sorted(SUFFIXES))}")
+        raise UnreadableDocumentError(f"its format can't be read. Supported: {' '.join(sorted(SUFFIXES))}")
     try:
         parsed = _parse(format_name, content)
     except (UnreadableDocumentError, MemoryError):

@@ -14,6 +14,7 @@ from turnwire.server.services import Services
 
 logins_router = APIRouter(tags=["login"])
 budget_router = APIRouter(prefix="/v1/budget", tags=["budget"])
+prices_router = APIRouter(prefix="/v1/prices", tags=["budget"])
 agents_router = APIRouter(prefix="/v1/agents", tags=["agents"])
 
 _NO_STORE = "no-store"
@@ -70,6 +71,11 @@ def _identity(services: Services, caller: Caller | None) -> Json:
 @budget_router.get("", summary="The tokens you have used today, and have left")
 async def show(services: ServicesDep, caller: Reading) -> Json:
     return _budget_json(await services.runner.budget(caller.principal))
+
+
+@prices_router.get("", summary="The prices of models, in US dollars per million tokens")
+async def prices(services: ServicesDep, caller: Reading) -> Json:
+    return {"prices": {model: price.model_dump() for model, price in services.settings.model_prices.items()}}
 
 
 def _budget_json(budget: Budget) -> Json:

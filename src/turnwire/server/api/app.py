@@ -27,6 +27,7 @@ _ROUTERS = (
     feedback.router,
     shares.router,
     account.budget_router,
+    account.prices_router,
     documents.router,
     operations.keys_router,
     operations.operations_router,

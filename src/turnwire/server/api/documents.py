@@ -112,7 +112,7 @@ def _file_name(path: str) -> str:
     if not name or len(name) > _MAX_NAME_LENGTH:
         raise HttpError(422, "invalid_request", "file: it needs a name of at most 255 characters")
     if format_of(name) is None:
-        raise HttpError(415, "unsupported_format", f"file: known are {' '.join(sorted(SUFFIXES))}")
+        raise HttpError(415, "unsupported_format", f"{name} can't be read. Supported: {' '.join(sorted(SUFFIXES))}")
     return name
 
 

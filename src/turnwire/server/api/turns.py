@@ -3,18 +3,38 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response, StreamingResponse
 
 from turnwire.core.codec import LoggedEvent
+from turnwire.core.contracts import TurnFilter, TurnStatus
 from turnwire.core.follow import read_all
 from turnwire.server.api.dependencies import Approving, Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.feedback import turn_feedback
 from turnwire.server.messages import ApprovalBody
 from turnwire.server.services import Services
-from turnwire.server.turns import logged_json, snapshot_json, turn_state
+from turnwire.server.turns import logged_json, snapshot_json, turn_json, turn_state
 
 router = APIRouter(prefix="/v1/turns", tags=["turns"])
+
+
+@router.get("", summary="List your turns, newest first")
+async def index(
+    services: ServicesDep,
+    caller: Reading,
+    session: Annotated[str | None, Query(max_length=128, description="Only turns of this session.")] = None,
+    agent: Annotated[str | None, Query(max_length=128, description="Only turns of this agent.")] = None,
+    status: Annotated[TurnStatus | None, Query(description="The phase of an unfinished turn, or an outcome.")] = None,
+    search: Annotated[str | None, Query(max_length=200, description="Only turns whose message has this text.")] = None,
+    before: Annotated[str | None, Query(max_length=128, description="Only turns before this one.")] = None,
+    after: Annotated[str | None, Query(max_length=128, description="Only the next turns after this one.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Json:
+    session_id = None if session is None else (await services.store.find_session(caller.principal, session)).id
+    where = TurnFilter(agent=agent, status=status, search=search, before=before, after=after)
+    turns = await services.store.list_turns(caller.principal, session_id=session_id, limit=limit + 1, where=where)
+    page = turns[-limit:] if after is None else turns[:limit]
+    return {"turns": [turn_json(turn) for turn in reversed(page)], "more": len(turns) > limit}
 
 
 @router.get("/{id}", summary="A turn's state so far, and the position to continue from")

@@ -3,13 +3,22 @@
 import math
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry
+from turnwire.core.contracts import JournalEntry, TurnFilter
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.stores.lines import SealedLogs, state_from
 from turnwire.stores.postgres.connections import Connections
 from turnwire.stores.postgres.notifications import CommitNotifier
-from turnwire.stores.postgres.rows import RECORD, TURN, UNFINISHED, comparable, read_journal, read_log, record_from
+from turnwire.stores.postgres.rows import (
+    RECORD,
+    TURN,
+    UNFINISHED,
+    comparable,
+    folded,
+    read_journal,
+    read_log,
+    record_from,
+)
 
 
 class PostgresQueries:
@@ -42,14 +51,28 @@ class PostgresQueries:
             raise TurnNotFoundError(turn_id)
         return record_from(row)
 
-    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
-        if session_id is None:
-            where, values = "t.principal = $2", (limit, principal)
-        else:
-            where, values = "t.principal = $2 AND t.session_id = $3", (limit, principal, comparable(session_id))
-        query = f"SELECT {RECORD} FROM {TURN} WHERE {where} ORDER BY t.number DESC LIMIT $1"
-        rows = await self._connections.fetch(query, *values)
-        return [record_from(row) for row in reversed(rows)]
+    async def list_turns(
+        self, principal: str, *, session_id: str | None = None, limit: int = 50, where: TurnFilter | None = None
+    ) -> list[TurnRecord]:
+        where = where or TurnFilter()
+        conditions, values = ["t.principal = $2"], [limit, principal]
+        for condition, value in (
+            ("t.session_id = ${}", None if session_id is None else comparable(session_id)),
+            ("t.agent = ${}", None if where.agent is None else comparable(where.agent)),
+            ("coalesce(t.outcome, h.phase) = ${}", where.status),
+            ("strpos(t.folded_message, ${}) > 0", folded(where.search) if where.search else None),
+        ):
+            if value is not None:
+                values.append(value)
+                conditions.append(condition.format(len(values)))
+        for comparison, turn_id in (("<", where.before), (">", where.after)):
+            if turn_id is not None:
+                values.append((await self.find_turn(principal, turn_id)).id)
+                conditions.append(f"t.number {comparison} (SELECT number FROM turnwire.turn WHERE id = ${len(values)})")
+        order = "DESC" if where.after is None else "ASC"
+        query = f"SELECT {RECORD} FROM {TURN} WHERE {' AND '.join(conditions)} ORDER BY t.number {order} LIMIT $1"
+        turns = [record_from(row) for row in await self._connections.fetch(query, *values)]
+        return turns if where.after is not None else turns[::-1]
 
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
         query = (

@@ -1,7 +1,7 @@
 """Reads of logs and turns: live turns from memory, all others from the database."""
 
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry
+from turnwire.core.contracts import JournalEntry, TurnFilter
 from turnwire.core.errors import TurnNotFoundError
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.sqlite_threads import SqliteThreads
@@ -10,10 +10,6 @@ from turnwire.stores.rules import read_with_epoch
 from turnwire.stores.sqlite.live_turn import LiveTurns
 from turnwire.stores.sqlite.rows import TURN_COLUMNS, find_turn, read_journal, read_rows, read_turn, turn_from
 
-_LIST = (
-    f"SELECT {TURN_COLUMNS} FROM turn WHERE principal = ? AND (? IS NULL OR session_id = ?)"
-    " ORDER BY number DESC LIMIT ?"
-)
 # Ids grow with time, so the position of a deleted turn can still be found.
 _NEXT = (
     f"SELECT {TURN_COLUMNS} FROM turn WHERE session_id = ?"
@@ -64,10 +60,29 @@ class SqliteQueries:
             await self._readers.run(lambda connection: find_turn(connection, turn_id, principal))
         )
 
-    async def list_turns(self, principal: str, *, session_id: str | None = None, limit: int = 50) -> list[TurnRecord]:
-        values = (principal, session_id, session_id, limit)
-        rows = await self._readers.run(lambda connection: connection.execute(_LIST, values).fetchall())
-        return [self._turns.current(turn_from(row)) for row in reversed(rows)]
+    async def list_turns(
+        self, principal: str, *, session_id: str | None = None, limit: int = 50, where: TurnFilter | None = None
+    ) -> list[TurnRecord]:
+        where = where or TurnFilter()
+        conditions, values = ["principal = ?"], [principal]
+        for condition, value in (
+            ("session_id = ?", session_id),
+            ("agent = ?", where.agent),
+            ("coalesce(outcome, phase) = ?", where.status),
+            ("mentions(message, ?)", where.search.casefold() if where.search else None),
+        ):
+            if value is not None:
+                conditions.append(condition)
+                values.append(value)
+        for comparison, turn_id in (("<", where.before), (">", where.after)):
+            if turn_id is not None:
+                conditions.append(f"number {comparison} (SELECT number FROM turn WHERE id = ?)")
+                values.append((await self.find_turn(principal, turn_id)).id)
+        order = "DESC" if where.after is None else "ASC"
+        query = f"SELECT {TURN_COLUMNS} FROM turn WHERE {' AND '.join(conditions)} ORDER BY number {order} LIMIT ?"
+        rows = await self._readers.run(lambda connection: connection.execute(query, (*values, limit)).fetchall())
+        turns = [self._turns.current(turn_from(row)) for row in rows]
+        return turns if where.after is not None else turns[::-1]
 
     async def next_turn(self, session_id: str, after_turn_id: str | None) -> TurnRecord | None:
         values = (session_id, after_turn_id, session_id, after_turn_id)

@@ -53,6 +53,12 @@ class SqliteArchive:
     def find_turn(self, turn_id: str) -> TurnRecord:
         return find_turn(self._connection, turn_id)
 
+    def match_ids(self, part: str) -> list[str]:
+        """Return the ids of the turns that begin or end with `part`, newest first."""
+        is_part = "substr(id, 1, length(?1)) = ?1 OR substr(id, -length(?1)) = ?1"
+        query = f"SELECT id FROM turn WHERE {is_part} ORDER BY number DESC"
+        return [row[0] for row in self._connection.execute(query, (part,))]
+
     def list_turns(self, limit: int) -> list[TurnRecord]:
         """Return the newest turns of all principals, newest first: read access to the file is access to all of them."""
         query = f"SELECT {TURN_COLUMNS}, first_row, number FROM turn ORDER BY number DESC LIMIT ?"
