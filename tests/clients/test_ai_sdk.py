@@ -103,3 +103,23 @@ async def test_reloaded_page_resumes_the_answer(serve: Serve, run: Run, puppet: 
         await script.ended()
     assert (report["status"], text_of(report["message"]), report["same"]) == ("ready", "Hello again", True)
     assert (idle["status"], idle["count"]) == ("ready", 2)
+
+
+async def test_history_of_the_guide_is_continued(serve: Serve, run: Run, transport: str) -> None:
+    async with serve(play) as server, run("chat.mjs", server.url, transport, "reload", "plain") as script:
+        report = await script.next()
+        turns = (await server.http.get("/v1/sessions/chat-1")).json()["turns"]
+    assert report["fresh"] == []
+    assert [(message["role"], text_of(message)) for message in report["loaded"]] == [
+        ("user", "plain"),
+        ("assistant", "Plain answer."),
+    ]
+    first, second, regenerated, stopped = turns
+    parents = [turn["parent_turn_id"] for turn in turns]
+    assert parents == [None, first["turn_id"], first["turn_id"], regenerated["turn_id"]]
+    # The regenerated answer replaces the one beside it.
+    answers = [message["id"] for message in report["shown"] if message["role"] == "assistant"]
+    assert answers == [first["turn_id"], regenerated["turn_id"], stopped["turn_id"]]
+    assert report["last"] == regenerated["turn_id"] != second["turn_id"]
+    # A running answer is brought by the stream, not by the history.
+    assert (report["before"], report["after"]) == (["user", "assistant"] * 2 + ["user"], 6)
