@@ -32,6 +32,7 @@ from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SummarisedHistory
 from turnwire.reporting.reports import Reports, turn_lines
+from turnwire.server.guide import find_documentation
 from turnwire.server.router import AnyRoute
 from turnwire.server.services import WireFactory
 from turnwire.settings import AgentSettings, Settings
@@ -305,11 +306,8 @@ def build_vault(folder: Path, vault: Path, settings: Settings) -> "tuple[Documen
 
 def own_documentation() -> list[Path]:
     """Return the paths of Turnwire's own documentation, in the package or beside the source."""
-    package = Path(__file__).parent
-    for folder in (package / "documentation", package.parents[1]):
-        if (folder / "docs" / "concepts.md").exists():
-            return [folder / "README.md", folder / "docs"]
-    return []
+    folder = find_documentation()
+    return [folder / "README.md", folder / "docs"] if folder else []
 
 
 def as_agent(target: Any) -> Agent:

@@ -1,4 +1,6 @@
 // The AI SDK's chat, over HTTP (5, 6 and 7) and on a WebSocket (7).
+import { readFile } from "node:fs/promises";
+
 import { args, print, until, url } from "./script_io.mjs";
 
 const [transportName, scene, ...more] = args;
@@ -93,5 +95,25 @@ if (scene === "ask") {
   const idle = await open("chat-1", again.messages);
   await idle.resumeStream();
   print(report(idle));
+} else if (scene === "reload") {
+  // The guide's own file, whose `.js` Node would take for CommonJS.
+  const source = await readFile(new URL("../../docs/examples/load-messages.js", import.meta.url));
+  const { loadMessages } = await import(`data:text/javascript;base64,${source.toString("base64")}`);
+  const fresh = await loadMessages(url, "chat-1");
+  await chat.sendMessage({ text: more[0] });
+  const again = await open("chat-1", await loadMessages(url, "chat-1"));
+  const loaded = again.messages;
+  await again.sendMessage({ text: more[0] });
+  await again.regenerate();
+  const third = await open("chat-1", await loadMessages(url, "chat-1"));
+  const sending = third.sendMessage({ text: "wait" });
+  await until(() => text(third) === "It begins ");
+  const running = await open("chat-1", await loadMessages(url, "chat-1"));
+  const before = running.messages.map((message) => message.role);
+  const resuming = running.resumeStream();
+  await until(() => text(running) === "It begins ");
+  await fetch(`${url}/api/chat/chat-1/stop`, { method: "POST" });
+  await Promise.all([sending, resuming]);
+  print({ fresh, loaded, shown: third.messages, last: again.messages.at(-1).id, before, after: running.messages.length });
 }
 for (const opened of chats) opened.transport.close?.();

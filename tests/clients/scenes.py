@@ -1,5 +1,6 @@
 """A scripted agent that plays every kind of turn a client may meet; the message names the scene."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -32,6 +33,11 @@ async def play(turn: Turn) -> AsyncIterator[Event | str]:
 async def _plain(turn: Turn) -> AsyncIterator[Event | str]:
     yield "Plain "
     yield "answer."
+
+
+async def _wait(turn: Turn) -> AsyncIterator[Event | str]:
+    yield "It begins "
+    await asyncio.Event().wait()  # Until it is stopped.
 
 
 async def _rich(turn: Turn) -> AsyncIterator[Event | str]:
@@ -67,4 +73,4 @@ async def _fail(turn: Turn) -> AsyncIterator[Event | str]:
     raise AgentError("the model is away", code="model_away")
 
 
-_SCENES: dict[str, Any] = {"plain": _plain, "rich": _rich, "pay": _pay, "fail": _fail}
+_SCENES: dict[str, Any] = {"plain": _plain, "rich": _rich, "pay": _pay, "fail": _fail, "wait": _wait}

@@ -118,3 +118,23 @@ async def test_answer_that_ended_while_the_client_was_away_is_resumed_whole(
         await script.ended()
     assert (report["status"], report["count"], text_of(report["message"])) == ("ready", 2, "Hello again")
     assert (report["same"], report["finished"]) == (True, 1)
+
+
+async def test_history_of_the_guide_is_continued(serve: Serve, run: Run, transport: str) -> None:
+    async with serve(play) as server, run("chat.mjs", server.url, transport, "reload", "plain") as script:
+        report = await script.next()
+        turns = (await server.http.get("/v1/sessions/chat-1")).json()["turns"]
+    assert report["fresh"] == []
+    assert [(message["role"], text_of(message)) for message in report["loaded"]] == [
+        ("user", "plain"),
+        ("assistant", "Plain answer."),
+    ]
+    first, second, regenerated, stopped = turns
+    parents = [turn["parent_turn_id"] for turn in turns]
+    assert parents == [None, first["turn_id"], first["turn_id"], regenerated["turn_id"]]
+    # The regenerated answer replaces the one beside it.
+    answers = [message["id"] for message in report["shown"] if message["role"] == "assistant"]
+    assert answers == [first["turn_id"], regenerated["turn_id"], stopped["turn_id"]]
+    assert report["last"] == regenerated["turn_id"] != second["turn_id"]
+    # A running answer is brought by the stream, not by the history.
+    assert (report["before"], report["after"]) == (["user", "assistant"] * 2 + ["user"], 6)

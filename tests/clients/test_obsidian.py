@@ -129,3 +129,22 @@ async def test_plugin_builds_into_one_commonjs_file(node: str, plugin: Path, tmp
     assert 'require("obsidian")' in built
     assert "module.exports" in built
     assert len(built) < 100_000
+
+
+async def test_plugin_passes_the_rules_of_the_community_review(node: str, plugin: Path) -> None:
+    await npm(plugin, node, "node_modules/eslint/bin/eslint.js", ".")
+    await npm(plugin, node, "node_modules/typescript/bin/tsc", "--noEmit")
+
+
+def test_manifest_has_what_the_community_list_asks_for() -> None:
+    manifest = json.loads((PLUGIN / "manifest.json").read_text())
+    assert set(manifest) == {
+        *("id", "name", "version", "minAppVersion", "description", "author", "authorUrl", "isDesktopOnly"),
+    }
+    assert manifest["id"].islower()
+    assert "obsidian" not in f"{manifest['id']} {manifest['name']} {manifest['description']}".lower()
+    assert len(manifest["description"]) <= 250
+    assert manifest["description"].endswith(".")
+    versions = json.loads((PLUGIN / "versions.json").read_text())
+    assert versions[manifest["version"]] == manifest["minAppVersion"]
+    assert (PLUGIN / "LICENSE").is_file()

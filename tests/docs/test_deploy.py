@@ -1,9 +1,11 @@
 """Tests that `deploy/`, its documentation page, the settings and the commands agree."""
 
+import json
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +96,34 @@ def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
     unit.write_text(path.read_text().replace("/opt/turnwire/bin/turnwire", sys.executable))
     verified = subprocess.run([verify, "verify", unit], capture_output=True, text=True, timeout=30)
     assert (verified.returncode, path.name in verified.stderr) == (0, False), verified.stderr
+
+
+def test_dockerfile_copies_what_exists_and_runs_without_root() -> None:
+    lines = re.sub(r"\\\n\s*", " ", (DEPLOY / "Dockerfile").read_text()).splitlines()
+    instructions = [
+        (kind, text) for line in lines if line and not line.startswith("#") for kind, text in [line.split(maxsplit=1)]
+    ]
+    kinds = [kind for kind, _ in instructions]
+    assert kinds[0] == "FROM"
+    # A tag that names a version: what is built today is built tomorrow.
+    assert re.fullmatch(r"python:3\.\d+-slim", instructions[0][1])
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
+    for sources in (text.split()[:-1] for kind, text in instructions if kind == "COPY"):
+        for source in sources:
+            assert (ROOT / source).exists(), source
+            assert source not in ignored
+    # What the build needs must not be ignored.
+    assert not {"pyproject.toml", "hatch_build.py", "README.md", "src", "docs", "constraints.txt"} & set(ignored)
+    assert {".git", ".venv", "**/node_modules"} <= set(ignored)
+    (install,) = [text for kind, text in instructions if kind == "RUN"]
+    assert "pip install --no-cache-dir" in install
+    (extras,) = re.findall(r"\[([\w,-]+)\]", install)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert kinds.index("USER") > kinds.index("RUN")
+    assert dict(instructions)["USER"] != "root"
+    # Exec form: the program gets the signals.
+    assert [json.loads(text)[0] for kind, text in instructions if kind in ("ENTRYPOINT", "CMD")] == [
+        "turnwire",
+        "serve",
+    ]

@@ -19,6 +19,8 @@ __all__ = ["model_server"]
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SIGNED_IN = {"X-User": "ada", "Cookie": "session=secret-of-ada"}
+"""The ways in which the examples know their user."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -63,7 +65,7 @@ async def test_example_answers_a_message(
     mounted = hasattr(module, "turnwire")
     turnwire = module.turnwire if mounted else module.app.lifespan
     async with serving(turnwire, module.app, path="/agent" if mounted else "") as server:
-        answer = await server.http.post("chat", json={"message": "good morning"}, headers={"X-User": "ada"})
+        answer = await server.http.post("chat", json={"message": "good morning"}, headers=SIGNED_IN)
     assert answer.status_code == 200
     assert answer.json()["outcome"] == "completed"
     assert answer.json()["content"]

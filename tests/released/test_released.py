@@ -87,6 +87,8 @@ def test_every_setting_has_the_released_name_variable_and_default() -> None:
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 UNLISTED_PATHS = (
     "/docs",
+    "/guide",
+    "/guide/",
     "/openapi.json",
     "/redoc",
     "/v1/keys",

@@ -92,7 +92,8 @@ export function newId(): string {
   return `obsidian-${crypto.randomUUID()}`;
 }
 
-// Not `requestUrl`, which returns whole responses only.
+// `fetch`, because Obsidian's `requestUrl` cannot stream: it returns whole responses only. It calls the user's own server, which
+// allows Obsidian's origins by CORS; where it does not, `requestFetch` below is used instead.
 const windowFetch: typeof fetch = (input, init) => fetch(input, init);
 
 /** `fetch` on top of `requestUrl`, which needs no CORS. The response comes whole and cannot be aborted. */

@@ -1,4 +1,4 @@
-import { MarkdownView, Notice, WorkspaceLeaf } from "obsidian-test-mocks/obsidian";
+import { DropdownComponent, MarkdownView, Notice, WorkspaceLeaf } from "obsidian-test-mocks/obsidian";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
 import { TurnwireSettingTab } from "../src/settings-tab";
@@ -220,6 +220,21 @@ describe("the connection", () => {
     expect(await tab.test()).toContain("Not connected");
     tab.display();
     expect(tab.containerEl.textContent).toContain("Test connection");
+  });
+
+  it("offers the server's agents in the settings, with and without definitions", async () => {
+    await start();
+    const tab = new TurnwireSettingTab(obsidian.app.asOriginalType__(), obsidian.plugin);
+    const names = tab.getSettingDefinitions().map((definition) => "name" in definition && definition.name);
+    expect(names).toEqual(["Server", "Key", "Agent", "Conversation", "Name the note", "Connection"]);
+    const chosen = vi.spyOn(DropdownComponent.prototype, "onChange");
+    tab.display();
+    for (const name of names) expect(tab.containerEl.textContent).toContain(name);
+    const list = tab.containerEl.querySelector("select") as HTMLSelectElement;
+    await until(() => expect([...list.options].map((option) => option.value)).toEqual(["", "play", "gate", "vault"]));
+    expect(list.value).toBe("play");
+    chosen.mock.calls[0]?.[0]("vault");
+    expect(obsidian.plugin.settings.agent).toBe("vault");
   });
 
   it("sends the key to the server only, and keeps it out of the vault", async () => {

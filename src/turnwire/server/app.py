@@ -16,7 +16,7 @@ from turnwire.server.api.shares import SHARED
 from turnwire.server.brand import brand_of
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers
-from turnwire.server.pages import read_pages, send_page
+from turnwire.server.pages import is_guide, read_pages, send_guide, send_page
 from turnwire.server.request import Request
 from turnwire.server.router import AnyRoute, OpenSocket, Router
 from turnwire.server.services import Services
@@ -99,6 +99,9 @@ class TurnwireApp:
             page = self._pages.find(request)
             if page is not None:
                 await send_page(request, page)
+                return None
+            if is_guide(path):
+                await send_guide(request)
                 return None
             request.receive = _limit_body(request.receive, request.headers, self._max_bytes(method, path))
             caller = None if self._is_public(path) else services.auth.caller(request.scope, request.headers)

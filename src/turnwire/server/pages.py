@@ -4,6 +4,7 @@ The pages are public, because they contain no data: they load it with the rights
 `clients/web` and are part of the package, so that a server needs neither Node nor a network.
 """
 
+import asyncio
 import gzip
 import hashlib
 import html
@@ -34,12 +35,19 @@ MEDIA_TYPES = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
+    ".webp": "image/webp",
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
 
 _START, _TURNS, _TURN, _REFERENCE, _SHARE = "index.html", "turns.html", "turn.html", "docs.html", "share.html"
 _ASSETS = "/assets/"
+_GUIDE = "/guide"
+_NO_GUIDE = (
+    "The documentation is not installed",
+    "This installation has no documentation. The wheel and the source archive have it, and the repository has it:",
+)
+_NO_GUIDE_PAGE = ("There is no such page", "It may have moved. Start at the top, and search there:")
 _TURN_PATH = re.compile(r"/turns/[^/]+")
 _SHARE_PATH = re.compile(r"/share/[^/]+")
 _ADDRESS = re.compile(rb'"/assets/([\w.-]+)"')
@@ -49,7 +57,7 @@ _SECURITY_HEADERS: Headers = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 # These formats are compressed already.
-_COMPRESSED = (".png", ".woff2")
+_COMPRESSED = (".png", ".webp", ".woff2")
 
 
 class PageFile(Struct, frozen=True):
@@ -78,11 +86,11 @@ class Pages:
     def find(self, request: Request) -> PageFile | None:
         """Return the file of a path. A client that does not accept HTML at `/` gets the API's plain text instead.
 
-        Raises HttpError 405 at `/docs`, which has no other answer.
+        Raises HttpError 405 at `/docs` and below `/guide`, which have no other answer.
         """
         scope, path = request.scope, request.path
         if request.method not in ("GET", "HEAD"):
-            if path == "/docs":
+            if path == "/docs" or is_guide(path):
                 allowed = {"Allow": "GET, HEAD"}
                 raise HttpError(405, "method_not_allowed", "only GET and HEAD are answered here", headers=allowed)
             return None
@@ -123,7 +131,7 @@ def _branded(page: bytes, brand: Brand) -> bytes:
     return page.replace(b"</head>", brand.head().encode() + b"</head>")
 
 
-async def send_page(request: Request, page: PageFile) -> None:
+async def send_page(request: Request, page: PageFile, status: int = 200) -> None:
     tag = f'W/"{page.version}"'.encode("ascii")
     caching = b"public, max-age=31536000, immutable" if page.is_immutable(request.scope) else b"no-cache"
     headers = [*_SECURITY_HEADERS, (b"etag", tag), (b"cache-control", caching), (b"vary", b"Accept, Accept-Encoding")]
@@ -136,7 +144,37 @@ async def send_page(request: Request, page: PageFile) -> None:
         headers.append((b"content-encoding", b"gzip"))
     headers.append((b"content-type", page.media_type.encode("ascii")))
     headers.append((b"content-length", str(len(body)).encode("ascii")))
-    await request.respond(200, b"" if request.method == "HEAD" else body, headers)
+    await request.respond(status, b"" if request.method == "HEAD" else body, headers)
+
+
+def is_guide(path: str) -> bool:
+    return path == _GUIDE or path.startswith(f"{_GUIDE}/")
+
+
+async def send_guide(request: Request) -> None:
+    """Send a file of the documentation. What is missing is a page that says so, with status 404."""
+    if request.path == _GUIDE:
+        # The links of the pages are relative, so the address must end with a slash.
+        location = quote(request.scope.get("root_path", "")) + _GUIDE + "/"
+        await request.respond(307, headers=[(b"location", location.encode("ascii"))])
+        return
+    status, page = await asyncio.to_thread(_guide_file, request.path.removeprefix(f"{_GUIDE}/"))
+    await send_page(request, page, status)
+
+
+def _guide_file(name: str) -> tuple[int, PageFile]:
+    """Return the status and the file of a name, which may be any text."""
+    # Imported here: a server whose documentation nobody reads does not load the renderer.
+    from turnwire.server.guide.site import message_page, own_guide
+
+    guide = own_guide()
+    if guide is None:
+        return 404, _page_file("missing.html", message_page(*_NO_GUIDE).encode())
+    body = guide.read(name or "index.html")
+    if body is None:
+        top = "../" * name.count("/") or "./"
+        return 404, _page_file("missing.html", message_page(*_NO_GUIDE_PAGE, top).encode())
+    return 200, _page_file(name or "index.html", body)
 
 
 @cache

@@ -1,0 +1,69 @@
+"""Tests that pages can be followed literally: commands have an environment, quoted messages and blocks are real."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GUIDES = ROOT / "docs" / "guides"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(GUIDES.glob("*.md"))]
+SHELL = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+NEEDS_ENVIRONMENT = re.compile(r"^ *(?:\w+=\S+ )*(turnwire|uvicorn|pip) ", re.MULTILINE)
+FOREIGN_MESSAGES = {
+    *("turnwire: command not found", "uvicorn: command not found"),  # The shell's.
+    *(
+        "Address already in use",
+        "No module named 'langchain'",
+        "Missing credentials",
+    ),  # The system's, Python's, OpenAI's.
+    "no such module: fts5",  # SQLite's.
+    "database is locked",
+}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page_with_commands_says_how_to_get_them(page: Path) -> None:
+    text = page.read_text()
+    if any(NEEDS_ENVIRONMENT.search(block) for block in SHELL.findall(text)):
+        assert re.search(r"\((?:\S*/)?install\.md", text) or "source .venv/bin/activate" in text
+
+
+def test_messages_in_the_troubleshooting_page_are_real() -> None:
+    page = (GUIDES / "troubleshooting.md").read_text()
+    rows = re.search(r"^## It does not start\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    assert rows
+    cells = [line.split(" | ")[0] for line in rows[1].splitlines() if line.startswith("| `")]
+    messages = {message for cell in cells for message in re.findall(r"`([^`]+)`", cell)} - FOREIGN_MESSAGES
+    assert len(messages) >= 5
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    # Names and addresses in a message differ from case to case.
+    parts = [part for message in messages for part in re.split(r"0\.0\.0\.0|'my_agent' ", message) if part]
+    assert [part for part in parts if part not in sources] == []
+
+
+def test_codes_in_the_troubleshooting_page_are_documented() -> None:
+    page = (GUIDES / "troubleshooting.md").read_text()
+    codes = re.findall(r"^\| \d{3} `(\w+)`", page, re.MULTILINE)
+    assert len(codes) >= 6
+    errors = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    assert [code for code in codes if f"`{code}`" not in errors] == []
+
+
+def test_history_of_the_ai_sdk_guide_is_the_tested_file() -> None:
+    blocks = re.findall(r"^```js\n(.*?)^```", (GUIDES / "ai-sdk.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert (ROOT / "docs" / "examples" / "load-messages.js").read_text() in blocks
+
+
+def test_readme_starts_with_a_sentence_a_picture_and_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    order = ["Turnwire runs", "<picture>", "A screenshot of a real run", "scripts/serve", "```python", "scripts/test"]
+    positions = [text.index(part) for part in order]
+    assert positions == sorted(positions)
+    pictures = re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    assert pictures
+    assert [picture for picture in pictures if not (ROOT / picture).is_file()] == []
