@@ -51,6 +51,29 @@ await build({
   charset: "utf8",
   logLevel: "warning",
 });
+// One plain script for pages of other origins: its style is inside, and `import.meta.url` is the address it came from.
+const browsers = { target: ["es2022", "chrome123", "firefox121", "safari17.5"], charset: "utf8", logLevel: "warning" };
+const style = await build({
+  ...browsers,
+  absWorkingDir: here,
+  entryPoints: ["src/style/widget.css"],
+  bundle: true,
+  minify: true,
+  write: false,
+});
+await build({
+  ...browsers,
+  absWorkingDir: here,
+  entryPoints: ["src/widget.ts"],
+  outfile: join(out, "assets/widget.js"),
+  bundle: true,
+  format: "iife",
+  minify: true,
+  legalComments: "none",
+  banner: { js: "{const turnwireScript=document.currentScript;" },
+  footer: { js: "}\n// Licences of what is bundled here: licences.txt" },
+  define: { "import.meta.url": "turnwireScript.src", WIDGET_STYLE: JSON.stringify(style.outputFiles[0].text) },
+});
 for (const name of ["docs.html", "index.html", "share.html", "turn.html"]) await cp(join(here, "static", name), join(out, name));
 await cp(join(here, "static/icon.svg"), join(out, "assets/icon.svg"));
 

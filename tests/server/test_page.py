@@ -118,6 +118,15 @@ async def test_unknown_asset_is_not_found(server: Served, path: str) -> None:
     error_of(await server.http.get(path, headers=HTML), 404)
 
 
+async def test_only_the_widget_may_be_loaded_by_pages_of_other_origins(server: Served) -> None:
+    widget = await server.http.get("/widget.js")
+    assert (widget.status_code, widget.headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert widget.headers["cross-origin-resource-policy"] == "cross-origin"
+    assert widget.headers["cache-control"] == "no-cache"
+    assert int(widget.headers["content-length"]) <= MAX_BYTES
+    assert (await server.http.get("/assets/app.js")).headers["cross-origin-resource-policy"] == "same-origin"
+
+
 async def test_asset_with_another_version_is_not_cached(server: Served) -> None:
     address = next(path for path in addresses(await server.http.get("/", headers=HTML)) if ".css" in path)
     stale = await server.http.get(address[:-1] + ("0" if address[-1] != "0" else "1"))

@@ -40,14 +40,11 @@ MEDIA_TYPES = {
 
 _START, _INSPECTOR, _REFERENCE, _SHARE = "index.html", "turn.html", "docs.html", "share.html"
 _ASSETS = "/assets/"
+_WIDGET = "/widget.js"
 _TURN_PATH = re.compile(r"/turns/[^/]+")
 _SHARE_PATH = re.compile(r"/share/[^/]+")
 _ADDRESS = re.compile(rb'"/assets/([\w.-]+)"')
 _HASHED_NAME = re.compile(r"-[A-Z0-9]{8}\.\w+")
-_SECURITY_HEADERS: Headers = [
-    (b"content-security-policy", POLICY.encode("ascii")),
-    (b"cross-origin-resource-policy", b"same-origin"),
-]
 # These formats are compressed already.
 _COMPRESSED = (".png", ".woff2")
 
@@ -86,6 +83,8 @@ class Pages:
                 allowed = {"Allow": "GET, HEAD"}
                 raise HttpError(405, "method_not_allowed", "only GET and HEAD are answered here", headers=allowed)
             return None
+        if path == _WIDGET:
+            return self._assets.get(_WIDGET[1:])
         if path.startswith(_ASSETS):
             return self._assets.get(path.removeprefix(_ASSETS))
         if path == "/":
@@ -124,7 +123,15 @@ def _branded(page: bytes, brand: Brand) -> bytes:
 async def send_page(request: Request, page: PageFile) -> None:
     tag = f'W/"{page.version}"'.encode("ascii")
     caching = b"public, max-age=31536000, immutable" if page.is_immutable(request.scope) else b"no-cache"
-    headers = [*_SECURITY_HEADERS, (b"etag", tag), (b"cache-control", caching), (b"vary", b"Accept, Accept-Encoding")]
+    # The widget is for pages of other origins; everything else is for our own.
+    resource_policy = b"cross-origin" if request.path == _WIDGET else b"same-origin"
+    headers: Headers = [
+        (b"content-security-policy", POLICY.encode("ascii")),
+        (b"cross-origin-resource-policy", resource_policy),
+        (b"etag", tag),
+        (b"cache-control", caching),
+        (b"vary", b"Accept, Accept-Encoding"),
+    ]
     if tag in request.headers.get(b"if-none-match", b""):
         await request.respond(304, headers=headers)
         return
