@@ -21,7 +21,7 @@ await mkdir(join(out, "assets"), { recursive: true });
 // Separate bundles: each page loads less than with a shared chunk.
 await build({
   absWorkingDir: here,
-  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", share: "src/share.tsx", turn: "src/turn.tsx" },
+  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", notify: "src/notify.ts", share: "src/share.tsx", turn: "src/turn.tsx" },
   outdir: join(out, "assets"),
   bundle: true,
   format: "esm",
@@ -37,6 +37,7 @@ await build({
 await build({
   absWorkingDir: here,
   entryPoints: [
+    "static/sw.js",
     "static/theme.js",
     "src/style/app.css",
     "src/style/docs.css",
@@ -75,13 +76,20 @@ await build({
   define: { "import.meta.url": "turnwireScript.src", WIDGET_STYLE: JSON.stringify(style.outputFiles[0].text) },
 });
 for (const name of ["docs.html", "index.html", "share.html", "turn.html"]) await cp(join(here, "static", name), join(out, name));
-await cp(join(here, "static/icon.svg"), join(out, "assets/icon.svg"));
+for (const name of ["app.webmanifest", "icon.svg"]) await cp(join(here, "static", name), join(out, "assets", name));
 
 await writeFile(join(out, "assets/licences.txt"), await licences());
 
 if (values.sizes) {
   const pages = {
-    "/": ["index.html", "assets/theme.js", "assets/app.css", "assets/app.js", "assets/icon.svg"],
+    "/": [
+      "index.html",
+      "assets/theme.js",
+      "assets/app.css",
+      "assets/app.js",
+      "assets/app.webmanifest",
+      "assets/icon.svg",
+    ],
     "/docs": ["docs.html", "assets/theme.js", "assets/docs.css", "assets/docs.js", "assets/icon.svg"],
     "/share/{token}": [
       "share.html",

@@ -78,6 +78,7 @@ async def test_every_file_of_a_page_is_served_with_policy_and_caching(server: Se
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert "access-control-allow-origin" not in headers
         kind = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+        kind[".webmanifest"] = "application/manifest+json"
         suffix = Path(httpx.URL(address).path).suffix
         assert headers["content-type"].startswith(kind.get(suffix, "text/html"))
         # What has its hash in its address is never asked for again; the rest costs one short question.
