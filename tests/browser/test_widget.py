@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager, suppress
 
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser.browser_tab import PATIENCE_MS, REPORT_VIOLATIONS, new_context
+from tests.browser.browser_tab import PATIENCE_MS, REPORT_VIOLATIONS, Tab, new_context
 from tests.browser.conftest import Serve
+from tests.browser.test_accessibility import violations
 from tests.clients.scenes import play
 from tests.serving import Puppet, Served, within
 
@@ -28,7 +29,7 @@ class HostPage:
             head = await reader.readuntil(b"\r\n\r\n")
             self.paths.append(head.split()[1].decode())
             script = f'<script src="{self.server_url}/widget.js" {self.attributes} async></script>'
-            body = f"<!doctype html><title>Shop</title><h1>Shop</h1>{script}".encode()
+            body = f"<!doctype html><html lang=en><title>Shop</title><h1>Shop</h1>{script}".encode()
             policy = f"default-src 'none'; script-src {self.server_url}; connect-src {self.server_url}; img-src 'self'"
             writer.write(
                 f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
@@ -116,6 +117,7 @@ async def test_widget_decides_about_tool_calls(browser: Browser, serve: Serve) -
         await page.get_by_role("button", name="Chat").click()
         await ask(page, "pay")
         await expect(page.locator(".approval pre")).to_contain_text('"amount": 40')
+        assert await violations(Tab(page, host.origin)) == []
         await page.get_by_role("button", name="Allow").click()
         await expect(page.get_by_test_id("answer")).to_have_text("Paid.")
         await expect(page.locator(".approval")).to_have_count(0)
