@@ -168,7 +168,7 @@ def read_pages(head: PageHead, folder: Path = FOLDER) -> Pages:
         assets["brand.css"] = brand.style().encode()
     if brand.logo is not None:
         assets[brand.logo_name] = brand.logo.read_bytes()
-    if _MANIFEST in assets:
+    if brand != Brand() and _MANIFEST in assets:
         assets[_MANIFEST] = brand.manifest(assets[_MANIFEST])
     return Pages(
         {path.name: path.read_bytes() for path in sorted(folder.glob("*.html"))},
