@@ -56,13 +56,21 @@ for (const name of ["highlight", "maths", "renderer"]) {
 // Separate bundles: each page loads less than with a shared chunk.
 await build({
   ...shared,
-  entryPoints: { app: "src/app.tsx", docs: "src/docs.tsx", share: "src/share.tsx", turn: "src/turn.tsx", turns: "src/turns.tsx" },
+  entryPoints: {
+    app: "src/app.tsx",
+    docs: "src/docs.tsx",
+    notify: "src/notify.ts",
+    share: "src/share.tsx",
+    turn: "src/turn.tsx",
+    turns: "src/turns.tsx",
+  },
   plugins: [lazy],
   define: { RENDERER: JSON.stringify(names["./renderer.js"]) },
 });
 await build({
   absWorkingDir: here,
   entryPoints: [
+    "static/sw.js",
     "static/theme.js",
     "src/style/app.css",
     "src/style/docs.css",
@@ -77,14 +85,55 @@ await build({
   charset: "utf8",
   logLevel: "warning",
 });
+// A script on another origin can load no modules from ours, so the widget has neither highlighting nor maths.
+const withoutLazy = {
+  name: "without-lazy",
+  setup: (plugin) => {
+    plugin.onResolve({ filter: /^\.\/(?:highlight|maths)\.js$/ }, ({ path }) => ({ path, namespace: "nothing" }));
+    plugin.onLoad({ filter: /.*/, namespace: "nothing" }, () => ({
+      contents: "export const highlight = () => {}; export const renderMaths = () => {};",
+    }));
+  },
+};
+// One plain script for pages of other origins: its style is inside, and `import.meta.url` is the address it came from.
+const browsers = { target: ["es2022", "chrome123", "firefox121", "safari17.5"], charset: "utf8", logLevel: "warning" };
+const style = await build({
+  ...browsers,
+  absWorkingDir: here,
+  entryPoints: ["src/style/widget.css"],
+  bundle: true,
+  minify: true,
+  write: false,
+});
+await build({
+  ...browsers,
+  absWorkingDir: here,
+  entryPoints: ["src/widget.ts"],
+  outfile: join(out, "assets/widget.js"),
+  bundle: true,
+  format: "iife",
+  minify: true,
+  legalComments: "none",
+  banner: { js: "{const turnwireScript=document.currentScript;" },
+  footer: { js: "}\n// Licences of what is bundled here: licences.txt" },
+  plugins: [withoutLazy],
+  define: { "import.meta.url": "turnwireScript.src", WIDGET_STYLE: JSON.stringify(style.outputFiles[0].text) },
+});
 for (const name of ["docs.html", "index.html", "share.html", "turn.html", "turns.html"]) await cp(join(here, "static", name), join(out, name));
-await cp(join(here, "static/icon.svg"), join(out, "assets/icon.svg"));
+for (const name of ["app.webmanifest", "icon.svg"]) await cp(join(here, "static", name), join(out, "assets", name));
 
 await writeFile(join(out, "assets/licences.txt"), await licences());
 
 if (values.sizes) {
   const pages = {
-    "/": ["index.html", "assets/theme.js", "assets/app.css", "assets/app.js", "assets/icon.svg"],
+    "/": [
+      "index.html",
+      "assets/theme.js",
+      "assets/app.css",
+      "assets/app.js",
+      "assets/app.webmanifest",
+      "assets/icon.svg",
+    ],
     "an answer": [join("assets", names["./renderer.js"])],
     "code in an answer": [join("assets", names["./highlight.js"])],
     "maths in an answer": [join("assets", names["./maths.js"])],

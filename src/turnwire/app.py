@@ -167,6 +167,7 @@ class Turnwire:
         self.control_token = control_token or new_control_token()
         self.logins = Logins(self.keys.valid, settings.login_lifetime, settings.allowed_origins)
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
+        self._push = assembly.build_push(self.store, self.runner, self.streams, settings)
         self._lifecycle = Lifecycle()
         self.services = Services(
             version=__version__,
@@ -182,6 +183,7 @@ class Turnwire:
             lifecycle=self._lifecycle,
             documents=self.librarian,
             vault=self.vault,
+            push=self._push,
         )
         self._opening: asyncio.Lock | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -261,6 +263,8 @@ class Turnwire:
         await self.streams.close()
         self._lifecycle.is_open = False
         await self.reports.close()
+        if self._push is not None:
+            await self._push.close()
         await self._close_agents()
         for indexer in self._indexers():
             await indexer.close()

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from turnwire.retrieval.agent import RetrievalAgent
     from turnwire.retrieval.embedding.contract import Embedder
     from turnwire.retrieval.indexer import DocumentIndexer
+    from turnwire.server.push import PushNotifier
+    from turnwire.server.streams.hub import StreamHub
     from turnwire.stores.postgres.transfer import PostgresImport
     from turnwire.stores.sqlite.transfer import SqliteExport
     from turnwire.tools import Tool, Toolset
@@ -167,6 +169,19 @@ def build_webhooks(store: Store, settings: Settings) -> "Webhooks | None":
         settings.webhook_timeout, settings.webhook_attempts, settings.webhook_retry, settings.webhook_content
     )
     return Webhooks(store, settings.webhook_url, settings.webhook_secret.get_secret_value(), limits)
+
+
+def build_push(store: Store, runner: TurnRunner, streams: "StreamHub", settings: Settings) -> "PushNotifier | None":
+    """Return the notifier of browsers; None if it is not configured. Raises ValueError if the extra is missing."""
+    if settings.push_contact is None:
+        return None
+    try:
+        from turnwire.server.push import PushNotifier
+    except ImportError as error:
+        raise ValueError("push_contact needs an extra: pip install 'turnwire[push]'") from error
+    notifier = PushNotifier(store, streams, settings.push_contact, settings.brand_name)
+    runner.on_settled.append(notifier.notify)
+    return notifier
 
 
 def build_tracing(store: Store, worker: str, settings: Settings, provider: Any = None) -> "Tracing | None":

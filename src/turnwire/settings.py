@@ -154,6 +154,11 @@ class Settings(BaseSettings):
     brand_starters: list[str] = Field(
         default=[], max_length=8, description="Messages that the web page offers to begin with."
     )
+    push_contact: str | None = Field(
+        default=None,
+        pattern="^(mailto:|https://).+",
+        description="Your `mailto:` or `https://` address for push services. With it, the page offers notifications.",
+    )
     allow_obsidian: bool | None = Field(
         default=None,
         description="Whether Obsidian's apps may call (CORS). By default only if there is a `vault`.",

@@ -4,6 +4,7 @@ from playwright.async_api import Browser, expect
 
 from tests.browser.browser_tab import tab
 from tests.browser.conftest import Serve
+from tests.browser.test_accessibility import violations
 from tests.serving import Client, Puppet, Served
 from turnwire.core.events import CitationEvent, ToolCallEvent, ToolResultEvent
 
@@ -41,6 +42,7 @@ async def test_shared_session_is_read_without_a_key(browser: Browser, serve: Ser
             await expect(source.locator("summary")).to_have_text("[1] Tea book · Heat · page 4")
             await source.locator("summary").click()
             await expect(source.locator("blockquote")).to_have_text("Tea is *hot*.")
+            assert await violations(visitor) == []
             assert "private" not in await visitor.page.content()
             assert (await visitor.page.title()).startswith("What is tea?")
             assert await visitor.page.context.cookies() == []

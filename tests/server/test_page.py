@@ -82,6 +82,7 @@ async def test_every_file_of_a_page_is_served_with_policy_and_caching(server: Se
         assert headers["cross-origin-resource-policy"] == "same-origin"
         assert "access-control-allow-origin" not in headers
         kind = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+        kind[".webmanifest"] = "application/manifest+json"
         suffix = Path(httpx.URL(address).path).suffix
         assert headers["content-type"].startswith(kind.get(suffix, "text/html"))
         # What has its hash in its address is never asked for again; the rest costs one short question.
@@ -123,6 +124,15 @@ async def test_page_has_no_inline_code_and_no_other_origin(server: Served) -> No
 )
 async def test_unknown_asset_is_not_found(server: Served, path: str) -> None:
     error_of(await server.http.get(path, headers=HTML), 404)
+
+
+async def test_only_the_widget_may_be_loaded_by_pages_of_other_origins(server: Served) -> None:
+    widget = await server.http.get("/widget.js")
+    assert (widget.status_code, widget.headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert widget.headers["cross-origin-resource-policy"] == "cross-origin"
+    assert widget.headers["cache-control"] == "no-cache"
+    assert int(widget.headers["content-length"]) <= MAX_BYTES["/"]
+    assert (await server.http.get("/assets/app.js")).headers["cross-origin-resource-policy"] == "same-origin"
 
 
 async def test_asset_with_another_version_is_not_cached(server: Served) -> None:

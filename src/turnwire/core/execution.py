@@ -102,6 +102,11 @@ class Execution:
         self._forced_end: asyncio.Task[None] | None = None
 
     @property
+    def record(self) -> TurnRecord:
+        """Return the turn as it was claimed."""
+        return self._record
+
+    @property
     def continues_later(self) -> bool:
         """Return True if the turn is not over: it waits for a person or for another worker."""
         return self.state in (ExecutionState.SUSPENDED, ExecutionState.RELEASED)

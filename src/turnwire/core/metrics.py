@@ -107,6 +107,12 @@ FENCED = Counter(
     "turnwire_fenced_appends_total", "Appends that were refused because another worker had taken the turn over."
 )
 FEEDBACK = Counter("turnwire_feedback_total", "Feedback that users gave on turns, by value.", "value", ("up", "down"))
+PUSHES = Counter(
+    "turnwire_pushes_total",
+    "Push messages to browsers: delivered to the push service, failed, or gone (the subscription is removed).",
+    "result",
+    ("delivered", "failed", "gone"),
+)
 WEBHOOKS = Counter(
     "turnwire_webhooks_total",
     "Webhook calls: delivered, failed (tried again), or given up.",

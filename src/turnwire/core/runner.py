@@ -88,12 +88,14 @@ class TurnRunner:
         self._spending = Spending(store, limits.max_tokens_per_day)
         self._approvals = PendingApprovals(store, limits, lambda: self._worker.id)
         self._worker = TurnWorker(
-            store, agents, limits, self._historian, self._spending, self._on_turn_ended, self._approvals.deny_overdue
+            store, agents, limits, self._historian, self._spending, self._on_turn_settled, self._approvals.deny_overdue
         )
         self._presence = Presence(store, lambda: self._worker.id, self._cancel_unread)
         self._draining = False
         self.on_ended: list[Callable[[str], None]] = []
         """Callbacks for the id of each turn that this process has ended and committed: a hint, no promise."""
+        self.on_settled: list[Callable[[TurnRecord], None]] = []
+        """Callbacks for each turn, as it was claimed, that has ended or begun to wait for a person in this process."""
 
     @property
     def worker(self) -> str:
@@ -231,10 +233,13 @@ class TurnRunner:
     async def _cancel_unread(self, turn_id: str) -> None:
         await self.cancel(turn_id, "disconnected")
 
-    def _on_turn_ended(self, turn_id: str) -> None:
-        self._presence.forget(turn_id)
-        for callback in self.on_ended:
-            callback(turn_id)
+    def _on_turn_settled(self, record: TurnRecord, ended: bool) -> None:
+        if ended:
+            self._presence.forget(record.id)
+            for callback in self.on_ended:
+                callback(record.id)
+        for callback in self.on_settled:
+            callback(record)
 
     @property
     def running_count(self) -> int:

@@ -17,7 +17,7 @@ from turnwire.core.budget import Limits, Spending, UsageMeter
 from turnwire.core.cancellation import SHUTDOWN, WORKER_LOST, Stop, cancelled
 from turnwire.core.contracts import RUNNABLE, Agent, HistorySource, Store
 from turnwire.core.errors import StoreError, TurnEndedError, TurnNotFoundError, TurnTakenError
-from turnwire.core.execution import Execution
+from turnwire.core.execution import Execution, ExecutionState
 from turnwire.core.ids import new_id
 from turnwire.core.turns import TurnRecord
 
@@ -32,7 +32,8 @@ _SAFE_PART = 0.8
 class TurnWorker:
     """Runs the turns that this process has claimed.
 
-    `on_ended` is called with the id of each turn that has ended here, `chores` after each renewal of the lease.
+    `on_settled` is called with each turn that has ended or begun to wait for a person here, as it was claimed, and True
+    if it has ended; `chores` after each renewal of the lease.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class TurnWorker:
         limits: Limits,
         historian: HistorySource,
         spending: Spending,
-        on_ended: Callable[[str], None],
+        on_settled: Callable[[TurnRecord, bool], None],
         chores: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self.id = new_id()
@@ -52,7 +53,7 @@ class TurnWorker:
         self._limits = limits
         self._historian = historian
         self._spending = spending
-        self._on_ended = on_ended
+        self._on_settled = on_settled
         self._chores = chores
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._tasks: set[asyncio.Task[None]] = set()
@@ -198,8 +199,8 @@ class TurnWorker:
             del self.running[execution.turn_id]
         if not self.running:
             self._idle.set()
-        if not execution.continues_later:
-            self._on_ended(execution.turn_id)
+        if execution.state is not ExecutionState.RELEASED:
+            self._on_settled(execution.record, not execution.continues_later)
         if self._store.is_shared or len(self.running) + 1 >= self._limits.max_worker_turns:
             self.wake()  # There is room for another turn.
 

@@ -16,7 +16,7 @@ from turnwire.server.api.shares import SHARED
 from turnwire.server.brand import brand_of
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers
-from turnwire.server.pages import is_guide, read_pages, send_guide, send_page
+from turnwire.server.pages import PageHead, is_guide, read_pages, send_guide, send_page
 from turnwire.server.request import Request
 from turnwire.server.router import AnyRoute, OpenSocket, Router
 from turnwire.server.services import Services
@@ -51,7 +51,7 @@ class TurnwireApp:
         self._guard = Guard(services.settings)
         self._router = Router(routes)
         self._public = PUBLIC_PATHS | _METRICS if services.settings.open_metrics else PUBLIC_PATHS
-        self._pages = read_pages(brand_of(services.settings))
+        self._pages = read_pages(PageHead(brand_of(services.settings), services.push is not None))
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

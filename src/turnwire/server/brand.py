@@ -5,6 +5,7 @@ it is.
 """
 
 import html
+import json
 from pathlib import Path
 
 from msgspec import Struct
@@ -44,6 +45,14 @@ class Brand(Struct, frozen=True):
             values["starters"] = self.starters
         meta = f'<meta name="turnwire-brand" content="{html.escape(ascii_json(values).decode("ascii"))}">\n'
         return meta + ('<link rel="stylesheet" href="/assets/brand.css">\n' if self.colour else "")
+
+    def manifest(self, built: bytes) -> bytes:
+        """Return the web app manifest with the name and the logo."""
+        values = json.loads(built)
+        values |= {"name": self.name, "short_name": self.name}
+        if self.logo:
+            values["icons"] = [{"src": self.logo_name, "sizes": "any"}]
+        return json.dumps(values).encode()
 
     def style(self) -> str:
         """Return the style sheet, with the accent colour made readable on light and on dark."""

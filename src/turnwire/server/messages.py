@@ -92,6 +92,7 @@ def check_is_text(message: Any) -> Any:
 
 Model = TypeVar("Model", bound=BaseModel)
 _ID = r"^[A-Za-z0-9._:@-]{1,128}$"
+_BASE64URL = r"^[A-Za-z0-9_-]+=*$"
 _CURSOR = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
 _LAST_MS = 253_402_300_799_999  # The end of the year 9999, the last that `datetime` knows.
 ClientId = Annotated[str, StringConstraints(pattern=_ID)]
@@ -207,6 +208,26 @@ class FeedbackBody(BaseModel):
 
     value: Literal["up", "down"] | None
     note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=2_000)] | None = None
+
+
+class PushKeys(BaseModel):
+    p256dh: Annotated[str, StringConstraints(pattern=_BASE64URL, max_length=200)]
+    auth: Annotated[str, StringConstraints(pattern=_BASE64URL, max_length=100)]
+
+
+class PushSubscriptionBody(BaseModel):
+    """A browser's push subscription, as `PushSubscription.toJSON()` returns it."""
+
+    model_config = ConfigDict(title="PushSubscription")
+
+    endpoint: Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
+    keys: PushKeys
+
+
+class PushEndpointBody(BaseModel):
+    """The subscription to remove."""
+
+    endpoint: Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
 
 
 class LoginBody(BaseModel):

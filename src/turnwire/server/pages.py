@@ -48,14 +48,15 @@ _NO_GUIDE = (
     "This installation has no documentation. The wheel and the source archive have it, and the repository has it:",
 )
 _NO_GUIDE_PAGE = ("There is no such page", "It may have moved. Start at the top, and search there:")
+_WIDGET = "/widget.js"
+# Files at the root of the app: what a service worker controls is below its own address.
+_ROOT_FILES = (_WIDGET, "/sw.js")
+_MANIFEST = "app.webmanifest"
+_NOTIFY = b'<script type="module" src="/assets/notify.js"></script>\n'
 _TURN_PATH = re.compile(r"/turns/[^/]+")
 _SHARE_PATH = re.compile(r"/share/[^/]+")
 _ADDRESS = re.compile(rb'"/assets/([\w.-]+)"')
 _HASHED_NAME = re.compile(r"-[A-Z0-9]{8}\.\w+")
-_SECURITY_HEADERS: Headers = [
-    (b"content-security-policy", POLICY.encode("ascii")),
-    (b"cross-origin-resource-policy", b"same-origin"),
-]
 # These formats are compressed already.
 _COMPRESSED = (".png", ".webp", ".woff2")
 
@@ -74,13 +75,20 @@ class PageFile(Struct, frozen=True):
         return self.is_hashed or scope["query_string"] == f"v={self.version}".encode("ascii")
 
 
+class PageHead(Struct, frozen=True):
+    """The changes that settings make in the head of every page."""
+
+    brand: Brand = Brand()
+    has_push: bool = False
+
+
 class Pages:
     """The files by their paths. Without built pages there are none, and the API works all the same."""
 
-    def __init__(self, pages: Mapping[str, bytes], assets: Mapping[str, PageFile], brand: Brand) -> None:
+    def __init__(self, pages: Mapping[str, bytes], assets: Mapping[str, PageFile], head: PageHead) -> None:
         self._pages = pages
         self._assets = assets
-        self._brand = brand
+        self._head = head
         self._built = lru_cache(maxsize=16)(self._build)
 
     def find(self, request: Request) -> PageFile | None:
@@ -94,6 +102,8 @@ class Pages:
                 allowed = {"Allow": "GET, HEAD"}
                 raise HttpError(405, "method_not_allowed", "only GET and HEAD are answered here", headers=allowed)
             return None
+        if path in _ROOT_FILES:
+            return self._assets.get(path[1:])
         if path.startswith(_ASSETS):
             return self._assets.get(path.removeprefix(_ASSETS))
         if path == "/":
@@ -118,10 +128,14 @@ class Pages:
             version = f"?v={asset.version}" if asset else ""
             return f'"{quote(root)}{_ASSETS}{asset_name}{version}"'.encode("ascii")
 
-        return _page_file(name, _ADDRESS.sub(address, _branded(self._pages[name], self._brand)))
+        return _page_file(name, _ADDRESS.sub(address, _completed(self._pages[name], self._head)))
 
 
-def _branded(page: bytes, brand: Brand) -> bytes:
+def _completed(page: bytes, head: PageHead) -> bytes:
+    """Return a page with its brand, and with the script that offers notifications."""
+    brand = head.brand
+    if head.has_push:
+        page = page.replace(b"</head>", _NOTIFY + b"</head>")
     if brand == Brand():
         return page
     title = f"{html.escape(brand.name)}</title>".encode()
@@ -134,7 +148,15 @@ def _branded(page: bytes, brand: Brand) -> bytes:
 async def send_page(request: Request, page: PageFile, status: int = 200) -> None:
     tag = f'W/"{page.version}"'.encode("ascii")
     caching = b"public, max-age=31536000, immutable" if page.is_immutable(request.scope) else b"no-cache"
-    headers = [*_SECURITY_HEADERS, (b"etag", tag), (b"cache-control", caching), (b"vary", b"Accept, Accept-Encoding")]
+    # The widget is for pages of other origins; everything else is for our own.
+    resource_policy = b"cross-origin" if request.path == _WIDGET else b"same-origin"
+    headers: Headers = [
+        (b"content-security-policy", POLICY.encode("ascii")),
+        (b"cross-origin-resource-policy", resource_policy),
+        (b"etag", tag),
+        (b"cache-control", caching),
+        (b"vary", b"Accept, Accept-Encoding"),
+    ]
     if tag in request.headers.get(b"if-none-match", b""):
         await request.respond(304, headers=headers)
         return
@@ -178,17 +200,20 @@ def _guide_file(name: str) -> tuple[int, PageFile]:
 
 
 @cache
-def read_pages(brand: Brand, folder: Path = FOLDER) -> Pages:
-    """Return the built pages of a folder, with a brand."""
+def read_pages(head: PageHead, folder: Path = FOLDER) -> Pages:
+    """Return the built pages of a folder, as the settings change them."""
+    brand = head.brand
     assets = {path.name: path.read_bytes() for path in sorted((folder / "assets").glob("*"))}
     if brand.colour is not None:
         assets["brand.css"] = brand.style().encode()
     if brand.logo is not None:
         assets[brand.logo_name] = brand.logo.read_bytes()
+    if brand != Brand() and _MANIFEST in assets:
+        assets[_MANIFEST] = brand.manifest(assets[_MANIFEST])
     return Pages(
         {path.name: path.read_bytes() for path in sorted(folder.glob("*.html"))},
         {name: _page_file(name, body) for name, body in assets.items() if Path(name).suffix in MEDIA_TYPES},
-        brand,
+        head,
     )
 
 

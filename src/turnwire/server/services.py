@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     # Retrieval takes a while to load, and a server of another agent does not need it.
     from turnwire.retrieval.indexer import DocumentIndexer
 
+    # An extra.
+    from turnwire.server.push import PushNotifier
+
 WireFactory = Callable[[Mapping[str, str]], Wire]
 """Builds a wire from the query of a request. Raises ValueError, which names the option."""
 
@@ -50,3 +53,4 @@ class Services(Struct, frozen=True, kw_only=True):
     lifecycle: Lifecycle
     documents: "DocumentIndexer | None" = None
     vault: "DocumentIndexer | None" = None
+    push: "PushNotifier | None" = None

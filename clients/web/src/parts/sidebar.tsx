@@ -1,5 +1,6 @@
 /** The sidebar with the list of sessions. */
 
+import { h } from "preact";
 import { useState } from "preact/hooks";
 import { brand } from "../brand.ts";
 import type { Session } from "../../../js/src/index.ts";
@@ -87,6 +88,7 @@ export function Sidebar(props: SidebarProps) {
           </button>
         )}
         <span class="spring" />
+        {h("turnwire-notify", null)}
         <ThemeButton />
         {me?.logged_in && <IconButton name="out" label="Log out" testid="logout" onClick={props.onLogOut} />}
       </footer>

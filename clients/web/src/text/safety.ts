@@ -28,6 +28,9 @@ const ATTRIBUTES = [
 ];
 const PICTURE = /^data:image\/(?:png|jpe?g|gif|webp|avif);/i;
 
+/** The origin of this script. It is the page's own, except for the widget, which must not call its host page's server. */
+const HERE = new URL(import.meta.url).origin;
+
 const purify = DOMPurify(window);
 purify.addHook("afterSanitizeAttributes", (node) => {
   // In the hook, because an image is fetched as soon as it is in the page.
@@ -52,7 +55,7 @@ function restrictImage(image: HTMLImageElement): void {
   if (PICTURE.test(source)) return;
   // A relative address has no meaning on this page: only the alternative text is shown.
   const address = /^(?:https?:)?\//i.test(source) ? parsed(source) : null;
-  if (address?.origin === location.origin) return;
+  if (address?.origin === HERE) return;
   image.removeAttribute("src");
   if (!address) return image.replaceWith(image.alt);
   const link = image.ownerDocument.createElement("a");

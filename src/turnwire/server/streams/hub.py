@@ -75,6 +75,10 @@ class StreamHub:
         finally:
             self._release(principal)
 
+    def is_reading(self, principal: str) -> bool:
+        """Return True if the principal has an open stream or socket in this process."""
+        return principal in self._open_by
+
     def _release(self, principal: str) -> None:
         self._open_by[principal] -= 1
         if not self._open_by[principal]:
