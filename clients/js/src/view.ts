@@ -66,8 +66,6 @@ export interface TurnView {
   custom: readonly CustomEvent[];
   usage: Usage | undefined;
   mode: string | undefined;
-  /** The model of the last model call that names one; snapshots do not have it. */
-  model: string | undefined;
   timings: { readonly [name: string]: number };
   error: ErrorEvent | undefined;
   outcome: Outcome | undefined;
@@ -108,7 +106,6 @@ export const EMPTY_VIEW: TurnView = {
   custom: [],
   usage: undefined,
   mode: undefined,
-  model: undefined,
   timings: {},
   error: undefined,
   outcome: undefined,

@@ -67,7 +67,7 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "custom":
       return { custom: [...view.custom, event] };
     case "usage":
-      return { usage: addUsage(view.usage, event), model: event.model ?? view.model };
+      return { usage: addUsage(view.usage, event) };
     case "response":
       return { mode: event.mode, timings: { ...view.timings, ...event.timings } };
     case "error":

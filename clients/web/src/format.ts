@@ -92,9 +92,15 @@ export function provenance(view: TurnView): string {
     case "scripted":
       return "Scripted demo, no model";
     default:
-      if (view.model) return `Written by ${view.model}${from}`;
-      return view.mode === "synthesis" || view.mode === "direct" ? `Written by a model${from}` : "";
+      if (view.mode !== "synthesis" && view.mode !== "direct" && !modelOf(view)) return "";
+      return `Written by ${modelOf(view) ?? "a model"}${from}`;
   }
+}
+
+/** Returns the model of the last call that names one. A view that began with a snapshot may not know it. */
+function modelOf({ memory }: TurnView): string | undefined {
+  const names = memory.log.slice(0, memory.count).map(({ event }) => (event.type === "usage" ? event.model : undefined));
+  return names.findLast((name) => name !== undefined);
 }
 
 /** Returns the cause in the status line of a failed model, without the sentence that announces the quotations. */

@@ -58,8 +58,10 @@ test("period and heading texts", () => {
 test("provenance says who has written an answer", () => {
   const of = (view: Partial<TurnView>) => provenance({ ...EMPTY_VIEW, ...view });
   const cite = (index: number) => ({ type: "citation", index, document_id: "d" }) as const;
+  const usedBy = (model: string) =>
+    ({ ...EMPTY_VIEW.memory, log: [{ event: { type: "usage", model } }], count: 1 }) as TurnView["memory"];
   assert.equal(of({ mode: "extractive" }), "Quoted word for word, no model");
-  assert.equal(of({ mode: "synthesis", model: "qwen3", citations: [cite(1), cite(4), cite(1)] }), "Written by qwen3 from 2 passages");
+  assert.equal(of({ mode: "synthesis", memory: usedBy("qwen3"), citations: [cite(1), cite(4), cite(1)] }), "Written by qwen3 from 2 passages");
   assert.equal(of({ mode: "synthesis" }), "Written by a model");
   const status = "The model's server cannot be reached. These are the sentences that answer best.";
   assert.equal(of({ mode: "fallback", status }), "The model failed (The model's server cannot be reached); quoted instead");
