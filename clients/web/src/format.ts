@@ -86,7 +86,9 @@ export function provenance(view: TurnView): string {
     case "extractive":
       return "Quoted word for word, no model";
     case "fallback":
-      return `The model failed (${failureReason(view.status)}); quoted instead`;
+      return `The model failed (${failureReason(view)}); quoted instead`;
+    case "greeting":
+      return "A fixed reply; nothing was searched";
     case "not_found":
       return "Not found in the documents; the nearest passages are quoted";
     case "scripted":
@@ -97,15 +99,16 @@ export function provenance(view: TurnView): string {
   }
 }
 
-/** Returns the model of the last call that names one. A view that began with a snapshot may not know it. */
-function modelOf({ memory }: TurnView): string | undefined {
+/** Returns the model: from the response, or the last model call of an agent whose response names none. */
+function modelOf({ memory, model }: TurnView): string | undefined {
+  if (model) return model;
   const names = memory.log.slice(0, memory.count).map(({ event }) => (event.type === "usage" ? event.model : undefined));
   return names.findLast((name) => name !== undefined);
 }
 
-/** Returns the cause in the status line of a failed model, without the sentence that announces the quotations. */
-function failureReason(status = ""): string {
-  const cause = status.replace(/\s*These are the [^.]*\.$/, "").replace(/\.$/, "");
+/** Returns why the model failed: from the response, or from the status line of an older log. */
+function failureReason({ modelError, status = "" }: TurnView): string {
+  const cause = (modelError ?? status).replace(/\s*These are the [^.]*\.$/, "").replace(/\.$/, "");
   return cause.replace(/^The model failed \((.*)\)$/, "$1") || "no reason was given";
 }
 

@@ -66,6 +66,8 @@ test("provenance says who has written an answer", () => {
   const status = "The model's server cannot be reached. These are the sentences that answer best.";
   assert.equal(of({ mode: "fallback", status }), "The model failed (The model's server cannot be reached); quoted instead");
   assert.equal(of({ mode: "fallback", status: "The model failed (KeyError)." }), "The model failed (KeyError); quoted instead");
+  assert.equal(of({ mode: "fallback", modelError: "It is busy.", status }), "The model failed (It is busy); quoted instead");
+  assert.equal(of({ mode: "direct", model: "qwen3" }), "Written by qwen3");
   assert.equal(of({ mode: "scripted" }), "Scripted demo, no model");
   assert.equal(of({}), "");
 });
