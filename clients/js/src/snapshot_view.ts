@@ -2,7 +2,7 @@
 
 import type { Snapshot } from "./api_types.js";
 import type { ApprovalRequestEvent, Arguments, Hit, ReviewEvent, TurnState, TurnStep } from "./events.js";
-import { asBase, EMPTY_VIEW, omitUndefined, type StepView, type TurnView } from "./view.js";
+import { asBase, EMPTY_VIEW, omitUndefined, type Provenance, type StepView, type TurnView } from "./view.js";
 
 /** Returns a view to show at once; follow the turn `after` its `position`. */
 export function viewOfSnapshot(snapshot: Snapshot): TurnView {
@@ -27,6 +27,8 @@ export function viewOfState(state: TurnState, position: number): TurnView {
     status: state.status,
     usage: state.usage,
     mode: state.mode,
+    model: (state as Provenance).model,
+    modelError: (state as Provenance).model_error,
     error: state.error,
     outcome: state.outcome,
     reason: state.reason,

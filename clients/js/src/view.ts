@@ -17,6 +17,12 @@ import type {
   Usage,
 } from "./events.js";
 
+/** The model that has written an answer, or failed to, and why it failed. Older servers send neither. */
+export interface Provenance {
+  model?: string;
+  model_error?: string;
+}
+
 export interface StepView {
   kind: "tool" | "search" | "review" | "handoff";
   id: string;
@@ -66,8 +72,9 @@ export interface TurnView {
   custom: readonly CustomEvent[];
   usage: Usage | undefined;
   mode: string | undefined;
-  /** The model of the last model call that names one; snapshots do not have it. */
+  /** See `Provenance`. */
   model: string | undefined;
+  modelError: string | undefined;
   timings: { readonly [name: string]: number };
   error: ErrorEvent | undefined;
   outcome: Outcome | undefined;
@@ -109,6 +116,7 @@ export const EMPTY_VIEW: TurnView = {
   usage: undefined,
   mode: undefined,
   model: undefined,
+  modelError: undefined,
   timings: {},
   error: undefined,
   outcome: undefined,

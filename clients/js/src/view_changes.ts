@@ -1,7 +1,7 @@
 /** The changes of a view by each event. */
 
 import type { Arguments, LoggedEvent, Usage } from "./events.js";
-import { codePoints, omitUndefined, type StepView, type TurnView } from "./view.js";
+import { codePoints, omitUndefined, type Provenance, type StepView, type TurnView } from "./view.js";
 
 export type Changes = Partial<TurnView> & { length?: number };
 
@@ -67,9 +67,14 @@ export function changesBy(view: TurnView, { event, position }: LoggedEvent): Cha
     case "custom":
       return { custom: [...view.custom, event] };
     case "usage":
-      return { usage: addUsage(view.usage, event), model: event.model ?? view.model };
+      return { usage: addUsage(view.usage, event) };
     case "response":
-      return { mode: event.mode, timings: { ...view.timings, ...event.timings } };
+      return {
+        mode: event.mode,
+        model: (event as Provenance).model,
+        modelError: (event as Provenance).model_error,
+        timings: { ...view.timings, ...event.timings },
+      };
     case "error":
       return { error: event };
     case "done":

@@ -86,20 +86,29 @@ export function provenance(view: TurnView): string {
     case "extractive":
       return "Quoted word for word, no model";
     case "fallback":
-      return `The model failed (${failureReason(view.status)}); quoted instead`;
+      return `The model failed (${failureReason(view)}); quoted instead`;
+    case "greeting":
+      return "A fixed reply; nothing was searched";
     case "not_found":
       return "Not found in the documents; the nearest passages are quoted";
     case "scripted":
       return "Scripted demo, no model";
     default:
-      if (view.model) return `Written by ${view.model}${from}`;
-      return view.mode === "synthesis" || view.mode === "direct" ? `Written by a model${from}` : "";
+      if (view.mode !== "synthesis" && view.mode !== "direct" && !modelOf(view)) return "";
+      return `Written by ${modelOf(view) ?? "a model"}${from}`;
   }
 }
 
-/** Returns the cause in the status line of a failed model, without the sentence that announces the quotations. */
-function failureReason(status = ""): string {
-  const cause = status.replace(/\s*These are the [^.]*\.$/, "").replace(/\.$/, "");
+/** Returns the model: from the response, or the last model call of an agent whose response names none. */
+function modelOf({ memory, model }: TurnView): string | undefined {
+  if (model) return model;
+  const names = memory.log.slice(0, memory.count).map(({ event }) => (event.type === "usage" ? event.model : undefined));
+  return names.findLast((name) => name !== undefined);
+}
+
+/** Returns why the model failed: from the response, or from the status line of an older log. */
+function failureReason({ modelError, status = "" }: TurnView): string {
+  const cause = (modelError ?? status).replace(/\s*These are the [^.]*\.$/, "").replace(/\.$/, "");
   return cause.replace(/^The model failed \((.*)\)$/, "$1") || "no reason was given";
 }
 

@@ -148,12 +148,16 @@ test("period and heading texts", () => {
 test("provenance says who has written an answer", () => {
   const of = (view: Partial<TurnView>) => provenance({ ...EMPTY_VIEW, ...view });
   const cite = (index: number) => ({ type: "citation", index, document_id: "d" }) as const;
+  const usedBy = (model: string) =>
+    ({ ...EMPTY_VIEW.memory, log: [{ event: { type: "usage", model } }], count: 1 }) as TurnView["memory"];
   assert.equal(of({ mode: "extractive" }), "Quoted word for word, no model");
-  assert.equal(of({ mode: "synthesis", model: "qwen3", citations: [cite(1), cite(4), cite(1)] }), "Written by qwen3 from 2 passages");
+  assert.equal(of({ mode: "synthesis", memory: usedBy("qwen3"), citations: [cite(1), cite(4), cite(1)] }), "Written by qwen3 from 2 passages");
   assert.equal(of({ mode: "synthesis" }), "Written by a model");
   const status = "The model's server cannot be reached. These are the sentences that answer best.";
   assert.equal(of({ mode: "fallback", status }), "The model failed (The model's server cannot be reached); quoted instead");
   assert.equal(of({ mode: "fallback", status: "The model failed (KeyError)." }), "The model failed (KeyError); quoted instead");
+  assert.equal(of({ mode: "fallback", modelError: "It is busy.", status }), "The model failed (It is busy); quoted instead");
+  assert.equal(of({ mode: "direct", model: "qwen3" }), "Written by qwen3");
   assert.equal(of({ mode: "scripted" }), "Scripted demo, no model");
   assert.equal(of({}), "");
 });
