@@ -19,6 +19,7 @@ from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Accepted, Agent, Store
 from turnwire.core.errors import StoreError
 from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.models.warm_up import build_types
 from turnwire.server.auth import Authenticate, Authenticator, KeyRing, Logins, new_control_token
 from turnwire.server.messages import MessageBody
 from turnwire.server.services import Lifecycle, Services
@@ -206,6 +207,7 @@ class Turnwire:
             if self.is_open:
                 return
             install_executor()
+            await asyncio.to_thread(build_types)
             await self.store.open()
             await self.keys.open()
             for indexer in self._indexers():
