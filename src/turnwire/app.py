@@ -21,6 +21,7 @@ from turnwire.core.contracts import Accepted, Agent, Store
 from turnwire.core.errors import StoreError
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.models.warm_up import build_types
+from turnwire.reporting.watchdog import LoopWatchdog
 from turnwire.server.auth import Authenticate, Authenticator, KeyRing, Logins, new_control_token
 from turnwire.server.messages import MessageBody
 from turnwire.server.services import Lifecycle, Services
@@ -185,6 +186,7 @@ class Turnwire:
         self._maintenance_interval = maintenance_interval
         self._maintenance: list[asyncio.Task[None]] = []
         self._termination: Termination | None = None
+        self._watchdog: LoopWatchdog | None = None
 
     def asgi(self) -> Any:
         """Return the ASGI app, to be served on its own or mounted inside another one."""
@@ -231,6 +233,8 @@ class Turnwire:
             leaving = self._lifecycle.leaving
             self._termination = Termination(leaving.set, self.drain, lambda: self.settings.drain_delay)
             self._termination.watch()
+            self._watchdog = LoopWatchdog()
+            self._watchdog.start()
             self._lifecycle.is_open = True
 
     def drain(self) -> None:
@@ -251,6 +255,8 @@ class Turnwire:
         self.drain()
         if self._termination is not None:
             self._termination.unwatch()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         if self._draining is not None:
             await self._draining
         for task in self._maintenance:
