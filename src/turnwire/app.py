@@ -15,10 +15,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from turnwire import __version__, assembly
+from turnwire.agents.factories import FactoryAgents
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Accepted, Agent, Store
 from turnwire.core.errors import StoreError
 from turnwire.core.turns import TurnRecord, TurnState
+from turnwire.models.warm_up import build_types
+from turnwire.reporting.watchdog import LoopWatchdog
 from turnwire.server.auth import Authenticate, Authenticator, KeyRing, Logins, new_control_token
 from turnwire.server.messages import MessageBody
 from turnwire.server.services import Lifecycle, Services
@@ -100,7 +103,8 @@ class Turnwire:
     first answers by default. Agents of the settings come after them. With none, or with `docs`, the agent "documents"
     answers from the files and folders in `docs`, or from Turnwire's own documentation; `watch` indexes them again when
     they change. `demo` adds the scripted agent "demo" before or after all others. With the setting `vault` the agent
-    "vault" answers from the notes in that folder as they are now. An agent that has an `async def close()` is closed
+    "vault" answers from the notes in that folder as they are now. An `@asynccontextmanager` function that yields an
+    agent is opened and closed with the server, on its event loop. An agent that has an `async def close()` is closed
     with the server. `store` is "sqlite" (in the folder `data`), "postgres" (at `database_url`), "memory", or a store.
     `authenticate` lets a host application name the caller, in place of API keys. `extensions`, a list of folders that
     may be empty, runs these and the installed extensions; without it, none run. `tracer_provider` is OpenTelemetry's,
@@ -185,11 +189,13 @@ class Turnwire:
             vault=self.vault,
             push=self._push,
         )
+        self._factories: FactoryAgents | None = None
         self._opening: asyncio.Lock | None = None
         self._draining: asyncio.Task[None] | None = None
         self._maintenance_interval = maintenance_interval
         self._maintenance: list[asyncio.Task[None]] = []
         self._termination: Termination | None = None
+        self._watchdog: LoopWatchdog | None = None
 
     def asgi(self) -> Any:
         """Return the ASGI app, to be served on its own or mounted inside another one."""
@@ -215,6 +221,7 @@ class Turnwire:
             if self.is_open:
                 return
             install_executor()
+            await asyncio.to_thread(build_types)
             await self.store.open()
             await self.keys.open()
             for indexer in self._indexers():
@@ -222,6 +229,8 @@ class Turnwire:
             if self.kernel is not None:
                 # Before the runner opens, because an extension may bring the agent of a turn to recover.
                 await self.kernel.load(self.agents, assembly.as_agent, self._offer_tools)
+            self._factories = FactoryAgents(self.agents, assembly.as_agent)
+            await self._factories.open()
             self.reports.open()
             await self.runner.open()
             self.streams.open()
@@ -233,6 +242,8 @@ class Turnwire:
             leaving = self._lifecycle.leaving
             self._termination = Termination(leaving.set, self.drain, lambda: self.settings.drain_delay)
             self._termination.watch()
+            self._watchdog = LoopWatchdog()
+            self._watchdog.start()
             self._lifecycle.is_open = True
 
     def drain(self) -> None:
@@ -253,6 +264,8 @@ class Turnwire:
         self.drain()
         if self._termination is not None:
             self._termination.unwatch()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         if self._draining is not None:
             await self._draining
         for task in self._maintenance:
@@ -266,6 +279,7 @@ class Turnwire:
         if self._push is not None:
             await self._push.close()
         await self._close_agents()
+        await self._close_factories()
         for indexer in self._indexers():
             await indexer.close()
         await self.store.close()
@@ -279,7 +293,8 @@ class Turnwire:
     async def _close_agents(self) -> None:
         """Close each agent that has an `async def close()`, once."""
         # An agent may wrap an object; then the object has the `close`.
-        agents: list[Any] = [*self.agents.values(), self._answering, *self._unwrapped]
+        own = [agent for name, agent in self.agents.items() if self._factories and name not in self._factories.opened]
+        agents: list[Any] = [*own, self._answering, *self._unwrapped]
         unique = {id(agent): agent for agent in agents}
         closers = [
             agent.close for agent in unique.values() if inspect.iscoroutinefunction(getattr(agent, "close", None))
@@ -293,6 +308,14 @@ class Turnwire:
         errors = [error for task in done if (error := task.exception())]
         if unfinished or errors:
             logger.error("an agent could not be closed", exc_info=errors[0] if errors else None)
+
+    async def _close_factories(self) -> None:
+        if self._factories is None:
+            return
+        try:
+            await self._factories.close()
+        except Exception:
+            logger.exception("the factory of an agent could not be closed")
 
     async def start(self, principal: str, body: MessageBody, idempotency_key: str | None = None) -> Accepted:
         """Start a turn for a message, in the session that it names or in a new one."""

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args
 
+from turnwire.agents.factories import factory_of
 from turnwire.agents.functions import FunctionAgent, GeneratorAgent
 from turnwire.agents.sdk_detection import is_adapter, kind_of, record_loaded_sdks
 from turnwire.core.budget import Limits
@@ -328,6 +329,7 @@ def own_documentation() -> list[Path]:
 def as_agent(target: Any) -> Agent:
     """Return the agent of a function, an object or an SDK's agent. Raises TypeError, which says what is accepted.
 
+    An async context manager, or a function that makes one, becomes an `AgentFactory`, which the server opens.
     Raises ImportError for an agent of an SDK whose adapter lacks a package.
     """
     if (on_crash := getattr(target, "on_crash", "close")) not in get_args(OnCrash):
@@ -349,10 +351,12 @@ def as_agent(target: Any) -> Agent:
         return kind.adapt(target)
     if _is(inspect.iscoroutinefunction, target):
         return _as_declared(FunctionAgent(target), target)
+    if factory := factory_of(target):
+        return factory
     raise TypeError(
         f"{_short_name(target)} is not an agent: give an async function `async def answer(turn)` that yields or"
-        " returns its answer, an object with such an `answer` method, or an agent of the OpenAI Agents SDK, LangChain, "
-        "LangGraph or Pydantic AI"
+        " returns its answer, an object with such an `answer` method, an agent of the OpenAI Agents SDK, LangChain,"
+        " LangGraph or Pydantic AI, or an @asynccontextmanager function without arguments that yields one of them"
     )
 
 
@@ -364,7 +368,7 @@ def _common_mistake(target: Any) -> str | None:
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(target).__mro__}
     if ("langchain_core", "BaseTool") in bases:
         return f"{name} is a LangChain tool, not an agent: give it to an agent as one of its tools"
-    if not inspect.isroutine(target):
+    if not inspect.isroutine(target) or factory_of(target):
         return None
     is_async = inspect.isasyncgenfunction(target) or inspect.iscoroutinefunction(target)
     if not is_async:

@@ -434,6 +434,21 @@ async def test_an_agent_in_a_tool_is_told_by_its_own_name(model_server: Scripted
     assert text(events) == "Sun, they say."
 
 
+async def test_json_of_a_sub_agent_is_not_shown(model_server: ScriptedModel, model: ChatOpenAI) -> None:
+    checker: Any = create_agent(model, name="checker", response_format=ProviderStrategy(City))
+
+    async def check() -> str:
+        """Ask for a city."""
+        state = await checker.ainvoke({"messages": [HumanMessage("which?")]})
+        return state["structured_response"].name
+
+    model_server.plan(calls(("check", {})), says('{"name":"Oslo"}'), says("Oslo."))
+    events = await heard(as_agent(create_agent(model, tools=[check])))
+    assert text(events) == "Oslo."
+    assert not only(events, TokenEvent)
+    assert [event.agent_path for event in only(events, UsageEvent)] == [(), ("checker",), ()]
+
+
 # Checkpointers
 
 

@@ -208,6 +208,25 @@ async def test_a_guardrail_that_trips_fails_the_turn(
     assert "swordfish" not in repr(events)
 
 
+class Verdict(BaseModel):
+    is_homework: bool
+
+
+async def test_json_of_a_guardrail_agent_is_not_shown(model: Model, model_server: ScriptedModel) -> None:
+    checker = Agent(name="Checker", model=model, output_type=Verdict)
+
+    async def check(context: RunContextWrapper[Any], agent: Any, content: Any) -> GuardrailFunctionOutput:
+        result = await Runner.run(checker, content)
+        return GuardrailFunctionOutput(result.final_output, tripwire_triggered=result.final_output.is_homework)
+
+    guardrail = InputGuardrail(check, run_in_parallel=False)
+    model_server.plan(says('{"is_homework": ', "false}"), says("Sunny."))
+    events = await answered(Agent(name="Helper", model=model, input_guardrails=[guardrail]))
+    assert outcome(events) == ("completed", None)
+    assert [(event.content, event.agent_path) for event in only(events, TokenEvent)] == [("Sunny.", ())]
+    assert [event.agent_path for event in only(events, UsageEvent)] == [("Checker",), ()]
+
+
 @pytest.mark.parametrize("tool_is_stopped", ["reject", "raise"])
 async def test_a_tool_that_a_guardrail_stops_is_told_as_failed(
     model: Model, model_server: ScriptedModel, tool_is_stopped: str

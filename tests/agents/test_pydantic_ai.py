@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
-from pydantic_ai import Agent, ModelRetry, RunContext, UsageLimits
+from pydantic_ai import Agent, ModelRetry, PromptedOutput, RunContext, UsageLimits
 from pydantic_ai import CustomEvent as SdkCustomEvent
 from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError
 from pydantic_ai.messages import ModelMessage, NativeToolCallPart, NativeToolReturnPart, ToolReturnPart
@@ -322,3 +322,22 @@ async def test_run_in_a_thread_is_shown() -> None:
         events = await desk.events(await desk.start("Oslo?"))
     told = [event.content for event in events if isinstance(event, TokenEvent) and event.agent_path == ("Scout",)]
     assert "".join(told) == "Sunny."
+
+
+async def test_json_of_a_sub_agent_is_not_shown(model_server: ScriptedModel, model: OpenAIChatModel) -> None:
+    class Verdict(BaseModel):
+        is_homework: bool
+
+    checker = Agent(model, name="Checker", output_type=PromptedOutput(Verdict))
+    agent: Agent[None, str] = Agent(model)
+
+    @agent.tool_plain
+    async def check() -> bool:
+        return (await checker.run("Is it?")).output.is_homework
+
+    model_server.plan(calls(("check", {})), says('{"is_homework": false}'), says("No."))
+    async with open_actor_desk(MemoryStore(), agent) as desk:
+        events = await desk.events(await desk.start("Is it?"))
+    told = [(event.content, event.agent_path) for event in events if isinstance(event, TokenEvent)]
+    assert told == [("No.", ())]
+    assert [event.agent_path for event in events if isinstance(event, UsageEvent)] == [(), ("Checker",), ()]

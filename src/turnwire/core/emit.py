@@ -6,9 +6,11 @@ nothing, so that a tool can be used and tested on its own.
 
 import asyncio
 import concurrent.futures
+import gc
+import sys
 from collections.abc import Callable
-from contextvars import ContextVar
-from typing import NamedTuple
+from contextvars import Context, ContextVar
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -111,3 +113,12 @@ def enter_turn(turn_id: str, session_id: str) -> None:
 
 def current_turn() -> TurnContext | None:
     return _context.get()
+
+
+def turn_of_task(task: "asyncio.Task[Any]") -> TurnContext | None:
+    """Return the turn of a task, from any thread."""
+    if sys.version_info >= (3, 12):
+        return task.get_context().get(_context)
+    # Python 3.11 has no other way to get at the context of a task that runs.
+    context = next((item for item in gc.get_referents(task) if isinstance(item, Context)), None)
+    return None if context is None else context.get(_context)

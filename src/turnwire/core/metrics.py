@@ -103,6 +103,9 @@ SLOW_READERS = Counter(
     "turnwire_slow_readers_closed_total", "Readers that were closed because they took nothing for `write_timeout`."
 )
 TAKEOVERS = Counter("turnwire_takeovers_total", "Turns of lost workers that this process has taken over.")
+LOOP_BLOCKED = Counter(
+    "turnwire_loop_blocks_total", "Times that code blocked the event loop for more than a second; the log names it."
+)
 FENCED = Counter(
     "turnwire_fenced_appends_total", "Appends that were refused because another worker had taken the turn over."
 )

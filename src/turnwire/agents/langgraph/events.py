@@ -240,6 +240,8 @@ class GraphListener(BaseCallbackHandler):
         path = self._text_path(metadata or {}, self._path(metadata))
         # A reply of `with_structured_output` is for the code that called the model, not for people.
         is_for_code = TAG_NOSTREAM in (tags or ()) or "ls_structured_output_format" in rest.get("options", {})
+        # Nor is the JSON of a sub-agent with a response format.
+        is_for_code = is_for_code or (bool(path) and "response_format" in rest.get("invocation_params", {}))
         self._models[run_id] = _ModelRun(path, self._records_text and not is_for_code)
         self.model = str((metadata or {}).get("ls_model_name") or self.model)
 

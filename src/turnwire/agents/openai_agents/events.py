@@ -168,6 +168,7 @@ class Run:
         self.has_answered = False
         self.has_text = False
         self._begins_reply = False
+        self._writes_value = False
         self.model_failure: ModelFailure | None = None
         self._open: dict[str, _RunCall] = {}
         self._reported: set[str] = set()
@@ -193,11 +194,14 @@ class Run:
             case ToolCallRequest():
                 pass  # Recorded when the tool runs.
 
-    def begin_reply(self) -> None:
-        """Note that the model is called: what it writes is a paragraph of its own."""
+    def begin_reply(self, *, is_value: bool = False) -> None:
+        """Note that the model is called: what it writes is a paragraph of its own, or the JSON of a value."""
         self._begins_reply = True
+        self._writes_value = is_value
 
     def add_text(self, text: str) -> None:
+        if self.path and self._writes_value:
+            return  # For the code that runs the sub-agent, such as a guardrail, not for people.
         if self._begins_reply and self.has_text:
             self._put_text(PARAGRAPH)
         self._begins_reply = False

@@ -182,6 +182,8 @@ class WatchedModel(Model):
             if settings.include_usage is None:
                 settings = settings.resolve(ModelSettings(include_usage=True))
             model = _with_recorded_chunks(model, self._run, ChatReader(name))
+        agent = self._hooks.agent
+        self._run.begin_reply(is_value=agent is not None and agent.output_type not in (None, str))
         sent: Any = model.stream_response(system_instructions, input, settings, *args, **options)
         recorded = sent if is_chat else _record(sent, self._run, ResponsesReader(name))
         try:
@@ -267,7 +269,6 @@ class _Stream:
 async def _record(stream: Any, run: Run, reader: ChatReader | ResponsesReader) -> AsyncGenerator[Any]:
     """Record a model's stream and pass it on. Raises ModelError at its end if the reply is truncated."""
     has_ended = False
-    run.begin_reply()
     try:
         async for sent in stream:
             for piece in reader.read(sent.to_dict()):

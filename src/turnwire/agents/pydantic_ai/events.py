@@ -155,9 +155,16 @@ class RunListener(AbstractCapability[Any]):
 
 @dataclass
 class SubAgentListener(RunListener):
-    """Listener of a run that a tool starts: its events go into the log with the agent's path."""
+    """Listener of a run that a tool starts: its events go into the log with the agent's path.
+
+    The text of a run that answers with a value is for the code that started it, not for people.
+    """
+
+    writes_text: bool = True
 
     def record(self, event: Event | str) -> None:
+        if isinstance(event, str) and not self.writes_text:
+            return
         emit(
             TokenEvent(event, agent_path=self.path) if isinstance(event, str) else replace(event, agent_path=self.path)
         )

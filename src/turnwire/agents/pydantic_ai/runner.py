@@ -8,9 +8,9 @@ import functools
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, TextOutput
 
 from turnwire.agents.agent_paths import enter_agent, leave_agent
 from turnwire.agents.pydantic_ai.events import RunListener, SubAgentListener
@@ -32,7 +32,8 @@ def install_runner() -> None:
     @asynccontextmanager
     async def iter_recorded(agent: Agent[Any, Any], *args: Any, **options: Any) -> AsyncGenerator[Any]:
         capabilities: Sequence[Any] = options.pop("capabilities", None) or ()
-        with _listening(agent, capabilities) as extended:
+        writes_text = _is_text(options.get("output_type") or agent.output_type)
+        with _listening(agent, capabilities, writes_text) as extended:
             async with inner(agent, *args, capabilities=extended, **options) as run:
                 yield run
 
@@ -41,7 +42,7 @@ def install_runner() -> None:
 
 
 @contextmanager
-def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any]) -> Generator[Sequence[Any]]:
+def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any], writes_text: bool) -> Generator[Sequence[Any]]:
     """Yield the capabilities of a run, with a listener if it belongs to a turn."""
     listener = next((item for item in capabilities if isinstance(item, RunListener)), None)
     outer = _running.get()
@@ -51,7 +52,7 @@ def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any]) -> Generator
     path = None
     if listener is None:
         path = enter_agent(outer.path if outer else (), agent.name or "agent")
-        listener = SubAgentListener(path=path)
+        listener = SubAgentListener(path=path, writes_text=writes_text)
         capabilities = [*capabilities, listener]
     token = _running.set(listener)
     try:
@@ -61,3 +62,9 @@ def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any]) -> Generator
             _running.reset(token)
         if path is not None:
             leave_agent(path)
+
+
+def _is_text(output_type: Any) -> bool:
+    """Return True if a run with these output types may answer in text, not only with a value."""
+    outputs = cast("Sequence[Any]", output_type) if isinstance(output_type, list | tuple) else [output_type]
+    return any(output is str or isinstance(output, TextOutput) for output in outputs)
