@@ -65,7 +65,9 @@ class StoredTurn(Struct):
     checkpoint: bytes = b""
 
     def current(self) -> TurnRecord:
-        return replace(self.record, last_position=self.head.position)
+        if self.record.last_position != self.head.position:
+            self.record = replace(self.record, last_position=self.head.position)
+        return self.record
 
     def expire(self) -> None:
         self.events = self.events[-1:]
