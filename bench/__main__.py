@@ -46,7 +46,7 @@ def main() -> int:
     options = arguments()
     scale = QUICK if options.quick else FULL
     if options.repeats:
-        scale = replace(scale, repeats=options.repeats)
+        scale = replace(scale, repeats=options.repeats, start_repeats=options.repeats)
     setting = Setting.here()
     if setting.cores < 2:
         print("There is only one core, which server and client share: the figures are rough.", file=sys.stderr)

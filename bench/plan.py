@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.job import Job
-from bench.processes import Server, serving
+from bench.processes import Server, measured, serving
 from bench.results import Column, Sample, Table
 from bench.sources import Order
 
@@ -27,6 +27,8 @@ class Scale:
     """The amounts of a run."""
 
     repeats: int
+    start_repeats: int
+    """Repeats of the cases that start new processes for each run."""
     seconds: float
     """The time in which a client opens streams, in the cases at full speed."""
     tokens: int
@@ -52,6 +54,7 @@ class Scale:
 
 FULL = Scale(
     repeats=5,
+    start_repeats=3,
     seconds=1.0,
     tokens=1000,
     crowd_tokens=1000,
@@ -69,10 +72,11 @@ FULL = Scale(
 )
 QUICK = Scale(
     repeats=3,
-    seconds=0.25,
+    start_repeats=2,
+    seconds=0.2,
     tokens=1000,
     crowd_tokens=200,
-    paced_tokens=60,
+    paced_tokens=50,
     steady_tokens=50,
     readers=200,
     idle_streams=1000,
@@ -123,6 +127,11 @@ def chat(server: Server, order: Order, streams: int, *, seconds: float = 0, rest
     )
 
 
+def warm_up(server: Server) -> None:
+    """Let a server that streams answers do its one-time imports and allocations."""
+    measured(server, chat(server, Order("yield", 200), 8))
+
+
 def take_turns(
     plan: Plan,
     table: Table,
@@ -130,7 +139,7 @@ def take_turns(
     names: list[str],
     *,
     run: Callable[[Server], Sample],
-    warm_up: Callable[[Server], object],
+    warm_up: Callable[[Server], object] = warm_up,
 ) -> None:
     if not plan.includes(table.name, case):
         return

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,12 @@ class Server:
         self.process.wait()
 
 
+@cache
+def shared_database() -> PostgresServer:
+    """Return a PostgreSQL server for all cases, which ends with the bench."""
+    return PostgresServer()
+
+
 @contextmanager
 def serving(names: Iterable[str]) -> Iterator[dict[str, Server]]:
     """Run all these servers at once, each new, with its own port and folder."""
@@ -87,8 +94,7 @@ def serving(names: Iterable[str]) -> Iterator[dict[str, Server]]:
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
             environment: dict[str, str] = {}
             if name == "postgres":
-                database = PostgresServer()
-                stack.callback(database.remove)
+                database = shared_database()
                 environment["TURNWIRE_DATABASE_URL"] = database.url(database.new_database())
             servers[name] = start(VARIANTS[name], data, SERVER_CORE, **environment)
             stack.callback(servers[name].stop)

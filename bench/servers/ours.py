@@ -6,7 +6,7 @@ from bench.sources import tokens
 from turnwire import Settings, Turn
 
 # The limits must not affect the measurement.
-ROOMY = Settings(max_open_streams=100_000, max_running_turns=100_000)
+ROOMY = Settings(max_open_streams=100_000, max_running_turns=100_000, max_worker_turns=100_000)
 
 
 class Source:

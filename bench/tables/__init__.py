@@ -8,6 +8,7 @@ from bench.tables.adapters import adapters
 from bench.tables.answers import answers
 from bench.tables.crowd import crowd
 from bench.tables.fanout import fanout
+from bench.tables.hops import hops
 from bench.tables.idle import idle
 from bench.tables.indexing import indexing
 from bench.tables.latency import latency
@@ -29,6 +30,7 @@ TABLES: dict[str, Callable[[Plan], Table]] = {
     "idle": idle,
     "replay": replay,
     "latency": latency,
+    "hops": hops,
     "indexing": indexing,
     "search": search,
     "answers": answers,

@@ -7,7 +7,7 @@ from bench.fleet import fleet
 from bench.plan import Plan, Scale, record
 from bench.processes import Load, Server, serving
 from bench.results import Column, Sample, Table
-from bench.tables.idle import MAX_REPEATS, ONE_TURN, WARM_STREAMS, one_turn, own_turns, rest
+from bench.tables.idle import ONE_TURN, WARM_STREAMS, one_turn, own_turns, rest
 from tests.postgres_server import PostgresServer
 
 
@@ -25,7 +25,7 @@ def crowd(plan: Plan) -> Table:
     )
     database = PostgresServer()
     try:
-        for _ in range(min(plan.scale.repeats, MAX_REPEATS)):
+        for _ in range(plan.scale.start_repeats):
             if plan.of("raw"):
                 # Half as many in one process, where a stream costs the same.
                 with serving(["raw"]) as servers:

@@ -15,7 +15,6 @@ from bench.sources import Order
 
 FOREVER = Order("yield", 1, gated=True)
 WARM_STREAMS = 64
-MAX_REPEATS = 3  # two runs differ by a percent; each takes a process and many sockets
 ONE_TURN = "a stream"
 OWN_TURN = "a stream and its running turn"
 
@@ -31,7 +30,7 @@ def idle(plan: Plan) -> Table:
             Column("idle_bytes", "heartbeat bytes/stream"),
         ),
     )
-    for _ in range(min(plan.scale.repeats, MAX_REPEATS)):
+    for _ in range(plan.scale.start_repeats):
         for name in plan.of("raw", "queue", "memory", "sqlite") if plan.includes("idle", OWN_TURN) else ():
             # A new process each time, because freed memory would be reused unseen.
             with serving([name]) as servers:

@@ -2,7 +2,7 @@
 
 from bench.job import Job
 from bench.plan import COST, P50, P99, Plan, chat, many, take_turns
-from bench.processes import Server, measured, warm
+from bench.processes import Server, measured
 from bench.results import Table
 
 
@@ -30,5 +30,4 @@ def measure_case(table: Table, plan: Plan, count: int) -> None:
         many(count),
         plan.of("raw", "queue", "memory", "sqlite", "postgres"),
         run=lambda server: measured(server, job(server)),
-        warm_up=lambda server: warm(server, job(server)),
     )

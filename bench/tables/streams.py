@@ -2,7 +2,7 @@
 
 from bench.job import Job
 from bench.plan import CLIENT, COST, P50, P99, RATE, Plan, chat, many, take_turns
-from bench.processes import Server, measured, warm
+from bench.processes import Server, measured
 from bench.results import Table
 
 FULL_SPEED = [(kind, count) for kind in ("yield", "burst8") for count in (1, 32, 256)]
@@ -36,5 +36,4 @@ def measure_case(table: Table, plan: Plan, kind: str, count: int) -> None:
         f"{kind}, {many(count)}",
         plan.of("raw", "queue", "fastapi_sse", "memory", "sqlite", "postgres"),
         run=lambda server: measured(server, job(server)),
-        warm_up=lambda server: warm(server, job(server)),
     )

@@ -2,7 +2,7 @@
 
 from bench.job import Job
 from bench.plan import CLIENT, Plan, chat, take_turns
-from bench.processes import Server, measured, warm
+from bench.processes import Server, measured
 from bench.results import Column, Sample, Table
 from bench.sources import Order
 
@@ -42,7 +42,6 @@ def measure_case(table: Table, plan: Plan, tokens: int) -> None:
         case_name(tokens),
         plan.of("raw", "queue", "memory", "sqlite", "postgres"),
         run=run,
-        warm_up=lambda server: warm(server, job(server)),
     )
 
 

@@ -40,7 +40,7 @@ def workers(plan: Plan) -> Table:
     tokens = plan.scale.steady_tokens
     database = PostgresServer()
     try:
-        for _ in range(plan.scale.repeats):
+        for _ in range(plan.scale.start_repeats):
             for turns, names in CASES.items():
                 case = f"{turns} turns × {STEADY_PER_SECOND}/s"
                 for name in plan.of(*names) if plan.includes("workers", case) else ():

@@ -349,7 +349,7 @@ async def test_writes_during_a_failed_commit_never_start_a_second_group(
             store.append(AppendRequest(second.id, second.epoch, [token], gather_again))
             await failed.wait()
             await asyncio.sleep(0)
-            more = asyncio.ensure_future(store._writer.write(lambda connection: None))
+            more = store._writer.write(lambda connection: None)
             await failed_again.wait()
         await asyncio.wait([more])
     more.exception()
@@ -565,7 +565,7 @@ async def test_full_disk_refuses_waiting_appends_but_takes_endings(
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(BOUND)
         store._writer.is_full = True
 
-    filling = asyncio.ensure_future(store._writer.write(fill_slowly))
+    filling = store._writer.write(fill_slowly)
     async with asyncio.timeout(BOUND):
         await held.wait()
         waiting = [

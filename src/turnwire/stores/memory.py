@@ -70,7 +70,9 @@ class StoredTurn(Struct):
     entries: list[JournalEntry] = field(default_factory=list[JournalEntry])
 
     def current(self) -> TurnRecord:
-        return replace(self.record, last_position=self.head.position)
+        if self.record.last_position != self.head.position:
+            self.record = replace(self.record, last_position=self.head.position)
+        return self.record
 
     def expire(self) -> None:
         self.events = self.events[-1:]

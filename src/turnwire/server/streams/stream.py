@@ -46,7 +46,18 @@ class StreamSource:
 class Stream:
     """A response that a source writes. `record` is the turn that the client counts as a reader of."""
 
-    __slots__ = ("_caller", "_error_headers", "_headers", "_hub", "_reader", "_record", "_runner", "_source", "_wire")
+    __slots__ = (
+        "_caller",
+        "_error_headers",
+        "_headers",
+        "_hub",
+        "_reader",
+        "_record",
+        "_runner",
+        "_source",
+        "_turn_id",
+        "_wire",
+    )
 
     def __init__(
         self,
@@ -66,16 +77,18 @@ class Stream:
         self._headers = [*request.added, *STREAM_HEADERS, content_type, *headers]
         self._error_headers = [*request.added, *(turn_headers(record) if record else ())]
         self._record = record
+        self._turn_id = record.id if record else None
         self._reader: Reader | None = None
 
     async def run(self, receive: Receive, send: Send) -> None:
-        record, left = self._record, True
+        turn_id, left = self._turn_id, True
         if self._source is not None and not self._source.waits:
             # Before connecting, because a hub that is draining writes its farewell to a new connection at once.
             await send(_start(200, self._headers))
         connection = self._hub.connect(send, self._wire, self._caller)
-        if record is not None:
-            self._runner.reader_joined(record)
+        if self._record is not None:
+            self._runner.reader_joined(self._record)
+        self._record = None
         beginning: asyncio.Task[None] | None = None
         try:
             if self._source is not None and not self._source.waits:
@@ -91,8 +104,8 @@ class Stream:
             if self._reader is not None:
                 self._reader.close()
             self._hub.disconnect(connection)
-            if record is not None:
-                self._runner.reader_left(record.id, by_client=left)
+            if turn_id is not None:
+                self._runner.reader_left(turn_id, by_client=left)
 
     async def _begin(self, connection: Connection, send: Send) -> None:
         source = self._source
@@ -110,7 +123,7 @@ class Stream:
                 self._reader = source.attach(connection)
             await source.write(connection)
         except Exception:
-            logger.exception("a stream of %s could not begin", self._record.id if self._record else "a session")
+            logger.exception("a stream of %s could not begin", self._turn_id or "a session")
             connection.abort()
         finally:
             self._forget_request()

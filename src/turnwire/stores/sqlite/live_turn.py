@@ -46,7 +46,9 @@ class LiveTurn:
         self.command: Command | None = None
 
     def current(self) -> TurnRecord:
-        return replace(self.record, last_position=self.committed)
+        if self.record.last_position != self.committed:
+            self.record = replace(self.record, last_position=self.committed)
+        return self.record
 
     def add_row(self, row: int, last_position: int) -> None:
         self.rows.append(row)

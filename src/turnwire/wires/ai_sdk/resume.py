@@ -164,7 +164,7 @@ class AnswerSource(StreamSource):
         self._turn_id = turn_id
         self._void = void
 
-    async def begin(self, connection: Connection) -> None:
+    async def write(self, connection: Connection) -> None:
         encoder = settled_encoder(connection.wire, self._void)
         try:
             async with aclosing(follow(self._store, self._turn_id)) as batches:
