@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args
 from turnwire.agents.functions import FunctionAgent, GeneratorAgent
 from turnwire.agents.sdk_detection import is_adapter, kind_of
 from turnwire.core.budget import Limits
-from turnwire.core.contracts import Agent, HistorySource, OnCrash, Store, Wire, resumes, takes_attachments
+from turnwire.core.contracts import (
+    Agent,
+    HistorySource,
+    OnCrash,
+    Store,
+    Wire,
+    keeps_journal,
+    resumes,
+    takes_attachments,
+)
 from turnwire.core.errors import ModelUnusableError, StoreUnusableError
 from turnwire.core.history import TrimmedHistory
 from turnwire.core.runner import TurnRunner
@@ -331,6 +340,7 @@ def _as_declared(agent: GeneratorAgent | FunctionAgent, target: Any) -> Agent:
     """Copy what a function declares about itself to the agent that wraps it."""
     agent.takes_attachments = takes_attachments(target)
     agent.on_crash = getattr(target, "on_crash", "close")
+    agent.journal = keeps_journal(target)
     agent.repeats = getattr(target, "repeats", None)
     return agent
 

@@ -83,6 +83,8 @@ async def broken_off(store: MemoryStore, server: ScriptedModel, bench: Bench, **
         turn = await desk.start("Go")
         await bench.gate.reached()
         await settle()
+        async with asyncio.timeout(BOUND):
+            await desk.runner._worker.running[turn.id]._log.flush()
         await lose_worker(desk)
     return turn
 

@@ -15,6 +15,7 @@ class GeneratorAgent:
 
     takes_attachments = False
     on_crash: OnCrash = "close"
+    journal: bool = False
     repeats: Callable[[str], bool] | None = None
 
     def __init__(self, answer: Answer) -> None:
@@ -29,6 +30,7 @@ class FunctionAgent:
 
     takes_attachments = False
     on_crash: OnCrash = "close"
+    journal: bool = False
     repeats: Callable[[str], bool] | None = None
 
     def __init__(self, answer: AnswerFunction) -> None:
