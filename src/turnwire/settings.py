@@ -48,7 +48,7 @@ class AgentSettings(BaseModel):
     mcp: list[str] = []
     """Names of `mcp_servers`."""
     max_steps: int = Field(default=20, gt=0)
-    on_crash: Literal["close", "resume"] = "close"
+    on_crash: Literal["close", "resume"] = "resume"
 
 
 class McpServerSettings(BaseModel):

@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import Enum, auto
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -21,6 +22,7 @@ from turnwire.core.contracts import (
     Store,
     Suspension,
     keeps_journal,
+    repeats,
     resumes,
     takes_attachments,
 )
@@ -220,7 +222,7 @@ class Execution:
         timer = asyncio.get_running_loop().call_later(self._remaining_seconds(), self._time_out)
         set_running_turn(log, self._check_emitted)
         if keeps_journal(agent):
-            await self._open_journal()
+            await self._open_journal(agent)
         approval: WaitForApproval | None = None
         try:
             await self._write_answer(agent.answer(await self._make_turn(agent)))
@@ -233,13 +235,14 @@ class Execution:
         if approval is not None and self.state is ExecutionState.RUNNING:
             await self._suspend(approval)
 
-    async def _open_journal(self) -> None:
+    async def _open_journal(self, agent: Agent) -> None:
         log = self._log
         self._recording = fold_journal(await self._store.journal(self.turn_id))
         if self._recording.is_missing(log.fold):
             return
-        self._journal = TurnJournal(log, self._recording, self._limits)
-        self._journal.hands_over = self._hands_over
+        self._journal = TurnJournal(
+            log, self._recording, self._limits, repeats=partial(repeats, agent), hands_over=self._hands_over
+        )
         set_journal(self._journal)
         if self._recording.calls:
             async for events in read_all(self._store, self.turn_id, self._recording.base):

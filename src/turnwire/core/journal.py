@@ -9,6 +9,7 @@ Before a call goes live, everything before it is committed: what happened earlie
 """
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections import Counter
@@ -17,7 +18,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from turnwire.core.contracts import CallKind, CallState, JournalEntry
@@ -130,23 +131,36 @@ class JournaledCall:
         )
 
     def __enter__(self) -> Self:
+        if self._started.kind == "tool":
+            _parent.set(self._started.key)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._journal.drop(self._started.key)
+        if self._started.kind == "tool":
+            _parent.set("")
 
 
 class TurnJournal:
     """Records the calls of a running turn, and answers those that are recorded already.
 
-    `hands_over` is called before a call goes live; if it returns True, the turn is being given to another worker and
-    the call is not made.
+    `repeats` tells whether a tool that broke off may run again. `hands_over` is called before a call goes live; if it
+    returns True, the turn is being given to another worker and the call is not made.
     """
 
-    def __init__(self, log: TurnLog, recording: Recording, limits: LogLimits) -> None:
-        self.hands_over: Callable[[], bool] = lambda: False
+    def __init__(
+        self,
+        log: TurnLog,
+        recording: Recording,
+        limits: LogLimits,
+        *,
+        repeats: Callable[[str], bool],
+        hands_over: Callable[[], bool],
+    ) -> None:
+        self._repeats = repeats
+        self._hands_over = hands_over
         self._log = log
         self._recording = recording
         self._limits = limits
@@ -177,8 +191,11 @@ class TurnJournal:
         return self._log.fold.is_void(position)
 
     def place(self, *parts: str) -> str:
-        """Return a name for the next run with these parts: the same again when the turn is continued."""
-        name = "/".join(parts)
+        """Return a name for the next run with these parts: the same again when the turn is continued.
+
+        A run inside a tool belongs to that call. If the call is answered from the journal, the run is not made again.
+        """
+        name = "/".join((_parent.get(), *parts))
         self._places[name] += 1
         return f"{name}/{self._places[name]}"
 
@@ -201,7 +218,8 @@ class TurnJournal:
     ) -> JournaledCall:
         """Begin a tool call. Its `tool_call` event must be in the log. Raises AgentError, StoreError, ToolDeniedError.
 
-        `repeatable` says that the tool may run again if it is interrupted; otherwise a person is asked.
+        With `repeatable`, or if the agent's `repeats` says so, a tool that breaks off runs again; otherwise a person is
+        asked.
         """
         base = f"{place}:{call_id}"
         details = {"call_id": call_id, "args": args, "agent_path": agent_path, "repeatable": repeatable}
@@ -267,7 +285,7 @@ class TurnJournal:
                 return JournaledCall(self, base, entry, recorded)
             if entry.kind == "tool":
                 self._check_repeat(recorded, entry)
-        if self.hands_over():
+        if self._hands_over():
             await asyncio.get_running_loop().create_future()  # Until the turn's task is cancelled.
         self.record(entry)
         self._open.add(entry.key)
@@ -280,7 +298,7 @@ class TurnJournal:
         if decision is not None:
             if not decision.approved:
                 raise ToolDeniedError(decision.denial)
-        elif not (recorded.entry.repeatable or entry.repeatable):
+        elif not (entry.repeatable or self._repeats(entry.names[0])):
             raise AgentError(
                 f"The call of {entry.names[0]!r} broke off, and nobody has allowed it to run again.",
                 code="outcome_unknown",
@@ -312,6 +330,11 @@ class ToolDeniedError(Exception):
     """A tool broke off, and a person did not allow it to run again. The message is the result for the model."""
 
 
+def fingerprint(request: Any) -> str:
+    """Return a digest of a request to a model."""
+    return hashlib.blake2b(json.dumps(to_builtins(request)).encode(), digest_size=16).hexdigest()
+
+
 def _describe(names: Sequence[str]) -> str:
     return " of ".join(repr(name) for name in reversed(names))
 
@@ -325,6 +348,10 @@ def _diverged(what: str) -> AgentError:
 
 
 _journal: ContextVar[TurnJournal | None] = ContextVar("turnwire_journal", default=None)
+
+
+_parent: ContextVar[str] = ContextVar("turnwire_journal_parent", default="")
+"""The key of the tool call that the current code belongs to."""
 
 
 def current_journal() -> TurnJournal | None:
