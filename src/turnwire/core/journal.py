@@ -13,7 +13,8 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -108,6 +109,7 @@ class JournaledCall:
         self._base = base
         self._started = started
         self._since = journal.position
+        self._outer = _parent.get()
 
     def finish(self, result: Any, usage: Usage | None = None) -> None:
         """Record the result, a JSON value: after the events of a model call, and before the result event of a tool."""
@@ -132,7 +134,7 @@ class JournaledCall:
 
     def __enter__(self) -> Self:
         if self._started.kind == "tool":
-            _parent.set(self._started.key)
+            _parent.set(self._base)
         return self
 
     def __exit__(
@@ -140,7 +142,7 @@ class JournaledCall:
     ) -> None:
         self._journal.drop(self._started.key)
         if self._started.kind == "tool":
-            _parent.set("")
+            _parent.set(self._outer)
 
 
 class TurnJournal:
@@ -198,6 +200,16 @@ class TurnJournal:
         name = "/".join((_parent.get(), *parts))
         self._places[name] += 1
         return f"{name}/{self._places[name]}"
+
+    @contextmanager
+    def inside(self, call: str) -> Generator[None]:
+        """Make the runs in this context belong to a tool call that is not recorded itself."""
+        outer = _parent.get()
+        _parent.set(call)
+        try:
+            yield
+        finally:
+            _parent.set(outer)
 
     async def begin_model(
         self, place: str, *, names: Sequence[str], fingerprint: str = "", agent_path: tuple[str, ...] = ()
@@ -351,7 +363,7 @@ _journal: ContextVar[TurnJournal | None] = ContextVar("turnwire_journal", defaul
 
 
 _parent: ContextVar[str] = ContextVar("turnwire_journal_parent", default="")
-"""The key of the tool call that the current code belongs to."""
+"""The place and id of the tool call that the current code belongs to."""
 
 
 def current_journal() -> TurnJournal | None:

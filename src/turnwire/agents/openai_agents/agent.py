@@ -1,7 +1,7 @@
 """The agent: one turn is one run of the SDK, or several with approvals between them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from turnwire.agents.openai_agents.events import EventQueue, Run, read_item
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.core.approvals import WaitForApproval
+from turnwire.core.contracts import OnCrash
+from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
 
@@ -26,6 +28,9 @@ class OpenAIAgentsAgent:
     `session` returns the SDK's own memory for a turn; without it the agent gets the turn's history. `context` returns
     the context that tools find in their `RunContextWrapper`, again after each suspension; without it the context is the
     turn. Tracing is off unless `tracing` is true, because the SDK sends traces to OpenAI's service.
+
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"` or there is a `session`, which
+    has the messages of the lost run already. `idempotent` names the tools that may run again if they break off.
     """
 
     def __init__(
@@ -38,7 +43,14 @@ class OpenAIAgentsAgent:
         context: Callable[[Turn], Any] | None = None,
         hooks: RunHooks[Any] | None = None,
         run_config: RunConfig | None = None,
+        on_crash: OnCrash | None = None,
+        idempotent: Collection[str] = (),
     ) -> None:
+        if on_crash == "resume" and session is not None:
+            raise ValueError("an agent with a `session` cannot have on_crash='resume'; leave one of them out")
+        self.journal = on_crash != "close" and session is None
+        self.on_crash: OnCrash = "resume" if self.journal else "close"
+        self._idempotent = frozenset(idempotent)
         self._agent = agent
         self._max_turns = max_turns
         self._session = session
@@ -48,6 +60,9 @@ class OpenAIAgentsAgent:
         config = run_config or RunConfig(tool_not_found_behavior="return_error_to_model")
         self._config = replace(config, tracing_disabled=not tracing)
         self._runner = install_runner()
+
+    def repeats(self, tool: str) -> bool:
+        return tool in self._idempotent
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(EventQueue())
@@ -63,6 +78,12 @@ class OpenAIAgentsAgent:
             run.queue.release()
 
     async def _start(self, turn: Turn, run: Run) -> RunResultStreaming:
+        if turn.progress and turn.resumption is None:
+            raise AgentError(
+                "The answer was begun by an older version of the server; send the message again.",
+                code="diverged",
+                retryable=True,
+            )
         context = self._context(turn) if self._context else turn
         options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": self._config}
         if self._session is not None:
