@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from turnwire.core.contracts import Agent, Store, Wire
     from turnwire.core.emit import emit
     from turnwire.core.errors import AgentError, ToolError, TurnwireError
+    from turnwire.core.journal import journaled
     from turnwire.core.turns import Message, Turn, TurnRecord, TurnState
     from turnwire.settings import Settings
     from turnwire.tools import tool
@@ -40,6 +41,7 @@ __all__ = [
     "WaitForApproval",
     "Wire",
     "emit",
+    "journaled",
     "tool",
 ]
 
@@ -60,6 +62,7 @@ _HOMES = {
     "WaitForApproval": "core.approvals",
     "Wire": "core.contracts",
     "emit": "core.emit",
+    "journaled": "core.journal",
     "tool": "tools",
 }
 

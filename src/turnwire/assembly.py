@@ -22,6 +22,7 @@ from turnwire.core.contracts import (
     Store,
     Wire,
     description_of,
+    keeps_journal,
     resumes,
     starters_of,
     takes_attachments,
@@ -340,10 +341,10 @@ def as_agent(target: Any) -> Agent:
         record_loaded_sdks()
     if _is(inspect.isasyncgenfunction, target):
         return _as_declared(GeneratorAgent(target), target)
-    if resumes(target) and (kind_of(target) or is_adapter(target)):
+    if resumes(target) and not keeps_journal(target) and (kind_of(target) or is_adapter(target)):
         raise TypeError(
             f"{target!r} cannot have on_crash = 'resume': its SDK cannot be called again in the middle of a turn. "
-            "Agents that yield events can, and ChatCompletionsAgent"
+            "Agents that yield events can, ChatCompletionsAgent and OpenAIAgentsAgent"
         )
     if not isinstance(target, type) and callable(method := getattr(target, "answer", None)):
         return _as_declared(FunctionAgent(method), target) if inspect.iscoroutinefunction(method) else target
@@ -390,6 +391,7 @@ def _as_declared(agent: GeneratorAgent | FunctionAgent, target: Any) -> Agent:
     """Copy what a function declares about itself to the agent that wraps it."""
     agent.takes_attachments = takes_attachments(target)
     agent.on_crash = getattr(target, "on_crash", "close")
+    agent.journal = keeps_journal(target)
     agent.repeats = getattr(target, "repeats", None)
     agent.description, agent.starters = description_of(target), starters_of(target)
     return agent

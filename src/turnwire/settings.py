@@ -49,7 +49,7 @@ class AgentSettings(BaseModel):
     mcp: list[str] = []
     """Names of `mcp_servers`."""
     max_steps: int = Field(default=20, gt=0)
-    on_crash: Literal["close", "resume"] = "close"
+    on_crash: Literal["close", "resume"] = "resume"
     description: str = ""
     starters: list[str] = []
     """Messages that a page offers to begin with."""

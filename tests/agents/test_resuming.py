@@ -61,13 +61,29 @@ class Bench:
         return f"did {what}"
 
 
+@pytest.fixture(params=[True, False], ids=["journal", "progress"], autouse=True)
+def with_journal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Run each test over an agent that continues from its journal, and over one that continues from its log."""
+    monkeypatch.setitem(OPTIONS, "journal", request.param)
+    return request.param
+
+
+OPTIONS = {"journal": True}
+
+
 @asynccontextmanager
 async def another(
     store: MemoryStore, server: ScriptedModel, bench: Bench, on_crash: OnCrash = "resume", max_steps: int = 20
 ) -> AsyncIterator[Desk]:
     """A process with an agent of its own."""
     agent = ChatCompletionsAgent(
-        "small", base_url=server.url, tools=bench.tools, retries=0, on_crash=on_crash, max_steps=max_steps
+        "small",
+        base_url=server.url,
+        tools=bench.tools,
+        retries=0,
+        on_crash=on_crash,
+        max_steps=max_steps,
+        journal=OPTIONS["journal"],
     )
     try:
         async with open_actor_desk(store, agent) as desk:
@@ -82,7 +98,8 @@ async def broken_off(store: MemoryStore, server: ScriptedModel, bench: Bench, **
     async with another(store, server, bench, **options) as desk:
         turn = await desk.start("Go")
         await bench.gate.reached()
-        await wait_for_results(desk, turn, len(bench.done) - 1)
+        async with asyncio.timeout(BOUND):
+            await desk.runner._worker.running[turn.id]._log.flush()
         await lose_worker(desk)
     return turn
 
@@ -215,3 +232,19 @@ async def test_a_worker_that_is_stopped_leaves_the_next_question_to_another(mode
     assert bench.done == ["look Rome"]
     assert not any(isinstance(event, RestartEvent) for event in events)
     assert len(model_server.bodies) == 2
+
+
+async def test_reply_that_was_whole_is_not_requested_again(model_server: ScriptedModel) -> None:
+    """The model has requested a tool; the worker is lost while that runs. Nothing that readers saw is taken back."""
+    bench, store = Bench("look Rome"), MemoryStore()
+    model_server.plan(
+        calls(("look", {"city": "Rome"}), text="One moment."),
+        says("Done."),
+    )
+    turn = await broken_off(store, model_server, bench)
+    async with another(store, model_server, bench) as desk:
+        assert await completed_answer(desk, turn) == "One moment.\n\nDone."
+        events = await desk.events(turn)
+    assert len(model_server.bodies) == 2
+    (restart,) = [event for event in events if isinstance(event, RestartEvent)]
+    assert restart.from_position == events.index(restart)

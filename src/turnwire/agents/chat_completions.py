@@ -21,6 +21,7 @@ from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
 from turnwire.core.history import PARAGRAPH
 from turnwire.core.ids import new_id
+from turnwire.core.journal import ToolDeniedError, current_journal, fingerprint
 from turnwire.core.turns import Message, ToolRequest, Turn
 from turnwire.models.contract import Model, ToolCallRequest, ToolSpec
 from turnwire.models.openai_client import OpenAIModel
@@ -38,9 +39,10 @@ OnEvent = Callable[[str, dict[str, Any]], Awaitable[None]]
 class ChatCompletionsAgent:
     """An agent that calls a model and runs its tools. `max_steps` limits the model calls of one turn.
 
-    With `on_crash="resume"`, a turn whose worker was lost continues from its last finished step. `tools` may contain
-    toolsets such as `McpServer`: the first turn opens them, `close` closes them. `base_url` and the parameters after it
-    apply to a model given by name.
+    A turn whose worker was lost continues: calls of the model and of tools that had finished are answered from the
+    turn's journal. With `on_crash="close"` it ends instead; with `journal=False` nothing is recorded, and it continues
+    from its last finished tool. `tools` may contain toolsets such as `McpServer`: the first turn opens them, `close`
+    closes them. `base_url` and the parameters after it apply to a model given by name.
 
     Raises ModelUnusableError, TypeError for a function that cannot be a tool, and ValueError for two of one name.
     """
@@ -55,7 +57,8 @@ class ChatCompletionsAgent:
         instructions: str = "",
         tools: Iterable[Tool | Toolset | Function] = (),
         max_steps: int = 20,
-        on_crash: OnCrash = "close",
+        on_crash: OnCrash = "resume",
+        journal: bool = True,
         base_url: str | None = None,
         api_key: str | None = None,
         api: Literal["chat", "responses"] = "chat",
@@ -70,6 +73,7 @@ class ChatCompletionsAgent:
         self.instructions = instructions
         self.max_steps = max_steps
         self.on_crash: OnCrash = on_crash
+        self.journal = journal
         self.tools: dict[str, Tool] = {}
         self.toolsets: list[Toolset] = []
         for item in tools:
@@ -198,7 +202,10 @@ class ToolLoop:
         self._call_ids = {call.call_id for message in messages for call in message.tool_calls}
         self._text = ""
         self._calls: list[ToolCallRequest] = []
+        self._requests: tuple[ToolRequest, ...] = ()
         self._step = 0
+        self._journal = current_journal()
+        self._place = self._journal.place(model.name) if self._journal else ""
         self._has_text = False
 
     async def run(
@@ -216,13 +223,13 @@ class ToolLoop:
             if self._step >= self._max_steps:
                 break
             self._step += 1
-            async with aclosing(self._call_model()) as pieces:
+            async with aclosing(self._next_reply()) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, str) and self._has_text:
                         self._has_text = False
                         yield PARAGRAPH  # Text before and after a tool call are separate paragraphs.
                     yield piece
-            requests = self._requests()
+            requests = self._requests
             self.messages.append(Message("assistant", self._text, tool_calls=requests))
             if not requests:
                 return
@@ -279,8 +286,32 @@ class ToolLoop:
             requests = [ApprovalRequestEvent(call.call_id, call.tool, call.args or {}) for call in pending]
             raise WaitForApproval(requests, _encode_checkpoint(checkpoint))
 
+    async def _next_reply(self) -> AsyncGenerator[Event | str]:
+        """Stream one reply of the model, or take it from the journal if it was finished before a crash."""
+        if self._journal is None:
+            async with aclosing(self._call_model()) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
+        digest = fingerprint((self._instructions, self.messages, self._specs))
+        with await self._journal.begin_model(self._place, names=(self._model.name,), fingerprint=digest) as call:
+            if call.is_live:
+                async with aclosing(self._call_model()) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                call.finish({"text": self._text, "calls": msgspec.to_builtins(self._calls)})
+                return
+            self._text = call.result["text"]
+            self._set_calls(msgspec.convert(call.result["calls"], list[ToolCallRequest]))
+            if self._text and call.is_shown:
+                self._has_text = False
+            elif self._text:
+                yield self._text
+            if not call.is_shown:
+                call.show()
+
     async def _call_model(self) -> AsyncGenerator[Event | str]:
-        """Stream one reply of the model, and keep its text and tool requests in `_text` and `_calls`."""
+        """Stream one reply of the model, and keep its text and tool requests in `_text`, `_calls` and `_requests`."""
         self._text, self._calls = "", []
         parser = TextToolCalls(self._tools)
         async with aclosing(self._model.stream(self._instructions, self.messages, tools=self._specs)) as stream:
@@ -297,19 +328,22 @@ class ToolLoop:
         if rest:
             self._text += rest
             yield rest
+        self._set_calls(self._calls)
 
-    def _requests(self) -> tuple[ToolRequest, ...]:
-        """Return the calls of the last reply, with ids that are new in the conversation.
+    def _set_calls(self, calls: list[ToolCallRequest]) -> None:
+        """Keep the calls of the last reply, with ids that are new in the conversation.
 
         Some servers number the calls of every reply from one.
         """
-        calls = self._calls[:_MAX_CALLS_PER_REPLY]
+        calls = calls[:_MAX_CALLS_PER_REPLY]
         for index, call in enumerate(calls):
             if call.call_id in self._call_ids:
                 calls[index] = structs.replace(call, call_id=f"call_{new_id()}")
             self._call_ids.add(calls[index].call_id)
         self._calls = calls
-        return tuple(ToolRequest(call.call_id, call.tool, read_arguments(call.arguments) or {}) for call in calls)
+        self._requests = tuple(
+            ToolRequest(call.call_id, call.tool, read_arguments(call.arguments) or {}) for call in calls
+        )
 
     def _needs_approval(self, call: _LoopCall) -> bool:
         tool = self._tools.get(call.tool)
@@ -343,7 +377,22 @@ class ToolLoop:
             error = f"Error: there is no tool {call.tool[:80]!r}; available tools: {available}"
             return ToolOutcome(False, error, error, 0.0)
         async with room:
+            return await self._run_once(tool, call)
+
+    async def _run_once(self, tool: Tool, call: _LoopCall) -> ToolOutcome:
+        """Run a tool, or take its outcome from the journal if it had finished before a crash."""
+        if self._journal is None:
             return await run_tool(tool, call.args, call_id=call.call_id)
+        try:
+            step = await self._journal.begin_tool(self._place, call.call_id, call.tool, call.args)
+        except ToolDeniedError as denied:
+            return ToolOutcome(False, str(denied), str(denied), 0.0)
+        with step:
+            if not step.is_live:
+                return msgspec.convert(step.result, ToolOutcome)
+            outcome = await run_tool(tool, call.args, call_id=call.call_id)
+            step.finish(msgspec.to_builtins(outcome))
+        return outcome
 
 
 def _decided_call(decision: Decision) -> _LoopCall:

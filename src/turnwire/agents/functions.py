@@ -15,6 +15,7 @@ class GeneratorAgent:
 
     takes_attachments = False
     on_crash: OnCrash = "close"
+    journal: bool = False
     repeats: Callable[[str], bool] | None = None
     description: str | None = None
     starters: Sequence[str] = ()
@@ -31,6 +32,7 @@ class FunctionAgent:
 
     takes_attachments = False
     on_crash: OnCrash = "close"
+    journal: bool = False
     repeats: Callable[[str], bool] | None = None
     description: str | None = None
     starters: Sequence[str] = ()

@@ -40,6 +40,8 @@ class Agent(Protocol):
       with files is refused.
     - `on_crash = "resume"`: when its worker is lost, the agent is called again and continues from `turn.progress`.
       Without it, the turn ends as interrupted.
+    - `journal = True`: the agent records its calls in the turn's journal (see `core.journal`). With `on_crash =
+      "resume"` it is then called again as if for the first time, and its finished calls are answered from the journal.
     - `repeats(tool) -> bool`: whether a tool call that was interrupted by a crash may run again. Without it, a person
       is asked.
     - `description` (text) and `starters` (messages to begin with): shown where a person chooses an agent.
@@ -54,6 +56,10 @@ def takes_attachments(agent: object) -> bool:
 
 def resumes(agent: object) -> bool:
     return getattr(agent, "on_crash", "close") == "resume"
+
+
+def keeps_journal(agent: object) -> bool:
+    return getattr(agent, "journal", False) is True
 
 
 def repeats(agent: object, tool: str) -> bool:
@@ -186,7 +192,7 @@ class Worker(Struct, frozen=True, kw_only=True):
 
 
 CallKind = Literal["model", "tool", "suspension"]
-CallState = Literal["started", "finished", "shown"]
+CallState = Literal["started", "finished", "unrecorded", "shown"]
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -194,9 +200,10 @@ class JournalEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     The entries of a call have the same `key`, which is unique in its segment: the part of a turn between two
     suspensions. `since` is the position in the log at which the call began, `position` the last one that belongs to it.
-    A `started` call may have taken effect. A `finished` one has its `result`, an ASCII line of JSON. A `shown` one was
-    finished before, and its events stand at new positions, because a restart made the first ones void. An entry of the
-    kind `suspension` begins a segment; its names are the ids of the calls that a person decides about.
+    A `started` call may have taken effect. A `finished` one has its `result`, an ASCII line of JSON; the result of an
+    `unrecorded` one is too large or not JSON. A `shown` one was finished before, and its events stand at new positions,
+    because a restart made the first ones void. An entry of the kind `suspension` begins a segment; its names are the
+    ids of the calls that a person decides about.
 
     `names` are those of the agent and of the model or tool, `fingerprint` is a digest of the request.
     """

@@ -2,17 +2,30 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import Enum, auto
+from functools import partial
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
 from turnwire.core.budget import Limits, UsageMeter
 from turnwire.core.cancellation import HANDED_BACK, SHUTDOWN, Stop
 from turnwire.core.codec import encode_event, now_ms
-from turnwire.core.contracts import Agent, HistorySource, Refusal, Store, Suspension, resumes, takes_attachments
+from turnwire.core.contracts import (
+    Agent,
+    HistorySource,
+    Refusal,
+    Store,
+    Suspension,
+    keeps_journal,
+    repeats,
+    resumes,
+    takes_attachments,
+)
 from turnwire.core.emit import enter_turn, set_running_turn
 from turnwire.core.errors import (
     AgentError,
@@ -30,11 +43,15 @@ from turnwire.core.events import (
     ApprovalResponseEvent,
     ErrorEvent,
     Event,
+    ReasoningEvent,
     ResponseEvent,
+    RestartEvent,
     TokenEvent,
     ToolCallEvent,
     ToolResultEvent,
 )
+from turnwire.core.follow import read_all
+from turnwire.core.journal import Recording, TurnJournal, fold_journal, set_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.recovery import can_continue, progress, release_or_suspend, unfinished_calls
 from turnwire.core.turns import Message, Turn, TurnRecord
@@ -63,6 +80,17 @@ class ExecutionState(Enum):
     ABANDONED = auto()  # Final: nothing more is written, since another worker may own the turn.
 
 
+# Events that an agent does not yield, or that its journal decides about.
+_NOT_REPEATED = (
+    *RESERVED,
+    TokenEvent,
+    ReasoningEvent,
+    ResponseEvent,
+    ErrorEvent,
+    RestartEvent,
+    ApprovalRequestEvent,
+    ApprovalResponseEvent,
+)
 _STOPPABLE = (ExecutionState.STARTING, ExecutionState.RUNNING)
 _FINAL_STATES = {"waiting": ExecutionState.SUSPENDED, "queued": ExecutionState.RELEASED}
 
@@ -98,6 +126,10 @@ class Execution:
         # Calls that are in the log already, and that the agent will yield again.
         self._decisions: dict[str, Decision] = {}
         self._resumed_calls: list[Event] = []
+        # Only for an agent with a journal, which yields the events before a restart again: those that are in the log.
+        self._journal: TurnJournal | None = None
+        self._recording = Recording()
+        self._logged: Counter[bytes] = Counter()
         self._stop_timer: asyncio.TimerHandle | None = None
         self._forced_end: asyncio.Task[None] | None = None
 
@@ -194,15 +226,41 @@ class Execution:
         await self._meter.begin(log.fold)
         timer = asyncio.get_running_loop().call_later(self._remaining_seconds(), self._time_out)
         set_running_turn(log, self._check_emitted)
+        if keeps_journal(agent):
+            await self._open_journal(agent)
         approval: WaitForApproval | None = None
         try:
             await self._write_answer(agent.answer(await self._make_turn(agent)))
+            if self._journal is not None and self.state is ExecutionState.RUNNING:
+                self._journal.check_complete()
         except WaitForApproval as raised:
             approval = raised
         finally:
             timer.cancel()
         if approval is not None and self.state is ExecutionState.RUNNING:
             await self._suspend(approval)
+
+    async def _open_journal(self, agent: Agent) -> None:
+        log = self._log
+        self._recording = fold_journal(await self._store.journal(self.turn_id))
+        if self._recording.is_missing(log.fold):
+            return
+        self._journal = TurnJournal(
+            log, self._recording, self._limits, repeats=partial(repeats, agent), hands_over=self._hands_over
+        )
+        set_journal(self._journal)
+        if self._recording.calls:
+            async for events in read_all(self._store, self.turn_id, self._recording.base):
+                for logged in events:
+                    if not (isinstance(logged.event, _NOT_REPEATED) or log.fold.is_void(logged.position)):
+                        self._logged[_comparable(logged.event)] += 1
+
+    def _hands_over(self) -> bool:
+        """Give the turn to another worker between two calls, if this one drains."""
+        if not self._releases_after_step or self._journal is None or not self._journal.is_between_calls:
+            return False
+        self.stop(HANDED_BACK)
+        return True
 
     def _remaining_seconds(self) -> float:
         """Return the time left for the turn; the time it has waited for people does not count."""
@@ -216,6 +274,8 @@ class Execution:
             if not log.fold.has_call(request.call_id):
                 log.append(ToolCallEvent(request.call_id, request.tool, request.args, agent_path=request.agent_path))
             log.append(request)
+        if self._journal is not None:
+            self._journal.suspend([request.call_id for request in approval.requests])
         until = now_ms() + int(self._limits.approval_timeout * 1000)
         try:
             await log.suspend(Suspension(until, approval.checkpoint))
@@ -242,7 +302,7 @@ class Execution:
             history=history,
             options=record.options,
             resumption=await self._resumption(),
-            progress=self._progress() if resumes(agent) else (),
+            progress=self._progress() if resumes(agent) and self._journal is None else (),
             parent_turn_id=record.parent_turn_id,
         )
 
@@ -256,10 +316,22 @@ class Execution:
 
     async def _resumption(self) -> Resumption | None:
         decisions = self._log.fold.decisions
+        if self._journal is not None:
+            # After a crash, the agent continues from its own suspension; the journal reads decisions about repeats.
+            decisions = self._own_decisions(decisions)
         if not decisions:
             return None
         self._decisions = {decision.call_id: decision for decision in decisions}
         return Resumption(decisions, await self._store.checkpoint(self.turn_id))
+
+    def _own_decisions(self, latest: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """Return the decisions about the calls that the agent was suspended for."""
+        call_ids = self._recording.decided_calls
+        if call_ids is None:
+            # A turn that was suspended before there were journals has no entry for it.
+            return tuple(decision for decision in latest if not decision.is_repeat)
+        decisions = (self._log.fold.decision(call_id) for call_id in call_ids)
+        return tuple(decision for decision in decisions if decision)
 
     def _progress(self) -> tuple[Message, ...]:
         fold = self._log.fold
@@ -271,13 +343,14 @@ class Execution:
     async def _write_answer(self, answer: AsyncIterator[Event | str]) -> None:
         # This loop is the path of every token.
         log, meter, running = self._log, self._meter, ExecutionState.RUNNING
+        repeated = self._journal if self._journal is not None and self._journal.repeats_text else None
         append_token = log.append_token
         try:
             async for event in answer:
                 if isinstance(event, str):
                     if meter.is_spent:
                         raise meter.overdraft()
-                    if event:
+                    if event and not (repeated is not None and repeated.repeats_text):
                         append_token(event)
                 else:
                     self._write(event)
@@ -291,6 +364,8 @@ class Execution:
 
     def _write(self, event: Event) -> None:
         log = self._log
+        if self._logged and self._is_logged(event):
+            return
         match event:
             case ResponseEvent():
                 # Its content becomes tokens, so that the answer is always the concatenation of the tokens.
@@ -313,8 +388,22 @@ class Execution:
             case _:
                 self._meter.note(event)
                 log.append(event)
-                if self._releases_after_step and isinstance(event, ToolResultEvent) and not unfinished_calls(log.fold):
+                if self._releases_after_step and isinstance(event, ToolResultEvent) and self._is_between_steps():
                     self._begin_stopping(HANDED_BACK)  # The generator is closed here, between two steps.
+
+    def _is_between_steps(self) -> bool:
+        # An agent with a journal is stopped before its next call instead.
+        return self._journal is None and not unfinished_calls(self._log.fold)
+
+    def _is_logged(self, event: Event) -> bool:
+        """Return True, once, for an event that the agent yielded before a restart and that is still valid."""
+        if isinstance(event, _NOT_REPEATED):
+            return False
+        body = _comparable(encode_event(event)[0])
+        if self._logged[body] <= 0:
+            return False
+        self._logged[body] -= 1
+        return True
 
     def _check_emitted(self, event: Event) -> None:
         """Count an event that a tool emits. The tool may catch the error, so a refusal also stops the turn."""
@@ -403,6 +492,13 @@ class Execution:
             usage=response.usage or state.usage,
             timings={**state.timings, "total_ms": fold.elapsed(now_ms()), **(response.timings or {})},
         )
+
+
+def _comparable(event: Event) -> bytes:
+    """Return an event in a form that is the same when the agent yields it again."""
+    if isinstance(event, ToolResultEvent):
+        event = replace(event, ms=None)
+    return encode_event(event)[1]
 
 
 async def _wait_uncancelled(task: asyncio.Task[None]) -> None:

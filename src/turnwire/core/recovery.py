@@ -1,26 +1,32 @@
 """Recovery: continue a turn on another worker, from its last finished step.
 
-A step is finished when its effects are in the log: a tool call with its result, or a person's decision. Model output
-after that is void and is generated again. A call without a result may or may not have taken effect: a person decides
-whether to run it again, unless the agent says that its tool may be repeated.
+A step is finished when its effects are in the log: a tool call with its result, or a person's decision. For an agent
+with a journal, a finished model call is a step too. Model output after that is void and is generated again. A call
+without a result may or may not have taken effect: a person decides whether to run it again, unless the agent says that
+its tool may be repeated.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from turnwire.core.budget import Limits
 from turnwire.core.cancellation import HANDED_BACK, SHUTDOWN, WORKER_LOST, Stop
 from turnwire.core.codec import now_ms
-from turnwire.core.contracts import Agent, Store, Suspension, repeats, resumes
+from turnwire.core.contracts import Agent, Store, Suspension, keeps_journal, repeats, resumes
 from turnwire.core.errors import EventRefusedError
-from turnwire.core.events import ApprovalRequestEvent, RestartEvent, StatusEvent
+from turnwire.core.events import ApprovalRequestEvent, RestartEvent, StatusEvent, ToolCallEvent
+from turnwire.core.follow import read_all
 from turnwire.core.history import call_messages
+from turnwire.core.journal import RecordedCall, Recording, fold_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import Message, Step
 
 MAX_RESTARTS = 3
-"""The limit exists because a turn that is often lost with its worker may be what kills the workers."""
+"""The limit exists because a turn that is often lost with its worker may be what kills the workers.
+
+With a journal, the restarts since the last finished call count.
+"""
 MOVING_ON = "The server is being stopped; this answer goes on elsewhere."
 OUTCOME_UNKNOWN = (
     "The server was lost or stopped while this call ran, so it may have taken effect already. Run it again?"
@@ -39,6 +45,10 @@ async def release_or_suspend(
 
     Return None if the turn has to end: it was restarted too often, or its log is full. Raises StoreError.
     """
+    if keeps_journal(agent):
+        await log.flush()
+        if not fold_journal(await store.journal(log.turn_id)).is_missing(log.fold):
+            return await _release_or_suspend_journaled(log, store, agent, limits, stop)
     fold, checkpoint = log.fold, await store.checkpoint(log.turn_id)
     doubtful: list[Step] = []
     try:
@@ -53,13 +63,110 @@ async def release_or_suspend(
             log.append(ApprovalRequestEvent(call.id, call.name, call.args or {}, OUTCOME_UNKNOWN))
     except EventRefusedError:
         return None
+    return await _leave(log, limits, checkpoint, waits=bool(doubtful))
+
+
+async def _leave(log: TurnLog, limits: Limits, checkpoint: bytes, *, waits: bool) -> Literal["queued", "waiting"]:
     # Until another worker claims the turn, nothing else would keep an agent that was left behind from writing.
     log.ended = True
-    if doubtful:
+    if waits:
         await log.suspend(Suspension(now_ms() + int(limits.approval_timeout * 1000), checkpoint))
         return "waiting"
     await log.release()
     return "queued"
+
+
+# Agents with a journal
+
+
+async def _release_or_suspend_journaled(
+    log: TurnLog, store: Store, agent: Agent, limits: Limits, stop: Stop
+) -> Literal["queued", "waiting"] | None:
+    checkpoint = await store.checkpoint(log.turn_id)
+    while True:
+        position = log.position
+        await log.flush()
+        recording = fold_journal(await store.journal(log.turn_id))
+        texts = await _texts(store, log, recording.base)
+        if log.position == position:  # Otherwise an agent that was left behind has written meanwhile.
+            break
+    fold = log.fold
+    if not recording.is_complete or fold.undecided:
+        return None
+    restart_at = restart_position(position, texts, recording, fold)
+    doubtful = [
+        call
+        for call in recording.calls.values()
+        if _may_have_begun(call, fold) and not (call.entry.repeatable or repeats(agent, call.entry.names[0]))
+    ]
+    try:
+        if restart_at == position and stop is not WORKER_LOST and not doubtful:
+            log.append(StatusEvent(MOVING_ON))
+        elif fold.restarts_after(recording.last_finished) >= MAX_RESTARTS:
+            return None
+        else:
+            log.append(RestartEvent(restart_at, stop.reason))
+        for call in doubtful:
+            _request_repeat(log, call)
+    except EventRefusedError:
+        return None
+    return await _leave(log, limits, checkpoint, waits=bool(doubtful))
+
+
+async def _texts(store: Store, log: TurnLog, after: int) -> list[tuple[int, tuple[str, ...]]]:
+    """Return positions and agent paths of the text that readers have seen since a position."""
+    return [
+        (logged.position, logged.agent_path)
+        async for events in read_all(store, log.turn_id, after)
+        for logged in events
+        if logged.type in ("token", "reasoning") and not log.fold.is_void(logged.position)
+    ]
+
+
+def restart_position(
+    position: int, texts: Sequence[tuple[int, tuple[str, ...]]], recording: Recording, fold: TurnFold
+) -> int:
+    """Return the last position that stays valid: what comes after it is written again.
+
+    Void is the text of model calls that have not finished, and text after the last call. Sub-agents may have written in
+    turns, so this may be in the middle of a finished model call: then all of that call is void, and is shown again from
+    the journal. Tool calls and their results have no text of their own.
+    """
+    calls = [call for call in recording.calls.values() if not fold.is_void(call.since)]
+    known = max((call.position for call in calls if not fold.is_void(call.position)), default=recording.base)
+    last = min(position, _before_first(at for at, _ in texts if at > known) or position)
+    models = [call for call in calls if call.entry.kind == "model"]
+    for call in models:
+        if not call.is_finished:
+            own = (at for at, path in texts if at > call.since and path == call.entry.agent_path)
+            last = min(last, _before_first(own) or last)
+    while straddling := [call for call in models if call.is_finished and call.since < last < call.position]:
+        last = min(call.since for call in straddling)
+    return last
+
+
+def _before_first(positions: Iterable[int]) -> int | None:
+    first = min(positions, default=None)
+    return None if first is None else first - 1
+
+
+def _may_have_begun(call: RecordedCall, fold: TurnFold) -> bool:
+    """Return True for a tool call without a result. One that a person has denied since then does not begin again."""
+    if call.entry.kind != "tool" or call.is_finished:
+        return False
+    decision = fold.decision(call.entry.call_id)
+    return decision is None or decision.approved
+
+
+def _request_repeat(log: TurnLog, call: RecordedCall) -> None:
+    entry = call.entry
+    tool, args, path = entry.names[0], entry.args or {}, entry.agent_path
+    if not log.fold.has_call(entry.call_id):
+        log.append(ToolCallEvent(entry.call_id, tool, args, agent_path=path))
+    log.append(ApprovalRequestEvent(entry.call_id, tool, args, OUTCOME_UNKNOWN, agent_path=path))
+
+
+# Agents without a journal
 
 
 def _is_between_steps(fold: TurnFold, stop: Stop) -> bool:

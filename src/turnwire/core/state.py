@@ -58,7 +58,7 @@ class TurnFold:
         # The positions where steps of the turn's own agent have ended, and those of results, by their call's position.
         self._borders: list[int] = [_OPENING_POSITION]
         self._result_positions: dict[int, int] = {}
-        self._restarts: list[int] = []
+        self._restarts: list[tuple[int, int]] = []  # Position and `from_position`.
         self._waiting_since = 0
         self.waited_ms = 0
         """The time that the turn has waited for people."""
@@ -135,6 +135,13 @@ class TurnFold:
     def restarts(self) -> int:
         return len(self._restarts)
 
+    def restarts_after(self, position: int) -> int:
+        return sum(at > position for at, _ in self._restarts)
+
+    def is_void(self, position: int) -> bool:
+        """Return True if a restart has made the event at this position void."""
+        return any(from_position < position < at for at, from_position in self._restarts)
+
     def elapsed(self, at: int) -> int:
         """Return the milliseconds from the acceptance of the turn to `at`."""
         return at - self._began_at
@@ -197,7 +204,7 @@ class TurnFold:
                     self._change(logged, step, state="running")
             case RestartEvent():
                 self._rewind(event.from_position)
-                self._restarts.append(logged.position)
+                self._restarts.append((logged.position, event.from_position))
             case UsageEvent():
                 state.usage = add_usage(state.usage, event)
             case ResponseEvent():
@@ -260,7 +267,7 @@ class TurnFold:
         """Return True if the request was for a call that ran when the turn was restarted."""
         call = self._find("tool", call_id)
         requested_at = max(at for at, event in self._approvals if event is self._requests[call_id])
-        return call is not None and any(call.position < restart < requested_at for restart in self._restarts)
+        return call is not None and any(call.position < restart < requested_at for restart, _ in self._restarts)
 
     def _add_request(self, event: ApprovalRequestEvent) -> None:
         if any(call_id in self._responses for call_id in self._suspended_for):

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from turnwire.core.codec import clean_text
-from turnwire.core.contracts import Accepted, Agent, OnCrash, Store, repeats, resumes, takes_attachments
+from turnwire.core.contracts import Accepted, Agent, OnCrash, Store, keeps_journal, repeats, resumes, takes_attachments
 from turnwire.core.errors import (
     AgentError,
     NotFoundError,
@@ -305,6 +305,7 @@ class ContextAgent:
         self.agent = agent
         self.takes_attachments = takes_attachments(agent)
         self.on_crash: OnCrash = "resume" if resumes(agent) else "close"
+        self.journal = keeps_journal(agent)
 
     def repeats(self, tool: str) -> bool:
         return repeats(self.agent, tool)

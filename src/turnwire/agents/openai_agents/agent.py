@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from turnwire.agents.openai_agents.memory import align_session
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.core.approvals import WaitForApproval
+from turnwire.core.contracts import OnCrash
+from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
 
@@ -32,6 +34,9 @@ class OpenAIAgentsAgent:
     may be async. A turn begins with the agent that the conversation was handed over to, or with the first one if
     `keeps_last_agent` is false. Tracing is off unless `tracing` is true, because the SDK sends traces to OpenAI's
     service.
+
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"` or there is a `session`, which
+    has the messages of the lost run already. `idempotent` names the tools that may run again if they break off.
     """
 
     def __init__(
@@ -46,7 +51,14 @@ class OpenAIAgentsAgent:
         keeps_last_agent: bool = True,
         hooks: RunHooks[Any] | None = None,
         run_config: RunConfig | None = None,
+        on_crash: OnCrash | None = None,
+        idempotent: Collection[str] = (),
     ) -> None:
+        if on_crash == "resume" and session is not None:
+            raise ValueError("an agent with a `session` cannot have on_crash='resume'; leave one of them out")
+        self.journal = on_crash != "close" and session is None
+        self.on_crash: OnCrash = "resume" if self.journal else "close"
+        self._idempotent = frozenset(idempotent)
         self._agent = agent
         self._max_turns = max_turns
         self._session = session
@@ -58,6 +70,9 @@ class OpenAIAgentsAgent:
         config = run_config or RunConfig(tool_not_found_behavior="return_error_to_model")
         self._config = replace(config, tracing_disabled=not tracing)
         self._runner = install_runner()
+
+    def repeats(self, tool: str) -> bool:
+        return tool in self._idempotent
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(EventQueue())
@@ -81,6 +96,12 @@ class OpenAIAgentsAgent:
         return _TurnContext(**{name: getattr(turn, name) for name in Turn.__struct_fields__})
 
     async def _start(self, turn: Turn, run: Run, context: Any) -> RunResultStreaming:
+        if turn.progress and turn.resumption is None:
+            raise AgentError(
+                "The answer was begun by an older version of the server; send the message again.",
+                code="diverged",
+                retryable=True,
+            )
         options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": self._config}
         if self._session is not None:
             options["session"] = self._session(turn)

@@ -5,7 +5,7 @@ A turn is one run, and one more for every agent that is used as a tool in it; th
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, cast
 
@@ -41,6 +41,7 @@ from turnwire.core.events import (
     UsageEvent,
 )
 from turnwire.core.history import PARAGRAPH
+from turnwire.core.journal import current_journal
 from turnwire.models.contract import Piece, ToolCallRequest
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome, loggable, set_running_call, tool_error_text
@@ -165,6 +166,9 @@ class Run:
         queue.runs.append(self)
         self.queue = queue
         self.path = path
+        journal = current_journal()
+        self.place = journal.place("run", *path[-1:]) if journal else ""
+        """The run's place in the turn's journal."""
         self.has_answered = False
         self.has_text = False
         self._begins_reply = False
@@ -250,6 +254,10 @@ class Run:
             self._open[call_id] = _RunCall(tool, None)
         return self._open.get(call_id)
 
+    def call_state(self, call_id: str) -> "_RunCall | None":
+        """Return a running call, with what is known about its end."""
+        return self._open.get(call_id)
+
     def open_tools(self) -> list[tuple[str, str]]:
         return [(call_id, call.tool) for call_id, call in self._open.items()]
 
@@ -277,11 +285,12 @@ class Run:
 class Hooks(RunHooks[Any]):
     """Hooks that record a run, and then call the application's own hooks."""
 
-    def __init__(self, run: Run, inner: RunHooks[Any] | None) -> None:
+    def __init__(self, run: Run, inner: RunHooks[Any] | None, prepare_tool: Callable[[Tool], None]) -> None:
         self.agent: Agent[Any] | None = None
         """The agent that calls a model now, or called one last."""
         self._run = run
         self._inner = inner or RunHooks[Any]()
+        self._prepare_tool = prepare_tool
 
     async def on_llm_start(
         self,
@@ -311,6 +320,7 @@ class Hooks(RunHooks[Any]):
     ) -> Coroutine[Any, Any, None]:
         # Not `async`: the SDK calls this in the tool's task, but awaits the coroutine in another one.
         set_running_call(_call_id(context, tool))
+        self._prepare_tool(tool)
         return self._begin(context, agent, tool)
 
     async def _begin(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool) -> None:

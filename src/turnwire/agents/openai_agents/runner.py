@@ -22,6 +22,7 @@ from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tool_context import ToolContext
 
+from turnwire.agents.openai_agents.continuation import begin_reply, finish_reply, journal_tool, recorded_reply
 from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import (
     EmittedEvents,
@@ -34,6 +35,7 @@ from turnwire.agents.openai_agents.events import (
 )
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import ModelError
+from turnwire.core.journal import current_journal
 from turnwire.models.chat_completions import ChatReader
 from turnwire.models.responses import ResponsesReader
 
@@ -116,7 +118,7 @@ def start_run(
     runner: AgentRunner, run: Run, agent: Agent[Any], input: Any, options: dict[str, Any]
 ) -> RunResultStreaming:
     """Start a recorded run. The caller must read it to its end or cancel it."""
-    hooks = Hooks(run, options.get("hooks"))
+    hooks = Hooks(run, options.get("hooks"), journal_tool)
     config: RunConfig | dict[str, Any] = options.get("run_config") or RunConfig()
     if isinstance(config, dict):
         config = RunConfig(**config)
@@ -174,9 +176,30 @@ class WatchedModel(Model):
     async def stream_response(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, system_instructions: Any, input: Any, model_settings: ModelSettings, *args: Any, **options: Any
     ) -> AsyncGenerator[Any]:
+        journal = current_journal()
+        if journal is None:
+            async with aclosing(self._stream(system_instructions, input, model_settings, *args, **options)) as events:
+                async for event in events:
+                    yield event
+            return
+        run, (model, _) = self._run, self._find()
+        with await begin_reply(journal, run, self._hooks.agent, _name(model), (system_instructions, input)) as call:
+            if not call.is_live:
+                yield await recorded_reply(call, run)
+                return
+            async with aclosing(self._stream(system_instructions, input, model_settings, *args, **options)) as events:
+                async for event in events:
+                    if getattr(event, "type", None) == "response.completed":
+                        await finish_reply(call, run, event.response)
+                    yield event
+
+    async def _stream(
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *args: Any, **options: Any
+    ) -> AsyncGenerator[Any]:
+        """Call the model, and write its reply to the log."""
         model, implied = self._find()
         settings = implied.resolve(model_settings)
-        name = str(getattr(model, "model", type(model).__name__))
+        name = _name(model)
         is_chat = isinstance(model, OpenAIChatCompletionsModel)
         if is_chat:
             if settings.include_usage is None:
@@ -231,6 +254,10 @@ class WatchedModel(Model):
         elif event.type == "response.output_item.done":
             output = getattr(item, "output", None) or getattr(item, "results", None) or getattr(item, "action", None)
             self._run.end_call(call_id, output, failed=item.status == "failed")
+
+
+def _name(model: Model) -> str:
+    return str(getattr(model, "model", type(model).__name__))
 
 
 def _with_recorded_chunks(

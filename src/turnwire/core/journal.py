@@ -1,0 +1,401 @@
+"""The journal of a turn: the results of its model and tool calls, recorded as they end and replayed after a crash.
+
+A worker that takes a turn over runs the same agent again from the start of the segment, which is the turn's start or
+its last suspension. Calls that have finished are answered from the journal; the first one that has not goes live. A
+call is found by its place (the run that makes it) and its number there, not by what it asks, so that a clock in a
+prompt does not run a tool twice. Calls that are made in parallel are found by their own place or call id.
+
+Before a call goes live, everything before it is committed: what happened earlier never has to be repeated.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
+
+from turnwire.core.contracts import CallKind, CallState, JournalEntry
+from turnwire.core.emit import emit
+from turnwire.core.errors import AgentError
+from turnwire.core.events import ToolResultEvent, Usage
+from turnwire.core.log import LogLimits, TurnLog
+from turnwire.core.state import TurnFold
+
+T = TypeVar("T")
+logger = logging.getLogger("turnwire.runner")
+
+_OPENING_POSITION = 2
+
+
+class RecordedCall(Struct):
+    """All that a journal says about one call. `entry` is the one that started it."""
+
+    entry: JournalEntry
+    state: CallState
+    since: int
+    position: int
+    result: bytes = b""
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state == "finished"
+
+
+class Recording(Struct):
+    """The last segment of a journal: its calls by key, and the suspension that it began with."""
+
+    segment: int = 0
+    base: int = _OPENING_POSITION
+    """The position of the last event before the segment."""
+    decided_calls: tuple[str, ...] | None = None
+    """The calls that the segment's suspension was for; None in the first segment."""
+    calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
+    size: int = 0
+    """The bytes of all results, of all segments."""
+    last_finished: int = 0
+    """The position at which a call finished last, of all segments."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Return False if the result of a call could not be recorded, so that the turn cannot be continued."""
+        return all(call.state != "unrecorded" for call in self.calls.values())
+
+    def is_missing(self, fold: TurnFold) -> bool:
+        """Return True if the turn has called tools without a journal: it was begun by an older version."""
+        return not self.calls and self.segment == 0 and any(step.kind == "tool" for step in fold.state().steps)
+
+    def add(self, entry: JournalEntry) -> None:
+        self.size += len(entry.result)
+        if entry.kind == "suspension":
+            self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
+            self.calls = {}
+        elif entry.state == "started":
+            self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position)
+        elif call := self.calls.get(entry.key):
+            call.since, call.position = entry.since, entry.position
+            if entry.state != "shown":
+                call.state, call.result = entry.state, entry.result
+                self.last_finished = entry.position
+
+
+def fold_journal(entries: Iterable[JournalEntry]) -> Recording:
+    recording = Recording()
+    for entry in entries:
+        recording.add(entry)
+    return recording
+
+
+class JournaledCall:
+    """A call that an agent makes: answered from the journal, or live.
+
+    `result` is the recorded result of a call that is not `is_live`. If it is not `is_shown` either, a restart has made
+    its events void: the agent writes them again (but not its usage, which stays), and then calls `show`. A live call
+    must be finished; used as a context manager, a call that is not finished counts as broken off.
+    """
+
+    def __init__(self, journal: "TurnJournal", base: str, started: JournalEntry, recorded: RecordedCall | None) -> None:
+        self.is_live = recorded is None
+        self.is_shown = recorded is not None and not journal.is_void(recorded.position)
+        self.result: Any = None if recorded is None else json.loads(recorded.result)
+        self._journal = journal
+        self._base = base
+        self._started = started
+        self._since = journal.position
+        self._outer = _parent.get()
+
+    def finish(self, result: Any, usage: Usage | None = None) -> None:
+        """Record the result, a JSON value: after the events of a model call, and before the result event of a tool."""
+        self._journal.finish(self._base, self._end_entry("finished", usage=usage), result)
+
+    def show(self) -> None:
+        """Record that the events of a finished call stand at new positions."""
+        self._journal.record(self._end_entry("shown"))
+
+    def _end_entry(self, state: CallState, usage: Usage | None = None) -> JournalEntry:
+        started, position = self._started, self._journal.position
+        return JournalEntry(
+            kind=started.kind,
+            key=started.key,
+            state=state,
+            segment=started.segment,
+            epoch=started.epoch,
+            since=self._since,
+            position=position,
+            usage=usage,
+        )
+
+    def __enter__(self) -> Self:
+        if self._started.kind == "tool":
+            _parent.set(self._base)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._journal.drop(self._started.key)
+        if self._started.kind == "tool":
+            _parent.set(self._outer)
+
+
+class TurnJournal:
+    """Records the calls of a running turn, and answers those that are recorded already.
+
+    `repeats` tells whether a tool that broke off may run again. `hands_over` is called before a call goes live; if it
+    returns True, the turn is being given to another worker and the call is not made.
+    """
+
+    def __init__(
+        self,
+        log: TurnLog,
+        recording: Recording,
+        limits: LogLimits,
+        *,
+        repeats: Callable[[str], bool],
+        hands_over: Callable[[], bool],
+    ) -> None:
+        self._repeats = repeats
+        self._hands_over = hands_over
+        self._log = log
+        self._recording = recording
+        self._limits = limits
+        self._finished: Counter[str] = Counter()
+        self._places: Counter[str] = Counter()
+        self._open: set[str] = set()
+        calls = recording.calls
+        self._unmet = {key for key, call in calls.items() if not self.is_void(call.since)}
+        self._steps_only = all(call.entry.kind == "tool" for call in calls.values())
+
+    @property
+    def position(self) -> int:
+        return self._log.position
+
+    @property
+    def is_between_calls(self) -> bool:
+        return not self._open
+
+    @property
+    def repeats_text(self) -> bool:
+        """Return True while an agent that journals its own steps yields text that is in the log already.
+
+        Agents that journal their model calls do not yield the text of a finished call again.
+        """
+        return self._steps_only and bool(self._unmet)
+
+    def is_void(self, position: int) -> bool:
+        return self._log.fold.is_void(position)
+
+    def place(self, *parts: str) -> str:
+        """Return a name for the next run with these parts: the same again when the turn is continued.
+
+        A run inside a tool belongs to that call. If the call is answered from the journal, the run is not made again.
+        """
+        name = "/".join((_parent.get(), *parts))
+        self._places[name] += 1
+        return f"{name}/{self._places[name]}"
+
+    @contextmanager
+    def inside(self, call: str) -> Generator[None]:
+        """Make the runs in this context belong to a tool call that is not recorded itself."""
+        outer = _parent.get()
+        _parent.set(call)
+        try:
+            yield
+        finally:
+            _parent.set(outer)
+
+    async def begin_model(
+        self, place: str, *, names: Sequence[str], fingerprint: str = "", agent_path: tuple[str, ...] = ()
+    ) -> JournaledCall:
+        """Begin the next model call of a run, which makes one at a time. Raises AgentError, StoreError."""
+        entry = self._entry("model", place, names, fingerprint=fingerprint, agent_path=agent_path)
+        return await self._begin(place, entry)
+
+    async def begin_tool(
+        self,
+        place: str,
+        call_id: str,
+        tool: str,
+        args: dict[str, Any] | None,
+        *,
+        agent_path: tuple[str, ...] = (),
+        repeatable: bool = False,
+    ) -> JournaledCall:
+        """Begin a tool call. Its `tool_call` event must be in the log. Raises AgentError, StoreError, ToolDeniedError.
+
+        With `repeatable`, or if the agent's `repeats` says so, a tool that breaks off runs again; otherwise a person is
+        asked.
+        """
+        base = f"{place}:{call_id}"
+        details = {"call_id": call_id, "args": args, "agent_path": agent_path, "repeatable": repeatable}
+        return await self._begin(base, self._entry("tool", base, (tool,), **details))
+
+    def suspend(self, call_ids: Sequence[str]) -> None:
+        """Begin a new segment: the agent waits for decisions about these calls, and continues from its checkpoint."""
+        segment = self._recording.segment + 1
+        entry = self._entry("suspension", f"suspension {segment}", call_ids)
+        self.record(replace(entry, segment=segment, state="finished"))
+
+    def check_complete(self) -> None:
+        """Raise AgentError if the agent has ended without making a call that it had finished before."""
+        for key in self._unmet:
+            if self._recording.calls[key].is_finished:
+                raise _diverged(f"it did not repeat the call of {_describe(self._recording.calls[key].entry.names)}")
+
+    def end_step(self, call_id: str, name: str, result: Any, *, success: bool = True) -> None:
+        """Write the result of a step that the log shows as a tool call, because a person was asked about it."""
+        if self._log.fold.has_call(call_id):
+            emit(ToolResultEvent(call_id, name, success, result))
+
+    # Used by `JournaledCall`
+
+    def record(self, entry: JournalEntry) -> None:
+        self._log.record(entry)
+
+    def finish(self, base: str, entry: JournalEntry, result: Any) -> None:
+        body = self._encode(entry.key, result)
+        self.record(replace(entry, state="unrecorded") if body is None else replace(entry, result=body))
+        self._recording.size += len(body or b"")
+        self._finished[base] += 1
+        self.drop(entry.key)
+
+    def drop(self, key: str) -> None:
+        self._open.discard(key)
+
+    # Internals
+
+    def _entry(self, kind: CallKind, base: str, names: Sequence[str], **details: Any) -> JournalEntry:
+        position = self.position
+        return JournalEntry(
+            kind=kind,
+            # A call that broke off is made again under the same number.
+            key=f"{base}#{self._finished[base]}",
+            state="started",
+            segment=self._recording.segment,
+            epoch=self._log.epoch,
+            since=position,
+            position=position,
+            names=tuple(names),
+            **details,
+        )
+
+    async def _begin(self, base: str, entry: JournalEntry) -> JournaledCall:
+        recorded = self._recording.calls.get(entry.key)
+        self._unmet.discard(entry.key)
+        if recorded is not None:
+            if recorded.entry.names != entry.names:
+                raise _diverged(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
+            if recorded.is_finished:
+                self._finished[base] += 1
+                return JournaledCall(self, base, entry, recorded)
+            if entry.kind == "tool":
+                self._check_repeat(recorded, entry)
+        if self._hands_over():
+            await asyncio.get_running_loop().create_future()  # Until the turn's task is cancelled.
+        self.record(entry)
+        self._open.add(entry.key)
+        await self._log.flush()
+        return JournaledCall(self, base, entry, None)
+
+    def _check_repeat(self, recorded: RecordedCall, entry: JournalEntry) -> None:
+        """Raise an error unless a tool that broke off may run again."""
+        decision = self._log.fold.decision(entry.call_id)
+        if decision is not None:
+            if not decision.approved:
+                raise ToolDeniedError(decision.denial)
+        elif not (entry.repeatable or self._repeats(entry.names[0])):
+            raise AgentError(
+                f"The call of {entry.names[0]!r} broke off, and nobody has allowed it to run again.",
+                code="outcome_unknown",
+            )
+
+    def _encode(self, key: str, result: Any) -> bytes | None:
+        """Return the result as an ASCII line of JSON, or None if it cannot be recorded."""
+        try:
+            body = json.dumps(result, allow_nan=False, separators=(",", ":")).encode("ascii")
+        except (TypeError, ValueError, RecursionError) as error:
+            why = f"it is not JSON ({error})"
+        else:
+            if len(body) > self._limits.max_entry_bytes:
+                why = f"it has {len(body)} bytes, and {self._limits.max_entry_bytes} is the limit"
+            elif self._recording.size + len(body) > self._limits.max_journal_bytes:
+                why = f"the journal of the turn would have more than {self._limits.max_journal_bytes} bytes"
+            else:
+                return body
+        logger.warning(
+            "the result of call %r in turn %s is not recorded: %s; if its worker is lost, the turn ends",
+            key,
+            self._log.turn_id,
+            why,
+        )
+        return None
+
+
+class ToolDeniedError(Exception):
+    """A tool broke off, and a person did not allow it to run again. The message is the result for the model."""
+
+
+def fingerprint(request: Any) -> str:
+    """Return a digest of a request to a model."""
+    return hashlib.blake2b(json.dumps(to_builtins(request)).encode(), digest_size=16).hexdigest()
+
+
+def _describe(names: Sequence[str]) -> str:
+    return " of ".join(repr(name) for name in reversed(names))
+
+
+def _diverged(what: str) -> AgentError:
+    return AgentError(
+        f"The answer cannot be continued after a restart, since the agent has changed: {what}. Send the message again.",
+        code="diverged",
+        retryable=True,
+    )
+
+
+_journal: ContextVar[TurnJournal | None] = ContextVar("turnwire_journal", default=None)
+
+
+_parent: ContextVar[str] = ContextVar("turnwire_journal_parent", default="")
+"""The place and id of the tool call that the current code belongs to."""
+
+
+def current_journal() -> TurnJournal | None:
+    """Return the journal of the running turn, or None outside a turn and for an agent without a journal."""
+    return _journal.get()
+
+
+def set_journal(journal: TurnJournal) -> None:
+    """Set the journal of the current task and of everything that is started from it."""
+    _journal.set(journal)
+
+
+async def journaled(name: str, call: Callable[[], Awaitable[T]], *, idempotent: bool = False) -> T:
+    """Await `call()` once in a turn: after a crash, its recorded result is returned instead.
+
+    For agents that are plain generators and declare `journal = True`. The result must be a JSON value. If the process
+    is lost while the call runs, it runs again if it is `idempotent`; otherwise a person is asked. Outside such an
+    agent, the call is simply awaited.
+    """
+    journal = current_journal()
+    if journal is None:
+        return await call()
+    place = journal.place("step", name)
+    try:
+        step = await journal.begin_tool(place, place, name, {}, repeatable=idempotent)
+    except ToolDeniedError as denied:
+        journal.end_step(place, name, str(denied), success=False)
+        raise AgentError(str(denied), code="outcome_unknown") from None
+    with step:
+        if not step.is_live:
+            return step.result
+        result = await call()
+        step.finish(result)
+    journal.end_step(place, name, result)
+    return result
