@@ -1,4 +1,4 @@
-"""Fit the weights of `turnwire.retrieval.ranking` to the bundled questions, and print them.
+"""Fit the weights of `turnwire.retrieval.relevance` to the bundled questions, and print them.
 
 python -m eval.fit
 
@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.bench import Shelf, shelf
+from eval.bench import shelf
 from eval.collection import Question
 from eval.measures import holds_answer
 from eval.own import NEWCOMERS, QUESTIONS, read_own
-from turnwire.retrieval import ranking
+from turnwire.retrieval import relevance
 from turnwire.retrieval.collection import CANDIDATES, match_question
-from turnwire.retrieval.ranking import BlockRanker, Ranking
+from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.relevance import BlockRanker, Ranking
 from turnwire.retrieval.search import EvidenceSearch
 
 Matrix = NDArray[np.float64]
@@ -34,27 +35,25 @@ async def main() -> None:
     own = [read_own(path=path) for path in (QUESTIONS, NEWCOMERS)]
     questions = [question for collection in own for question in collection.questions]
     async with shelf(own[0].documents, semantic=True) as filled:
-        for names, meaning in (
-            (("WORD_WEIGHTS", "WORD_CONFIDENCE"), False),
-            (("MEANING_WEIGHTS", "MEANING_CONFIDENCE"), True),
-        ):
-            rankings = [(question, await rank(filled, question.text, meaning=meaning)) for question in questions]
+        for prefix, searcher in (("WORD", Searcher(filled.library)), ("MEANING", filled.searcher)):
+            names = f"{prefix}_WEIGHTS", f"{prefix}_CONFIDENCE"
+            rankings = [(question, await rank(searcher, question.text)) for question in questions]
             weights = fit_ranking(rankings)
-            setattr(ranking, names[0], weights)
+            setattr(relevance, names[0], weights)
             # Ranked again, because the confidence depends on which block is the first.
-            rankings = [(question, await rank(filled, question.text, meaning=meaning)) for question in questions]
+            rankings = [(question, await rank(searcher, question.text)) for question in questions]
             confidence = fit_confidence(rankings)
-            setattr(ranking, names[1], confidence)
+            setattr(relevance, names[1], confidence)
             for name, fitted in zip(names, (weights, confidence), strict=True):
                 print(f"{name} = {{")
                 print("".join(f'    "{feature}": {weight:.2f},\n' for feature, weight in fitted.items()) + "}")
 
 
-async def rank(filled: Shelf, question: str, *, meaning: bool) -> Ranking:
-    matcher = await match_question(question, filled.searcher)
-    search = EvidenceSearch(filled.searcher, matcher, None, None, None)
+async def rank(searcher: Searcher, question: str) -> Ranking:
+    matcher = await match_question(question, searcher)
+    search = EvidenceSearch(searcher, matcher, None, None, None)
     evidence = await search.run(question, CANDIDATES)
-    return await BlockRanker(question, matcher, filled.searcher.similarities if meaning else None).rank(evidence)
+    return await BlockRanker(question, matcher, searcher.similarities).rank(evidence)
 
 
 def fit_ranking(rankings: Sequence[tuple[Question, Ranking]]) -> dict[str, float]:

@@ -4,8 +4,8 @@ Each file has one question per line. An `answerable` question names the document
 answers it, and may name other texts that do (`also`); a test fails when one is no longer there. A `near_miss` is about
 other software, an `off_topic` question about anything else: both should be refused.
 
-The weights of the ranking are fitted to `own_questions.jsonl` and `newcomer_questions.jsonl`. The latter are what people
-ask first, and a test checks that each is answered. Those in `held_out_questions.jsonl` are used for measuring only.
+The weights of the ranking are fitted to `own_questions.jsonl` and `newcomer_questions.jsonl`. The latter are what
+people ask first, and a test checks that each is answered. Those in `held_out_questions.jsonl` only measure.
 """
 
 import json

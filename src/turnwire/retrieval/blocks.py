@@ -1,8 +1,8 @@
 """Blocks: the parts of a passage that can be quoted as an answer, with the text to show.
 
-A block is a paragraph, a list, a table or a piece of code, together with the line that announces it. What is too long to
-be read at a glance is split: a paragraph between sentences, a list between items, a table between rows. Headings, rules,
-questions and lists of links are no blocks, because they answer nothing.
+A block is a paragraph, a list, a table or a piece of code, together with the line that announces it. What is too long
+to be read at a glance is split: a paragraph between sentences, a list between items, a table between rows. Headings,
+rules, questions, lists of links and columns of figures are no blocks, because they answer nothing.
 """
 
 import re
@@ -36,6 +36,8 @@ _LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
 _HTML = re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>\n]*>", re.DOTALL)
 _MARKER_OR_CODE = re.compile(rf"(`[^`]+`)|\s?{MARKER}")
 _LETTER = re.compile(r"[^\W_]")
+_DIGIT = re.compile(r"\d")
+_MAX_DIGITS = 0.2
 _CELL = re.compile(r"(?<!\\)\|")
 
 
@@ -75,9 +77,13 @@ def split_blocks(text: str) -> list[TextBlock]:
             pieces = [joined]
         blocks += pieces
         last = pieces[-1] if pieces else None
-        can_announce = last is not None and span.kind == "text" and len(last.text) <= _MAX_LEAD_IN
-        previous = last if can_announce else None
+        previous = last if last is not None and _can_announce(last) else None
     return blocks
+
+
+def _can_announce(block: TextBlock) -> bool:
+    # An open bracket could become a citation marker with what follows.
+    return block.kind == "text" and len(block.text) <= _MAX_LEAD_IN and not block.text.endswith("[")
 
 
 def _joined(lead_in: TextBlock, block: TextBlock) -> TextBlock:
@@ -198,7 +204,8 @@ def _table_blocks(text: str, span: _Span) -> Iterator[TextBlock]:
     rows = [row for row in rows if not _TABLE_RULE.fullmatch(row[2])]
     shown = [(first, last, [plain_line(cell) for cell in _cells(row)]) for first, last, row in rows]
     shown = [row for row in shown if _LETTER.search("".join(row[2]))]
-    if not shown:
+    text_of_rows = "".join(cell for _, _, cells in shown for cell in cells)
+    if not shown or len(_DIGIT.findall(text_of_rows)) >= _MAX_DIGITS * len(text_of_rows):
         return
     width = max(len(cells) for _, _, cells in shown)
     columns = [plain_line(cell) for cell in header] + [""] * (width - len(header))

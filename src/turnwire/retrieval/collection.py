@@ -25,7 +25,7 @@ from turnwire.retrieval.evidence import RetrievalResult, cite_whole
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.index.terms import key_terms
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, GATHER_ONLY, passages_json, prompt_history
-from turnwire.retrieval.ranking import BlockRanker
+from turnwire.retrieval.relevance import BlockRanker
 from turnwire.retrieval.review import Judgement, judge_by_model, judge_by_ranking, other_queries
 from turnwire.retrieval.search import MAX_QUERY, SEARCH, EventSink, EvidenceSearch, map_index_errors, ms_since
 from turnwire.retrieval.sentences import Matcher, as_sentence

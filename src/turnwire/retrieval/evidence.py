@@ -60,8 +60,8 @@ class RetrievalResult(Struct, frozen=True, kw_only=True):
     """The evidence that was kept for a question, best first.
 
     `citations` has a citation of the whole passage for each. `sufficient` is False if the evidence does not answer the
-    question. `model_failed` says why the model cannot be used for the rest of the turn. `similarity` compares a question
-    with texts by meaning.
+    question. `model_failed` says why the model cannot be used for the rest of the turn. `similarity` compares a
+    question with texts by meaning.
     """
 
     question: str

@@ -18,11 +18,12 @@ from turnwire.models.contract import Model
 from turnwire.retrieval.evidence import Evidence
 from turnwire.retrieval.index.terms import STOP_WORDS, words
 from turnwire.retrieval.prompts import REVIEW_INSTRUCTIONS, REVIEW_SCHEMA, passages_json
-from turnwire.retrieval.ranking import Ranking, select_blocks
+from turnwire.retrieval.relevance import Ranking, select_blocks
 from turnwire.retrieval.sentences import Matcher
 
 SUFFICIENT_CONFIDENCE = 0.5
-# The confidence is fitted to English. Stop words are known for English only; in other languages they count as terms, and are seldom in the answer.
+# The confidence is fitted to English. In other languages the stop words, which are not known, count as terms too, and
+# are seldom in the answer.
 _SUFFICIENT_COVERAGE_NOT_ENGLISH = 0.35
 _KEEP_SHARE = 0.5
 MAX_QUOTED = 3

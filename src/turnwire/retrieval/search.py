@@ -103,16 +103,14 @@ def ms_since(began: float) -> float:
 def _definitions_first(matcher: Matcher, passages: Sequence[Passage]) -> list[Passage]:
     """Return the passages with those that define the subject of the question first.
 
-    They score above all others: a word that is in most passages, as the subject of a manual is, has no score of its own.
+    They score above all others: a word that is in most passages, as the subject of a manual is, has no score itself.
     """
-    top = max((passage.score for passage in passages), default=0.0)
-    return sorted(
-        (
-            structs.replace(item, score=item.score + top + 1) if _has_definition(matcher, item) else item
-            for item in passages
-        ),
-        key=lambda passage: -passage.score,
-    )
+    bonus = 1 + max((passage.score for passage in passages), default=0.0)
+    raised = [
+        structs.replace(passage, score=passage.score + bonus) if _has_definition(matcher, passage) else passage
+        for passage in passages
+    ]
+    return sorted(raised, key=lambda passage: -passage.score)
 
 
 def _has_definition(matcher: Matcher, passage: Passage) -> bool:

@@ -94,8 +94,10 @@ class Matcher:
         self.weights = {term: weights.get(term, 1.0) for term in self.terms}
         self.is_english = looks_english(question)
         self._total = sum(self.weights.values()) or 1.0
-        stems_of_terms = "|".join(re.escape(each) for each in self._stems.values())
-        self._defined = re.compile(rf"(?:{stems_of_terms})[^\s|:]*{_DEFINING}", re.IGNORECASE) if self.terms else None
+        starts = "|".join(re.escape(each) for each in self._stems.values())
+        # Stems have no accents, so only plain ones can be looked for in a text as it is.
+        is_plain = bool(self.terms) and starts.isascii()
+        self._defined = re.compile(rf"(?:{starts})[^\s|:]*{_DEFINING}", re.IGNORECASE) if is_plain else None
 
     def may_define(self, text: str) -> bool:
         """Return False, quickly, for a text in which no key term stands before a defining verb or mark."""
@@ -127,6 +129,11 @@ class Matcher:
 # Definitions: questions that ask for one, and sentences that give one.
 
 _DEFINITION_QUESTION = re.compile(r"^\s*(?:what(?:'s|’s| is| are| does)|define|who (?:is|are|was))\b", re.IGNORECASE)
+_CLAUSE = re.compile(
+    r"\W*(?:after|as|because|before|if|once|since|so|than|that|unless|until|when|where|whether|which|while)\b",
+    re.IGNORECASE,
+)
+_PASSIVE = re.compile(r"(?:also |always |never |not |only )*[a-z]+(?:ed|en|wn)\b", re.IGNORECASE)
 _DEFINING_VERB = re.compile(_DEFINING, re.IGNORECASE)
 
 
@@ -140,4 +147,7 @@ def defines(matcher: Matcher, text: str) -> bool:
     if verb is None or not text[verb.end() :].strip():
         return False
     subject = text[: verb.start()]
+    # "While a channel is busy" and "A vault is indexed" define nothing.
+    if _CLAUSE.match(subject) or _PASSIVE.match(text, verb.end()):
+        return False
     return matcher.coverage(subject) > 0.7 and all(matcher.contains(word) for word in content_terms(subject))

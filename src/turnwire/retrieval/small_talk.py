@@ -14,7 +14,7 @@ _GREETING = re.compile(
     r"|how are you|how do you do|how is it going|what s up|whats up|test|testing|ping)"
 )
 _THANKS = re.compile(
-    r"(?:ok|okay|great|cool|nice|perfect|awesome|good)?\s*(?:many )?"
+    r"(?:(?:ok|okay|great|cool|nice|perfect|awesome|good) ){0,3}(?:many )?"
     r"(?:thanks?|thank you|thx|cheers|danke|merci|gracias|bye|goodbye|good night|see you"
     r"|ok|okay|great|cool|nice|perfect)"
 )

@@ -1,7 +1,7 @@
 """Synthesis: the answer, streamed while a model writes it from the evidence.
 
-Without a model, or when it fails, the blocks that answer best are quoted instead. Text that was shown is never taken back: a
-failed model leaves its text, a break, and the quotations.
+Without a model, or when it fails, the blocks that answer best are quoted instead. Text that was shown is never taken
+back: a failed model leaves its text, a break, and the quotations.
 """
 
 import logging
@@ -16,7 +16,7 @@ from turnwire.retrieval.citations import MarkerStream
 from turnwire.retrieval.evidence import Evidence, RetrievalResult, cite
 from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.prompts import SYNTHESIS_INSTRUCTIONS, passages_json, prompt_history
-from turnwire.retrieval.ranking import BlockRanker, RankedBlock, select_blocks
+from turnwire.retrieval.relevance import BlockRanker, RankedBlock, select_blocks
 from turnwire.retrieval.review import MAX_QUOTED
 from turnwire.retrieval.sentences import as_sentence
 

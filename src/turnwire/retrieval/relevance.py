@@ -1,4 +1,4 @@
-"""Ranking of blocks without a model: how well a block answers a question, and whether any of them does.
+"""Relevance of blocks without a model: how well a block answers a question, and whether any of them does.
 
 Both are small logistic models over a few features of words and, where an embedder is there, of meaning. Their weights
 are constants that `python -m eval.fit` prints; it fits them to the questions in `eval/own_questions.jsonl`.
@@ -6,6 +6,7 @@ are constants that `python -m eval.fit` prints; it fits them to the questions in
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import exp, log
 
 from msgspec import Struct, structs
@@ -28,7 +29,8 @@ _HOW_TO = re.compile(
     r"|\b(?:show|example|install|set ?up|configure|snippet)\b",
     re.IGNORECASE,
 )
-_CODE_CELL = re.compile(r"^\|?[^\n]*?\|?\s*`[^`|]+`\s*(?:,\s*`[^`|]+`\s*)*(?:\||:)")
+_NAMED_ROW = re.compile(r"\|\s*`[^`|]+`(?:,\s*`[^`|]+`)*\s*\|")
+_CODE = re.compile(r"`([^`]+)`")
 
 
 class RankedBlock(Struct, frozen=True):
@@ -60,7 +62,8 @@ class BlockRanker:
         self._question = question
         self._matcher = matcher
         self._similarity = similarity
-        self._similarities: dict[str, float] | None = None if similarity is None else {}
+        # The embedder knows little of other languages.
+        self._similarities: dict[str, float] | None = {} if similarity and matcher.is_english else None
 
     async def rank(self, evidence: Sequence[Evidence]) -> Ranking:
         """Rank the blocks of the evidence, which is in order, best first."""
@@ -68,7 +71,7 @@ class BlockRanker:
             RankedBlock(item, block, block_features(self._question, self._matcher, item, rank, block))
             for rank, item in enumerate(evidence[:_MAX_PASSAGES])
             for block in split_blocks(item.passage.text)
-            if asks_how(self._question) or not block.has_code
+            if self._may_answer(block)
         ]
         blocks = _sorted(blocks, WORD_WEIGHTS)
         compared = await self._compare(blocks[:_MAX_COMPARED])
@@ -80,19 +83,23 @@ class BlockRanker:
         weights = WORD_CONFIDENCE if compared is None else MEANING_CONFIDENCE
         return Ranking(tuple(blocks), _confidence(features, weights), features)
 
+    def _may_answer(self, block: TextBlock) -> bool:
+        if block.has_code:
+            return asks_how(self._question)
+        # A row of settings or the like answers only a question that names it.
+        row = _NAMED_ROW.match(block.text.rpartition("\n")[2]) if block.kind == "table" else None
+        return row is None or any(name in self._question for name in _CODE.findall(row[0]))
+
     async def _compare(self, blocks: Sequence[RankedBlock]) -> list[RankedBlock] | None:
         """Return the blocks with their similarity to the question as a feature; None without an embedder."""
         if self._similarity is None or self._similarities is None:
             return None
-        texts = [_compared_texts(ranked) for ranked in blocks]
-        new = [
-            text for text in dict.fromkeys(text for group in texts for text in group) if text not in self._similarities
-        ]
+        known, texts = self._similarities, [_compared_texts(ranked) for ranked in blocks]
+        new = [text for text in dict.fromkeys(chain.from_iterable(texts)) if text not in known]
         found = await self._similarity(self._question, new) if new else []
         if found is None:
             self._similarities = None
             return None
-        known = self._similarities
         known.update(zip(new, found, strict=True))
         return [
             structs.replace(
@@ -133,6 +140,7 @@ def block_features(
     wants_definition = asks_for_definition(question)
     return {
         "coverage": matcher.coverage(block.text),
+        "part_coverage": max(map(matcher.coverage, block.parts)),
         "coverage_with_headings": matcher.coverage(f"{headings} {block.text}"),
         "heading_coverage": matcher.coverage(headings),
         "heading_match": sum(matcher.contains(word) for word in heading_words) / max(1, len(heading_words)),
@@ -143,7 +151,6 @@ def block_features(
         "long": float(length > 90),
         "code": float(block.kind == "code"),
         "table": float(block.kind == "table"),
-        "code_row": float(block.kind == "table" and _CODE_CELL.match(block.text.rpartition("\n")[2]) is not None),
         "list": float(block.kind == "list"),
     }
 
@@ -154,20 +161,25 @@ def _defines(matcher: Matcher, text: str) -> bool:
 
 
 def select_blocks(ranking: Ranking, count: int) -> list[RankedBlock]:
-    """Return the best block and up to `count` - 1 others that are not much weaker and say something else."""
+    """Return the best block and up to `count` - 1 others that are not much weaker and say something else.
+
+    Beside a definition only another definition is related.
+    """
     chosen: list[RankedBlock] = []
     for ranked in ranking.blocks:
         if len(chosen) == count or (chosen and ranked.score < chosen[0].score - _MAX_GAP):
             break
+        if chosen and ranked.features["definition"] < chosen[0].features["definition"]:
+            continue
         if not any(_is_repetition(ranked, other) for other in chosen):
             chosen.append(ranked)
     return chosen
 
 
 def _is_repetition(ranked: RankedBlock, other: RankedBlock) -> bool:
-    if ranked.evidence.index == other.evidence.index:
-        if ranked.block.start < other.block.end and other.block.start < ranked.block.end:
-            return True
+    is_same_passage = ranked.evidence.index == other.evidence.index
+    if is_same_passage and ranked.block.start < other.block.end and other.block.start < ranked.block.end:
+        return True
     left, right = stems(ranked.block.text), stems(other.block.text)
     return len(left & right) > _MAX_OVERLAP * max(1, min(len(left), len(right)))
 
@@ -195,52 +207,52 @@ def _answer_features(matcher: Matcher, blocks: Sequence[RankedBlock]) -> dict[st
 
 # Printed by `python -m eval.fit`. The names are those of the features.
 WORD_WEIGHTS: dict[str, float] = {
-    "coverage": 1.17,
-    "coverage_with_headings": 2.71,
-    "heading_coverage": 0.94,
-    "heading_match": 0.46,
-    "rank": 1.68,
-    "strength": 0.95,
-    "definition": 2.49,
-    "lead_in": -0.38,
-    "long": 0.59,
-    "code": 0.94,
-    "table": 0.15,
-    "code_row": -0.63,
-    "list": -0.30,
+    "coverage": 0.58,
+    "part_coverage": 1.05,
+    "coverage_with_headings": 2.92,
+    "heading_coverage": 1.70,
+    "heading_match": 0.77,
+    "rank": 0.55,
+    "strength": 2.28,
+    "definition": 2.99,
+    "lead_in": -0.62,
+    "long": 0.28,
+    "code": 0.71,
+    "table": -0.18,
+    "list": -0.13,
 }
 MEANING_WEIGHTS: dict[str, float] = {
-    "coverage": 0.96,
-    "coverage_with_headings": 2.05,
-    "heading_coverage": 0.25,
-    "heading_match": 0.18,
-    "rank": 1.06,
-    "strength": 1.52,
-    "definition": 1.93,
-    "lead_in": -0.23,
-    "long": 0.64,
-    "code": 0.98,
-    "table": -0.34,
-    "code_row": 0.04,
-    "list": -0.27,
-    "similarity": 4.05,
-    "mean_similarity": 2.95,
+    "coverage": 0.41,
+    "part_coverage": 0.50,
+    "coverage_with_headings": 1.84,
+    "heading_coverage": 0.80,
+    "heading_match": 0.03,
+    "rank": 1.17,
+    "strength": 1.50,
+    "definition": 1.96,
+    "lead_in": -0.37,
+    "long": 0.70,
+    "code": 1.01,
+    "table": 0.13,
+    "list": -0.21,
+    "similarity": 3.79,
+    "mean_similarity": 2.73,
 }
 WORD_CONFIDENCE: dict[str, float] = {
-    "constant": -2.62,
-    "coverage": 2.59,
-    "coverage_with_headings": 2.52,
+    "constant": -2.55,
+    "coverage": 3.01,
+    "coverage_with_headings": 2.44,
     "first_coverage": 1.01,
-    "definition": 0.58,
-    "terms": 0.88,
+    "definition": 0.46,
+    "terms": 0.55,
 }
 MEANING_CONFIDENCE: dict[str, float] = {
-    "constant": -3.57,
-    "coverage": 1.68,
-    "coverage_with_headings": 1.55,
-    "first_coverage": 1.06,
-    "definition": 0.50,
-    "terms": -0.35,
-    "similarity": 3.16,
-    "first_similarity": 2.79,
+    "constant": -3.35,
+    "coverage": 2.58,
+    "coverage_with_headings": 1.71,
+    "first_coverage": 0.39,
+    "definition": 0.40,
+    "terms": -0.29,
+    "similarity": 2.61,
+    "first_similarity": 2.64,
 }
