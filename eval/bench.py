@@ -94,7 +94,7 @@ async def measure_answers(filled: Shelf, questions: Sequence[Question]) -> dict[
     answerable = [question for question in questions if question.answers]
     refused = first = anywhere = length = 0
     for question in answerable:
-        blocks = await _answer(filled, question.text)
+        blocks = await answer_blocks(filled, question.text)
         if not blocks:
             refused += 1
             continue
@@ -112,11 +112,11 @@ async def measure_answers(filled: Shelf, questions: Sequence[Question]) -> dict[
 
 async def measure_refusals(filled: Shelf, questions: Sequence[Question]) -> dict[str, float]:
     """Measure how many unanswerable questions are refused."""
-    refused = [not await _answer(filled, question.text) for question in questions]
+    refused = [not await answer_blocks(filled, question.text) for question in questions]
     return {"questions": len(refused), "refused": mean([float(is_refused) for is_refused in refused])}
 
 
-async def _answer(filled: Shelf, question: str) -> list[str]:
+async def answer_blocks(filled: Shelf, question: str) -> list[str]:
     """Return the blocks of the answer; none if it was refused."""
     result = await collect_evidence(question, filled.searcher)
     if not result.sufficient:
