@@ -14,7 +14,7 @@ from pathlib import Path
 
 from eval.beir import read_beir, read_corpus
 from eval.bench import measure_answers, measure_ranking, measure_refusals, sampled, shelf
-from eval.own import read_own
+from eval.own import HELD_OUT, NEWCOMERS, QUESTIONS, read_documents, read_own
 from eval.squad import read_squad
 
 
@@ -40,14 +40,15 @@ async def _measure(options: argparse.Namespace) -> None:
 
 
 async def _own(options: argparse.Namespace) -> None:
-    own = read_own()
-    answerable = [question for question in own.questions if question.gains]
-    async with shelf(own.documents, semantic=options.semantic) as filled:
-        _show("own documentation: ranking", await measure_ranking(filled, answerable))
-        _show("own documentation: answers", await measure_answers(filled, answerable))
-        for kind in ("near_miss", "off_topic"):
-            unanswerable = [question for question in own.questions if question.kind == kind]
-            _show(f"own documentation: {kind}", await measure_refusals(filled, unanswerable))
+    async with shelf(read_documents(), semantic=options.semantic) as filled:
+        for path in (QUESTIONS, NEWCOMERS, HELD_OUT):
+            name, questions = path.stem.replace("_", " "), read_own(path=path).questions
+            answerable = [question for question in questions if question.gains]
+            _show(f"{name}: ranking", await measure_ranking(filled, answerable))
+            _show(f"{name}: answers", await measure_answers(filled, answerable))
+            for kind in ("near_miss", "off_topic"):
+                if unanswerable := [question for question in questions if question.kind == kind]:
+                    _show(f"{name}: {kind}", await measure_refusals(filled, unanswerable))
 
 
 async def _squad(path: Path, options: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from eval.collection import Collection, Document, Question
 from eval.measures import holds_answer, mean, ndcg, percentile, recall
 from turnwire.core.codec import clean_text
+from turnwire.core.events import CitationEvent
 from turnwire.retrieval.collection import collect_evidence
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import format_of, paragraphs, parse
@@ -89,35 +90,41 @@ async def measure_ranking(filled: Shelf, questions: Sequence[Question]) -> dict[
 
 
 async def measure_answers(filled: Shelf, questions: Sequence[Question]) -> dict[str, float]:
-    """Measure answers without a model: how many are given, and how many are right."""
+    """Measure answers without a model: in how many the first block, and any block, has the gold answer."""
     answerable = [question for question in questions if question.answers]
-    answered = right = length = 0
+    refused = first = anywhere = length = 0
     for question in answerable:
-        text = await _answer(filled, question.text)
-        if text is not None:
-            answered += 1
-            length += len(text)
-            right += holds_answer(text, question.answers)
+        blocks = await answer_blocks(filled, question.text)
+        if not blocks:
+            refused += 1
+            continue
+        length += sum(map(len, blocks))
+        first += holds_answer(blocks[0], question.answers)
+        anywhere += any(holds_answer(block, question.answers) for block in blocks)
     return {
         "questions": len(answerable),
-        "answered with the gold answer": right / max(answered, 1),
-        "wrongly refused": 1 - answered / len(answerable),
-        "characters": length / max(answered, 1),
+        "gold in the first block": first / len(answerable),
+        "gold in any of three": anywhere / len(answerable),
+        "wrongly refused": refused / len(answerable),
+        "characters": length / max(len(answerable) - refused, 1),
     }
 
 
 async def measure_refusals(filled: Shelf, questions: Sequence[Question]) -> dict[str, float]:
     """Measure how many unanswerable questions are refused."""
-    refused = [await _answer(filled, question.text) is None for question in questions]
+    refused = [not await answer_blocks(filled, question.text) for question in questions]
     return {"questions": len(refused), "refused": mean([float(is_refused) for is_refused in refused])}
 
 
-async def _answer(filled: Shelf, question: str) -> str | None:
-    """Return the answer's text; None if it was refused."""
+async def answer_blocks(filled: Shelf, question: str) -> list[str]:
+    """Return the blocks of the answer; none if it was refused."""
     result = await collect_evidence(question, filled.searcher)
     if not result.sufficient:
-        return None
-    return "".join([piece async for piece in stream_synthesis(result) if isinstance(piece, str)])
+        return []
+    pieces = [piece async for piece in stream_synthesis(result)]
+    text = "".join(piece for piece in pieces if isinstance(piece, str))
+    cited = [piece for piece in pieces if isinstance(piece, CitationEvent)]
+    return [text[item.answer_start : item.answer_end].replace("\n> ", "\n") for item in cited]
 
 
 def sampled(collection: Collection, limit: int | None) -> list[Question]:

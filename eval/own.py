@@ -1,8 +1,11 @@
-"""The bundled collection: a newcomer's questions about Turnwire, answered by its own documentation.
+"""The bundled collections: questions about Turnwire, answered by its own documentation.
 
-`own_questions.jsonl` has one question per line. An `answerable` question names the document, the heading and the exact
-text that answers it; a test fails when the text is no longer there. A `near_miss` is about other software, an
-`off_topic` question about anything else: both should be refused.
+Each file has one question per line. An `answerable` question names the document, the heading and the exact text that
+answers it, and may name other texts that do (`also`); a test fails when one is no longer there. A `near_miss` is about
+other software, an `off_topic` question about anything else: both should be refused.
+
+The weights of the ranking are fitted to `own_questions.jsonl` and `newcomer_questions.jsonl`. The latter are what
+people ask first, and a test checks that each is answered. Those in `held_out_questions.jsonl` only measure.
 """
 
 import json
@@ -14,6 +17,8 @@ from eval.collection import Collection, Document, Question
 
 ROOT = Path(__file__).parents[1]
 QUESTIONS = Path(__file__).parent / "own_questions.jsonl"
+NEWCOMERS = Path(__file__).parent / "newcomer_questions.jsonl"
+HELD_OUT = Path(__file__).parent / "held_out_questions.jsonl"
 KINDS = ("answerable", "near_miss", "off_topic")
 
 _HEADING = re.compile(r"(#{1,6})\s+(.*\S)")
@@ -26,14 +31,15 @@ class OwnQuestion:
     document: str = ""
     heading: str = ""
     answer: str = ""
+    also: tuple[str, ...] = ()
 
 
-def read_own(root: Path = ROOT) -> Collection:
+def read_own(root: Path = ROOT, path: Path = QUESTIONS) -> Collection:
     questions = [
-        Question(str(number), own.question, {own.document: 1.0}, (own.answer,))
+        Question(str(number), own.question, {own.document: 1.0}, (own.answer, *own.also))
         if own.kind == "answerable"
         else Question(str(number), own.question, kind=own.kind)
-        for number, own in enumerate(read_questions(), start=1)
+        for number, own in enumerate(read_questions(path), start=1)
     ]
     return Collection("own documentation", read_documents(root), questions)
 

@@ -5,8 +5,9 @@
 
 or, as a fixture, `model_server` (a conftest.py imports it from here), which is given its answers with
 `model_server.plan(...)`. It serves `POST /v1/chat/completions`, `/v1/responses` (both as streams) and
-`/v1/embeddings`. An answer is not tied to a wire; they are served in order, one a request. An entry of the plan
-may also be a function of the `Request`, for answers that depend on the question.
+`/v1/embeddings`, and at `/v1/models` the names in `server.models`. An answer is not tied to a wire; they are served in
+order, one a request. An entry of the plan may also be a function of the `Request`, for answers that depend on the
+question.
 
 Answers:
     says("Two words")           text. One string goes out word by word; several go out just as they are cut
@@ -174,6 +175,8 @@ class ScriptedModel:
         self.embed: Callable[[str], list[float]] = toy_embedding
         """Makes the vectors. The failures in `embedding_failures` are answered first."""
         self.embedding_failures: list[Failure] = []
+        self.models: list[str] | Failure = ["small"]
+        self.owner = "library"
         self._plans = list(plans)
         self._news = asyncio.Condition()
         self._requests_awaited = 0
@@ -233,6 +236,8 @@ class ScriptedModel:
         await self._tell()
         if request.path == "/v1/embeddings":
             return await self._answer_embeddings(request, connection)
+        if request.path == "/v1/models":
+            return await self._answer_models(connection)
         wire = {"/v1/chat/completions": chat, "/v1/responses": responses}.get(request.path)
         if wire is None:
             return await connection.send_failure(fails(404, message=f"There is no {request.path}."))
@@ -264,6 +269,13 @@ class ScriptedModel:
             await self._tell()
             return False
         return sent.result()
+
+    async def _answer_models(self, connection: "_Connection") -> bool:
+        if isinstance(self.models, Failure):
+            return await connection.send_failure(self.models)
+        rows = [{"id": name, "object": "model", "owned_by": self.owner} for name in self.models]
+        await connection.send_json(200, {}, {"object": "list", "data": rows})
+        return True
 
     async def _answer_embeddings(self, request: Request, connection: "_Connection") -> bool:
         if self.embedding_failures:

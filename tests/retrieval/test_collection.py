@@ -248,8 +248,12 @@ async def test_disabled_review_makes_one_search(searcher: Searcher, question: st
 
 async def test_follow_up_is_searched_with_the_earlier_question(searcher: Searcher) -> None:
     history = [Message("user", "How is black tea brewed?"), Message("assistant", "With boiling water. [1]")]
-    found = await collect("And its leaves, dried how, rolled when, sold where?", searcher, history=history)
-    assert found.queries[1] == "How is black tea brewed? And its leaves, dried how, rolled when, sold where?"
+    found = await collect(
+        "And its leaves, shipped how, roasted when, sold where, taxed why?", searcher, history=history
+    )
+    assert (
+        found.queries[1] == "How is black tea brewed? And its leaves, shipped how, roasted when, sold where, taxed why?"
+    )
     first, *_ = found.of(ReviewEvent)
     assert first.next_queries == (found.queries[1],)
 

@@ -5,6 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.retrieval.paper import block_texts
+from turnwire.retrieval.blocks import split_blocks
 from turnwire.retrieval.documents.parser import parse_html
 
 
@@ -20,14 +21,14 @@ def test_menus_scripts_and_forms_are_skipped() -> None:
 
 def test_only_the_main_part_of_a_page_is_read() -> None:
     parsed = parse_html("<div>Banner</div><main><h1>Tea</h1><p>Hot.</p></main><div>Related</div>")
-    assert block_texts(parsed) == ["Tea", "Hot."]
+    assert block_texts(parsed) == ["# Tea", "Hot."]
     parsed = parse_html("<div>Banner</div><article><p>One.</p></article><p>x</p><article>Two.</article>")
     assert block_texts(parsed) == ["One.", "Two."]
 
 
 def test_header_of_an_article_is_read() -> None:
     parsed = parse_html("<header>Menu</header><article><header><h1>Tea</h1></header><p>Hot.</p></article>")
-    assert block_texts(parsed) == ["Tea", "Hot."]
+    assert block_texts(parsed) == ["# Tea", "Hot."]
     assert parsed.blocks[0].level == 1
 
 
@@ -40,12 +41,25 @@ def test_heading_has_its_level_and_no_permalink() -> None:
     parsed = parse_html('<h1>Tea</h1><h3>Green <a href="#green">¶</a></h3><p>Leaves</p>')
     assert [(block.level, block.heading) for block in parsed.blocks] == [(1, "Tea"), (3, "Green"), (0, "")]
     assert parsed.title == "Tea"
+    assert parsed.text == "# Tea\n\n### Green\n\nLeaves"
 
 
-def test_code_block_is_whole_and_keeps_its_lines() -> None:
+def test_code_block_is_a_fence_and_keeps_its_lines() -> None:
     parsed = parse_html("<p>Run\n   it</p><pre><code>\nif tea:\n    <span>drink</span>()\n</code></pre><p>End</p>")
-    assert block_texts(parsed) == ["Run it", "if tea:\n    drink()", "End"]
+    assert block_texts(parsed) == ["Run it", "```\nif tea:\n    drink()\n```", "End"]
     assert [block.whole for block in parsed.blocks] == [False, True, False]
+
+
+def test_fence_is_longer_than_the_backticks_in_it() -> None:
+    assert parse_html("<pre>a ``` b</pre>").text == "````\na ``` b\n````"
+
+
+def test_heading_and_code_of_a_page_are_no_prose() -> None:
+    parsed = parse_html("<h2>How is tea brewed?</h2><p>With water.</p><pre>brew(tea)</pre>")
+    assert [(block.kind, block.text) for block in split_blocks(parsed.text)] == [
+        ("text", "With water."),
+        ("code", "With water.\n\n```\nbrew(tea)\n```"),
+    ]
 
 
 def test_table_row_is_one_line() -> None:
@@ -84,5 +98,5 @@ def test_blocks_start_at_their_text(parts: list[str]) -> None:
     assert "\n\n".join(texts) == parsed.text or any(block.whole for block in parsed.blocks)
     assert all(texts)
     for block in parsed.blocks:
-        assert parsed.text.startswith(block.heading, block.start)
+        assert not block.level or parsed.text.startswith(f"{'#' * block.level} {block.heading}", block.start)
         assert block.start == 0 or parsed.text[block.start - 2 : block.start] == "\n\n"

@@ -54,6 +54,7 @@ from turnwire.retrieval.synthesis import BREAK, NOT_FOUND
 from turnwire.stores.memory import MemoryStore
 
 ANSWER = "Green tea is brewed at eighty degrees [1]. Hotter water makes it bitter [1]."
+HEADING = "**Tea › Green tea**\n\n"
 TIMINGS = {"first_event_ms", "first_evidence_ms", "first_token_ms", "total_ms", "retrieval_ms", "synthesis_ms"}
 Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
@@ -240,7 +241,7 @@ async def test_turn_without_a_model_quotes_sentences(serve: Serve, library: Libr
     async with serve() as server, ask(server, GREEN) as stream:
         lines, answer, trailer = phases(await stream.rest())
     assert [line["event"] for line in lines] == ["search", "search", "review", "status"]
-    assert answer.startswith("Green tea is brewed at eighty degrees for two minutes. [1]")
+    assert answer.startswith(f"{HEADING}Green tea is brewed at eighty degrees for two minutes.")
     assert trailer["mode"] == "extractive"
     assert set(trailer["timings"]) == TIMINGS
     assert trailer.get("usage") is None
@@ -250,7 +251,7 @@ async def test_missing_answer_is_reported_as_not_found(serve: Serve) -> None:
     async with serve() as server:
         body = {"message": "Who won the ferry chess tournament in Reykjavik?"}
         answer = (await server.http.post("/chat", json=body)).json()
-    assert answer["content"].startswith(f"{NOT_FOUND}\n\nThe nearest passages:\n\n- ")
+    assert answer["content"].startswith(f"{NOT_FOUND}\n\nThe nearest passages:\n\n> **")
     assert (answer["mode"], answer["outcome"]) == ("not_found", "completed")
 
 
@@ -353,7 +354,7 @@ async def test_turn_succeeds_when_the_model_fails_while_writing(
     async with serve(model) as server, ask(server, GREEN) as stream:
         body = await stream.rest()
         _, answer, trailer = phases(body)
-    assert answer.startswith((half + BREAK if half else "") + "Green tea is brewed at eighty degrees")
+    assert answer.startswith((half + BREAK if half else "") + f"{HEADING}Green tea is brewed at eighty degrees")
     assert (trailer["mode"], trailer["outcome"]) == ("fallback", "completed")
     assert KEY.encode() not in body
     for span in trailer["spans"]:
@@ -546,13 +547,13 @@ async def test_truncated_direct_answer_is_followed_by_quotations(
     more = [judges(keep=[1])] if broken is truncates else []
     events = await direct(with_model, model_server, searches("green tea"), broken("At eighty [1] deg"), *more)
     response_event = response(events)
-    assert response_event.content.startswith(f"At eighty [1] deg{BREAK}Green tea is brewed at eighty degrees")
+    assert response_event.content.startswith(f"At eighty [1] deg{BREAK}{HEADING}Green tea is brewed at eighty degrees")
     assert response_event.mode == "fallback"
     assert claims(response_event)[:2] == [
         (1, "At eighty"),
-        (1, "Green tea is brewed at eighty degrees for two minutes."),
+        (1, "Green tea is brewed at eighty degrees for two minutes. Hotter water makes it bitter."),
     ]
-    assert "These are the sentences that answer best." in statuses(events)[-1]
+    assert "The answer is quoted word for word instead." in statuses(events)[-1]
 
 
 @pytest.mark.parametrize(
@@ -565,7 +566,7 @@ async def test_direct_answer_without_prose_is_followed_by_quotations(
 ) -> None:
     events = await direct(with_model, model_server, searches("green tea"), *last, judges(keep=[1]))
     response_event = response(events)
-    assert response_event.content.startswith(f"{kept}{BREAK}Green tea is brewed at eighty degrees")
+    assert response_event.content.startswith(f"{kept}{BREAK}{HEADING}Green tea is brewed at eighty degrees")
     assert response_event.mode == "fallback"
     assert claims(response_event)[-1][1] in response_event.content.partition(BREAK)[2]
 
@@ -583,7 +584,7 @@ async def test_direct_answer_of_a_failed_model_is_quotations(
 ) -> None:
     events = await direct(with_model, model_server, fails(429))
     response_event = response(events)
-    assert response_event.content.startswith("Green tea is brewed at eighty degrees")
+    assert response_event.content.startswith(f"{HEADING}Green tea is brewed at eighty degrees")
     assert response_event.mode == "fallback"
     assert [review.method for review in of(ReviewEvent, events)] == ["coverage"]
 

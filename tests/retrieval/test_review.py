@@ -10,11 +10,12 @@ from tests.scripted_model import ScriptedModel, breaks, fails, says, too_long, t
 from tests.scripted_wires import Answer
 from turnwire.core.events import ReviewEvent, UsageEvent
 from turnwire.models.openai_client import OpenAIModel
-from turnwire.retrieval.evidence import EvidenceBook
+from turnwire.retrieval.evidence import Evidence, EvidenceBook
 from turnwire.retrieval.index.library import Library
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.prompts import REVIEW_SCHEMA
-from turnwire.retrieval.review import Judgement, judge_by_coverage, other_queries
+from turnwire.retrieval.relevance import BlockRanker
+from turnwire.retrieval.review import Judgement, judge_by_ranking, other_queries
 from turnwire.retrieval.sentences import Matcher
 
 FORM = "The model's review does not have the required form. Searching goes on without it."
@@ -213,18 +214,19 @@ async def test_disabled_review_makes_no_model_call(
     assert found.result.sufficient, "the model sees for itself whether the passages answer"
 
 
-# By coverage
+# By ranking
 
 
-def matcher(question: str, **weights: float) -> Matcher:
-    return Matcher(question, weights)
+async def judged_without_model(question: str, evidence: list[Evidence], **weights: float) -> Judgement:
+    matcher = Matcher(question, weights)
+    return judge_by_ranking(matcher, evidence, await BlockRanker(question, matcher).rank(evidence))
 
 
-def test_passage_with_low_coverage_is_dropped(library: Library) -> None:
+async def test_passage_with_low_coverage_is_dropped(library: Library) -> None:
     book = EvidenceBook()
     book.add(library.search("ferry harbour tea green brewed", limit=8), "t")
     evidence = book.ranked()
-    judgement = judge_by_coverage(matcher("How is green tea brewed?"), evidence)
+    judgement = await judged_without_model("How is green tea brewed?", evidence)
     kept = [item.passage.heading for item in evidence if item.index in judgement.kept]
     dropped = [item.passage.heading for item in evidence if item.index in judgement.dropped]
     assert "Tea › Green tea" in kept
@@ -233,11 +235,11 @@ def test_passage_with_low_coverage_is_dropped(library: Library) -> None:
     assert judgement.reason == "the best passage covers 100% of what is asked"
 
 
-@pytest.mark.parametrize(("norway", "is_enough"), [(0.9, True), (1.1, False)])
-def test_half_of_the_weight_is_sufficient(library: Library, norway: float, is_enough: bool) -> None:
+@pytest.mark.parametrize(("norway", "is_enough"), [(0.1, True), (5.0, False)])
+async def test_what_the_passages_lack_decides(library: Library, norway: float, is_enough: bool) -> None:
     book = EvidenceBook()
     book.add(library.search("oolong", limit=1), "t")
-    judgement = judge_by_coverage(matcher("oolong Norway", oolong=1.0, norway=norway), book.ranked())
+    judgement = await judged_without_model("oolong Norway", book.ranked(), oolong=1.0, norway=norway)
     assert judgement.sufficient == is_enough
     assert (judgement.matched, judgement.missing) == (("oolong",), ("norway",))
 

@@ -15,6 +15,7 @@ from tests.retrieval.shelf import (
     assert_exact,
     collect,
     evidence,
+    of,
     patience,
     prompt,
     put,
@@ -50,7 +51,8 @@ from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.sentences import Matcher
 from turnwire.retrieval.synthesis import BREAK, NOT_FOUND, stream_synthesis
 
-QUOTES = "Green tea is brewed at eighty degrees for two minutes. [1]"
+HEADING = "**Tea › Green tea**\n\n"
+QUOTES = "Green tea is brewed at eighty degrees for two minutes. Hotter water makes it bitter. [1]"
 
 
 @pytest.fixture
@@ -62,10 +64,14 @@ async def green(searcher: Searcher) -> RetrievalResult:
 def assert_fallback(written: Written, library: Library, kept: str, cause: str) -> None:
     """Assert that the written text is followed by a break and by quotations with exact citations."""
     lead = kept + BREAK if kept else ""
-    assert written.text.startswith(lead + "Green tea is brewed at eighty degrees")
+    assert written.text.startswith(f"{lead}{HEADING}Green tea is brewed at eighty degrees")
     assert written.mode == "fallback"
+    (response,) = of(ResponseEvent, written.events)
+    assert response.model
+    assert response.model_error
+    assert cause in response.model_error
     assert any(cause in status for status in written.statuses), written.statuses
-    assert written.statuses[-1].endswith(". These are the sentences that answer best.")
+    assert written.statuses[-1].endswith(". The answer is quoted word for word instead.")
     assert KEY not in repr(written)
     own = [item for item in written.citations if (item.answer_start or 0) >= len(lead)]
     assert own
@@ -94,7 +100,7 @@ async def test_answer_is_streamed_while_the_model_writes(
     assert not gates[1].is_set()
     gates[1].set()
     rest = [piece async for piece in pieces]
-    assert rest == [".", UsageEvent("small", 11, 7), ResponseEvent("", mode="synthesis")]
+    assert rest == [".", UsageEvent("small", 11, 7), ResponseEvent("", mode="synthesis", model="small")]
 
 
 async def test_citation_ranges_match_answer_and_document(
@@ -264,7 +270,7 @@ async def test_open_code_fence_of_a_failed_model_is_closed(
 ) -> None:
     model_server.plan(cuts("So:\n\n```python\nbrew(80"))
     written = await synthesise(green, model=model)
-    assert written.text.startswith(f"So:\n\n```python\nbrew(80\n```{BREAK}Green tea")
+    assert written.text.startswith(f"So:\n\n```python\nbrew(80\n```{BREAK}{HEADING}Green tea")
     assert_fallback(written, library, "So:\n\n```python\nbrew(80\n```", "hung up")
 
 
@@ -307,7 +313,7 @@ async def test_failed_quotation_raises_chat_failed(
     def broken(*_: Any) -> Any:
         raise RuntimeError(KEY)
 
-    monkeypatch.setattr(synthesis, "pick_sentences", broken)
+    monkeypatch.setattr(synthesis, "select_blocks", broken)
     model_server.plan(cuts(half))
     written = Written()
     with pytest.raises(AgentError) as caught:
@@ -329,12 +335,14 @@ async def test_evidence_without_words_raises_chat_failed() -> None:
 # Without a model
 
 
-async def test_best_sentences_are_quoted_without_a_model(green: RetrievalResult, library: Library) -> None:
+async def test_best_block_is_quoted_below_its_heading_without_a_model(green: RetrievalResult, library: Library) -> None:
     written = await synthesise(green)
     assert written.mode == "extractive"
-    assert written.statuses == ["No model is configured: these are the sentences that answer best."]
+    assert written.statuses == ["No model is configured: the answer is quoted word for word."]
     assert isinstance(written.events[0], StatusEvent)
-    assert written.text.startswith("Green tea is brewed at eighty degrees for two minutes. [1]")
+    assert written.text.startswith(HEADING + QUOTES)
+    (response,) = of(ResponseEvent, written.events)
+    assert (response.model, response.model_error) == (None, None)
     assert_exact(library, written.citations)
     for item in written.citations:
         assert written.text[item.answer_start : item.answer_end] == item.supporting_quote
@@ -378,7 +386,8 @@ async def test_missing_answer_is_reported_as_not_found(
     assert written.mode == "not_found"
     head, _, nearest = written.text.partition("\n\nThe nearest passages:\n\n")
     assert head == NOT_FOUND
-    assert [line[:2] for line in nearest.splitlines()] == ["- "] * len(written.citations)
+    assert [line for line in nearest.splitlines() if line and not line.startswith(">")] == []
+    assert nearest.count("> **") == len(written.citations)
     assert 1 <= len(written.citations) <= 3
     assert_exact(library, written.citations)
     for item in written.citations:

@@ -167,12 +167,22 @@ def _documents(data: Path) -> Verdict:
 
 
 def _model() -> Verdict:
+    from turnwire.core.errors import ModelUnusableError
+    from turnwire.models.address import check_model, local_models, locate_model
+
     name = os.environ.get("TURNWIRE_MODEL")
     if not name:
-        return "ok", "none, so answers are quotations; set TURNWIRE_MODEL to use one"
+        found = local_models()
+        offer = f"`turnwire serve --model {found[0]}` uses one that runs here" if found else "choose one with --model"
+        return "ok", f"none, so answers are quotations; {offer}"
     if find_spec("openai") is None:
         return "bad", f"{name} needs an extra: pip install 'turnwire[openai]'"
-    return "ok", name
+    try:
+        address = locate_model(name, os.environ.get("TURNWIRE_MODEL_URL"), os.environ.get("TURNWIRE_MODEL_KEY"))
+    except ModelUnusableError as error:
+        return "bad", str(error)
+    problem = check_model(address)
+    return ("bad", problem) if problem else ("ok", f"{address.name} at {address.url}")
 
 
 def _server(data: Path) -> Verdict:

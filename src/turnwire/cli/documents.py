@@ -205,11 +205,13 @@ def _figures(state: "TurnState") -> dict[str, str]:
         return f"{state.timings[name]:,.0f} ms" if name in state.timings else "–"
 
     usage = state.usage
+    # A quoted block has one marker for all its sentences.
+    cited = 1.0 if state.mode == "extractive" else citation_coverage(state.text)
     return {
         "mode": state.mode or state.outcome or "",
         "first token": timing("first_token_ms"),
         "total": timing("total_ms"),
-        "sentences cited": f"{citation_coverage(state.text):.0%}",
+        "sentences cited": f"{cited:.0%}",
         "tokens": "–" if usage is None else f"{usage.input_tokens or '?'} in, {usage.output_tokens or '?'} out",
         "answer": state.text or (state.error.error if state.error else ""),
     }

@@ -70,6 +70,18 @@ Extensions = Annotated[
     list[Path] | None,
     typer.Option(metavar="<path>", help="A folder of extensions, or one extension; may be repeated.", exists=True),
 ]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="A language model that writes the answers, such as [bold]ollama/qwen3[/] or [bold]openai/gpt-5-mini[/].",
+        show_default="none",
+    ),
+]
+ModelUrl = Annotated[
+    str | None,
+    typer.Option(help="The URL of any other server with an OpenAI-compatible API; then the name is used as it is."),
+]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.", callback=_check_level)]
 
 
@@ -89,6 +101,8 @@ def serve(
     watch: Watch = False,
     demo: Demo = False,
     vault: Vault = None,
+    model: ModelName = None,
+    model_url: ModelUrl = None,
     extensions: Extensions = None,
     workers: Annotated[int, typer.Option(help="The number of processes; more than one needs PostgreSQL.")] = 1,
     log_level: LogLevel = "warning",
@@ -96,7 +110,16 @@ def serve(
     """Run agents and serve their turns. Without an agent, answer from documents: yours, or Turnwire's own."""
     from turnwire.cli.supervisor import SupervisorChannel
 
-    settings = load_settings(config, data=data, database_url=database_url, host=host, port=port, vault=vault)
+    settings = load_settings(
+        config,
+        data=data,
+        database_url=database_url,
+        host=host,
+        port=port,
+        vault=vault,
+        model=model,
+        model_url=model_url,
+    )
     configure_logging(settings, log_level)
     channel = SupervisorChannel.inherited()
     if channel is None:
@@ -258,9 +281,11 @@ def serve_alone(turnwire: "Turnwire") -> None:
     settings.port = listening.getsockname()[1]
     url = url_of(settings.host, listening)
 
+    notes = model_notes(turnwire)
+
     def on_started() -> None:
         announce(settings.data, url, turnwire.control_token)
-        print_lines(welcome(turnwire, url))
+        print_lines(welcome(turnwire, url, notes))
 
     server = WebServer(turnwire, on_started, lambda: withdraw(settings.data))
     server.run(sockets=[listening])
@@ -273,10 +298,11 @@ def serve_supervised(turnwire: "Turnwire", channel: "SupervisorChannel") -> None
 
     settings = turnwire.settings
     settings.port = channel.listening.getsockname()[1]
+    notes = model_notes(turnwire)
 
     def on_started() -> None:
         channel.follow(turnwire, server.refuse_connections)
-        channel.send_ready(welcome(turnwire, url_of(settings.host, channel.listening)))
+        channel.send_ready(welcome(turnwire, url_of(settings.host, channel.listening), notes))
 
     server = WebServer(turnwire, on_started, lambda: None)
     server.run(sockets=[channel.listening])
@@ -303,7 +329,30 @@ def _supervise(settings: "Settings", workers: int) -> int:
         withdraw(settings.data)
 
 
-def welcome(turnwire: "Turnwire", url: str) -> list[str]:
+def model_notes(turnwire: "Turnwire") -> list[str]:
+    """Return lines of markup about the model: what is wrong with it, or which one of this machine could be used."""
+    from rich.markup import escape
+
+    from turnwire.core.errors import ModelUnusableError
+    from turnwire.models.address import check_model, local_models, locate_model
+
+    settings = turnwire.settings
+    if settings.model:
+        key = settings.model_key.get_secret_value() if settings.model_key else None
+        try:
+            problem = check_model(locate_model(settings.model, settings.model_url, key))
+        except ModelUnusableError as error:
+            problem = str(error)
+        return [f"[bold red]The model cannot be used:[/] {escape(problem)}"] if problem else []
+    if turnwire.librarian is None or not (names := local_models()):
+        return []
+    return [
+        f"[dim]A model server is running here. To have {escape(names[0])} write the answers:[/]",
+        f"  turnwire serve --model {escape(names[0])}",
+    ]
+
+
+def welcome(turnwire: "Turnwire", url: str, notes: Sequence[str] = ()) -> list[str]:
     """Return the start message as lines of markup, which the supervisor can print for a process."""
     from rich.markup import escape
 
@@ -311,6 +360,7 @@ def welcome(turnwire: "Turnwire", url: str) -> list[str]:
     lines = [f"\n[bold]Turnwire[/] is listening on [bold cyan]{escape(url)}[/]   agents: {escape(names)}\n"]
     if turnwire.librarian is not None:
         lines.append(f"[dim]Answers come from[/] {escape(_sources(turnwire.librarian, turnwire.settings.model))}")
+    lines += notes
     for extension in turnwire.kernel.extensions.values() if turnwire.kernel is not None else ():
         # Bundled channels that nobody configured run always, so they are left out.
         is_news = extension.is_up and (extension.found.source != "bundled" or extension.manifest.secrets)
@@ -346,9 +396,10 @@ def welcome(turnwire: "Turnwire", url: str) -> list[str]:
 
 def _sources(indexer: "DocumentIndexer", model: str | None) -> str:
     roots = [str(root.path) for root in indexer.roots if not root.is_own]
+    manner = f"written by {model}" if model else "quoted word for word (no model; add one with --model)"
     if not roots:
-        return "Turnwire's own documentation; use yours with --docs PATH"
-    return f"{', '.join(roots)}, {f'written by {model}' if model else 'quoted (no model is configured)'}"
+        return f"Turnwire's own documentation, {manner}; use yours with --docs PATH"
+    return f"{', '.join(roots)}, {manner}"
 
 
 def print_lines(lines: Sequence[str]) -> None:

@@ -215,6 +215,9 @@ class ResponseEvent(EventBase, frozen=True):
     tools_used: tuple[str, ...] = field(default_factory=lambda: ())
     usage: Usage | None = None
     timings: dict[str, float] | None = None
+    # Where the answer comes from: the model that wrote it, or that failed to, and why.
+    model: str | None = None
+    model_error: str | None = None
 
 
 class ErrorEvent(EventBase, frozen=True):

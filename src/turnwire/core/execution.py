@@ -491,6 +491,8 @@ class Execution:
             tools_used=response.tools_used or tuple(state.tools_used),
             usage=response.usage or state.usage,
             timings={**state.timings, "total_ms": fold.elapsed(now_ms()), **(response.timings or {})},
+            model=response.model,
+            model_error=response.model_error,
         )
 
 

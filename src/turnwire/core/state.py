@@ -208,7 +208,7 @@ class TurnFold:
             case UsageEvent():
                 state.usage = add_usage(state.usage, event)
             case ResponseEvent():
-                self._change(logged, state, mode=event.mode)
+                self._change(logged, state, mode=event.mode, model=event.model, model_error=event.model_error)
                 state.timings.update(event.timings or {})
             case ErrorEvent():
                 self._change(logged, state, error=event)

@@ -119,6 +119,8 @@ class TurnState(Struct, kw_only=True, omit_defaults=True):
     citations: list[CitationEvent] = field(default_factory=list[CitationEvent])
     tools_used: list[str] = field(default_factory=list[str])
     mode: str | None = None
+    model: str | None = None
+    model_error: str | None = None
     usage: Usage | None = None
     error: ErrorEvent | None = None
     timings: dict[str, float] = field(default_factory=dict[str, float])

@@ -5,13 +5,12 @@ imported when a model is built. This client is stricter than the package: an ans
 that is not JSON, is a `ModelError`.
 """
 
-import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit
 
 from turnwire.core.errors import ModelUnusableError
 from turnwire.core.turns import Message
+from turnwire.models.address import locate_model
 from turnwire.models.chat_completions import ChatReader, chat_request
 from turnwire.models.contract import Piece, ToolSpec
 from turnwire.models.errors import explain
@@ -29,7 +28,7 @@ class _StreamReader(Protocol):
 
 
 class OpenAIModel:
-    """A model behind an OpenAI-compatible API.
+    """A model behind an OpenAI-compatible API. Its name may choose a well-known server, as `ollama/qwen3` does.
 
     `timeout` bounds the silence of the server, before and during an answer; `retries` happen before its first byte.
     """
@@ -48,11 +47,13 @@ class OpenAIModel:
             import openai
         except ImportError as error:
             raise ModelUnusableError("it needs the openai package; pip install 'turnwire[openai]'") from error
-        url = _checked_url(base_url or os.environ.get("OPENAI_BASE_URL") or None)
-        key = _checked_key(api_key or os.environ.get("OPENAI_API_KEY"), url)
-        self.name = name
+        address = locate_model(name, base_url, api_key)
+        self.name = address.name
         self._timeout = timeout
-        self._client = openai.AsyncOpenAI(base_url=url, api_key=key, timeout=timeout, max_retries=retries)
+        # Local servers need no key, but the client does.
+        self._client = openai.AsyncOpenAI(
+            base_url=address.url, api_key=address.key or "none", timeout=timeout, max_retries=retries
+        )
         self._connection_error = openai.APIConnectionError
         # A malformed chunk raises some ValueError.
         self._errors = (openai.OpenAIError, ValueError)
@@ -89,27 +90,3 @@ class OpenAIModel:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def _checked_url(url: str | None) -> str | None:
-    if url is None:
-        return None
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ModelUnusableError("its address must be like http://localhost:8080/v1")
-    return url
-
-
-def _checked_key(key: str | None, url: str | None) -> str:
-    # A key that was read from a file ends with a line break. Checked here, because a later error would quote it.
-    key = (key or "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ModelUnusableError("its API key has characters that a key cannot have")
-    if not key and url is None:
-        raise ModelUnusableError("OpenAI's service needs an API key; give one, or the address of another server")
-    # Local servers need no key, but the client does.
-    return key or "none"

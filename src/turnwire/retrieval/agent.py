@@ -3,6 +3,8 @@
 import time
 from collections.abc import AsyncIterator, Callable
 
+from msgspec import structs
+
 from turnwire.core.emit import emit
 from turnwire.core.errors import ModelError
 from turnwire.core.events import Event, ResponseEvent, StatusEvent
@@ -13,6 +15,7 @@ from turnwire.retrieval.collection import LIMIT, AgentLoop, EvidenceCollector, c
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, ANSWER_DIRECTLY
 from turnwire.retrieval.search import EvidenceSearch
+from turnwire.retrieval.small_talk import small_talk_reply
 from turnwire.retrieval.synthesis import NO_ANSWER, explain, removed_markers, stream_fallback, stream_synthesis
 
 Notices = Callable[[], AsyncIterator[str]]
@@ -45,6 +48,10 @@ class RetrievalAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         async for text in self._notices():
             yield StatusEvent(text)
+        if reply := await small_talk_reply(turn.message, self._searcher.library, turn.principal, turn.history):
+            yield reply
+            yield ResponseEvent("", mode="greeting")
+            return
         began = time.perf_counter()
         retrieved: float | None = None
         if self._model is not None and turn.options.get("answer") == "direct":
@@ -68,7 +75,7 @@ class RetrievalAgent:
                 assert retrieved is not None
                 phases = {"retrieval_ms": retrieved - began, "synthesis_ms": time.perf_counter() - retrieved}
                 timings = {name: round(seconds * 1000, 1) for name, seconds in phases.items()}
-                yield ResponseEvent(piece.content, mode=piece.mode, timings=timings)
+                yield structs.replace(piece, timings=timings)
             else:
                 yield piece
 
@@ -94,12 +101,12 @@ class RetrievalAgent:
         if notice := removed_markers(markers):
             yield notice
         if cause is None and loop.has_concluded and markers.has_prose:
-            yield ResponseEvent("", mode="direct")
+            yield ResponseEvent("", mode="direct", model=model.name)
             return
         result = await collector.result()
         # Text that was shown is never taken back, so a second answer can only follow it.
         if markers.text:
-            fallback = stream_fallback(result, cause or NO_ANSWER, markers)
+            fallback = stream_fallback(result, cause or NO_ANSWER, markers, model.name)
         else:
             fallback = stream_synthesis(result, model=model, history=turn.history)
         async for piece in fallback:

@@ -1,7 +1,7 @@
 """Collecting evidence for a question, with an event for every step.
 
 A model that calls the search tools leads the search. Without a model, or if it fails or calls no tool, the manual loop
-does: search, review by coverage, search again for the missing terms.
+does: search, review, search again for the missing terms.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from turnwire.retrieval.evidence import RetrievalResult, cite_whole
 from turnwire.retrieval.index.searcher import Searcher
 from turnwire.retrieval.index.terms import key_terms
 from turnwire.retrieval.prompts import AGENT_INSTRUCTIONS, GATHER_ONLY, passages_json, prompt_history
-from turnwire.retrieval.review import Judgement, judge_by_coverage, judge_by_model, other_queries
+from turnwire.retrieval.relevance import BlockRanker
+from turnwire.retrieval.review import Judgement, judge_by_model, judge_by_ranking, other_queries
 from turnwire.retrieval.search import MAX_QUERY, SEARCH, EventSink, EvidenceSearch, map_index_errors, ms_since
 from turnwire.retrieval.sentences import Matcher, as_sentence
 from turnwire.tools.declaration import read_arguments
@@ -33,6 +34,8 @@ from turnwire.tools.untrusted_text import framed
 
 ROUNDS = 3
 LIMIT = 8
+# Without a model, blocks are chosen from more passages than a model would read.
+CANDIDATES = 16
 _MAX_REVIEWED = 12
 _MAX_TERM = 100
 # After one of these errors the model is not called again in the same turn.
@@ -82,6 +85,7 @@ class EvidenceCollector:
         self._history = history
         self._review = review
         self._reviews = 0
+        self._ranker = BlockRanker(question, search.matcher, search.searcher.similarities)
 
     async def let_model_search(self) -> None:
         assert self._model is not None
@@ -101,7 +105,7 @@ class EvidenceCollector:
         """Search if there is no evidence yet, and review it, for at most `ROUNDS` rounds."""
         search, tried = self.search, {self._question[:MAX_QUERY]}
         if not len(search.book):
-            await search.run(self._question, LIMIT)
+            await search.run(self._question, self._limit)
         judgement = await self._judge()
         for rounds_left in range(ROUNDS - 1, -1, -1):
             query = None
@@ -112,7 +116,7 @@ class EvidenceCollector:
             if query is None:
                 break
             tried.add(query)
-            await search.run(query, LIMIT)
+            await search.run(query, self._limit)
             judgement = await self._judge()
         return self._conclude(judgement)
 
@@ -122,14 +126,20 @@ class EvidenceCollector:
         queries = [*judgement.next_queries, *other_queries(self._question, judgement, earlier)]
         return next((query for long in queries if (query := long[:MAX_QUERY]) not in tried), None)
 
+    @property
+    def _limit(self) -> int:
+        return LIMIT if self._model is not None and self.model_failed is None else CANDIDATES
+
     async def _judge(self) -> Judgement:
-        evidence, matcher = self.search.book.ranked()[:_MAX_REVIEWED], self.search.matcher
-        if self._review and evidence and self._model is not None and self.model_failed is None:
+        ranked, matcher = self.search.book.ranked(), self.search.matcher
+        if self._review and ranked and self._model is not None and self.model_failed is None:
             try:
+                evidence = ranked[:_MAX_REVIEWED]
                 return await judge_by_model(self._model, self._question, matcher, evidence, self.search.emit)
             except ModelError as error:
                 await self.note_failure(error)
-        return judge_by_coverage(matcher, evidence)
+        evidence = ranked[:CANDIDATES]
+        return judge_by_ranking(matcher, evidence, await self._ranker.rank(evidence))
 
     async def _report_review(self, judgement: Judgement, rounds_left: int) -> None:
         self._reviews += 1
@@ -161,6 +171,7 @@ class EvidenceCollector:
             matcher=self.search.matcher,
             tools_used=tuple(self.search.tools_used),
             model_failed=self.model_failed,
+            similarity=self.search.searcher.similarities,
         )
 
     def _trusts_model(self) -> bool:

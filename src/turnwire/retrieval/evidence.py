@@ -1,12 +1,15 @@
 """Evidence: numbered passages. A passage gets its number when it is first found, and keeps it."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
 from turnwire.core.events import CitationEvent, Hit
 from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.sentences import Matcher
+
+Similarity = Callable[[str, Sequence[str]], Awaitable[list[float] | None]]
+"""Return the similarity of a question to each text, or None if texts cannot be compared by meaning."""
 
 _RANK_CONSTANT = 60
 _MAX_SNIPPET = 300
@@ -57,7 +60,8 @@ class RetrievalResult(Struct, frozen=True, kw_only=True):
     """The evidence that was kept for a question, best first.
 
     `citations` has a citation of the whole passage for each. `sufficient` is False if the evidence does not answer the
-    question. `model_failed` says why the model cannot be used for the rest of the turn.
+    question. `model_failed` says why the model cannot be used for the rest of the turn. `similarity` compares a
+    question with texts by meaning.
     """
 
     question: str
@@ -67,6 +71,7 @@ class RetrievalResult(Struct, frozen=True, kw_only=True):
     matcher: Matcher
     tools_used: tuple[str, ...] = ()
     model_failed: str | None = None
+    similarity: Similarity | None = None
 
 
 def hit_of(evidence: Evidence, matcher: Matcher) -> Hit:

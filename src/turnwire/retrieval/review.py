@@ -1,7 +1,7 @@
 """Review of evidence: which passages to keep, what is missing, and whether they suffice.
 
-Without a model the review is by coverage, the share of the question's key terms in a passage. With a model it is the
-model's own, checked: passages that it invents do not count.
+Without a model it follows from the ranking of blocks, and from coverage, the share of the question's key terms in a
+passage. With a model it is the model's own, checked: passages that it invents do not count.
 """
 
 import re
@@ -18,12 +18,16 @@ from turnwire.models.contract import Model
 from turnwire.retrieval.evidence import Evidence
 from turnwire.retrieval.index.terms import STOP_WORDS, words
 from turnwire.retrieval.prompts import REVIEW_INSTRUCTIONS, REVIEW_SCHEMA, passages_json
+from turnwire.retrieval.relevance import Ranking, select_blocks
 from turnwire.retrieval.sentences import Matcher
 
-SUFFICIENT_COVERAGE = 0.5
-# Stop words are known for English only; in other languages they count as terms, and are seldom in the answer.
+SUFFICIENT_CONFIDENCE = 0.5
+# The confidence is fitted to English. In other languages the stop words, which are not known, count as terms too, and
+# are seldom in the answer.
 _SUFFICIENT_COVERAGE_NOT_ENGLISH = 0.35
 _KEEP_SHARE = 0.5
+MAX_QUOTED = 3
+"""The most blocks of an answer without a model: the best one, and related ones."""
 _MAX_REPLY = 20_000
 _MAX_EARLIER_QUESTION = 500
 _WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
@@ -45,15 +49,21 @@ class Judgement(Struct, frozen=True, kw_only=True):
         return structs.replace(self, next_queries=() if query is None else (query,))
 
 
-def judge_by_coverage(matcher: Matcher, evidence: Sequence[Evidence]) -> Judgement:
+def judge_by_ranking(matcher: Matcher, evidence: Sequence[Evidence], ranking: Ranking) -> Judgement:
+    """Judge without a model. The passages of the best blocks are kept, and those that cover enough of the question."""
     coverage = {item.index: matcher.coverage(_text_with_headings(item)) for item in evidence}
     best = max(evidence, key=lambda item: (coverage[item.index], -item.index), default=None)
     if best is None:
         return Judgement(sufficient=False, missing=tuple(matcher.terms), reason="nothing was found")
     share = coverage[best.index]
-    kept = tuple(item.index for item in evidence if coverage[item.index] >= max(share * _KEEP_SHARE, 0.01))
+    chosen = {ranked.evidence.index for ranked in select_blocks(ranking, MAX_QUOTED)}
+    least = max(share * _KEEP_SHARE, 0.01)
+    kept = tuple(item.index for item in evidence if item.index in chosen or coverage[item.index] >= least)
     matched = matcher.matched(_text_with_headings(best))
-    sufficient = share >= (SUFFICIENT_COVERAGE if matcher.is_english else _SUFFICIENT_COVERAGE_NOT_ENGLISH)
+    if matcher.is_english:
+        sufficient = ranking.confidence >= SUFFICIENT_CONFIDENCE
+    else:
+        sufficient = share >= _SUFFICIENT_COVERAGE_NOT_ENGLISH
     return Judgement(
         sufficient=sufficient,
         kept=kept,

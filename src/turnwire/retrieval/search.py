@@ -18,8 +18,7 @@ from turnwire.retrieval.sentences import Matcher, asks_for_definition, defines, 
 EventSink = Callable[[Event], Awaitable[None]]
 SEARCH = "search_documents"
 # A definition need not be among the passages that use a word most often.
-_DEFINITION_CANDIDATES = 5
-_DEFINITION_BOOST = 1.6
+_DEFINITION_CANDIDATES = 200
 # A question may be as long as a book, but an event is limited.
 MAX_QUERY = 2_000
 
@@ -82,8 +81,8 @@ class EvidenceSearch:
     async def _search(self, query: str, limit: int) -> list[Passage]:
         if not asks_for_definition(query):
             return await self.searcher.search(query, owner=self.owner, limit=limit)
-        candidates = await self.searcher.search(query, owner=self.owner, limit=limit * _DEFINITION_CANDIDATES)
-        return _boost_definitions(self.matcher, candidates)[:limit]
+        candidates = await self.searcher.search(query, owner=self.owner, limit=max(limit, _DEFINITION_CANDIDATES))
+        return _definitions_first(self.matcher, candidates)[:limit]
 
     async def neighbours(self, evidence: Evidence) -> list[Evidence]:
         """Return a passage with the one before and the one after it, as numbered evidence."""
@@ -101,14 +100,21 @@ def ms_since(began: float) -> float:
     return round((time.perf_counter() - began) * 1000, 1)
 
 
-def _boost_definitions(matcher: Matcher, passages: Sequence[Passage]) -> list[Passage]:
-    """Return the passages ranked again, with a higher score for those that define the subject of the question."""
-    boosted = [_boosted(matcher, passage) for passage in passages]
-    return sorted(boosted, key=lambda passage: -passage.score)
+def _definitions_first(matcher: Matcher, passages: Sequence[Passage]) -> list[Passage]:
+    """Return the passages with those that define the subject of the question first.
+
+    They score above all others: a word that is in most passages, as the subject of a manual is, has no score itself.
+    """
+    bonus = 1 + max((passage.score for passage in passages), default=0.0)
+    raised = [
+        structs.replace(passage, score=passage.score + bonus) if _has_definition(matcher, passage) else passage
+        for passage in passages
+    ]
+    return sorted(raised, key=lambda passage: -passage.score)
 
 
-def _boosted(matcher: Matcher, passage: Passage) -> Passage:
+def _has_definition(matcher: Matcher, passage: Passage) -> bool:
+    if not matcher.may_define(passage.text):
+        return False
     sentences = (passage.text[slice(*span)].lstrip("|-*#> ") for span in sentence_spans(passage.text))
-    if any(defines(matcher, sentence) for sentence in sentences):
-        return structs.replace(passage, score=passage.score * _DEFINITION_BOOST)
-    return passage
+    return any(defines(matcher, sentence) for sentence in sentences)

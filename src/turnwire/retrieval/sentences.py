@@ -77,6 +77,9 @@ def _is_abbreviation(text: str, start: int, end: re.Match[str]) -> bool:
     return word in _ABBREVIATIONS or (len(word) == 1 and word.isalpha() and match[1].isupper())
 
 
+_DEFINING = r"(?:\s(?:is|are|means|was|were|refers to|stands for)\s|\s?[:|—–]\s)"
+
+
 # Coverage: how many of a question's terms a text contains, by their stems and weighted by their rarity.
 
 _SPACE = re.compile(r"\s+")
@@ -91,6 +94,14 @@ class Matcher:
         self.weights = {term: weights.get(term, 1.0) for term in self.terms}
         self.is_english = looks_english(question)
         self._total = sum(self.weights.values()) or 1.0
+        starts = "|".join(re.escape(each) for each in self._stems.values())
+        # Stems have no accents, so only plain ones can be looked for in a text as it is.
+        is_plain = bool(self.terms) and starts.isascii()
+        self._defined = re.compile(rf"(?:{starts})[^\s|:]*{_DEFINING}", re.IGNORECASE) if is_plain else None
+
+    def may_define(self, text: str) -> bool:
+        """Return False, quickly, for a text in which no key term stands before a defining verb or mark."""
+        return self._defined is None or self._defined.search(text) is not None
 
     def contains(self, word: str) -> bool:
         """Return True if the question has this word or another form of it."""
@@ -118,7 +129,12 @@ class Matcher:
 # Definitions: questions that ask for one, and sentences that give one.
 
 _DEFINITION_QUESTION = re.compile(r"^\s*(?:what(?:'s|’s| is| are| does)|define|who (?:is|are|was))\b", re.IGNORECASE)
-_DEFINING_VERB = re.compile(r"\s(?:is|are|means|was|were|refers to|stands for)\s|[:|—–]\s", re.IGNORECASE)
+_CLAUSE = re.compile(
+    r"\W*(?:after|as|because|before|if|once|since|so|than|that|unless|until|when|where|whether|which|while)\b",
+    re.IGNORECASE,
+)
+_PASSIVE = re.compile(r"(?:also |always |never |not |only )*[a-z]+(?:ed|en|wn)\b", re.IGNORECASE)
+_DEFINING_VERB = re.compile(_DEFINING, re.IGNORECASE)
 
 
 def asks_for_definition(question: str) -> bool:
@@ -131,4 +147,7 @@ def defines(matcher: Matcher, text: str) -> bool:
     if verb is None or not text[verb.end() :].strip():
         return False
     subject = text[: verb.start()]
+    # "While a channel is busy" and "A vault is indexed" define nothing.
+    if _CLAUSE.match(subject) or _PASSIVE.match(text, verb.end()):
+        return False
     return matcher.coverage(subject) > 0.7 and all(matcher.contains(word) for word in content_terms(subject))

@@ -1,33 +1,33 @@
 """Synthesis: the answer, streamed while a model writes it from the evidence.
 
-Without a model, or when it fails, the best sentences are quoted instead. Text that was shown is never taken back: a
-failed model leaves its text, a break, and the quotations.
+Without a model, or when it fails, the blocks that answer best are quoted instead. Text that was shown is never taken
+back: a failed model leaves its text, a break, and the quotations.
 """
 
 import logging
-import re
 from collections.abc import AsyncIterator, Sequence
-
-from msgspec import Struct
 
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event, ReasoningEvent, ResponseEvent, StatusEvent, UsageEvent
 from turnwire.core.turns import Message
 from turnwire.models.contract import Model, ToolCallRequest
-from turnwire.retrieval.citations import MARKER, MarkerStream
+from turnwire.retrieval.blocks import plain_line
+from turnwire.retrieval.citations import MarkerStream
 from turnwire.retrieval.evidence import Evidence, RetrievalResult, cite
-from turnwire.retrieval.index.terms import stems, words
+from turnwire.retrieval.index.library import Passage
 from turnwire.retrieval.prompts import SYNTHESIS_INSTRUCTIONS, passages_json, prompt_history
-from turnwire.retrieval.sentences import Matcher, as_sentence, asks_for_definition, defines, sentence_spans
+from turnwire.retrieval.relevance import BlockRanker, RankedBlock, select_blocks
+from turnwire.retrieval.review import MAX_QUOTED
+from turnwire.retrieval.sentences import as_sentence
 
 logger = logging.getLogger("turnwire.retrieval")
 
-MAX_SENTENCES = 3
-MAX_NEAREST = 3
 BREAK = "\n\n---\n\n"
 NO_ANSWER = "The model wrote no answer."
 NOT_FOUND = "I did not find this in your documents."
+NEW_PARAGRAPH = "\n\n"
 _MAX_PROMPT_PASSAGES = 8
+_MAX_HEADING = 120
 
 
 async def stream_synthesis(
@@ -42,7 +42,7 @@ async def stream_synthesis(
             yield piece
         return
     if model is None:
-        yield StatusEvent("No model is configured: these are the sentences that answer best.")
+        yield StatusEvent("No model is configured: the answer is quoted word for word.")
         async for piece in stream_extract(result, "extractive"):
             yield piece
         return
@@ -62,9 +62,9 @@ async def stream_synthesis(
         if notice := removed_markers(markers):
             yield notice
     if cause is None:
-        yield ResponseEvent("", mode="synthesis")
+        yield ResponseEvent("", mode="synthesis", model=model.name)
         return
-    async for piece in stream_fallback(result, cause, markers):
+    async for piece in stream_fallback(result, cause, markers, model.name):
         yield piece
 
 
@@ -104,167 +104,91 @@ def removed_markers(markers: MarkerStream) -> StatusEvent | None:
     return StatusEvent(f"The model cited {names}, which names no evidence; it was taken out of the answer.")
 
 
-async def stream_fallback(result: RetrievalResult, cause: str, written: MarkerStream) -> AsyncIterator[Event | str]:
+async def stream_fallback(
+    result: RetrievalResult, cause: str, written: MarkerStream, model: str
+) -> AsyncIterator[Event | str]:
     """Stream quotations after the text that a failed model has written."""
-    yield StatusEvent(f"{as_sentence(cause)} These are the sentences that answer best.")
+    yield StatusEvent(f"{as_sentence(cause)} The answer is quoted word for word instead.")
     offset = len(written.text)
     if offset:
         gap = written.close_fence() + BREAK
         yield gap
         offset += len(gap)
-    async for piece in stream_extract(result, "fallback", offset):
+    async for piece in stream_extract(result, "fallback", offset, model=model, model_error=as_sentence(cause)):
         yield piece
 
 
-async def stream_extract(result: RetrievalResult, mode: str, offset: int = 0) -> AsyncIterator[Event | str]:
-    """Stream the sentences that match the question best, each with its citation."""
+async def stream_extract(
+    result: RetrievalResult, mode: str, offset: int = 0, *, model: str | None = None, model_error: str | None = None
+) -> AsyncIterator[Event | str]:
+    """Stream the block that answers best below its source's heading, then related blocks as quotations."""
     try:
-        picks = pick_sentences(result.question, result.matcher, result.evidence, MAX_SENTENCES)
+        chosen = await _chosen(result)
     except Exception as error:
         raise _chat_failed(error) from error
-    if not picks:
+    if not chosen:
         raise _chat_failed(None)
-    for number, pick in enumerate(picks):
-        if number:
-            yield " "
-            offset += 1
-        marker = f" [{pick.evidence.index}]"
-        yield pick.text
-        yield marker
-        yield cite(pick.evidence, pick.start, pick.end, offset, offset + len(pick.text))
-        offset += len(pick.text) + len(marker)
-    yield ResponseEvent("", mode=mode)
+    best, related = chosen[0], chosen[1:]
+    head = f"**{source_heading(best.evidence.passage)}**\n\n"
+    text, marker = best.block.text, _marker(best)
+    yield head
+    yield text
+    yield marker
+    offset += len(head)
+    yield cite(best.evidence, best.block.start, best.block.end, offset, offset + len(text))
+    offset += len(text) + len(marker)
+    if related:
+        async for piece in _stream_cards(related, "\n\nRelated:\n\n", offset):
+            yield piece
+    yield ResponseEvent("", mode=mode, model=model, model_error=model_error)
 
 
 async def stream_not_found(result: RetrievalResult) -> AsyncIterator[Event | str]:
-    """Stream that nothing was found, with the nearest passages but without an answer."""
+    """Stream that nothing was found, with the nearest passages as quotations but without an answer."""
     yield NOT_FOUND
-    offset = len(NOT_FOUND)
-    lead = "\n\nThe nearest passages:\n\n- "
-    for item in result.evidence[:MAX_NEAREST]:
-        for pick in pick_sentences(result.question, result.matcher, [item], 1):
-            marker = f" [{item.index}]"
-            yield lead
-            yield pick.text
-            yield marker
-            offset += len(lead)
-            yield cite(item, pick.start, pick.end, offset, offset + len(pick.text))
-            offset += len(pick.text) + len(marker)
-            lead = "\n- "
+    nearest = await _chosen(result)
+    async for piece in _stream_cards(nearest, "\n\nThe nearest passages:\n\n", len(NOT_FOUND)):
+        yield piece
     yield ResponseEvent("", mode="not_found")
+
+
+async def _chosen(result: RetrievalResult) -> list[RankedBlock]:
+    ranker = BlockRanker(result.question, result.matcher, result.similarity)
+    return select_blocks(await ranker.rank(result.evidence), MAX_QUOTED)
+
+
+async def _stream_cards(chosen: Sequence[RankedBlock], lead: str, offset: int) -> AsyncIterator[Event | str]:
+    for ranked in chosen:
+        head = f"{lead}> **{source_heading(ranked.evidence.passage)}**\n>\n> "
+        text, marker = _quoted(ranked.block.text), _quoted(_marker(ranked))
+        yield head
+        yield text
+        yield marker
+        offset += len(head)
+        yield cite(ranked.evidence, ranked.block.start, ranked.block.end, offset, offset + len(text))
+        offset += len(text) + len(marker)
+        lead = "\n\n"
+
+
+def source_heading(passage: Passage) -> str:
+    """Return the title and the headings of a passage as one line that Markdown shows as it is."""
+    names = passage.headings if passage.title in passage.headings else (passage.title, *passage.headings)
+    line = " › ".join(plain_line(name).replace("*", "").replace("[", "(").replace("]", ")") for name in names)
+    return line if len(line) <= _MAX_HEADING else "…" + line[-_MAX_HEADING:]
+
+
+def _marker(ranked: RankedBlock) -> str:
+    # Behind a fence or a table, a marker on the same line would become a part of it.
+    text = ranked.block.text
+    own_line = text.endswith(("```", "~~~")) or text.rpartition("\n")[2].startswith("|")
+    return f"{NEW_PARAGRAPH if own_line else ' '}[{ranked.evidence.index}]"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\n", "\n> ")
 
 
 def _chat_failed(error: Exception | None) -> AgentError:
     if error is not None:
         logger.exception("no answer could be composed", exc_info=error)
     return AgentError("No answer could be composed from the documents; try again.", code="chat_failed", retryable=True)
-
-
-# The sentences that match the question best, quoted from their sources.
-
-_STRENGTH_SHARE = 0.5
-_DUPLICATE_OVERLAP = 0.7
-_MAX_SENTENCE = 600
-_CODE_PENALTY = 0.35
-_FENCE_PENALTY = 0.1
-_LEAD_IN_PENALTY = 0.2
-_DEFINITION_BONUS = 0.25
-_FENCE = "```"
-_SPACE = re.compile(r"\s+")
-_LIST_MARKER = re.compile(r"^(?:[-*+•>]|#{1,6}|\d{1,3}[.)])\s+")
-_HEADING = re.compile(r"#{1,6}\s")
-_TABLE_HEADER = re.compile(r"^\|.*\|[ \t]*\n(?=\|[\s|:-]+$)", re.MULTILINE)
-_ROW_RULE = re.compile(r"^[\s|:+=-]+$")
-_LINK = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
-_MARKER_OR_CODE = re.compile(rf"(`[^`]+`)|\s?{MARKER}")
-_CODE = re.compile(r"[{}();=<>\\]|::|->|[a-z]_[a-z]|```|~~~")
-
-
-class Pick(Struct, frozen=True):
-    """A chosen sentence: its range in the passage and the text to show."""
-
-    evidence: Evidence
-    start: int
-    end: int
-    text: str
-    score: float
-
-
-def pick_sentences(question: str, matcher: Matcher, evidence: Sequence[Evidence], count: int) -> list[Pick]:
-    """Return the best sentences without duplicates.
-
-    Sentences of one passage keep their order, so that they read well. For a definition question the best comes first.
-    """
-    candidates = [pick for item in evidence for pick in _candidates(question, matcher, item)]
-    candidates.sort(key=lambda pick: (-pick.score, pick.evidence.index, pick.start))
-    chosen: list[Pick] = []
-    chosen_stems: list[set[str]] = []
-    for pick in candidates:
-        # A sentence with a negative score is shown only if there is no other.
-        if len(chosen) == count or (chosen and pick.score < 0):
-            break
-        pick_stems = stems(pick.text)
-        if all(_overlap(pick_stems, other) < _DUPLICATE_OVERLAP for other in chosen_stems):
-            chosen.append(pick)
-            chosen_stems.append(pick_stems)
-    if asks_for_definition(question):
-        return chosen
-    first = {pick.evidence.index: rank for rank, pick in reversed(list(enumerate(chosen)))}
-    return sorted(chosen, key=lambda pick: (first[pick.evidence.index], pick.start))
-
-
-def _candidates(question: str, matcher: Matcher, evidence: Evidence) -> list[Pick]:
-    passage = evidence.passage
-    wants_definition = asks_for_definition(question)
-    header = _TABLE_HEADER.search(passage.text)
-    picks: list[Pick] = []
-    for start, end in sentence_spans(passage.text):
-        raw = passage.text[start:end]
-        text = sentence_text(raw)
-        length = len(list(words(text)))
-        if not length:
-            continue
-        covered = matcher.coverage(raw)
-        is_heading = _HEADING.match(raw) or (header and header.start() == start)
-        is_relevant = covered and length > 2
-        score = (1 - _STRENGTH_SHARE) * covered + _STRENGTH_SHARE * evidence.strength - _penalty(raw)
-        if wants_definition and defines(matcher, text):
-            score += _DEFINITION_BONUS
-        score -= 2 if is_heading else 0 if is_relevant else 1
-        picks.append(Pick(evidence, start, end, text, score))
-    return picks
-
-
-def _penalty(raw: str) -> float:
-    """Return the penalty for a sentence that seldom answers: code outside a fence, or a lead-in."""
-    if raw.startswith(_FENCE):
-        return _FENCE_PENALTY if len(raw) <= _MAX_SENTENCE else 1.0
-    # A sentence that ends with a colon only announces something.
-    lead_in = _LEAD_IN_PENALTY if raw.endswith(":") else 0.0
-    return lead_in + _CODE_PENALTY * min(1.0, 6 * len(_CODE.findall(raw)) / len(raw))
-
-
-def sentence_text(raw: str) -> str:
-    """Return a sentence as one line, without markup of lists and tables and without citation markers of its source."""
-    if _ROW_RULE.match(raw):
-        return ""
-    if raw.startswith(_FENCE):
-        return f"\n\n{raw.rstrip()}\n\n"
-    text = _LIST_MARKER.sub("", raw.strip())
-    if text.startswith("|"):
-        text = ": ".join(cell.strip() for cell in text.strip("| ").split("|") if cell.strip())
-    text = _SPACE.sub(" ", _without_markers(_LINK.sub(r"\1", text))).strip()
-    return text if len(text) <= _MAX_SENTENCE else text[: _MAX_SENTENCE - 1].rstrip() + "…"
-
-
-def _without_markers(text: str) -> str:
-    """Return a sentence without citation markers, except in code."""
-    bare = _MARKER_OR_CODE.sub(lambda match: match[1] or "", text)
-    if _LINK.search(bare) or any(match[1] is None for match in _MARKER_OR_CODE.finditer(bare)):
-        # Only a forged text nests one marker in another.
-        return bare.replace("[", "(").replace("]", ")")
-    return bare
-
-
-def _overlap(left: set[str], right: set[str]) -> float:
-    return len(left & right) / max(1, min(len(left), len(right)))

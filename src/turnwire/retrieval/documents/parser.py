@@ -151,9 +151,11 @@ def paragraphs(text: str, start: int = 0, page: int | None = None) -> list[Block
     return [Block(start + match.start(), page=page) for match in _PARAGRAPH.finditer(text)]
 
 
-# HTML: the content of the page, without its menus and forms.
+# HTML: the content of the page, without its menus and forms. Headings and code are written as Markdown, so that whoever
+# reads a passage, a person or a model, sees what they are.
 
 _PERMALINK = "¶"
+_BACKTICKS = re.compile("`+")
 _SPACE = re.compile(r"\s+")
 
 
@@ -166,11 +168,22 @@ def parse_html(source: str) -> ParsedDocument:
     rows: list[tuple[str, Block]] = []
     for block in page:
         text = block.text.replace(_PERMALINK, "")
-        text = text.strip("\n") if block.preformatted else _SPACE.sub(" ", text).strip()
-        if block.in_main or not has_main:
-            rows.append((text, Block(0, block.level, text if block.level else "", block.preformatted)))
+        text = _fenced(text) if block.preformatted else _SPACE.sub(" ", text).strip()
+        if text and (block.in_main or not has_main):
+            heading = text if block.level else ""
+            rows.append(
+                (f"{'#' * block.level} {text}" if heading else text, Block(0, block.level, heading, block.preformatted))
+            )
     text, blocks = _joined(rows)
     return ParsedDocument(text, blocks, title or next((block.heading for block in blocks if block.level == 1), None))
+
+
+def _fenced(text: str) -> str:
+    text = text.strip("\n")
+    if not text.strip():
+        return ""
+    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+    return f"{fence}\n{text}\n{fence}"
 
 
 # Word documents (extra `[office]`): paragraphs, headings and table rows.

@@ -6,7 +6,8 @@ approximate index is needed.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
@@ -24,6 +25,7 @@ _RANK_CONSTANT = 20
 _FADE = 0.9
 _CANDIDATES = 200
 _BATCH = 32
+_MAX_RECENT = 4_096
 # Below this share, passages without a vector would rank too low.
 _MIN_SHARE = 0.9
 
@@ -33,6 +35,10 @@ class MeaningIndex(Protocol):
 
     async def nearest(self, query: str, limit: int) -> list[tuple[int, float]] | None:
         """Return ids and similarities of passages, most similar first; None while too few passages have a vector."""
+        ...
+
+    async def similarities(self, query: str, texts: Sequence[str]) -> list[float] | None:
+        """Return the similarity of each text to the query; None while too few passages have a vector."""
         ...
 
 
@@ -56,6 +62,16 @@ class Searcher:
         ids = [passage_id for passage_id, _ in nearest]
         by_meaning = await asyncio.to_thread(self.library.passages, ids, owner=owner)
         return _fused(by_words, by_meaning)[:limit]
+
+    async def similarities(self, query: str, texts: Sequence[str]) -> list[float] | None:
+        """Return the similarity by meaning of each text to the query; None if there is no working embedder."""
+        if self._meaning is None:
+            return None
+        try:
+            return await self._meaning.similarities(query, texts)
+        except EmbedderError as error:
+            logger.warning("the embedder failed, so the answer is chosen by words only: %s", error)
+            return None
 
     async def _nearest(self, meaning: MeaningIndex, query: str) -> list[tuple[int, float]] | None:
         try:
@@ -90,6 +106,8 @@ class VectorIndex:
         self._embedder = embedder
         # Library version, passage ids and vectors, replaced together: a concurrent query must not mix two versions.
         self._loaded: tuple[int, list[int], Any] = (-1, [], None)
+        # The same parts of documents come up in many questions.
+        self._recent: OrderedDict[str, Vector] = OrderedDict()
 
     async def nearest(self, query: str, limit: int) -> list[tuple[int, float]] | None:
         ids, matrix = await asyncio.to_thread(self._current)
@@ -97,6 +115,22 @@ class VectorIndex:
             return None
         vector = await self._embedder.embed_query(query)
         return await asyncio.to_thread(_nearest, ids, matrix, vector, limit)
+
+    async def similarities(self, query: str, texts: Sequence[str]) -> list[float] | None:
+        _, matrix = await asyncio.to_thread(self._current)
+        if matrix is None:
+            return None
+        vector = await self._embedder.embed_query(query)
+        new = [text for text in texts if text not in self._recent]
+        # Kept apart until the end: a concurrent query may drop the oldest of the recent ones.
+        vectors = {text: self._recent[text] for text in texts if text in self._recent}
+        vectors.update(zip(new, await self._embedder.embed_documents(new) if new else [], strict=True))
+        self._recent.update(vectors)
+        for text in texts:
+            self._recent.move_to_end(text)
+        while len(self._recent) > _MAX_RECENT:
+            self._recent.popitem(last=False)
+        return [float(vectors[text] @ vector) for text in texts]
 
     async def embed_missing(self, report: Callable[[int, int], None] = lambda done, total: None) -> int:
         """Embed the passages without a vector and return their number. `report` gets the counts of done and total."""

@@ -1,0 +1,131 @@
+"""The ranking of blocks: which is quoted, which are related, and how sure it is."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.retrieval.shelf import assert_exact, collect, evidence, put, synthesise
+from turnwire.retrieval.evidence import Similarity
+from turnwire.retrieval.index.library import Library
+from turnwire.retrieval.index.searcher import Searcher
+from turnwire.retrieval.relevance import BlockRanker, Ranking, asks_how, select_blocks
+from turnwire.retrieval.sentences import Matcher
+
+ANSWER = "It is brewed at eighty degrees, the green tea."
+BREW = "How is green tea brewed?"
+
+
+async def ranking(question: str, *texts: str, similarity: Similarity | None = None) -> Ranking:
+    options = [evidence(number, text) for number, text in enumerate(texts, 1)]
+    return await BlockRanker(question, Matcher(question, {}), similarity).rank(options)
+
+
+async def chosen(question: str, *texts: str, count: int = 3, similarity: Similarity | None = None) -> list[str]:
+    ranked = await ranking(question, *texts, similarity=similarity)
+    return [item.block.text for item in select_blocks(ranked, count)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"# Green tea\n\n{ANSWER}",
+        f"How is green tea brewed?\n\n{ANSWER}",
+        f"| `green_tea` | `GREEN_TEA` | brewed green tea |\n\n{ANSWER}",
+        f"```sh\nbrew green tea\n```\n\n{ANSWER}",
+        f"- [Green tea](green.md)\n- [Brewed tea](brewed.md)\n\n{ANSWER}",
+    ],
+    ids=["heading", "question", "settings row", "code", "contents"],
+)
+async def test_only_a_statement_answers(text: str) -> None:
+    assert await chosen(BREW, text) == [ANSWER]
+
+
+async def test_row_of_settings_answers_a_question_that_names_it() -> None:
+    row = "| `keep_logs` | `TURNWIRE_KEEP_LOGS` | 30 days, then logs are deleted |"
+    (block,) = await chosen("What does keep_logs do?", row)
+    assert "30 days" in block
+
+
+@pytest.mark.parametrize("question", ["How do I brew tea?", "How can tea be brewed?", "Which command brews tea?"])
+async def test_code_is_quoted_if_the_question_asks_how(question: str) -> None:
+    assert asks_how(question)
+    assert "brew --tea" in (await chosen(question, "To brew tea, run:\n\n```sh\nbrew --tea\n```"))[0]
+    assert not asks_how("What is tea?")
+
+
+async def test_definition_comes_first_for_a_what_is_question() -> None:
+    uses = "Oolong and more oolong, said the captain of oolong ships, who sold oolong."
+    definition = "Oolong is a tea that is half oxidised."
+    assert await chosen("What is oolong?", uses, definition) == [definition]
+
+
+@pytest.mark.parametrize(
+    "text", ["While oolong is busy, others wait.", "Oolong is stored in a box of its own.", "If oolong is hot, wait."]
+)
+async def test_clause_and_passive_define_nothing(text: str) -> None:
+    (best, *_) = (await ranking("What is oolong?", text)).blocks
+    assert not best.features["definition"]
+
+
+async def test_block_that_is_much_weaker_is_left_out() -> None:
+    assert await chosen(BREW, ANSWER, "The pier is long, and boats come and go.") == [ANSWER]
+
+
+async def test_repetition_is_left_out() -> None:
+    assert len(await chosen(BREW, ANSWER, f"{ANSWER} So they say.")) == 1
+    assert len(await chosen(BREW, ANSWER, "With care the green tea is brewed in a pot of clay.")) == 2
+
+
+async def test_meaning_decides_between_blocks_with_the_same_words() -> None:
+    async def similarity(question: str, texts: Sequence[str]) -> list[float]:
+        return [0.9 if "warm" in text else 0.1 for text in texts]
+
+    cold, warm = "Green tea is cold when brewed so.", "Green tea is warm when brewed so."
+    assert (await chosen(BREW, cold, warm, similarity=similarity))[0] == warm
+    assert (await chosen(BREW, cold, warm))[0] == cold
+
+
+async def test_words_decide_while_there_are_no_vectors() -> None:
+    async def similarity(question: str, texts: Sequence[str]) -> None:
+        return None
+
+    by_words, meanwhile = await ranking(BREW, ANSWER), await ranking(BREW, ANSWER, similarity=similarity)
+    assert meanwhile == by_words
+
+
+async def test_confidence_is_low_without_the_words_of_the_question() -> None:
+    assert (await ranking(BREW, ANSWER)).confidence > 0.5
+    assert (await ranking("Who won the chess tournament in Reykjavik?", ANSWER)).confidence < 0.5
+    assert (await ranking(BREW)).confidence == 0
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "expected"),
+    [
+        ("灯台はどこにありますか", "猫が好きです。\n\n灯台は海の近くにあります。", "灯台は海の近くにあります。"),
+        ("绿茶怎么泡", "黑茶很贵。\n\n绿茶用八十度的水泡。", "绿茶用八十度的水泡。"),
+    ],
+)
+async def test_text_without_spaces_is_ranked(question: str, text: str, expected: str) -> None:
+    assert (await chosen(question, text))[0] == expected
+
+
+async def test_chinese_question_is_answered_without_a_model(library: Library, searcher: Searcher) -> None:
+    put(library, "cha.md", "# 茶\n\n黑茶很贵。绿茶用八十度的水泡两分钟。")
+    written = await synthesise((await collect("绿茶用多少度的水泡", searcher)).result)
+    assert "绿茶用八十度的水泡两分钟。" in written.text
+    assert written.mode == "extractive"
+    assert_exact(library, written.citations)
+
+
+async def test_tiny_document_is_quoted(library: Library, searcher: Searcher) -> None:
+    put(library, "price.md", "# Price of a lifeboat\n\nNinety crowns.")
+    written = await synthesise((await collect("What is the price of a lifeboat?", searcher)).result)
+    assert "Ninety crowns." in written.text
+
+
+async def test_code_and_tables_have_their_marker_on_a_line_of_their_own(library: Library, searcher: Searcher) -> None:
+    put(library, "kettle.md", "# Kettle\n\nTo switch the kettle on, run:\n\n```sh\nkettle --on\n```")
+    written = await synthesise((await collect("How do I switch the kettle on?", searcher)).result)
+    assert "kettle --on\n```\n\n[1]" in written.text
+    assert_exact(library, written.citations)
