@@ -372,6 +372,8 @@ def _common_mistake(target: Any) -> str | None:
     if not inspect.isroutine(target) or factory_of(target):
         return None
     is_async = inspect.isasyncgenfunction(target) or inspect.iscoroutinefunction(target)
+    if inspect.isasyncgenfunction(getattr(target, "__wrapped__", None)):
+        return f"{name} needs arguments: an @asynccontextmanager function that yields an agent is one without arguments"
     if not is_async:
         return f"{name} is a plain function; an agent is asynchronous: write `async def {target.__name__}(turn)`"
     try:

@@ -111,7 +111,7 @@ async def test_factory_that_yields_no_agent_is_refused() -> None:
     async def make() -> AsyncIterator[Any]:
         yield 7
 
-    with pytest.raises(TypeError, match="7 is not an agent"):
+    with pytest.raises(TypeError, match="an object of type `int` is not an agent"):
         await Turnwire(agent=make, store="memory").open()
 
 

@@ -98,6 +98,7 @@ async def broken_off(store: MemoryStore, server: ScriptedModel, bench: Bench, **
     async with another(store, server, bench, **options) as desk:
         turn = await desk.start("Go")
         await bench.gate.reached()
+        await wait_for_results(desk, turn, len(bench.done) - 1)
         async with asyncio.timeout(BOUND):
             await desk.runner._worker.running[turn.id]._log.flush()
         await lose_worker(desk)

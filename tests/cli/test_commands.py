@@ -29,7 +29,7 @@ from turnwire.server.messages import MessageBody
 LEAVE_ALTERNATE_SCREEN = "\x1b[?1049l"
 COMMANDS = (
     *("serve", "chat", "ask", "index", "compare", "turns", "tail", "inspect", "top", "backup", "move"),
-    *("worker", "doctor"),
+    *("dev", "worker", "doctor"),
     *("keys", "keys create", "keys list", "keys revoke"),
     *("extensions", "extensions list", "extensions check", "extensions new"),
 )
@@ -210,7 +210,7 @@ def test_object_that_is_no_agent_is_named_shortly(tmp_path: Path, monkeypatch: p
     (tmp_path / "no_agents_here.py").write_text("lengthy = ['word'] * 1000")
     refused = call("serve", "--data", tmp_path / "data", "--agent", "no_agents_here:lengthy")
     assert refused.exit_code == 1
-    assert "an object of the class list is not an agent" in refused.output
+    assert "an object of type `list` is not an agent" in refused.output
     assert len(refused.output) < 500
 
 

@@ -58,7 +58,9 @@ FULL: list[Event] = [
     RestartEvent(5, "worker_lost"),
     CustomEvent("chart", {"x": [1, 2]}),
     UsageEvent("m1", 1, 2, 3, 4),
-    ResponseEvent("a", (CitationEvent(1, "d1"),), "synthesis", ("find",), Usage(1, 2, 3, 4), {"total_ms": 5.0}),
+    ResponseEvent(
+        "a", (CitationEvent(1, "d1"),), "synthesis", ("find",), Usage(1, 2, 3, 4), {"total_ms": 5.0}, "m1", "it is away"
+    ),
     ErrorEvent("it broke", "agent_failed", True),
     DoneEvent("cancelled", "s1", "t1", "requested"),
 ]

@@ -32,7 +32,7 @@ RELEASED = {
     "restart": "from_position reason",
     "custom": "name data",
     "usage": "model input_tokens output_tokens cached_input_tokens reasoning_tokens",
-    "response": "content citations mode tools_used usage timings",
+    "response": "content citations mode tools_used usage timings model model_error",
     "error": "error code retryable",
     "done": "outcome session_id turn_id reason",
 }

@@ -194,6 +194,8 @@ export interface ResponseEvent extends EventBase {
   tools_used: string[];
   usage?: Usage;
   timings?: { [name: string]: number };
+  model?: string;
+  model_error?: string;
 }
 
 /** The reason of a failure, safe to show. */
