@@ -10,8 +10,8 @@ Answer = Callable[[Turn], AsyncIterator[Event | str]]
 AnswerFunction = Callable[[Turn], Awaitable[str | None]]
 
 
-class GeneratorAgent:
-    """Wrapper of `async def answer(turn): yield ...`, which yields text or events."""
+class WrappedFunction:
+    """The optional attributes of an agent, which the function that it wraps may declare."""
 
     takes_attachments = False
     on_crash: OnCrash = "close"
@@ -19,6 +19,10 @@ class GeneratorAgent:
     repeats: Callable[[str], bool] | None = None
     description: str | None = None
     starters: Sequence[str] = ()
+
+
+class GeneratorAgent(WrappedFunction):
+    """Wrapper of `async def answer(turn): yield ...`, which yields text or events."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -27,15 +31,8 @@ class GeneratorAgent:
         return self._answer(turn)
 
 
-class FunctionAgent:
+class FunctionAgent(WrappedFunction):
     """Wrapper of `async def answer(turn) -> str | None`. The text may also come from `emit(TokenEvent(...))`."""
-
-    takes_attachments = False
-    on_crash: OnCrash = "close"
-    journal: bool = False
-    repeats: Callable[[str], bool] | None = None
-    description: str | None = None
-    starters: Sequence[str] = ()
 
     def __init__(self, answer: AnswerFunction) -> None:
         self._answer = answer

@@ -27,12 +27,10 @@ from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ToolResultEvent, Usage
 from turnwire.core.log import LogLimits, TurnLog
-from turnwire.core.state import TurnFold
+from turnwire.core.state import OPENING_POSITION, TurnFold
 
 T = TypeVar("T")
 logger = logging.getLogger("turnwire.runner")
-
-_OPENING_POSITION = 2
 
 
 class RecordedCall(Struct):
@@ -53,7 +51,7 @@ class Recording(Struct):
     """The last segment of a journal: its calls by key, and the suspension that it began with."""
 
     segment: int = 0
-    base: int = _OPENING_POSITION
+    base: int = OPENING_POSITION
     """The position of the last event before the segment."""
     decided_calls: tuple[str, ...] | None = None
     """The calls that the segment's suspension was for; None in the first segment."""

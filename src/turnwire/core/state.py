@@ -33,7 +33,7 @@ from turnwire.core.events import (
 )
 from turnwire.core.turns import Step, TurnState
 
-_OPENING_POSITION = 2  # Of `message`, the last event that every log begins with.
+OPENING_POSITION = 2  # Of `message`, the last event that every log begins with.
 
 
 class TurnFold:
@@ -56,7 +56,7 @@ class TurnFold:
         self._responses: dict[str, ApprovalResponseEvent] = {}
         self._suspended_for: list[str] = []
         # The positions where steps of the turn's own agent have ended, and those of results, by their call's position.
-        self._borders: list[int] = [_OPENING_POSITION]
+        self._borders: list[int] = [OPENING_POSITION]
         self._result_positions: dict[int, int] = {}
         self._restarts: list[tuple[int, int]] = []  # Position and `from_position`.
         self._waiting_since = 0
@@ -219,7 +219,7 @@ class TurnFold:
                 pass
             case _:
                 assert_never(event)
-        if "first_event_ms" not in state.timings and logged.position > _OPENING_POSITION:
+        if "first_event_ms" not in state.timings and logged.position > OPENING_POSITION:
             self._time("first_event_ms", logged.at)
 
     def _time(self, name: str, at: int) -> None:
@@ -303,7 +303,7 @@ class TurnFold:
             setattr(target, name, before)
         self._state.steps = [step for step in self._state.steps if step.position <= position]
         self._rewind_approvals(position)
-        self._borders = [border for border in self._borders if border <= position] or [_OPENING_POSITION]
+        self._borders = [border for border in self._borders if border <= position] or [OPENING_POSITION]
         self._result_positions = {call: end for call, end in self._result_positions.items() if end <= position}
         citations = bisect_right(self._citation_positions, position)
         del self._state.citations[citations:], self._citation_positions[citations:]

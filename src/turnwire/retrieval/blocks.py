@@ -8,6 +8,7 @@ rules, questions, lists of links and columns of figures are no blocks, because t
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from textwrap import dedent
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -241,8 +242,6 @@ def _block(kind: Kind, text: str, start: int, end: int, shown: str, parts: Seque
 
 
 def _dedented(raw: str) -> str:
-    from textwrap import dedent
-
     return dedent(raw).strip("\n")
 
 

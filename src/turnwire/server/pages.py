@@ -192,11 +192,20 @@ def _guide_file(name: str) -> tuple[int, PageFile]:
     guide = own_guide()
     if guide is None:
         return 404, _page_file("missing.html", message_page(*_NO_GUIDE).encode())
-    body = guide.read(name or "index.html")
-    if body is None:
+    name = name or "index.html"
+    if name not in guide.names:
         top = "../" * name.count("/") or "./"
         return 404, _page_file("missing.html", message_page(*_NO_GUIDE_PAGE, top).encode())
-    return 200, _page_file(name or "index.html", body)
+    return 200, _existing_guide_file(name)
+
+
+@cache
+def _existing_guide_file(name: str) -> PageFile:
+    """Return a file that the documentation has, rendered and compressed once."""
+    from turnwire.server.guide.site import own_guide
+
+    guide = own_guide()
+    return _page_file(name, (guide and guide.read(name)) or b"")
 
 
 @cache

@@ -12,7 +12,7 @@ from agents.tool_context import ToolContext
 from msgspec import convert, to_builtins
 from openai.types.responses import Response, ResponseCompletedEvent
 
-from turnwire.agents.openai_agents.events import Run
+from turnwire.agents.openai_agents.events import Run, running_run
 from turnwire.core.journal import JournaledCall, ToolDeniedError, TurnJournal, current_journal, fingerprint
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome
@@ -80,8 +80,6 @@ def _journaled_invoker(tool: FunctionTool) -> Any:
 
 
 async def _invoke(tool: FunctionTool, invoker: Any, context: ToolContext[Any], arguments: str) -> Any:
-    from turnwire.agents.openai_agents.runner import running_run  # It imports this module.
-
     run, journal = running_run(), current_journal()
     if run is None or journal is None:
         return await invoker(context, arguments)

@@ -5,8 +5,9 @@ A turn is one run, and one more for every agent that is used as a tool in it; th
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, cast
 
 from agents import (
@@ -280,6 +281,33 @@ class Run:
         if request is not None and call_id not in self._reported:
             self.begin_call(call_id, *request)
             self.end_call(call_id, output, failed=True)
+
+
+_running: ContextVar[Run | None] = ContextVar("turnwire_openai_agents_run", default=None)
+
+
+@contextmanager
+def entered_run(run: Run) -> Generator[None]:
+    """Make a run the current one for everything that is started in this context."""
+    token = _running.set(run)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def context_run() -> Run | None:
+    """Return the run of the current context, also in a thread with an event loop of its own."""
+    return _running.get()
+
+
+def running_run() -> Run | None:
+    """Return the run of the current context, if its event loop is the running one."""
+    run = _running.get()
+    # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
+    if run is None or run.queue.loop is not asyncio.get_running_loop():
+        return None
+    return run
 
 
 class Hooks(RunHooks[Any]):

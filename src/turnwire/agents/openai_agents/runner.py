@@ -11,7 +11,6 @@ import copy
 import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -29,9 +28,12 @@ from turnwire.agents.openai_agents.events import (
     Hooks,
     ModelFailure,
     Run,
+    context_run,
+    entered_run,
     error_formatter,
     failure_text,
     read_item,
+    running_run,
 )
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import ModelError
@@ -44,7 +46,6 @@ _ENDINGS = ("response.completed", "response.incomplete")
 _HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call")
 # A malformed chunk (no JSON, no UTF-8, wrong shape) is some ValueError.
 _FAILURES = (openai.OpenAIError, ValueError)
-_running: ContextVar[Run | None] = ContextVar("turnwire_openai_agents_run", default=None)
 
 
 class TurnAgentRunner(AgentRunner):
@@ -130,20 +131,8 @@ def start_run(
         tool_error_formatter=error_formatter(run, config.tool_error_formatter),
     )
     run_options: dict[str, Any] = {**options, "hooks": hooks, "run_config": recorded}
-    token = _running.set(run)
-    try:
+    with entered_run(run):
         return runner.run_streamed(agent, input, **run_options)
-    finally:
-        _running.reset(token)
-
-
-def running_run() -> Run | None:
-    """Return the run of the current context, if its event loop is the running one."""
-    run = _running.get()
-    # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
-    if run is None or run.queue.loop is not asyncio.get_running_loop():
-        return None
-    return run
 
 
 def _outer_run() -> Run | None:
@@ -152,7 +141,7 @@ def _outer_run() -> Run | None:
         return run
     if not is_in_turn():
         return None
-    unread = _running.get()
+    unread = context_run()
     return Run(EmittedEvents(), unread.path if unread else ())
 
 

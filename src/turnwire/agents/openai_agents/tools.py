@@ -10,7 +10,7 @@ from agents import FunctionTool, RunContextWrapper
 from agents import Tool as SdkTool
 from agents.tool_context import ToolContext
 
-from turnwire.agents.openai_agents.runner import running_run
+from turnwire.agents.openai_agents.events import running_run
 from turnwire.tools import Tool, read_arguments, run_tool
 from turnwire.tools.declaration import Function, as_tool
 
