@@ -48,6 +48,12 @@ async def gushing(turn):
             yield f"{number}.{piece} "
         await asyncio.sleep(0.001)
 
+async def unending(turn):
+    """Yield bursts of fifty words, as many as the message says, and never end."""
+    async for word in gushing(turn):
+        yield word
+    await asyncio.Event().wait()
+
 async def silent(turn):
     """Yield one word and never end."""
     yield "Well, "
@@ -87,7 +93,7 @@ async def careful(turn):
     yield "Yes, " if decision.approved else "No, "
     yield "same process" if turn.resumption.checkpoint == str(os.getpid()).encode() else "another process"
 '''
-ALL = ("slow", "steady", "telling", "gushing", "silent", "stubborn", "stepping", "careful")
+ALL = ("slow", "steady", "telling", "gushing", "unending", "silent", "stubborn", "stepping", "careful")
 
 
 def environment(**settings: str) -> dict[str, str]:
