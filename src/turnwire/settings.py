@@ -324,6 +324,10 @@ class Settings(BaseSettings):
         default=30, gt=0, description="How long a channel may take to show one message or step."
     )
     health_interval: float = Field(default=30, gt=0, description="The interval of health checks of extensions.")
+    extension_context: Literal["all", "extensions"] = Field(
+        default="all",
+        description="The turns that the context providers of extensions are asked for: all, or those of extensions.",
+    )
 
     @model_validator(mode="after")
     def _check_webhook_secret(self) -> Self:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.channels.console.typist import REFERENCES, Typist, serving_agents, typing, write_agents
+from tests.extensions.harness import write_extension
 from tests.process.test_imports import loaded
 
 # Every test starts several processes, which takes a while on a busy machine.
@@ -350,3 +351,28 @@ def test_help_imports_no_terminal_library(command: str) -> None:
     modules = loaded("-m", "turnwire", command, "--help")
     assert "typer" in modules
     assert not modules & {"fastapi", "httpx", "msgspec", "prompt_toolkit", "pydantic_settings", "starlette", "uvicorn"}
+
+
+def test_chat_on_the_channel_answers_with_its_extensions(tmp_path: Path) -> None:
+    folder = tmp_path / "extensions"
+    code = """
+class Main:
+    async def initialize(self, context): ...
+    async def start(self): ...
+    async def stop(self): ...
+    async def destroy(self): ...
+    async def health_check(self):
+        from turnwire.extensions.contract import Health
+        return Health("running")
+    async def get_context(self, prompt, agent_id):
+        return "It is Monday."
+"""
+    write_extension(folder, "calendar", code)
+    write_agents(tmp_path)
+    options = ("--channel", "--extensions", folder, *REFERENCES)
+    with typing("chat", "--data", tmp_path / "data", *options, cwd=tmp_path) as typist:
+        typist.see("the channel console", "this process (echo", "Ctrl-D leaves")
+        ask(typist, "Hello")
+        typist.see("You said: It is Monday.", "Hello")
+        typist.type(CTRL_D)
+        assert typist.exit_code() == 0

@@ -69,6 +69,11 @@ async def test_metrics_count_turns_commits_and_readers(
         assert changed("turnwire_turn_seconds_count") == 3
         assert changed("turnwire_first_token_seconds_count") == 1
         assert changed("turnwire_first_token_delivered_seconds_count") == 1
+        after = await scraped(server)
+        label = "turnwire_stream_first_token_seconds_count[sse_chat]"
+        assert after[label] - before.get(label, 0) == 1
+        label = "turnwire_stream_seconds_count[sse_chat]"
+        assert after[label] - before.get(label, 0) == 3
         assert changed("turnwire_token_gap_seconds_count") == 2
         assert changed("turnwire_cancel_seconds_count") == 1
         assert changed("turnwire_stream_resumes_total") == 1

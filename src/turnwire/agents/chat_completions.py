@@ -106,10 +106,24 @@ class ChatCompletionsAgent:
         """Run one turn without a server: return the answer and append the exchange to `session`.
 
         `on_event(event_type, data)` is awaited before each tool call (`tool_call`: tool, args), after each
-        (`tool_result`: tool, success, result) and with the answer (`response`: content). `approve(request)` is awaited
-        for tools that need approval; without it they are denied. Raises AgentError and what the callbacks raise; the
-        session is then unchanged.
+        (`tool_result`: tool, success, result) and with the answer (`response`: content), or with what went wrong
+        (`error`: error). `approve(request)` is awaited for tools that need approval; without it they are denied. Raises
+        AgentError and what the callbacks raise; the session is then unchanged.
         """
+        try:
+            content = await self._agent_turn(session, message, on_event, approve)
+        except Exception as error:
+            if on_event is not None:
+                text = str(error) if isinstance(error, AgentError) else f"The agent failed ({type(error).__name__})."
+                await on_event("error", {"error": text})
+            raise
+        if on_event is not None:
+            await on_event("response", {"content": content})
+        return content
+
+    async def _agent_turn(
+        self, session: list[Message], message: str, on_event: OnEvent | None, approve: Approve | None
+    ) -> str:
         content = ""
         resumption: Resumption | None = None
         while True:
@@ -126,8 +140,6 @@ class ChatCompletionsAgent:
                 decisions = [await _decide(request, approve) for request in wait.requests]
                 resumption = Resumption(tuple(decisions), wait.checkpoint)
         session[:] = messages
-        if on_event is not None:
-            await on_event("response", {"content": content})
         return content
 
     async def close(self) -> None:

@@ -62,12 +62,18 @@ def chat(
     ] = None,
     session: SessionId = None,
     plain: Plain = False,
+    channel: Annotated[
+        bool,
+        typer.Option("--channel", help="Talk through the channel [bold]console[/], with its extensions, as in Telegram."),
+    ] = False,
 ) -> None:
     """Talk to an agent in the terminal. Ctrl-C stops an answer, Ctrl-D leaves, /help lists the commands."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         fail("chat needs a terminal; in a pipe, use `turnwire ask`", USAGE)
-    options = _host_options(data, url, key, agent, docs, embedded, extensions)
-    raise typer.Exit(_run(_chat(options, session, plain)))
+    if channel and session is not None:
+        fail("--channel keeps a conversation of its own; leave out --session", USAGE)
+    options = _host_options(data, url, key, agent, docs, embedded, extensions, channel=channel)
+    raise typer.Exit(_run(_chat_on_channel(options, plain) if channel else _chat(options, session, plain)))
 
 
 def ask(
@@ -102,12 +108,17 @@ def _host_options(
     docs: list[Path] | None,
     embedded: bool,
     extensions: list[Path] | None = None,
+    *,
+    channel: bool = False,
 ) -> "HostOptions":
     from turnwire.cli.hosts import HostOptions
 
-    options = HostOptions(data, url, key, tuple(agents or ()), tuple(docs or ()), embedded, tuple(extensions or ()))
+    options = HostOptions(
+        data, url, key, tuple(agents or ()), tuple(docs or ()), embedded, tuple(extensions or ()), channel
+    )
     if url is not None and options.must_be_embedded:
-        fail("--url asks a server; --embedded, --docs, --extensions and --agent module:name run without one", USAGE)
+        names = "--embedded, --docs, --extensions, --channel and --agent module:name"
+        fail(f"--url asks a server; {names} run without one", USAGE)
     return options
 
 
@@ -140,6 +151,45 @@ async def _chat(options: "HostOptions", session_id: str | None, plain: bool) -> 
             history=options.data / "chat_history",
             plain=is_plain,
         ).run()
+    return COMPLETED
+
+
+async def _chat_on_channel(options: "HostOptions", plain: bool) -> int:
+    """Run the channel `console` in this process, and send it what is typed."""
+    from rich.text import Text
+
+    from turnwire.channels.console.channel import USER
+    from turnwire.channels.console.chat import Prompt
+    from turnwire.channels.console.screen import process_screen, terminal_console
+    from turnwire.cli.hosts import EmbeddedHost, open_host
+
+    screen = process_screen()
+    if plain or screen.console.is_dumb_terminal:
+        screen.console = terminal_console(plain=True)
+    async with open_host(options, screen) as host:
+        assert isinstance(host, EmbeddedHost)
+        console = host.console
+        screen.print(
+            Text.assemble(("Turnwire", "bold"), f" · the channel console, answers come from {await _describe(host)}"),
+            Text("Ctrl-C stops an answer, Ctrl-D leaves", "dim"),
+            Text(),
+        )
+        prompt = Prompt(screen, options.data / "chat_history", {}, plain=plain)
+
+        async def read() -> str:
+            while True:
+                try:
+                    return await prompt.read()
+                except KeyboardInterrupt:
+                    screen.print(Text("Ctrl-D leaves.", "dim"))
+
+        def stop() -> None:
+            assert console.context is not None
+            stopping.append(asyncio.ensure_future(console.context.cancel(USER)))
+
+        stopping: list[asyncio.Future[bool]] = []
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop)
+        await console.converse(read)
     return COMPLETED
 
 

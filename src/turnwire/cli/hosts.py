@@ -10,6 +10,7 @@ from msgspec import Struct
 from rich.text import Text
 
 from turnwire.app import Turnwire
+from turnwire.channels.console.channel import ConsoleChannel
 from turnwire.channels.console.client import (
     Exchange,
     Host,
@@ -40,6 +41,7 @@ class HostOptions(Struct, frozen=True):
     docs: tuple[Path, ...] = ()
     embedded: bool = False
     extensions: tuple[Path, ...] = ()
+    channel: bool = False
 
     @property
     def agent_references(self) -> list[str]:
@@ -53,7 +55,7 @@ class HostOptions(Struct, frozen=True):
 
     @property
     def must_be_embedded(self) -> bool:
-        return bool(self.embedded or self.docs or self.agent_references or self.extensions)
+        return bool(self.embedded or self.docs or self.agent_references or self.extensions or self.channel)
 
 
 @asynccontextmanager
@@ -62,7 +64,8 @@ async def open_host(options: HostOptions, screen: Screen) -> AsyncGenerator[Host
     if not options.must_be_embedded and find_server(options.data, options.url, options.key) is not None:
         host: Host = RemoteHost(lambda: _locate(options))
     else:
-        host = EmbeddedHost(options.data, options.agent_references, options.docs, options.extensions)
+        extensions = options.extensions if options.extensions or options.channel else None
+        host = EmbeddedHost(options.data, options.agent_references, options.docs, extensions)
         logging.getLogger("turnwire").addHandler(_ScreenLogHandler(screen))
         await host.open()
     try:
@@ -96,14 +99,18 @@ class EmbeddedHost:
     """Turns in this process: the store, agents and log of a server, without its HTTP."""
 
     def __init__(
-        self, data: Path, agents: Sequence[str] = (), docs: Sequence[Path] = (), extensions: Sequence[Path] = ()
+        self,
+        data: Path,
+        agents: Sequence[str] = (),
+        docs: Sequence[Path] = (),
+        extensions: Sequence[Path] | None = None,
     ) -> None:
         """Without `extensions` it runs none, not even installed ones. Raise HostError."""
         try:
             # Nobody waits for the turns of a program that was left.
             settings = Settings(data=data, shutdown_grace=0)
             self._turnwire = Turnwire(
-                agents=load_agents(agents), settings=settings, docs=docs, extensions=extensions or None
+                agents=load_agents(agents), settings=settings, docs=docs, extensions=extensions
             )
         except (TurnwireError, ValueError) as error:
             raise HostError(str(error)) from error
@@ -115,6 +122,15 @@ class EmbeddedHost:
     async def open(self) -> None:
         with _host_errors():
             await self._turnwire.open()
+
+    @property
+    def console(self) -> ConsoleChannel:
+        """Return the channel `console` of this process. Raise HostError if it does not run."""
+        kernel = self._turnwire.kernel
+        channel = kernel.extensions["console"].extension if kernel and "console" in kernel.extensions else None
+        if not isinstance(channel, ConsoleChannel):
+            raise HostError("the channel `console` does not run; remove what replaces or disables it")
+        return channel
 
     async def converse(self, message: str, session_id: str | None, agent: str | None) -> AsyncGenerator[TurnUpdate]:
         try:

@@ -23,6 +23,7 @@ TurnwireError
 ├── ModelUnusableError        the model is not configured correctly
 ├── NotFoundError             no object of the principal has the id
 │   ├── AgentNotFoundError
+│   │   └── NoAgentError      no agent is configured at all
 │   ├── ApprovalNotFoundError
 │   ├── DocumentNotFoundError
 │   ├── KeyNotFoundError
@@ -243,6 +244,11 @@ class NotFoundError(TurnwireError):
 class AgentNotFoundError(NotFoundError):
     code = "agent_not_found"
     noun = "agent"
+
+
+class NoAgentError(AgentNotFoundError):
+    def __init__(self) -> None:
+        TurnwireError.__init__(self, "no agent is configured; add one")
 
 
 class ApprovalNotFoundError(NotFoundError):

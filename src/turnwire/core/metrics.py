@@ -10,7 +10,7 @@ A released name keeps its meaning for ever.
 from bisect import bisect_left
 from collections.abc import Sequence
 
-ALL: "list[Counter | Histogram]" = []
+ALL: "list[Counter | Histogram | LabelledHistogram]" = []
 """All metrics, in the order they are declared below."""
 
 
@@ -36,13 +36,14 @@ class Histogram:
 
     __slots__ = ("bounds", "counts", "help", "name", "total")
 
-    def __init__(self, name: str, help: str, bounds: Sequence[float]) -> None:
+    def __init__(self, name: str, help: str, bounds: Sequence[float], *, is_listed: bool = True) -> None:
         self.name = name
         self.help = help
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
-        ALL.append(self)
+        if is_listed:
+            ALL.append(self)
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
@@ -52,6 +53,26 @@ class Histogram:
         """Observe the same value `count` times."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
+
+
+class LabelledHistogram:
+    """Distributions of one quantity, one for each kind."""
+
+    __slots__ = ("bounds", "help", "label", "name", "series")
+
+    def __init__(self, name: str, help: str, label: str, bounds: Sequence[float]) -> None:
+        self.name = name
+        self.help = help
+        self.label = label
+        self.bounds = tuple(bounds)
+        self.series: dict[str, Histogram] = {}
+        ALL.append(self)
+
+    def observe(self, kind: str, value: float) -> None:
+        series = self.series.get(kind)
+        if series is None:
+            series = self.series[kind] = Histogram(self.name, self.help, self.bounds, is_listed=False)
+        series.observe(value)
 
 
 _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -77,6 +98,18 @@ FIRST_TOKEN_DELIVERED = Histogram(
     "turnwire_first_token_delivered_seconds",
     "From a turn's acceptance to the first token written to a reader that was there for it.",
     _WAITS,
+)
+STREAM_FIRST_TOKEN = LabelledHistogram(
+    "turnwire_stream_first_token_seconds",
+    "From a turn's acceptance to the first token written to a stream that was there for it, by wire.",
+    "wire",
+    _WAITS,
+)
+STREAM_SECONDS = LabelledHistogram(
+    "turnwire_stream_seconds",
+    "How long streams were open, by wire.",
+    "wire",
+    (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 3600),
 )
 TURN_SECONDS = Histogram(
     "turnwire_turn_seconds",

@@ -31,6 +31,7 @@ from turnwire.core.contracts import (
 from turnwire.core.errors import (
     AgentNotFoundError,
     AttachmentsNotTakenError,
+    NoAgentError,
     ShuttingDownError,
     StoreError,
     TurnEndedError,
@@ -108,10 +109,13 @@ class TurnRunner:
     async def start(self, request: TurnRequest) -> Accepted:
         """Accept a turn and commit its first events; it runs when the session is free.
 
-        Raises the errors of `TurnStore.create_turn`, AgentNotFoundError, AttachmentsNotTakenError, ShuttingDownError.
+        Raises the errors of `TurnStore.create_turn`, AgentNotFoundError, NoAgentError, AttachmentsNotTakenError,
+        ShuttingDownError.
         """
         if self._draining:
             raise ShuttingDownError
+        if not self._agents:
+            raise NoAgentError
         agent = request.agent or next(iter(self._agents))
         if agent not in self._agents:
             raise AgentNotFoundError(agent)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -26,6 +26,8 @@ class KernelLimits(Struct, frozen=True, kw_only=True):
     restart_delay: float = 1
     """The first delay before a failed service, subscriber or delivery is retried; it doubles each time."""
     delivery_attempts: int = 5
+    extension_context: Literal["all", "extensions"] = "all"
+    """The turns that context providers are asked for: all, or those that extensions start."""
     closing_patience: float = 5
     """The grace period for the delivery of complete answers while the server shuts down."""
 

@@ -42,6 +42,7 @@ from turnwire.extensions.contract import (
 logger = logging.getLogger("turnwire.extensions")
 
 EMPTY = "(The answer is empty.)"
+NO_AGENT = "(No agent configured.)"
 STOPPED = "(Stopped.)"
 _MAX_FAILURES = 3
 _MAX_SUMMARY_CHARS = 120

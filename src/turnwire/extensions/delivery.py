@@ -12,10 +12,10 @@ from msgspec import Struct
 from turnwire.core.backoff import Backoff
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Store
-from turnwire.core.errors import NotFoundError, ShuttingDownError, TurnwireError
+from turnwire.core.errors import NoAgentError, NotFoundError, ShuttingDownError, TurnwireError
 from turnwire.core.turns import TurnState
 from turnwire.extensions.calls import KernelLimits, cancel_all
-from turnwire.extensions.channels import Channel, ChannelStream, TurnListener, error_text, final_text
+from turnwire.extensions.channels import NO_AGENT, Channel, ChannelStream, TurnListener, error_text, final_text
 from turnwire.extensions.journal import EventBus, Journal, record_event
 
 logger = logging.getLogger("turnwire.extensions")
@@ -292,6 +292,8 @@ class DeliveryQueue:
                 # The journal has the message: the next process answers it.
                 self._drop(queue, pending, error)
                 continue
+            except NoAgentError:
+                pending.refusal = NO_AGENT
             except TurnwireError as error:
                 pending.refusal = error_text(str(error))
             except Exception as error:

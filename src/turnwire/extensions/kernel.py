@@ -17,7 +17,7 @@ from typing import Any
 
 from turnwire.core.contracts import Agent, Store
 from turnwire.core.runner import TurnRunner
-from turnwire.extensions.calls import KernelLimits, reason
+from turnwire.extensions.calls import KernelLimits
 from turnwire.extensions.channels import Channel
 from turnwire.extensions.contract import MessageReceipt, OnChunk, OnToolCall, Subscriber, Topic
 from turnwire.extensions.delivery import DeliveryRecords
@@ -85,16 +85,12 @@ class Kernel:
         await self.bus.prune()
         await asyncio.to_thread(self._discover_and_import)
         await self.loader.initialize_all(self._context)
-        for host in self.loader.hosted.values():
-            if host.state == "loaded":
-                try:
-                    self._register(host, agents, as_agent)
-                except Exception as error:
-                    host.fail(f"what it provides cannot be used: {reason(error)}", "correct its own code")
+        self.loader.detect_and_wire_all(lambda host: self._register(host, agents, as_agent))
         if self.tools:
             offer_tools(list(self.tools.values()))
         if self.router.starter.providers:
-            agents.update({name: ContextAgent(agent) for name, agent in agents.items()})
+            provide = self.router.starter.context if self._limits.extension_context == "all" else None
+            agents.update({name: ContextAgent(agent, provide) for name, agent in agents.items()})
 
     async def start(self) -> None:
         """Start the extensions, and resume the deliveries that earlier processes left."""

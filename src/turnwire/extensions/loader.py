@@ -61,6 +61,17 @@ class Loader:
             if self._has_dependencies(host) and host.create():
                 await host.initialize(context_for(host), self._limits.extension_timeout)
 
+    def detect_and_wire_all(self, wire: Callable[[ExtensionHost], None]) -> None:
+        """Wire what every initialized extension provides, which is detected from the protocols that it fits.
+
+        An extension that cannot be wired fails; the others go on.
+        """
+        for host in self._in_state("loaded"):
+            try:
+                wire(host)
+            except Exception as error:
+                host.fail(f"what it provides cannot be used: {reason(error)}", "correct its own code")
+
     async def start_all(self, on_started: Callable[[ExtensionHost], None]) -> None:
         """Start the extensions in order. `on_started` is called for each, before its service runs."""
         limit = self._limits.extension_timeout

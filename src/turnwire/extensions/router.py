@@ -7,7 +7,7 @@ interrupted.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from turnwire.core.codec import clean_text
 from turnwire.core.contracts import Accepted, Agent, OnCrash, Store, keeps_journal, repeats, resumes, takes_attachments
 from turnwire.core.errors import (
     AgentError,
+    NoAgentError,
     NotFoundError,
     SessionExistsError,
     SessionNotFoundError,
@@ -29,7 +30,7 @@ from turnwire.core.ids import new_id
 from turnwire.core.runner import TurnRequest, TurnRunner
 from turnwire.core.turns import Turn, TurnState
 from turnwire.extensions.calls import Background, KernelLimits, call, reason
-from turnwire.extensions.channels import Channel, TurnListener, final_text
+from turnwire.extensions.channels import NO_AGENT, Channel, TurnListener, final_text
 from turnwire.extensions.contract import ContextProvider, OnChunk, OnToolCall, StreamStep
 from turnwire.extensions.delivery import (
     Delivery,
@@ -206,6 +207,8 @@ class MessageRouter:
         )
         try:
             state = await listener.listen(self._store, (await asyncio.shield(starting)).record.id)
+        except NoAgentError:
+            return NO_AGENT
         except BaseException as error:
             # Nobody else waits for this answer.
             self._background.run(self._cancel_started(starting))
@@ -258,7 +261,7 @@ class TurnStarter:
         idempotency_key: str | None = None,
     ) -> Accepted:
         """Start a turn, or return the one that this key has started. Raises what `TurnRunner.start` raises."""
-        context = await self._context(text, agent_id)
+        context = await self.context(text, agent_id)
         while True:
             session_id = await self._session_id(principal, session)
             request = TurnRequest(
@@ -269,7 +272,7 @@ class TurnStarter:
                 agent=agent_id,
                 channel=channel,
                 idempotency_key=idempotency_key,
-                options={CONTEXT: context} if context else {},
+                options={CONTEXT: context} if self.providers else {},
             )
             try:
                 return await self._runner.start(request)
@@ -282,7 +285,7 @@ class TurnStarter:
         except SessionNotFoundError:
             return None
 
-    async def _context(self, prompt: str, agent_id: str | None) -> str:
+    async def context(self, prompt: str, agent_id: str | None) -> str:
         """Return the context of all providers, without those that fail or take too long."""
         contexts = await asyncio.gather(
             *(self._context_of(name, provider, prompt, agent_id) for name, provider in self.providers.items())
@@ -298,11 +301,19 @@ class TurnStarter:
         return context.strip() if isinstance(context, str) else ""
 
 
-class ContextAgent:
-    """An agent that reads the providers' context before the message. The log keeps the message as it was written."""
+ProvideContext = Callable[[str, str | None], Awaitable[str]]
 
-    def __init__(self, agent: Agent) -> None:
+
+class ContextAgent:
+    """An agent that reads the providers' context before the message. The log keeps the message as it was written.
+
+    A turn that an extension started has its context already. `provide` returns that of any other turn; without it,
+    those turns have none.
+    """
+
+    def __init__(self, agent: Agent, provide: ProvideContext | None = None) -> None:
         self.agent = agent
+        self._provide = provide
         self.takes_attachments = takes_attachments(agent)
         self.on_crash: OnCrash = "resume" if resumes(agent) else "close"
         self.journal = keeps_journal(agent)
@@ -311,6 +322,20 @@ class ContextAgent:
         return repeats(self.agent, tool)
 
     def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        if context := turn.options.get(CONTEXT):
-            turn = replace(turn, message=f"{context}\n\n{turn.message}")
-        return self.agent.answer(turn)
+        context = turn.options.get(CONTEXT)
+        if context is None and self._provide is not None:
+            return self._answer_with_context(turn, self._provide)
+        return self.agent.answer(_with_context(turn, context))
+
+    async def _answer_with_context(self, turn: Turn, provide: ProvideContext) -> AsyncGenerator[Event | str]:
+        answer = self.agent.answer(_with_context(turn, await provide(turn.message, turn.agent)))
+        try:
+            async for event in answer:
+                yield event
+        finally:
+            if isinstance(answer, AsyncGenerator):
+                await answer.aclose()
+
+
+def _with_context(turn: Turn, context: str | None) -> Turn:
+    return replace(turn, message=f"{context}\n\n{turn.message}") if context else turn

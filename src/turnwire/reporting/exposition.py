@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
-from turnwire.core.metrics import ALL, Counter, Histogram
+from turnwire.core.metrics import ALL, Counter, Histogram, LabelledHistogram
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,7 +33,14 @@ def render(readings: Iterable[MetricReading]) -> str:
             previous = reading.name
         lines.append(f"{reading.name}{_labels(reading.labels)} {_number(reading.value)}")
     for metric in ALL:
-        lines += _counter(metric) if isinstance(metric, Counter) else _histogram(metric)
+        if isinstance(metric, Counter):
+            lines += _counter(metric)
+        else:
+            lines += _heading(metric.name, metric.help, "histogram")
+            series = {"": metric} if isinstance(metric, Histogram) else dict(metric.series)
+            for kind, histogram in series.items():
+                labels = {metric.label: kind} if isinstance(metric, LabelledHistogram) else {}
+                lines += _series(histogram, labels)
     return "\n".join(lines) + "\n"
 
 
@@ -49,14 +56,14 @@ def _counter(counter: Counter) -> list[str]:
     return lines
 
 
-def _histogram(histogram: Histogram) -> list[str]:
-    lines = _heading(histogram.name, histogram.help, "histogram")
+def _series(histogram: Histogram, labels: Mapping[str, str]) -> list[str]:
+    lines: list[str] = []
     cumulative = 0
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         cumulative += count
-        lines.append(f'{histogram.name}_bucket{{le="{_number(bound)}"}} {cumulative}')
-    lines.append(f"{histogram.name}_sum {_number(histogram.total)}")
-    lines.append(f"{histogram.name}_count {cumulative}")
+        lines.append(f"{histogram.name}_bucket{_labels({**labels, 'le': _number(bound)})} {cumulative}")
+    lines.append(f"{histogram.name}_sum{_labels(labels)} {_number(histogram.total)}")
+    lines.append(f"{histogram.name}_count{_labels(labels)} {cumulative}")
     return lines
 
 

@@ -43,7 +43,7 @@ async def stream_synthesis(
         return
     if model is None:
         yield StatusEvent("No model is configured: the answer is quoted word for word.")
-        async for piece in stream_extract(result, "extractive"):
+        async for piece in _simple_summary(result, "extractive"):
             yield piece
         return
     cause, evidence = result.model_failed, result.evidence[:_MAX_PROMPT_PASSAGES]
@@ -114,11 +114,11 @@ async def stream_fallback(
         gap = written.close_fence() + BREAK
         yield gap
         offset += len(gap)
-    async for piece in stream_extract(result, "fallback", offset, model=model, model_error=as_sentence(cause)):
+    async for piece in _simple_summary(result, "fallback", offset, model=model, model_error=as_sentence(cause)):
         yield piece
 
 
-async def stream_extract(
+async def _simple_summary(
     result: RetrievalResult, mode: str, offset: int = 0, *, model: str | None = None, model_error: str | None = None
 ) -> AsyncIterator[Event | str]:
     """Stream the block that answers best below its source's heading, then related blocks as quotations."""

@@ -235,3 +235,34 @@ async def test_approval_request_without_terminal_shows_the_route(
     channel = ConsoleChannel(terminal.screen)
     await channel.on_approval_request("ann", ApprovalAsk(turn_id="t1", call_id="c1", tool="pay", args={}))
     assert "POST /v1/turns/t1/approvals/c1" in " ".join(line.strip() for line in terminal.transcript)
+
+
+async def test_channel_answers_the_messages_that_it_reads(tmp_path: Path, terminal: Terminal) -> None:
+    typed = ["hello\n", " \n", "again\n"]
+
+    async def read() -> str:
+        if not typed:
+            raise EOFError
+        return typed.pop(0)
+
+    async def echo(turn: Any) -> Any:
+        yield f"You said {turn.message} on {turn.channel}."
+
+    async with under_kernel(tmp_path / "x", echo, terminal) as kernel:
+        await within(kernel.extension("console").converse(read))
+    assert [line for line in terminal.transcript if line] == [
+        "You said hello on console.",
+        "You said again on console.",
+    ]
+
+
+async def test_configured_channel_reads_the_standard_input(
+    tmp_path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\nagain\n"))
+    async with under_kernel(tmp_path / "x", saying("Noted."), terminal) as kernel:
+        channel = kernel.extension("console")
+        assert terminal.transcript == []  # By default, it reads nothing.
+        monkeypatch.setitem(kernel["console"].config, "read_messages", True)
+        await within(channel.run_background())
+    assert [line for line in terminal.transcript if line] == ["Noted.", "Noted."]

@@ -1,13 +1,15 @@
-"""The channel `console`: the terminal in which Turnwire runs, for messages of other extensions.
+"""The channel `console`: the terminal in which Turnwire runs.
 
-It shows answers and asks for consent; it reads no messages, because the terminal may be a server's. Output is written
-in a thread, so that a stopped terminal (Ctrl-S) blocks this channel alone.
+It shows answers and messages of other extensions, and asks for consent. It reads messages only if its configuration has
+`read_messages`, or in `turnwire chat --channel`, because the terminal may be a server's. Output is written in a thread,
+so that a stopped terminal (Ctrl-S) blocks this channel alone.
 """
 
 import asyncio
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +27,8 @@ from turnwire.extensions.contract import ApprovalAsk, ExtensionContext, Health, 
 _PAINT_SECONDS = 0.1
 _STOP_SECONDS = 1.0
 _STOPPED = "stopped"
+USER = "console"
+"""The user of the terminal."""
 
 
 class ConsoleChannel:
@@ -51,6 +55,21 @@ class ConsoleChannel:
         self.context = context
 
     async def start(self) -> None: ...
+
+    async def run_background(self) -> None:
+        """Answer the lines of the standard input, if the configuration says so."""
+        if self.context is not None and self.context.get_config("read_messages") is True:
+            await self.converse(_read_line)
+
+    async def converse(self, read: Callable[[], Awaitable[str]]) -> None:
+        """Accept what `read` returns as messages, one after the other, until it raises EOFError."""
+        assert self.context is not None
+        while True:
+            try:
+                text = await read()
+            except EOFError:
+                return
+            await self.context.handle_user_message(text, USER)
 
     async def stop(self) -> None:
         for answer in list(self._answers.values()):
@@ -222,3 +241,19 @@ def _show_step(view: View, step: StreamStep) -> None:
         case "finished" | "failed":
             label = f"{name}: {summary}" if summary and (step.kind == "search" or step.phase == "failed") else name
             view.end(step.id, label, succeeded=step.phase == "finished", ms=step.elapsed_ms)
+
+
+async def _read_line() -> str:
+    """Return a line of the standard input. Raises EOFError at its end."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str] = loop.create_future()
+
+    def settle(text: str) -> None:
+        if not line.done():
+            line.set_result(text)
+
+    # A daemon: a thread that waits for the keyboard must not keep the process from ending.
+    threading.Thread(target=lambda: loop.call_soon_threadsafe(settle, sys.stdin.readline()), daemon=True).start()
+    if not (text := await line):
+        raise EOFError
+    return text

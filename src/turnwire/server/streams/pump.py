@@ -120,7 +120,9 @@ class TurnPump:
         for logged in events:
             if logged.type == "token":
                 if self._created_at is not None and logged.at >= self._opened_at:
-                    metrics.FIRST_TOKEN_DELIVERED.observe((now_ms() - self._created_at) / 1000)
+                    seconds = (now_ms() - self._created_at) / 1000
+                    metrics.FIRST_TOKEN_DELIVERED.observe(seconds)
+                    metrics.STREAM_FIRST_TOKEN.observe(self.wire.name, seconds)
                 self._created_at = None
                 return
 

@@ -6,6 +6,7 @@ of them.
 
 import asyncio
 import logging
+from time import monotonic
 
 from turnwire.core import metrics
 from turnwire.core.contracts import Reset, Store, Wire
@@ -81,7 +82,7 @@ class Stream:
         self._reader: Reader | None = None
 
     async def run(self, receive: Receive, send: Send) -> None:
-        turn_id, left = self._turn_id, True
+        turn_id, left, opened_at = self._turn_id, True, monotonic()
         if self._source is not None and not self._source.waits:
             # Before connecting, because a hub that is draining writes its farewell to a new connection at once.
             await send(_start(200, self._headers))
@@ -104,6 +105,7 @@ class Stream:
             if self._reader is not None:
                 self._reader.close()
             self._hub.disconnect(connection)
+            metrics.STREAM_SECONDS.observe(self._wire.name, monotonic() - opened_at)
             if turn_id is not None:
                 self._runner.reader_left(turn_id, by_client=left)
 
