@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args
 
+from turnwire.agents.astream_events import StreamEventsAgent
 from turnwire.agents.factories import factory_of
 from turnwire.agents.functions import FunctionAgent, GeneratorAgent
 from turnwire.agents.sdk_detection import is_adapter, kind_of, record_loaded_sdks
@@ -352,6 +353,8 @@ def as_agent(target: Any) -> Agent:
         return kind.adapt(target)
     if _is(inspect.iscoroutinefunction, target):
         return _as_declared(FunctionAgent(target), target)
+    if callable(getattr(target, "astream_events", None)):
+        return StreamEventsAgent(target)
     if factory := factory_of(target):
         return factory
     raise TypeError(

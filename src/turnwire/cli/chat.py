@@ -64,7 +64,9 @@ def chat(
     plain: Plain = False,
     channel: Annotated[
         bool,
-        typer.Option("--channel", help="Talk through the channel [bold]console[/], with its extensions, as in Telegram."),
+        typer.Option(
+            "--channel", help="Talk through the channel [bold]console[/], with its extensions, as in Telegram."
+        ),
     ] = False,
 ) -> None:
     """Talk to an agent in the terminal. Ctrl-C stops an answer, Ctrl-D leaves, /help lists the commands."""

@@ -109,9 +109,7 @@ class EmbeddedHost:
         try:
             # Nobody waits for the turns of a program that was left.
             settings = Settings(data=data, shutdown_grace=0)
-            self._turnwire = Turnwire(
-                agents=load_agents(agents), settings=settings, docs=docs, extensions=extensions
-            )
+            self._turnwire = Turnwire(agents=load_agents(agents), settings=settings, docs=docs, extensions=extensions)
         except (TurnwireError, ValueError) as error:
             raise HostError(str(error)) from error
 
