@@ -19,10 +19,14 @@ from turnwire.agents.factories import FactoryAgents
 from turnwire.core.codec import now_ms
 from turnwire.core.contracts import Accepted, Agent, Store
 from turnwire.core.errors import StoreError
+from turnwire.core.runner import TurnRequest
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.models.warm_up import build_types
 from turnwire.reporting.watchdog import LoopWatchdog
-from turnwire.server.auth import Authenticate, Authenticator, KeyRing, Logins, new_control_token
+from turnwire.scheduler.schedule import Schedule
+from turnwire.scheduler.service import Scheduler
+from turnwire.scheduler.tool import follow_up_tool
+from turnwire.server.auth import LOCAL_PRINCIPAL, Authenticate, Authenticator, KeyRing, Logins, new_control_token
 from turnwire.server.messages import MessageBody
 from turnwire.server.services import Lifecycle, Services
 from turnwire.server.streams.hub import StreamHub
@@ -172,6 +176,8 @@ class Turnwire:
         self.logins = Logins(self.keys.valid, settings.login_lifetime, settings.allowed_origins)
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
         self._push = assembly.build_push(self.store, self.runner, self.streams, settings)
+        self.scheduler = Scheduler(self.store, self._start_scheduled)
+        self._schedules = assembly.configured_schedules(settings)
         self._lifecycle = Lifecycle()
         self.services = Services(
             version=__version__,
@@ -185,6 +191,7 @@ class Turnwire:
             auth=Authenticator(self.keys, self.control_token, authenticate, self.logins),
             wires=assembly.WIRES,
             lifecycle=self._lifecycle,
+            scheduler=self.scheduler,
             documents=self.librarian,
             vault=self.vault,
             push=self._push,
@@ -229,6 +236,8 @@ class Turnwire:
             if self.kernel is not None:
                 # Before the runner opens, because an extension may bring the agent of a turn to recover.
                 await self.kernel.load(self.agents, assembly.as_agent, self._offer_tools)
+            if self.settings.follow_ups:
+                self._offer_tools([follow_up_tool(self.scheduler, self.store)])
             self._factories = FactoryAgents(self.agents, assembly.as_agent)
             await self._factories.open()
             self.reports.open()
@@ -236,6 +245,8 @@ class Turnwire:
             self.streams.open()
             if self.kernel is not None:
                 await self.kernel.start()
+            await self.scheduler.configure(LOCAL_PRINCIPAL, self._schedules)
+            self.scheduler.open()
             self._maintenance.append(asyncio.create_task(self._maintain()))
             if self.store.is_shared:
                 self._maintenance.append(asyncio.create_task(self.keys.follow_changes()))
@@ -270,6 +281,7 @@ class Turnwire:
             await self._draining
         for task in self._maintenance:
             task.cancel()
+        await self.scheduler.close()
         if self.kernel is not None:
             await self.kernel.close()
         await self.runner.close()
@@ -320,6 +332,25 @@ class Turnwire:
     async def start(self, principal: str, body: MessageBody, idempotency_key: str | None = None) -> Accepted:
         """Start a turn for a message, in the session that it names or in a new one."""
         return await start_turn(self.services, principal, body, idempotency_key)
+
+    async def _start_scheduled(self, schedule: Schedule, key: str) -> str | None:
+        """Start the turn of a schedule. Return its id, or None if another process runs the channel."""
+        if schedule.channel is not None and schedule.user_id is not None:
+            router = self.kernel.router if self.kernel is not None else None
+            if router is None or schedule.channel not in router.channels:
+                return None
+            options = {"principal": schedule.principal, "message_id": key, "agent_id": schedule.agent}
+            await router.accept(schedule.message, schedule.user_id, schedule.channel, **options)
+            return ""
+        request = TurnRequest(
+            principal=schedule.principal,
+            message=schedule.message,
+            session_id=schedule.session_id,
+            agent=schedule.agent,
+            channel="schedule",
+            idempotency_key=key,
+        )
+        return (await self.runner.start(request)).record.id
 
     async def state(self, record: TurnRecord) -> TurnState:
         """Return a turn's state, folded from what is committed of its log."""

@@ -35,6 +35,9 @@ from turnwire.models.contract import Model
 from turnwire.models.openai_client import OpenAIModel
 from turnwire.models.summaries import SummarisedHistory
 from turnwire.reporting.reports import Reports, turn_lines
+from turnwire.scheduler.schedule import Schedule
+from turnwire.scheduler.service import CONFIGURED
+from turnwire.server.auth import LOCAL_PRINCIPAL
 from turnwire.server.guide import find_documentation
 from turnwire.server.router import AnyRoute
 from turnwire.server.services import WireFactory
@@ -233,6 +236,17 @@ def build_kernel(store: Store, runner: TurnRunner, folders: Sequence[Path], sett
     limits = KernelLimits(**{name: getattr(settings, name) for name in names})
     keeps = not isinstance(store, MemoryStore)
     return Kernel(store, runner, [*folders, *settings.extensions], settings.data, keeps=keeps, limits=limits)
+
+
+def configured_schedules(settings: Settings) -> list[Schedule]:
+    """Return the schedules of the settings, which belong to the local user. Raises ValueError."""
+    schedules = [
+        Schedule(id=f"{CONFIGURED}{name}", principal=LOCAL_PRINCIPAL, created_at=0, name=name, **fields.model_dump())
+        for name, fields in settings.schedules.items()
+    ]
+    for schedule in schedules:
+        schedule.check()
+    return schedules
 
 
 def offer_tools(agents: Mapping[str, Agent], tools: "Sequence[Tool]") -> None:

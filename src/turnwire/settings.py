@@ -55,6 +55,21 @@ class AgentSettings(BaseModel):
     """Messages that a page offers to begin with."""
 
 
+class ScheduleSettings(BaseModel):
+    """A message and the times at which it is sent. Give `cron`, or `every` in seconds."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    message: str = Field(min_length=1)
+    cron: str | None = None
+    every: int | None = None
+    timezone: str = "UTC"
+    agent: str | None = None
+    channel: str | None = None
+    user_id: str | None = None
+    missed: Literal["run_once", "skip"] = "run_once"
+
+
 class ModelPrice(BaseModel):
     """The price of a model in US dollars per million tokens; cached input costs as much as other input by default."""
 
@@ -313,6 +328,13 @@ class Settings(BaseSettings):
 
     extensions: list[Path] = Field(
         default=[], description="Folders to search for extensions, before the user's own folder."
+    )
+    schedules: dict[str, ScheduleSettings] = Field(
+        default={}, description="Messages that are sent at set times, by name; they belong to the local user."
+    )
+    follow_ups: bool = Field(
+        default=False,
+        description="Whether our own agents may schedule a message to themselves, by a tool that needs approval.",
     )
     session_timeout: float = Field(
         default=1800, ge=0, description="A user of a channel who was idle for longer starts a new session; 0 for never."

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from turnwire.cli import chat, dev, doctor, documents, extensions, keys, serve, top, transfer, turns
+from turnwire.cli import chat, dev, doctor, documents, extensions, keys, schedules, serve, top, transfer, turns
 from turnwire.cli.help import HelpfulCommand, HelpfulGroup
 
 app = typer.Typer(
@@ -59,6 +59,7 @@ _add("inspect", turns.inspect, _LOOK, "", "01a1e348 --html turn.html", "…1eb15
 _add("top", top.top, _LOOK, "", "--once")
 _add("backup", transfer.backup, _OPERATE, "/backups/today")
 app.add_typer(keys.app, name="keys", rich_help_panel=_OPERATE)
+app.add_typer(schedules.app, name="schedules", rich_help_panel=_OPERATE)
 app.add_typer(extensions.app, name="extensions", rich_help_panel=_OPERATE)
 _add("move", transfer.move, _OPERATE, "--database-url postgresql://localhost/turnwire")
 _add("doctor", doctor.doctor, _OPERATE, "", "--data /var/lib/turnwire")

@@ -289,7 +289,7 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     revoked_at: int | None = None
 
 
-AnnotationKind = Literal["feedback", "share", "push_key", "push_subscription"]
+AnnotationKind = Literal["feedback", "share", "push_key", "push_subscription", "schedule", "schedule_run"]
 
 
 class Annotation(Struct, frozen=True, kw_only=True):
@@ -540,7 +540,7 @@ class KeyStore(Protocol):
 
 
 class AnnotationStore(Protocol):
-    """Annotations: feedback on turns, links that share sessions, push subscriptions."""
+    """Annotations: feedback on turns, links that share sessions, push subscriptions, schedules."""
 
     async def annotate(self, annotation: Annotation) -> None:
         """Add an annotation, or replace the one of the same kind and key.

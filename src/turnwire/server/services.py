@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from turnwire.core.contracts import Agent, Store, Wire
 from turnwire.core.runner import TurnRunner
+from turnwire.scheduler.service import Scheduler
 from turnwire.server.auth import Authenticator, KeyRing, Logins
 from turnwire.server.streams.hub import StreamHub
 from turnwire.settings import Settings
@@ -51,6 +52,7 @@ class Services(Struct, frozen=True, kw_only=True):
     auth: Authenticator
     wires: Mapping[str, WireFactory]
     lifecycle: Lifecycle
+    scheduler: Scheduler
     documents: "DocumentIndexer | None" = None
     vault: "DocumentIndexer | None" = None
     push: "PushNotifier | None" = None

@@ -76,7 +76,7 @@ class ServerClient:
         if not response.is_success:
             raise HostError(_error_message(response))
         try:
-            return cast("dict[str, Any]", response.json())
+            return cast("dict[str, Any]", response.json() if response.content else {})
         except ValueError as error:
             raise HostError(f"{self.name} did not answer with JSON; check that it is a Turnwire server") from error
 

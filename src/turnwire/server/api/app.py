@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from turnwire.core.errors import TurnwireError
-from turnwire.server.api import account, documents, feedback, operations, push, sessions, shares, turns
+from turnwire.server.api import account, documents, feedback, operations, push, schedules, sessions, shares, turns
 from turnwire.server.errors import HttpError, http_error, internal_error, invalid_fields
 from turnwire.server.router import AnyRoute, Parameter, Route, response
 from turnwire.server.services import Services
@@ -27,6 +27,7 @@ _ROUTERS = (
     feedback.router,
     shares.router,
     push.router,
+    schedules.router,
     account.budget_router,
     account.prices_router,
     documents.router,

@@ -1,0 +1,167 @@
+"""The service that starts the turns of schedules when they are due.
+
+Every process runs it. A turn is started with an idempotency key that is made of the schedule and the time, so it is
+started once however many processes find it due, and however often one of them is killed in between. What was dealt with
+is recorded afterwards, beside the schedule: a process that dies before that finds the time due again, and joins the
+turn that was started.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from turnwire.core.codec import ascii_json, now_ms
+from turnwire.core.contracts import Annotation, Store
+from turnwire.core.errors import NotFoundError, ShuttingDownError, StoreError, TurnwireError
+from turnwire.core.ids import new_id
+from turnwire.scheduler.schedule import Schedule, ScheduleError, ScheduleRun, read_run, read_schedules
+
+logger = logging.getLogger("turnwire.scheduler")
+
+MAX_SCHEDULES = 100
+"""Of one principal."""
+_LONGEST_WAIT_SECONDS = 15.0
+"""Another process may have added a schedule meanwhile."""
+_LATE_MS = 60_000
+"""A time that is older counts as missed."""
+_PAGE = 200
+
+CONFIGURED = "settings:"
+"""The ids of schedules that come from the settings begin with it."""
+
+StartTurn = Callable[[Schedule, str], Awaitable[str | None]]
+"""Start the turn of a schedule with an idempotency key, and return its id; None if another process has to."""
+
+
+class Scheduler:
+    """Keeps schedules in the store, and starts their turns with `start`."""
+
+    def __init__(self, store: Store, start: StartTurn, clock: Callable[[], int] = now_ms) -> None:
+        self._store = store
+        self._start = start
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="scheduler")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    # Schedules
+
+    async def add(self, schedule: Schedule) -> Schedule:
+        """Keep a schedule, with a new id unless it has one. Raises ScheduleError, SessionNotFoundError, StoreError."""
+        await asyncio.to_thread(schedule.check)
+        if not schedule.id:
+            if len(await self.list(schedule.principal)) >= MAX_SCHEDULES:
+                raise ScheduleError(f"message: you have {MAX_SCHEDULES} schedules already; remove one")
+            schedule = msgspec.structs.replace(schedule, id=new_id())
+        await self._store.annotate(schedule.annotation())
+        self._changed.set()
+        return schedule
+
+    async def configure(self, principal: str, schedules: Sequence[Schedule]) -> None:
+        """Keep these schedules of the settings, and remove those that are not there any more. Raises StoreError."""
+        known = {schedule.id: schedule for schedule in await self.list(principal) if schedule.id.startswith(CONFIGURED)}
+        for schedule in schedules:
+            # One that is new is not due for the times before.
+            created_at = known[schedule.id].created_at if schedule.id in known else self._clock()
+            await self.add(msgspec.structs.replace(schedule, created_at=created_at))
+        for schedule_id in known.keys() - {schedule.id for schedule in schedules}:
+            await self.remove(known[schedule_id])
+
+    async def list(self, principal: str) -> list[Schedule]:
+        """Return the schedules of a principal, newest first."""
+        found = await self._store.list_annotations("schedule", principal, limit=MAX_SCHEDULES)
+        return await asyncio.to_thread(read_schedules, found)
+
+    async def find(self, principal: str, schedule_id: str) -> Schedule | None:
+        annotation = await self._store.find_annotation("schedule", schedule_id)
+        if annotation is None or annotation.principal != principal:
+            return None
+        return (await asyncio.to_thread(read_schedules, [annotation]))[0]
+
+    async def remove(self, schedule: Schedule) -> None:
+        for kind in ("schedule", "schedule_run"):
+            await self._store.remove_annotations(kind, schedule.principal, key=schedule.id)
+
+    async def last_run(self, schedule: Schedule) -> ScheduleRun | None:
+        annotation = await self._store.find_annotation("schedule_run", schedule.id)
+        return read_run(annotation) if annotation else None
+
+    # Due times
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            seconds = _LONGEST_WAIT_SECONDS
+            try:
+                next_due = await self.start_due()
+                if next_due is not None:
+                    seconds = min(seconds, max(0.0, (next_due - self._clock()) / 1000))
+            except StoreError as error:
+                logger.warning("schedules could not be read: %s", error)
+            except Exception:
+                logger.exception("schedules could not be run")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+
+    async def start_due(self) -> int | None:
+        """Start the turns that are due, and return the next time at which one is. Raises StoreError."""
+        next_times: list[int] = []
+        async for schedule in self._all():
+            if schedule.paused:
+                continue
+            now = self._clock()
+            await self._start_if_due(schedule, now)
+            if (next_time := schedule.next_time(now)) is not None:
+                next_times.append(next_time)
+        return min(next_times, default=None)
+
+    async def _all(self) -> AsyncIterator[Schedule]:
+        before: str | None = None
+        while page := await self._store.list_annotations("schedule", None, before=before, limit=_PAGE):
+            for schedule in await asyncio.to_thread(read_schedules, page):
+                yield schedule
+            before = page[-1].key
+
+    async def _start_if_due(self, schedule: Schedule, now: int) -> None:
+        due = schedule.last_time(now)
+        if due is None:
+            return
+        run = await self.last_run(schedule)
+        if run is not None and run.due >= due:
+            return
+        if schedule.missed == "skip" and now - due > _LATE_MS:
+            await self._record(schedule, ScheduleRun(due, error="no process ran at that time"))
+            return
+        try:
+            turn_id = await self._start(schedule, f"schedule:{schedule.id}:{due}")
+        except (StoreError, ShuttingDownError) as error:
+            logger.warning("the schedule %s is tried again: %s", schedule.id, error)
+        except TurnwireError as error:
+            logger.warning("the schedule %s could not be run: %s", schedule.id, error)
+            await self._record(schedule, ScheduleRun(due, error=str(error)))
+        else:
+            if turn_id is not None:
+                await self._record(schedule, ScheduleRun(due, turn_id))
+
+    async def _record(self, schedule: Schedule, run: ScheduleRun) -> None:
+        annotation = Annotation(
+            kind="schedule_run",
+            key=schedule.id,
+            principal=schedule.principal,
+            at=run.due,
+            value=ascii_json(msgspec.to_builtins(run)).decode("ascii"),
+            session_id=schedule.session_id,
+        )
+        with suppress(NotFoundError):  # The session was deleted, and the schedule with it.
+            await self._store.annotate(annotation)

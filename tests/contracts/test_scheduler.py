@@ -1,0 +1,229 @@
+"""The scheduler over every store: each time is run once, by several processes and after kills."""
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.contracts.turns import new_session_id, write
+from turnwire.core.contracts import Store
+from turnwire.core.errors import AgentNotFoundError, StoreAwayError
+from turnwire.core.ids import new_id
+from turnwire.core.runner import TurnRequest, TurnRunner
+from turnwire.scheduler.schedule import Schedule, ScheduleError
+from turnwire.scheduler.service import CONFIGURED, MAX_SCHEDULES, Scheduler
+
+START = 1_800_000_000_000
+MINUTE = 60_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def schedule(**fields: Any) -> Schedule:
+    times = {} if {"cron", "at"} & fields.keys() else {"every": 60}
+    return Schedule(**{"id": "", "principal": "ann", "message": "hello", "created_at": START, **times, **fields})
+
+
+def scheduler(store: Store, clock: Clock) -> Scheduler:
+    """Return a scheduler that starts turns as a server does; nothing runs them."""
+    runner = TurnRunner(store, {"echo": object()})  # type: ignore[dict-item]
+
+    async def start(schedule: Schedule, key: str) -> str | None:
+        request = TurnRequest(
+            principal=schedule.principal,
+            message=schedule.message,
+            session_id=schedule.session_id,
+            agent=schedule.agent,
+            idempotency_key=key,
+        )
+        return (await runner.start(request)).record.id
+
+    return Scheduler(store, start, clock)
+
+
+async def messages(store: Store, principal: str = "ann") -> list[str]:
+    return [turn.message for turn in await store.list_turns(principal, limit=1000)]
+
+
+async def test_turn_is_started_when_it_is_due_and_not_before(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    added = await service.add(schedule())
+    clock.now += MINUTE - 1
+    assert await service.start_due() == START + MINUTE
+    assert await messages(store) == []
+    clock.now += 1
+    assert await service.start_due() == START + 2 * MINUTE
+    assert await service.start_due() == START + 2 * MINUTE
+    assert await messages(store) == ["hello"]
+    run = await service.last_run(added)
+    assert run is not None
+    (turn,) = await store.list_turns("ann")
+    assert (run.due, run.turn_id, run.error) == (START + MINUTE, turn.id, None)
+
+
+async def test_time_is_run_once_by_processes_that_are_killed_anywhere(store: Store, clock: Clock) -> None:
+    chance = random.Random(7)
+    await scheduler(store, clock).add(schedule(id="a", message="a"))
+    await scheduler(store, clock).add(schedule(id="b", cron="* * * * *", message="b"))
+    kills = 0
+    for _ in range(25):
+        clock.now += MINUTE
+        # Both processes of a minute may be killed; what they left is made up for in the same minute by the next one.
+        for _ in range(2):
+            process = KilledStore(store, chance.randrange(12), is_after=chance.random() < 0.5)
+            try:
+                await scheduler(process, clock).start_due()  # type: ignore[arg-type]
+            except Killed:
+                kills += 1
+        first, second = scheduler(store, clock), scheduler(store, clock)
+        await asyncio.gather(first.start_due(), second.start_due())
+        await end_all(store)
+    assert kills >= 25
+    assert Counter(await messages(store)) == {"a": 25, "b": 25}
+
+
+async def end_all(store: Store) -> None:
+    """End the queued turns, so that they do not reach the principal's limit."""
+    await store.renew("worker")
+    for record in await store.under_way("ann", 1000):
+        await write(store, await store.claim(record.id, "worker"), end="completed")
+
+
+class Killed(BaseException):
+    pass
+
+
+class KilledStore:
+    """A store whose process is killed before or after its n-th call takes effect."""
+
+    def __init__(self, store: Store, calls: int, *, is_after: bool) -> None:
+        self._store = store
+        self._calls = calls
+        self._is_after = is_after
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if not asyncio.iscoroutinefunction(method):
+            return method
+
+        async def call(*args: Any, **options: Any) -> Any:
+            self._calls -= 1
+            if self._calls < 0 and not self._is_after:
+                raise Killed
+            result = await method(*args, **options)
+            if self._calls < 0:
+                raise Killed
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize(("missed", "expected"), [("run_once", ["hello"]), ("skip", [])])
+async def test_missed_times_are_made_up_for_once_or_skipped(
+    store: Store, clock: Clock, missed: Any, expected: list[str]
+) -> None:
+    service = scheduler(store, clock)
+    added = await service.add(schedule(cron="0 * * * *", missed=missed))
+    clock.now += 5 * 60 * MINUTE + 10 * MINUTE
+    await service.start_due()
+    await service.start_due()
+    assert await messages(store) == expected
+    run = await service.last_run(added)
+    assert run is not None
+    assert (run.error is None) == bool(expected)
+
+
+async def test_time_that_is_just_over_is_not_missed(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    await service.add(schedule(cron="0 * * * *", missed="skip"))
+    clock.now = START - START % (60 * MINUTE) + 60 * MINUTE + 59_000
+    await service.start_due()
+    assert await messages(store) == ["hello"]
+
+
+async def test_failing_store_is_tried_again_and_a_refusal_is_recorded(store: Store, clock: Clock) -> None:
+    failures: list[Exception] = [StoreAwayError("away"), AgentNotFoundError("gone")]
+
+    async def start(schedule: Schedule, key: str) -> str | None:
+        raise failures[0]
+
+    service = Scheduler(store, start, clock)
+    added = await service.add(schedule())
+    clock.now += MINUTE
+    await service.start_due()
+    assert await service.last_run(added) is None
+    failures.pop(0)
+    await service.start_due()
+    run = await service.last_run(added)
+    assert run is not None
+    assert run.error == "no agent has the id 'gone'"
+
+
+async def test_turn_that_another_process_has_to_start_stays_due(store: Store, clock: Clock) -> None:
+    async def start(schedule: Schedule, key: str) -> str | None:
+        return None
+
+    added = await Scheduler(store, start, clock).add(schedule())
+    clock.now += MINUTE
+    await Scheduler(store, start, clock).start_due()
+    await scheduler(store, clock).start_due()
+    assert await messages(store) == ["hello"]
+    assert await scheduler(store, clock).last_run(added) is not None
+
+
+async def test_paused_schedule_is_not_run(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    await service.add(schedule(id="p", paused=True))
+    clock.now += MINUTE
+    assert await service.start_due() is None
+    assert await messages(store) == []
+
+
+async def test_schedule_of_a_session_goes_with_it(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    session_id = await new_session_id(store)
+    added = await service.add(schedule(session_id=session_id))
+    await store.delete_session("ann", session_id)
+    assert await service.find("ann", added.id) is None
+    clock.now += MINUTE
+    await service.start_due()
+    assert await messages(store) == []
+
+
+async def test_schedules_belong_to_their_principal_and_are_limited(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    added = [await service.add(schedule()) for _ in range(3)]
+    assert await service.list("ann") == sorted(added, key=lambda each: each.id, reverse=True)
+    assert await service.list("bob") == []
+    assert await service.find("bob", added[0].id) is None
+    for _ in range(MAX_SCHEDULES - 3):
+        await store.annotate(schedule(id=new_id()).annotation())
+    with pytest.raises(ScheduleError, match="you have 100 schedules"):
+        await service.add(schedule())
+
+
+async def test_schedules_of_the_settings_are_kept_changed_and_removed(store: Store, clock: Clock) -> None:
+    service = scheduler(store, clock)
+    named = [schedule(id=f"{CONFIGURED}{name}", name=name, created_at=0, cron="* * * * *") for name in ("a", "b")]
+    own = await service.add(schedule(cron="0 0 1 1 *"))
+    await service.configure("ann", named)
+    await service.start_due()
+    assert await messages(store) == []  # A new one is not due for the past.
+    clock.now += MINUTE
+    await service.configure("ann", named[:1])
+    await service.start_due()
+    assert len(await messages(store)) == 1
+    assert {each.id for each in await service.list("ann")} == {own.id, named[0].id}
