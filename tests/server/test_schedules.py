@@ -1,17 +1,13 @@
-"""`/v1/schedules`, the schedules of the settings, and the tool by which an agent schedules a follow-up."""
+"""`/v1/schedules`, and the schedules of the settings."""
 
 from collections.abc import AsyncIterator
 from typing import Any
 
-import openai as _openai  # noqa: F401 - loaded before the event loop runs, as a server does
 import pytest
 
-from tests.retrieval.shelf import MakeModel, make_model  # noqa: F401
-from tests.scripted_model import ScriptedModel, calls, model_server, says  # noqa: F401
 from tests.server.conftest import Serve, StoreKind
 from tests.server.readers import by_user, user
-from tests.serving import Client, Served, error_of, saying, until
-from turnwire import ChatCompletionsAgent
+from tests.serving import Client, Served, error_of, saying
 from turnwire.core.codec import now_ms
 
 HOUR = 3_600_000
@@ -116,22 +112,3 @@ async def test_schedules_of_the_settings_are_listed(serve: Serve) -> None:
     async with serve(saying("Done."), store="memory", schedules=schedules) as server:
         (found,) = (await server.http.get("/v1/schedules")).json()["schedules"]
         assert (found["id"], found["name"], found["message"]) == ("settings:morning", "morning", "What is new?")
-
-
-async def test_agent_schedules_a_follow_up_that_a_person_approves(
-    serve: Serve,
-    model_server: ScriptedModel,  # noqa: F811
-    make_model: MakeModel,  # noqa: F811
-) -> None:
-    wanted = ("schedule_follow_up", {"message": "Is it done?", "in_minutes": 90})
-    model_server.plan(calls(wanted, ids=["c1"]), says("I will ask again."))
-    agent = ChatCompletionsAgent(make_model())
-    async with serve(agent, store="memory", follow_ups=True) as server, server.ask() as stream:
-        await stream.until("approval_request")
-        assert (await server.http.get("/v1/schedules")).json() == {"schedules": []}
-        path = f"/v1/turns/{stream.turn_id}/approvals/c1"
-        assert (await server.http.post(path, json={"approved": True})).status_code == 200
-        await stream.rest()
-        (found,) = (await server.http.get("/v1/schedules")).json()["schedules"]
-        assert (found["message"], found["session_id"]) == ("Is it done?", stream.session_id)
-        await until(lambda: model_server.unused == 0)
