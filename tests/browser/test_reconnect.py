@@ -72,14 +72,14 @@ async def test_two_tabs_and_a_phone_are_live_at_once(browser: Browser, serve: Se
 
 async def test_page_reconnects_to_a_killed_and_restarted_server(browser: Browser, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with served(data, agents=["slow"], lease="2") as server, tab(browser, server.url) as page:
+    async with served(data, agents=["slow"]) as server, tab(browser, server.url) as page:
         await page.ask("100000")
         await expect(page.answer).to_contain_text("30 ")
         await server.kill()
         await expect(page.part("connection")).to_contain_text("unreachable")
         words_before = (await page.answer.inner_text()).split()
         port = str(server.port)
-        async with served(data, "--port", port, agents=["slow"], lease="2"):
+        async with served(data, "--port", port, agents=["slow"]):
             await expect(page.part("connection")).not_to_contain_text("unreachable")
             await page.ended("interrupted")
             await expect(page.part("failure")).to_be_visible()

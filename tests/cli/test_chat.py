@@ -10,8 +10,7 @@ import pytest
 from tests.channels.console.typist import REFERENCES, Typist, serving_agents, typing, write_agents
 from tests.process.test_imports import loaded
 
-# Every test starts several processes, which takes a while on a busy machine.
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.process
 
 CTRL_C, CTRL_D, ENTER, ALT_ENTER = "\x03", "\x04", "\r", "\x1b\r"
 PROMPT = "/help for commands"

@@ -177,7 +177,7 @@ async def test_guide_examples_print_the_expected_output(serve: Serve, node: str)
                 stderr=asyncio.subprocess.PIPE,
             )
             source = example.read_text().replace("http://127.0.0.1:8420", server.url)
-            report, errors = await within(process.communicate(source.encode()), 30)
+            report, errors = await within(process.communicate(source.encode()))
             assert (report.decode(), errors) == (EXPECTED_OUTPUT[example.stem], b""), example.name
 
 
