@@ -391,7 +391,8 @@ async def serving(
 
 def listen() -> socket.socket:
     """Return a listening socket like that of `turnwire serve`."""
-    listening = socket.socket()
+    # By its number: asyncio sends small writes at once only where the protocol of a socket is TCP.
+    listening = socket.socket(proto=socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     listening.bind(("127.0.0.1", 0))
     listening.listen(2048)
