@@ -21,6 +21,7 @@ from tests.clients.conftest import Script
 from tests.clients.scenes import RICH, play
 from tests.contracts.log_strategies import DENSE, log_of, logs
 from tests.node_packages import node_with
+from tests.faults.proxy import faulty
 from tests.process.server_process import served
 from tests.server.conftest import Serve
 from tests.server.cutting_proxy import cutting
@@ -310,14 +311,15 @@ def same_view(folded: dict[str, Any], snapshot: dict[str, Any]) -> bool:
 
 async def test_client_follows_a_turn_across_a_killed_server(tmp_path: Path, live: Live) -> None:
     data = tmp_path / "data"
-    async with served(data) as server:
-        port = str(server.port)
-        async with live("tell", server.url, "1", "silent") as script:
+    async with served(data) as server, faulty(server.port) as network:
+        async with live("tell", network.url, "1", "silent") as script:
             turn_id = (await script.next())["turn_id"]
             seen = [await script.next() for _ in range(3)]
             assert [item["type"] for item in seen] == ["session", "message", "token"]
+            network.target = None
             await server.kill()
-            async with served(data, "--port", port) as again:
+            async with served(data) as again:
+                network.target = again.port
                 seen += [await script.next() for _ in range(2)]
                 report = await script.next()
                 await script.ended()
