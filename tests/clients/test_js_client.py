@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.clients.conftest import Script
 from tests.clients.scenes import RICH, play
 from tests.contracts.log_strategies import DENSE, log_of, logs
-from tests.node_packages import node_with
 from tests.faults.proxy import faulty
+from tests.node_packages import node_with
 from tests.process.server_process import served
 from tests.server.conftest import Serve
 from tests.server.cutting_proxy import cutting
@@ -311,19 +311,22 @@ def same_view(folded: dict[str, Any], snapshot: dict[str, Any]) -> bool:
 
 async def test_client_follows_a_turn_across_a_killed_server(tmp_path: Path, live: Live) -> None:
     data = tmp_path / "data"
-    async with served(data) as server, faulty(server.port) as network:
-        async with live("tell", network.url, "1", "silent") as script:
-            turn_id = (await script.next())["turn_id"]
-            seen = [await script.next() for _ in range(3)]
-            assert [item["type"] for item in seen] == ["session", "message", "token"]
-            network.target = None
-            await server.kill()
-            async with served(data) as again:
-                network.target = again.port
-                seen += [await script.next() for _ in range(2)]
-                report = await script.next()
-                await script.ended()
-                assert report["ids"] == [frame.id for frame in await again.whole(turn_id)]
+    async with (
+        served(data) as server,
+        faulty(server.port) as network,
+        live("tell", network.url, "1", "silent") as script,
+    ):
+        turn_id = (await script.next())["turn_id"]
+        seen = [await script.next() for _ in range(3)]
+        assert [item["type"] for item in seen] == ["session", "message", "token"]
+        network.target = None
+        await server.kill()
+        async with served(data) as again:
+            network.target = again.port
+            seen += [await script.next() for _ in range(2)]
+            report = await script.next()
+            await script.ended()
+            assert report["ids"] == [frame.id for frame in await again.whole(turn_id)]
     assert [item["type"] for item in seen[3:]] == ["error", "done"]
     assert report["view"]["outcome"] == "interrupted"
     assert report["view"]["text"] == "Well, "

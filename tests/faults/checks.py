@@ -30,9 +30,7 @@ async def whole(client: httpx.AsyncClient, cluster: Cluster, kind: type[Reader],
     return reader
 
 
-async def check(
-    users: SimulatedUsers, cluster: Cluster, takeover_seconds: float
-) -> tuple[list[str], list[float]]:
+async def check(users: SimulatedUsers, cluster: Cluster, takeover_seconds: float) -> tuple[list[str], list[float]]:
     """Return the violations, and the times until turns of lost workers were closed."""
     broken, takeovers = list(users.broken), []
     logs: dict[str, list[tuple[str, dict[str, Any]]]] = {}

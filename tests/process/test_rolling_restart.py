@@ -176,9 +176,7 @@ async def test_workers_share_token_and_keys_and_end_with_their_supervisor(tmp_pa
             *_, second = workers_of(server)
             # A killed worker is restarted.
             os.kill(second, signal.SIGKILL)
-            await until(
-                lambda: len(workers_of(server)) == 2 and second not in workers_of(server), START_PATIENCE
-            )
+            await until(lambda: len(workers_of(server)) == 2 and second not in workers_of(server), START_PATIENCE)
             announcement = json.loads((data / "server.json").read_text())
             assert (announcement["url"], announcement["pid"]) == (server.url, server.process.pid)
             operator = {**NEW_CONNECTION, "X-API-Key": announcement["control_token"]}

@@ -1,6 +1,7 @@
 """Connections that break at random bytes: clients that can resume get the whole answer, others notice the break.
 
-Every wire is cut 200 times (40 with `--fast`). Turns are live while they are read, and have mostly ended before the last of their cuts.
+Every wire is cut 200 times, or 40 with `--fast`. Turns are live while they are read, and have mostly ended before the
+last of their cuts.
 """
 
 import asyncio

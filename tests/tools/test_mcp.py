@@ -429,5 +429,6 @@ except ImportError as error:
 
 @pytest.mark.process
 def test_sdk_is_imported_on_use_and_a_missing_extra_is_named() -> None:
-    done = subprocess.run([sys.executable, "-c", NO_EXTRA], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    command = [sys.executable, "-c", NO_EXTRA]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "MCP servers need more than is installed: pip install 'turnwire[mcp]'"

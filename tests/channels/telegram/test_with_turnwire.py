@@ -44,7 +44,7 @@ async def running(folder: Path, agent: Any) -> AsyncIterator[Turnwire]:
 
 @pytest.fixture
 def pass_hour(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return a function that lets an hour pass for the channel and the simulator. A stop waits for nothing meanwhile."""
+    """Return a function that lets an hour pass for the channel and the simulator. A stop hardly waits meanwhile."""
     passed = [0.0]
     now, wall = Clock.now, time.time
     monkeypatch.setattr(Clock, "now", lambda clock: now(clock) + passed[0])
