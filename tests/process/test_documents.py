@@ -72,7 +72,7 @@ async def test_server_that_is_indexing_stops_in_time(tmp_path: Path) -> None:
     many.mkdir()
     for number in range(MANY):
         (many / f"{number:04}.md").write_text(f"# Note {number}\n\n" + "Some words about tea and ferries. " * 30)
-    async with served(data, "--docs", many, agents=(), shutdown_grace="1") as server:
+    async with served(data, "--docs", many, "--log-level", "error", agents=(), shutdown_grace="1") as server:
         async with asyncio.timeout(PATIENCE):
             while not (reading := (await server.http.get("/v1/documents")).json()["reading"])["done"]:
                 pass

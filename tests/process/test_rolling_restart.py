@@ -82,7 +82,7 @@ async def test_servers_restarted_in_turn_neither_lose_nor_repeat_events(tmp_path
     async def start(name: str) -> ServerProcess:
         (tmp_path / name).mkdir()
         settings = {"database_url": url, "shutdown_grace": "600", "max_steps_per_turn": "10000"}
-        serving = served(tmp_path / name / "data", **settings)  # type: ignore[arg-type]
+        serving = served(tmp_path / name / "data", "--log-level", "error", **settings)  # type: ignore[arg-type]
         return await stack.enter_async_context(serving)
 
     with temporary_database() as url:
