@@ -61,7 +61,7 @@ class PostgresServer:
     @property
     def is_up(self) -> bool:
         status = [_binaries() / "pg_ctl", "-D", str(self.data), "status"]
-        return subprocess.run(status, check=False, timeout=50, **self._quietly()).returncode == 0
+        return subprocess.run(status, check=False, timeout=240, **self._quietly()).returncode == 0
 
     def restart(self) -> None:
         """As after the server was killed: it recovers from its log."""
@@ -81,7 +81,7 @@ class PostgresServer:
         return name
 
     def _call(self, program: str, *arguments: str) -> None:
-        subprocess.run([_binaries() / program, *arguments], check=True, timeout=50, **self._quietly())
+        subprocess.run([_binaries() / program, *arguments], check=True, timeout=240, **self._quietly())
 
     def _quietly(self) -> dict[str, Any]:
         """As the server's user. What it has to say is in its log; nobody's output is kept open by it."""

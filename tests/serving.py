@@ -5,7 +5,6 @@
 
 import asyncio
 import json
-import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -103,10 +102,6 @@ class Frame(NamedTuple):
         return int(self.id.rpartition(":")[2].partition(".")[0])
 
 
-# A CR at the very end may be the first half of a CR LF.
-_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
-
-
 class SseParser:
     """Reads server-sent events as the HTML standard says: lines end with CR LF, LF or CR, frames with an empty line."""
 
@@ -116,10 +111,12 @@ class SseParser:
 
     def feed(self, chunk: bytes) -> list[Frame]:
         frames: list[Frame] = []
-        *lines, self._rest = _LINE_END.split(self._rest + chunk)
+        lines = (self._rest + chunk).splitlines(keepends=True)
+        # A CR at the very end may be the first half of a CR LF.
+        self._rest = b"" if not lines or lines[-1].endswith(b"\n") else lines.pop()
         for line in lines:
-            if line:
-                self._lines.append(line.decode())
+            if content := line[: -2 if line.endswith(b"\r\n") else -1]:
+                self._lines.append(content.decode())
             elif self._lines:
                 frames.append(self._frame())
         return frames
@@ -391,7 +388,8 @@ async def serving(
 
 def listen() -> socket.socket:
     """Return a listening socket like that of `turnwire serve`."""
-    listening = socket.socket()
+    # By its number: asyncio sends small writes at once only where the protocol of a socket is TCP.
+    listening = socket.socket(proto=socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     listening.bind(("127.0.0.1", 0))
     listening.listen(2048)

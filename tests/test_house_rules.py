@@ -67,13 +67,12 @@ def test_a_name_that_is_not_public_is_not_there() -> None:
         turnwire.Turnwhile  # noqa: B018
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_every_module_says_what_it_is_for_and_has_what_it_promises(name: str) -> None:
-    module: ModuleType = importlib.import_module(name)
-    first = (module.__doc__ or "").strip().partition("\n")[0]
-    assert len(first) > 10
-    for public in getattr(module, "__all__", ()):
-        assert hasattr(module, public)
+def test_every_module_says_what_it_is_for_and_has_what_it_promises() -> None:
+    modules: list[ModuleType] = [importlib.import_module(name) for name in MODULES]
+    first_lines = {module.__name__: (module.__doc__ or "").strip().partition("\n")[0] for module in modules}
+    assert [name for name, line in first_lines.items() if len(line) <= 10] == []
+    promised = [(module, public) for module in modules for public in getattr(module, "__all__", ())]
+    assert [(module.__name__, public) for module, public in promised if not hasattr(module, public)] == []
 
 
 def test_the_version_is_the_same_everywhere() -> None:
@@ -130,16 +129,16 @@ def test_every_wire_that_is_served_is_under_contract() -> None:
 # What is written down
 
 
-@pytest.mark.parametrize("name", Settings.model_fields)
-def test_every_setting_is_documented(name: str) -> None:
-    field, page = Settings.model_fields[name], reference("settings")
-    rows = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
-    assert len(rows) == 1
-    assert f"`TURNWIRE_{name.upper()}`" in rows[0]
-    assert field.description
-    assert field.description in rows[0]
-    if field.default_factory is None:
-        assert f"`{field.default!r}`" in rows[0]
+def test_every_setting_is_documented() -> None:
+    page = reference("settings").splitlines()
+    for name, field in Settings.model_fields.items():
+        rows = [line for line in page if line.startswith(f"| `{name}` |")]
+        assert len(rows) == 1, name
+        assert f"`TURNWIRE_{name.upper()}`" in rows[0], name
+        assert field.description, name
+        assert field.description in rows[0], name
+        if field.default_factory is None:
+            assert f"`{field.default!r}`" in rows[0], name
 
 
 def test_no_setting_is_documented_that_there_is_not() -> None:
@@ -147,23 +146,24 @@ def test_no_setting_is_documented_that_there_is_not() -> None:
     assert documented == list(Settings.model_fields)
 
 
-@pytest.mark.parametrize("event", get_args(Event), ids=lambda event: event.__name__)
-def test_every_event_and_its_fields_are_documented(event: type[EventBase]) -> None:
-    kind = event.__struct_config__.tag
-    rows = [line for line in reference("events").splitlines() if line.startswith(f"| `{kind}` |")]
-    assert len(rows) == 1
-    assert f"`{event.__name__}`" in rows[0]
-    for field in event.__struct_fields__:
-        assert f"`{field}`" in rows[0] or field == "agent_path"
+def test_every_event_and_its_fields_are_documented() -> None:
+    events: tuple[type[EventBase], ...] = get_args(Event)
+    for event in events:
+        kind = event.__struct_config__.tag
+        rows = [line for line in reference("events").splitlines() if line.startswith(f"| `{kind}` |")]
+        assert len(rows) == 1, kind
+        assert f"`{event.__name__}`" in rows[0], kind
+        for field in event.__struct_fields__:
+            assert f"`{field}`" in rows[0] or field == "agent_path", (kind, field)
 
 
 def test_every_event_class_is_in_the_union() -> None:
     assert set(get_args(Event)) == set(EventBase.__subclasses__())
 
 
-@pytest.mark.parametrize("control", get_args(Control), ids=lambda control: control.__name__)
-def test_every_control_frame_is_documented(control: type) -> None:
-    assert f"`{control.__name__.lower()}`" in reference("events")
+def test_every_control_frame_is_documented() -> None:
+    names = [control.__name__.lower() for control in get_args(Control)]
+    assert [name for name in names if f"`{name}`" not in reference("events")] == []
 
 
 @cache
@@ -172,9 +172,8 @@ def routes() -> list[str]:
     return [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
 
 
-@pytest.mark.parametrize("route", routes())
-def test_every_route_is_documented(route: str) -> None:
-    assert f"`{route}`" in reference("routes")
+def test_every_route_is_documented() -> None:
+    assert [route for route in routes() if f"`{route}`" not in reference("routes")] == []
 
 
 def test_no_route_is_documented_that_there_is_not() -> None:
@@ -217,14 +216,14 @@ def every_command() -> dict[str, Any]:
     return leaves
 
 
-@pytest.mark.parametrize("name", every_command())
-def test_every_command_and_its_options_are_documented(name: str) -> None:
-    rows = [line for line in reference("commands").splitlines() if line.startswith(f"| `turnwire {name}")]
-    assert len(rows) == 1
-    for option in every_command()[name].params:
-        long = max(option.opts, key=len)
-        if long.startswith("--") and long not in ("--data", "--help"):
-            assert re.search(rf"`{long}[` ]", rows[0]), long
+def test_every_command_and_its_options_are_documented() -> None:
+    for name, command in every_command().items():
+        rows = [line for line in reference("commands").splitlines() if line.startswith(f"| `turnwire {name}")]
+        assert len(rows) == 1, name
+        for option in command.params:
+            long = max(option.opts, key=len)
+            if long.startswith("--") and long not in ("--data", "--help"):
+                assert re.search(rf"`{long}[` ]", rows[0]), (name, long)
 
 
 # Codes of classes that only group others, and of errors that never leave the process.
@@ -252,9 +251,8 @@ def error_codes() -> set[str]:
     return codes - INTERNAL_CODES
 
 
-@pytest.mark.parametrize("code", sorted(error_codes()))
-def test_every_error_code_is_documented(code: str) -> None:
-    assert f"`{code}`" in reference("errors")
+def test_every_error_code_is_documented() -> None:
+    assert [code for code in sorted(error_codes()) if f"`{code}`" not in reference("errors")] == []
 
 
 # What is imported is installed

@@ -1,6 +1,5 @@
 """Tests of the Obsidian plugin in a browser at the origins of Obsidian's apps."""
 
-import asyncio
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,7 +13,7 @@ from playwright.async_api import Browser, Page, Route, expect
 from tests.browser.browser_tab import PATIENCE_MS, new_context
 from tests.clients.conftest import node
 from tests.clients.test_obsidian import plugin
-from tests.serving import Puppet, Served, quick_settings, serving
+from tests.serving import PATIENCE, Puppet, Served, quick_settings, serving, within
 from tests.vaults import vault
 from turnwire import Turnwire
 from turnwire.core.events import ToolCallEvent, ToolResultEvent
@@ -33,7 +32,7 @@ STRANGER = "http://localhost:8080"
 def program(node: str, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the plugin and a mock of Obsidian as one script."""
     file = tmp_path_factory.mktemp("page") / "page.js"
-    subprocess.run([node, "tests/build-page.mjs", str(file)], cwd=plugin, check=True, timeout=60)
+    subprocess.run([node, "tests/build-page.mjs", str(file)], cwd=plugin, check=True, timeout=240)
     return file.read_text()
 
 
@@ -55,7 +54,7 @@ async def pane(browser: Browser, origin: str, program: str, server: Served) -> A
         await route.fulfill(body="<!doctype html><title>Obsidian</title><body>", content_type="text/html")
 
     async def ask_without_origin(query: dict[str, Any]) -> dict[str, Any]:
-        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=30) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=PATIENCE) as client:
             response = await client.request(
                 query["method"], query["url"], headers=query["headers"], content=query.get("body", "")
             )
@@ -95,7 +94,7 @@ async def test_plugin_streams_from_an_allowed_origin(
         await expect(answer).to_have_text("On Friday.")
         await page.get_by_role("button", name="Stop").click()
         await expect(page.get_by_text("Stopped.")).to_be_visible()
-        await asyncio.wait_for(part.over.wait(), 10)
+        await within(part.over.wait())
 
 
 async def test_plugin_at_a_forbidden_origin_warns_and_polls(

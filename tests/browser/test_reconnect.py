@@ -8,6 +8,7 @@ from playwright.async_api import Browser, Route, expect
 
 from tests.browser.browser_tab import PATIENCE_MS, new_context, tab
 from tests.browser.conftest import Serve
+from tests.faults.proxy import faulty
 from tests.process.server_process import served
 from tests.serving import Puppet, saying, until
 
@@ -72,14 +73,19 @@ async def test_two_tabs_and_a_phone_are_live_at_once(browser: Browser, serve: Se
 
 async def test_page_reconnects_to_a_killed_and_restarted_server(browser: Browser, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with served(data, agents=["slow"], lease="2") as server, tab(browser, server.url) as page:
+    async with (
+        served(data, agents=["slow"]) as server,
+        faulty(server.port) as network,
+        tab(browser, network.url) as page,
+    ):
         await page.ask("100000")
         await expect(page.answer).to_contain_text("30 ")
+        network.target = None
         await server.kill()
         await expect(page.part("connection")).to_contain_text("unreachable")
         words_before = (await page.answer.inner_text()).split()
-        port = str(server.port)
-        async with served(data, "--port", port, agents=["slow"], lease="2"):
+        async with served(data, agents=["slow"]) as again:
+            network.target = again.port
             await expect(page.part("connection")).not_to_contain_text("unreachable")
             await page.ended("interrupted")
             await expect(page.part("failure")).to_be_visible()
@@ -99,18 +105,24 @@ async def test_demo_continues_after_reload_second_tab_and_killed_server(browser:
     (tmp_path / "quick_demo.py").write_text(module)
     options = ("--agent", "demo=quick_demo:demo")
     context = await new_context(browser)
-    async with served(data, *options, agents=()) as server, tab(browser, server.url, context=context) as page:
+    async with (
+        served(data, *options, agents=()) as server,
+        faulty(server.port) as network,
+        tab(browser, network.url, context=context) as page,
+    ):
         await page.part("deed").first.click()
         await expect(page.part("step-tool").first).to_be_visible()
         await page.page.reload()
         await expect(page.part("step-tool").first).to_be_visible()
-        path = page.page.url.removeprefix(server.url)
-        async with tab(browser, server.url, path, context=context) as second:
+        path = page.page.url.removeprefix(network.url)
+        async with tab(browser, network.url, path, context=context) as second:
             opening = second.part("step-tool").filter(has_text="opening_hours")
             await expect(opening).to_have_attribute("data-state", "succeeded")
+            network.target = None
             await server.kill()
             await expect(page.part("connection")).to_contain_text("unreachable")
-            async with served(data, "--port", str(server.port), *options, agents=()):
+            async with served(data, *options, agents=()) as again:
+                network.target = again.port
                 await expect(second.part("approval")).to_be_visible(timeout=2 * PATIENCE_MS)
                 await page.part("approve").click()
                 for shown in (page, second):

@@ -12,7 +12,7 @@ from tests.channels.console.typist import REFERENCES, serving_agents, typing, wr
 from tests.process.server_process import COMMAND, CommandResult, environment, run
 from tests.serving import PATIENCE
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

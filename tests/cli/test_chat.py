@@ -11,8 +11,7 @@ from tests.channels.console.typist import REFERENCES, Typist, serving_agents, ty
 from tests.extensions.harness import write_extension
 from tests.process.test_imports import loaded
 
-# Every test starts several processes, which takes a while on a busy machine.
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.process
 
 CTRL_C, CTRL_D, ENTER, ALT_ENTER = "\x03", "\x04", "\r", "\x1b\r"
 PROMPT = "/help for commands"
@@ -106,7 +105,8 @@ def test_ctrl_c_twice_leaves(tmp_path: Path) -> None:
         typist.see("No.")
         typist.type(CTRL_C)
         typist.see("Ctrl-C again to leave")
-        typist.type(CTRL_C)
+        # Both, because on a slow machine the first one may be too long ago.
+        typist.type(CTRL_C + CTRL_C)
         assert typist.exit_code() == 130
 
 

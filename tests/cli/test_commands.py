@@ -17,7 +17,7 @@ from rich.text import Text
 from typer.testing import CliRunner, Result
 
 from tests.channels.console.typist import serving_agents, typing
-from tests.serving import quick_settings
+from tests.serving import quick_settings, within
 from turnwire import Turn, Turnwire
 from turnwire.cli import app
 from turnwire.cli.serve import welcome
@@ -203,6 +203,20 @@ async def test_welcome_shows_the_key_and_an_address_that_clients_can_open(tmp_pa
         with socket.create_connection((address, listening.getsockname()[1])):
             pass
         listening.close()
+
+
+async def test_small_writes_of_a_server_are_sent_at_once() -> None:
+    connected = asyncio.get_running_loop().create_future()
+
+    class Server(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            connected.set_result(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    listening = listen("127.0.0.1", 0)
+    # The event loop of asyncio itself, which is what a machine without uvloop has.
+    async with await asyncio.get_running_loop().create_server(Server, sock=listening):
+        with socket.create_connection(listening.getsockname()[:2]):
+            assert await within(connected)
 
 
 def test_object_that_is_no_agent_is_named_shortly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

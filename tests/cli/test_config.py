@@ -123,7 +123,7 @@ async def test_server_runs_from_a_file_alone(tmp_path: Path, model_server: Scrip
         """,
     )
     model_server.plan(calls(("count", {"to": 2})), says("Two."))
-    async with served(data, "--config", "turnwire.toml", agents=["slow"]) as server:
+    async with served(data, "--config", "turnwire.toml", "--log-level", "error", agents=["slow"]) as server:
         answer: dict[str, Any] = (await server.http.post("/chat", json={"message": "Count.", "agent": "helper"})).json()
         assert (answer["content"], answer["tools_used"]) == ("Two.", ["count"])
         frames = await server.whole(answer["turn_id"])

@@ -35,7 +35,7 @@ INSTALLED = HERE / "node_modules"
 STAMP = INSTALLED / ".turnwire-stamp"
 _OLDEST_NODE = 20
 _INSTALL_SECONDS = 240
-_RUN_SECONDS = 45
+_RUN_SECONDS = PATIENCE
 
 
 class Script:

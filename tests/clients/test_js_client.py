@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tests.clients.conftest import Script
 from tests.clients.scenes import RICH, play
 from tests.contracts.log_strategies import DENSE, log_of, logs
+from tests.faults.proxy import faulty
 from tests.node_packages import node_with
 from tests.process.server_process import served
 from tests.server.conftest import Serve
@@ -177,7 +178,7 @@ async def test_guide_examples_print_the_expected_output(serve: Serve, node: str)
                 stderr=asyncio.subprocess.PIPE,
             )
             source = example.read_text().replace("http://127.0.0.1:8420", server.url)
-            report, errors = await within(process.communicate(source.encode()), 30)
+            report, errors = await within(process.communicate(source.encode()))
             assert (report.decode(), errors) == (EXPECTED_OUTPUT[example.stem], b""), example.name
 
 
@@ -310,18 +311,22 @@ def same_view(folded: dict[str, Any], snapshot: dict[str, Any]) -> bool:
 
 async def test_client_follows_a_turn_across_a_killed_server(tmp_path: Path, live: Live) -> None:
     data = tmp_path / "data"
-    async with served(data) as server:
-        port = str(server.port)
-        async with live("tell", server.url, "1", "silent") as script:
-            turn_id = (await script.next())["turn_id"]
-            seen = [await script.next() for _ in range(3)]
-            assert [item["type"] for item in seen] == ["session", "message", "token"]
-            await server.kill()
-            async with served(data, "--port", port) as again:
-                seen += [await script.next() for _ in range(2)]
-                report = await script.next()
-                await script.ended()
-                assert report["ids"] == [frame.id for frame in await again.whole(turn_id)]
+    async with (
+        served(data) as server,
+        faulty(server.port) as network,
+        live("tell", network.url, "1", "silent") as script,
+    ):
+        turn_id = (await script.next())["turn_id"]
+        seen = [await script.next() for _ in range(3)]
+        assert [item["type"] for item in seen] == ["session", "message", "token"]
+        network.target = None
+        await server.kill()
+        async with served(data) as again:
+            network.target = again.port
+            seen += [await script.next() for _ in range(2)]
+            report = await script.next()
+            await script.ended()
+            assert report["ids"] == [frame.id for frame in await again.whole(turn_id)]
     assert [item["type"] for item in seen[3:]] == ["error", "done"]
     assert report["view"]["outcome"] == "interrupted"
     assert report["view"]["text"] == "Well, "

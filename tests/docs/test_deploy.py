@@ -94,7 +94,7 @@ def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
     # systemd checks that the program exists.
     unit = tmp_path / path.name
     unit.write_text(path.read_text().replace("/opt/turnwire/bin/turnwire", sys.executable))
-    verified = subprocess.run([verify, "verify", unit], capture_output=True, text=True, timeout=30)
+    verified = subprocess.run([verify, "verify", unit], capture_output=True, text=True, timeout=120)
     assert (verified.returncode, path.name in verified.stderr) == (0, False), verified.stderr
 
 

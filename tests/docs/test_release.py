@@ -59,7 +59,7 @@ def test_links_of_the_clients_start_with_the_repository() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("arguments", [["--nonsense"], ["--publish", "--skip-tests"]], ids=" ".join)
 def test_script_refuses_wrong_options_before_it_does_anything(arguments: list[str]) -> None:
-    done = subprocess.run([ROOT / "scripts" / "release", *arguments], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([ROOT / "scripts" / "release", *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode in (1, 2)
     assert (done.stdout, done.stderr.startswith("release: ")) == ("", True)
 

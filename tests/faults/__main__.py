@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.faults.campaign import FAULTS, Verdict, run_campaign
+from tests.faults.checks import TAKEOVER_SECONDS
 
 
 def main() -> int:
@@ -22,6 +23,7 @@ def main() -> int:
             folder=folder,
             pace=options.pace,
             faults=options.only.split(",") if options.only else None,
+            takeover_seconds=options.takeover,
             report=lambda text: print(f"  {text}", flush=True),
         )
     )
@@ -65,6 +67,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4, help="the number of server processes (default: 4)")
     parser.add_argument("--pace", type=float, default=1.0, help="seconds between two faults (default: 1)")
     parser.add_argument("--only", default="", help=f"only these faults, separated by commas: {', '.join(FAULTS)}")
+    parser.add_argument(
+        "--takeover",
+        type=float,
+        default=TAKEOVER_SECONDS,
+        help=f"the longest time until the turns of a lost worker are closed (default: {TAKEOVER_SECONDS:g} s)",
+    )
     return parser.parse_args()
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from tests.faults.checks import check
+from tests.faults.checks import TAKEOVER_SECONDS, check
 from tests.faults.cluster import LEASE, Cluster, Node, cluster
 from tests.faults.users import SimulatedUsers, StartedTurn
 
 # After the last fault: a lease, a takeover, and the longest run of all queued turns.
-_SETTLE_SECONDS = 45.0
+_SETTLE_SECONDS = 120.0
 
 Fault = Callable[[Cluster, random.Random], Awaitable[None]]
 
@@ -149,8 +149,16 @@ def _pick_node(cluster: Cluster, rng: random.Random) -> Node:
 class Campaign:
     """One run of faults against a cluster."""
 
-    def __init__(self, cluster: Cluster, seed: int, faults: list[str], report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        seed: int,
+        faults: list[str],
+        report: Callable[[str], None],
+        takeover_seconds: float,
+    ) -> None:
         self._cluster = cluster
+        self._takeover_seconds = takeover_seconds
         self._rng = random.Random(seed)
         self._faults = faults
         self._report = report
@@ -170,7 +178,7 @@ class Campaign:
             await asyncio.wait(talking)
         self._report("no more faults; all turns must end")
         await self._settle(supervising)
-        broken, self.verdict.takeovers = await check(self._users, self._cluster)
+        broken, self.verdict.takeovers = await check(self._users, self._cluster, self._takeover_seconds)
         self.verdict.broken += broken
         supervising.cancel()
         await self._count()
@@ -181,7 +189,7 @@ class Campaign:
         end = time.monotonic() + seconds
         # Each fault once in random order, then by weight.
         first = self._rng.sample(self._faults, len(self._faults))
-        while time.monotonic() < end:
+        while first or time.monotonic() < end:
             weights = [FAULTS[name][1] for name in self._faults]
             name = first.pop() if first else self._rng.choices(self._faults, weights)[0]
             self.verdict.faults[name] += 1
@@ -275,8 +283,9 @@ async def run_campaign(
     folder: Path,
     pace: float = 1.0,
     faults: list[str] | None = None,
+    takeover_seconds: float = TAKEOVER_SECONDS,
     report: Callable[[str], None] = print,
 ) -> Verdict:
     async with cluster(workers, folder) as servers:
         possible = [name for name in faults or FAULTS if name != "fill_disk" or servers.can_fill_disk]
-        return await Campaign(servers, seed, possible, report).run(seconds, pace)
+        return await Campaign(servers, seed, possible, report, takeover_seconds).run(seconds, pace)

@@ -12,10 +12,13 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class FaultProxy:
-    """Forwards bytes to `target`, a local port or a Unix socket, until a fault is switched on."""
+    """Forwards bytes to `target`, a local port or a Unix socket, until a fault is switched on.
 
-    def __init__(self, target: int | Path) -> None:
-        self._target = target
+    A server that is started again has another port: set `target` to it, and to None while there is no server.
+    """
+
+    def __init__(self, target: int | Path | None) -> None:
+        self.target = target
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._flows = asyncio.Event()
         self._flows.set()
@@ -23,6 +26,10 @@ class FaultProxy:
         self._delay = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def is_whole(self) -> bool:
@@ -54,10 +61,12 @@ class FaultProxy:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
-            if isinstance(self._target, Path):
-                far_reader, far_writer = await asyncio.open_unix_connection(str(self._target))
+            if self.target is None:
+                raise ConnectionRefusedError
+            if isinstance(self.target, Path):
+                far_reader, far_writer = await asyncio.open_unix_connection(str(self.target))
             else:
-                far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+                far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             _reset(writer)
             return

@@ -12,7 +12,7 @@ from tests.faults.cluster import faketime
 
 _ROOT = Path(__file__).parents[2]
 # The campaign ends by itself before this.
-_BOUND_SECONDS = 150
+_BOUND_SECONDS = 360
 
 
 @pytest.mark.timeout(_BOUND_SECONDS + 30)
@@ -31,6 +31,9 @@ def test_short_campaign_breaks_no_promise() -> None:
         "3",
         "--seed",
         "5",
+        # How long a takeover takes is measured by `scripts/faults`, on a machine that has nothing else to do.
+        "--takeover",
+        "120",
     ]
     run = subprocess.run(
         [*isolation, *command], cwd=_ROOT, capture_output=True, text=True, timeout=_BOUND_SECONDS, check=False

@@ -15,7 +15,7 @@ from tests.faults.cluster import Cluster
 from tests.faults.readers import AWAY, BROKEN, WIRES, Reader
 
 # Long enough for a restarted database and a lost worker.
-_TRY_SECONDS = 60.0
+_TRY_SECONDS = 120.0
 _ANSWER_SECONDS = 4.0
 
 

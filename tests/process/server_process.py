@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tests.serving import PATIENCE, Client
 
 # A start imports much, and several servers may start at once.
-START_PATIENCE = 40.0
+START_PATIENCE = 2 * PATIENCE
 COMMAND = (sys.executable, "-m", "turnwire")
 
 AGENTS = '''
@@ -53,6 +53,13 @@ async def unending(turn):
     async for word in gushing(turn):
         yield word
     await asyncio.Event().wait()
+
+async def held(turn):
+    """Yield a word, and the rest once the file that the message names is there."""
+    yield "Well, "
+    while not os.path.exists(turn.message):
+        await asyncio.sleep(0.01)
+    yield "done."
 
 async def silent(turn):
     """Yield one word and never end."""
@@ -93,7 +100,7 @@ async def careful(turn):
     yield "Yes, " if decision.approved else "No, "
     yield "same process" if turn.resumption.checkpoint == str(os.getpid()).encode() else "another process"
 '''
-ALL = ("slow", "steady", "telling", "gushing", "unending", "silent", "stubborn", "stepping", "careful")
+ALL = ("slow", "steady", "telling", "gushing", "unending", "held", "silent", "stubborn", "stepping", "careful")
 
 
 def environment(**settings: str) -> dict[str, str]:

@@ -82,17 +82,22 @@ async def test_server_with_a_key_may_listen_on_every_address(tmp_path: Path) -> 
 
 
 async def test_tail_follows_a_running_turn_to_its_end(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    async with served(data) as server, server.ask("400", agent="slow") as stream:
+    data, release = tmp_path / "data", tmp_path / "release"
+    async with served(data) as server, server.ask(str(release), agent="held") as stream:
         await stream.until("token")
         newest = await start("tail", "--data", data)
-        as_wire = await start("tail", stream.turn_id, "--data", data, "--wire", "sse_chat", "--after", "3")
+        as_wire = await start("tail", stream.turn_id, "--data", data, "--wire", "sse_chat", "--after", "2")
+        assert newest.stdout is not None
+        assert as_wire.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            first = [await newest.stdout.readline(), await as_wire.stdout.readline()]
+        release.touch()
         frames = [*stream.seen, *await stream.rest()]
         async with asyncio.timeout(PATIENCE):
             (lines, _), (wire, _) = await asyncio.gather(newest.communicate(), as_wire.communicate())
     assert (newest.returncode, as_wire.returncode) == (0, 0)
-    assert lines.decode().splitlines() == [frame.data for frame in frames]
-    assert wire == stream.raw[stream.raw.index(b"id: 4.") :]
+    assert (first[0] + lines).decode().splitlines() == [frame.data for frame in frames]
+    assert first[1] + wire == stream.raw[stream.raw.index(b"id: 3.") :]
 
 
 async def test_tail_of_a_killed_turn_waits_and_the_next_server_ends_it(tmp_path: Path) -> None:

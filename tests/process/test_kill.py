@@ -5,7 +5,6 @@ import random
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.process.server_process import ServerProcess, served
 from tests.serving import PATIENCE, Frame
@@ -76,8 +75,6 @@ async def kill_repeatedly(data: Path, chance: random.Random) -> list[WatchedTurn
     return turns
 
 
-# The test starts dozens of servers, one after the other.
-@pytest.mark.timeout(240)
 async def test_killed_server_loses_no_seen_event(tmp_path: Path) -> None:
     lanes = [tmp_path / str(number) for number in range(LANES)]
     for lane in lanes:

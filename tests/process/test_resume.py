@@ -27,6 +27,29 @@ def look(city: str) -> str:
 '''
 
 
+# In its first process it does not get as far as the approval, however long it has.
+DEMO = """
+import asyncio
+
+from turnwire.agents.demo import DemoAgent
+from turnwire.core.approvals import WaitForApproval
+
+
+class HeldDemo(DemoAgent):
+    async def answer(self, turn):
+        try:
+            async for event in super().answer(turn):
+                yield event
+        except WaitForApproval:
+            if not turn.progress:
+                await asyncio.Event().wait()
+            raise
+
+
+demo = HeldDemo(pace=0)
+"""
+
+
 def configure(folder: Path, model: ScriptedModel) -> Path:
     (folder / "tools_of_the_test.py").write_text(TOOLS)
     config = folder / "turnwire.toml"
@@ -98,14 +121,15 @@ async def test_stopped_server_hands_over_a_turn_after_its_step(tmp_path: Path, m
 async def test_killed_demo_continues_and_waits_for_approval(tmp_path: Path) -> None:
     """Do what the README says: kill the server in the middle of the demo and start it again."""
     data = tmp_path / "data"
-    (tmp_path / "quick_demo.py").write_text(
-        "from turnwire.agents.demo import DemoAgent\n\ndemo = DemoAgent(pace=0.1)\n"
-    )
+    (tmp_path / "quick_demo.py").write_text(DEMO)
     async with (
         served(data, "--agent", "quick_demo:demo", agents=()) as server,
         server.ask("Plan a day on the island.") as stream,
     ):
-        await stream.until("tool_result")
+        # The script ends with a thought, which the kill makes void.
+        frames = await stream.until("tool_result")
+        while "so a person decides" not in "".join(frame.event.get("content", "") for frame in frames):
+            frames = [*frames, await stream.next()]
         await server.kill()
     async with served(data, "--agent", "quick_demo:demo", agents=()) as server:
         async with server.events(stream.turn_id, last_id=stream.seen[-1].id) as again:

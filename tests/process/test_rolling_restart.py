@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.process.server_process import START_PATIENCE, ServerProcess, run, served
 from tests.process.shared_database import NEW_CONNECTION, Follower, temporary_database
 from tests.serving import PATIENCE, Client, until, within
-
-# The tests start many processes, which takes a while on a busy machine.
-pytestmark = pytest.mark.timeout(180)
 
 LANES = 3
 WORDS = 40
@@ -72,11 +68,9 @@ class Load:
             assert self._may_retry, answer.text
             assert answer.status_code == 503, answer.text
 
-    def check(self) -> int:
-        """Check every turn and return their number."""
+    def check(self) -> None:
         for follower in self.followers:
             follower.check(TEXT)
-        return len(self.followers) // 2
 
 
 async def make_sessions(server: Client) -> None:
@@ -87,8 +81,8 @@ async def make_sessions(server: Client) -> None:
 async def test_servers_restarted_in_turn_neither_lose_nor_repeat_events(tmp_path: Path) -> None:
     async def start(name: str) -> ServerProcess:
         (tmp_path / name).mkdir()
-        settings = {"database_url": url, "shutdown_grace": "20", "max_steps_per_turn": "10000"}
-        serving = served(tmp_path / name / "data", **settings)  # type: ignore[arg-type]
+        settings = {"database_url": url, "shutdown_grace": "600", "max_steps_per_turn": "10000"}
+        serving = served(tmp_path / name / "data", "--log-level", "error", **settings)  # type: ignore[arg-type]
         return await stack.enter_async_context(serving)
 
     with temporary_database() as url:
@@ -105,12 +99,19 @@ async def test_servers_restarted_in_turn_neither_lose_nor_repeat_events(tmp_path
                         await old.process.wait()
                     servers = [*servers[1:], await start(name)]
                     assert await old.errors == b""
+                await until(lambda: len(load.followers) > 4 * LANES)
+            await until(lambda: len(step_results(long)) > 1)
             await servers[0].http.post(f"/v1/turns/{long.turn_id}/cancel", headers=NEW_CONNECTION)
             await within(following)
-    assert load.check() > 2 * LANES
+    load.check()
     assert long.moves > 1
     assert [frame.position for frame in long.seen] == list(range(1, len(long.seen) + 1))
     check_steps([frame.event for frame in long.seen])
+
+
+def step_results(long: Follower) -> set[str]:
+    """Return the ids of the processes that ran a step, as far as they were read."""
+    return {frame.event["result"] for frame in long.seen if frame.type == "tool_result"}
 
 
 def check_steps(events: list[dict[str, Any]]) -> None:
@@ -124,7 +125,7 @@ def check_steps(events: list[dict[str, Any]]) -> None:
 @asynccontextmanager
 async def supervised(folder: Path, url: str) -> AsyncIterator[ServerProcess]:
     options = ("--workers", "2", "--log-level", "error")
-    settings = {"database_url": url, "shutdown_grace": "20", "max_steps_per_turn": "10000"}
+    settings = {"database_url": url, "shutdown_grace": "600", "max_steps_per_turn": "10000"}
     async with served(folder / "data", *options, **settings) as server:  # type: ignore[arg-type]
         try:
             yield server
@@ -155,10 +156,12 @@ async def test_workers_replaced_one_by_one_refuse_no_request(tmp_path: Path) -> 
             await until(lambda: bool(long.seen))
             async with Load(lambda: [server], may_retry=False).running() as load:
                 server.process.send_signal(signal.SIGHUP)
-                await until(lambda: are_replaced(workers_of(server), old), 4 * START_PATIENCE)
+                await until(lambda: are_replaced(workers_of(server), old), 2 * START_PATIENCE)
+                await until(lambda: len(load.followers) > 2 * LANES)
+            await until(lambda: len(step_results(long)) > 1)
             await server.http.post(f"/v1/turns/{long.turn_id}/cancel", headers=NEW_CONNECTION)
             await within(following)
-        assert load.check() > LANES
+        load.check()
         # The worker that it read from was replaced.
         assert long.moves > 1
         assert sum(follower.refusals for follower in (*load.followers, long)) == 0
@@ -173,7 +176,7 @@ async def test_workers_share_token_and_keys_and_end_with_their_supervisor(tmp_pa
             *_, second = workers_of(server)
             # A killed worker is restarted.
             os.kill(second, signal.SIGKILL)
-            await until(lambda: len(workers_of(server)) == 2 and second not in workers_of(server))
+            await until(lambda: len(workers_of(server)) == 2 and second not in workers_of(server), START_PATIENCE)
             announcement = json.loads((data / "server.json").read_text())
             assert (announcement["url"], announcement["pid"]) == (server.url, server.process.pid)
             operator = {**NEW_CONNECTION, "X-API-Key": announcement["control_token"]}
@@ -194,9 +197,8 @@ async def test_workers_share_token_and_keys_and_end_with_their_supervisor(tmp_pa
             orphans = workers_of(server)
             (tmp_path / "agents_of_the_test.py").write_text("broken =")
             server.process.send_signal(signal.SIGHUP)
-            await until(lambda: len(workers_of(server)) == 3, START_PATIENCE)
-            await until(lambda: workers_of(server) == orphans, START_PATIENCE)
-            await until(lambda: b"a new worker failed to start; the old ones stay" in server.log)
+            await until(lambda: b"a new worker failed to start; the old ones stay" in server.log, START_PATIENCE)
+            await until(lambda: workers_of(server) == orphans)
             await server.kill()
             await until(lambda: not any(map(is_alive, orphans)))
     errors = (await server.errors).decode()
@@ -240,27 +242,35 @@ def is_alive(worker: int) -> bool:
         return False
 
 
-# Long enough for a few requests on a busy machine.
-DRAIN = 6.0
-
-
 async def test_draining_server_reports_not_ready_and_serves_during_the_delay(tmp_path: Path) -> None:
+    async with served(tmp_path / "data", drain_delay="600") as server, server.ask("1", agent="silent") as stream:
+        await stream.until("token")
+        await start_draining(server)
+        # New connections, new turns and open streams still work.
+        assert (await server.http.post("/chat", json={"message": "2", "agent": "slow"})).status_code == 200
+        await server.http.post(f"/v1/turns/{stream.turn_id}/cancel")
+        assert (await stream.rest())[-1].type == "done"
+
+
+async def test_readers_of_a_draining_server_are_asked_to_reconnect_after_the_delay(tmp_path: Path) -> None:
     async with (
-        served(tmp_path / "data", drain_delay=f"{DRAIN:g}", shutdown_grace="5") as server,
+        served(tmp_path / "data", drain_delay="1", shutdown_grace="600") as server,
         server.ask("1", agent="silent") as stream,
     ):
         await stream.until("token")
         began = time.monotonic()
         server.process.terminate()
-        async with asyncio.timeout(PATIENCE):
-            while (answer := await server.http.get("/readyz")).status_code == 200:
-                pass
-        assert answer.json() == {"status": "draining"}
-        assert answer.headers["connection"] == "close"
-        # New connections, new turns and open streams still work.
-        assert (await server.http.post("/chat", json={"message": "2", "agent": "slow"})).status_code == 200
         assert (await stream.rest())[-1].type == "reconnect"
-        assert time.monotonic() - began >= DRAIN
+        assert time.monotonic() - began >= 1
         server.process.send_signal(signal.SIGINT)
         server.process.send_signal(signal.SIGINT)
         await within(server.process.wait())
+
+
+async def start_draining(server: ServerProcess) -> None:
+    server.process.terminate()
+    async with asyncio.timeout(PATIENCE):
+        while (answer := await server.http.get("/readyz")).status_code == 200:
+            pass
+    assert answer.json() == {"status": "draining"}
+    assert answer.headers["connection"] == "close"

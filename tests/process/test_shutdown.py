@@ -55,7 +55,8 @@ async def test_server_with_a_thousand_streams_stops_within_the_grace(tmp_path: P
     data = tmp_path / "data"
     async with served(data, shutdown_grace=str(GRACE), max_open_streams="2000") as server:
         turn_id = await server.start("1", agent="silent")
-        finishing = await server.start("100", agent="slow")
+        finished = await server.start("100", agent="slow")
+        assert (await server.whole(finished))[-1].event["outcome"] == "completed"
         loop = asyncio.get_running_loop()
         readers = [Reader(f"/v1/turns/{turn_id}/events") for _ in range(READERS)]
         async with asyncio.timeout(PATIENCE):
@@ -84,7 +85,7 @@ async def test_server_with_a_thousand_streams_stops_within_the_grace(tmp_path: P
     archive = SqliteArchive(data)
     ended = archive.find_turn(turn_id)
     assert (ended.phase, ended.outcome) == ("ended", "interrupted")
-    assert archive.find_turn(finishing).outcome == "completed"
+    assert archive.find_turn(finished).outcome == "completed"
     events = [logged.event for logged in await archive.read(turn_id, 0, 100)]
     assert [type(event).__name__ for event in events][-2:] == ["ErrorEvent", "DoneEvent"]
     assert {record.phase for record in archive.list_turns(100)} == {"ended"}
@@ -103,12 +104,13 @@ async def test_idle_server_stops_at_once(tmp_path: Path) -> None:
 
 
 async def test_turn_within_the_grace_is_completed_and_can_be_resumed(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    async with served(data, shutdown_grace="20") as server:
-        async with server.ask("300", agent="slow") as stream:
+    data, release = tmp_path / "data", tmp_path / "release"
+    async with served(data, shutdown_grace="600") as server:
+        async with server.ask(str(release), agent="held") as stream:
             await stream.until("token")
             server.process.send_signal(signal.SIGTERM)
             assert (await stream.rest())[-1].type == "reconnect"
+        release.touch()
         async with asyncio.timeout(PATIENCE):
             await server.process.wait()
     seen = stream.seen[:-1]

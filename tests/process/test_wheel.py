@@ -81,7 +81,6 @@ def test_readme_of_the_package_has_no_relative_link(wheel: Path) -> None:
     assert {"Repository", "Documentation", "Changelog", "Issues"} <= labels
 
 
-@pytest.mark.timeout(180)
 async def test_wheel_serves_page_guide_and_answers_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     home = tmp_path / "environment"
     await asyncio.to_thread(venv.create, home, with_pip=True)

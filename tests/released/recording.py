@@ -177,7 +177,8 @@ def fixed_settings(folder: Path, **settings: Any) -> Settings:
 @asynccontextmanager
 async def served(turnwire: Turnwire, stage: Stage | None = None) -> AsyncIterator[Recorder]:
     """Serves on a free port until the block ends."""
-    listening = socket.socket()
+    # By its number: asyncio sends small writes at once only where the protocol of a socket is TCP.
+    listening = socket.socket(proto=socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     listening.setblocking(False)
     config = uvicorn.Config(

@@ -67,3 +67,19 @@ async def test_blocking_tool_is_named_with_its_turn(
     report = next(text for text in reports.texts if "(look)" in text)
     assert f"turn {turn.id}" in report
     assert "test_watchdog.py:" in report
+
+
+async def test_process_that_did_not_run_is_not_reported(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that is overloaded or was asleep: all its threads go on an hour later."""
+    watchdog = LoopWatchdog(limit=0.2)
+    looks = 0
+
+    def wait(seconds: float) -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 3  # Fewer than the limit has.
+
+    monkeypatch.setattr("turnwire.reporting.watchdog.monotonic", lambda: 3600.0 * looks)
+    monkeypatch.setattr(watchdog._stopped, "wait", wait)
+    await asyncio.to_thread(watchdog._watch)
+    assert reports.texts == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.retrieval.paper import ROOT, note, opened, pdf, rows
+from tests.serving import PATIENCE
 from turnwire.core.errors import DocumentNotFoundError, StoreUnusableError
 from turnwire.retrieval.documents.parser import parse
 from turnwire.retrieval.index.library import Library, NewDocument
@@ -345,7 +346,7 @@ def test_reader_sees_a_whole_document_or_none(library: Library) -> None:
         for number in range(40):
             library.put([note(LONG if number % 2 else "Oolong tea", "a.md")])
         over.set()
-        assert all(item.result(timeout=10) > 0 for item in reading)
+        assert all(item.result(timeout=PATIENCE) > 0 for item in reading)
     check(library)
 
 
@@ -389,7 +390,7 @@ def test_two_processes_write_concurrently(tmp_path: Path) -> None:
             writer.stdin.write("go\n")
             writer.stdin.flush()
         for writer in writers:
-            _, errors = writer.communicate(timeout=30)
+            _, errors = writer.communicate(timeout=PATIENCE)
             assert writer.returncode == 0, errors
     finally:
         for writer in writers:

@@ -1,6 +1,7 @@
 """Connections that break at random bytes: clients that can resume get the whole answer, others notice the break.
 
-Every wire is cut 200 times. Turns are live while they are read, and have mostly ended before the last of their cuts.
+Every wire is cut 200 times, or 40 with `--fast`. Turns are live while they are read, and have mostly ended before the
+last of their cuts.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from websockets.exceptions import WebSocketException
 
+from tests.examples import examples
 from tests.server.chat_client import asks
 from tests.server.chat_client import body as chat_body
 from tests.server.conftest import Serve
@@ -25,7 +27,7 @@ from tests.serving import Client, Served, within
 from turnwire.core.events import CitationEvent, Event, StatusEvent, ToolCallEvent, ToolResultEvent
 from turnwire.core.turns import Turn
 
-CUTS = 200
+CUTS = examples(200)
 PIECES = [f"{number} é " for number in range(150)]
 ANSWER = "".join(PIECES)
 BROKEN = (httpx.TransportError, WebSocketException, ConnectionError, EOFError)

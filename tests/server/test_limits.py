@@ -1,9 +1,11 @@
 """Limits of one principal: open streams, unfinished turns, sizes and times."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import Client, Puppet, error_of, until
+from turnwire import Turn
 from turnwire.core.log import LogLimits
 
 
@@ -102,9 +104,12 @@ async def test_an_event_over_the_limit_ends_the_turn(serve: Serve, kind: StoreKi
         assert frames[-2].event["code"] == "event_too_large"
 
 
-async def test_a_turn_that_takes_too_long_is_ended(serve: Serve, kind: StoreKind, puppet: Puppet) -> None:
-    async with serve(store=kind, turn_timeout=0.05) as server, server.ask() as stream:
-        (await puppet.part()).say("Still thinking")
+async def test_a_turn_that_takes_too_long_is_ended(serve: Serve, kind: StoreKind) -> None:
+    async def think(turn: Turn) -> AsyncIterator[str]:
+        yield "Still thinking"
+        await asyncio.Event().wait()
+
+    async with serve(think, kind, turn_timeout=0.05) as server, server.ask() as stream:
         frames = await stream.rest()
         assert (frames[-2].event["code"], frames[-2].event["retryable"]) == ("turn_timeout", True)
         assert frames[-1].event["outcome"] == "failed"

@@ -9,8 +9,8 @@ from tests.contracts.stores import at_once
 from tests.contracts.turns import queued_turns
 from tests.server.conftest import Serve
 from tests.server.test_auth import holder
-from tests.server.test_slow_readers import PIECE, stalled_readers
-from tests.serving import Puppet, Served, error_of, until
+from tests.server.test_slow_readers import LONG, PIECE, all_blocked, stalled_readers
+from tests.serving import Puppet, Served, error_of, let_time_pass, until
 
 Numbers = dict[str, float]
 
@@ -84,13 +84,15 @@ async def test_metrics_count_turns_commits_and_readers(
 
 
 async def test_gaps_and_slow_readers_are_counted(serve: Serve, puppet: Puppet) -> None:
-    async with serve(store="memory", write_timeout=0.3) as server:
+    async with serve(store="memory", write_timeout=LONG) as server:
         before = await scraped(server)
         turn_id = await server.start()
         part = await puppet.part()
         async with stalled_readers(server, f"/v1/turns/{turn_id}/events", 1):
             await until(lambda: server.turnwire.streams.open_count == 1)
             part.say(*(PIECE for _ in range(2_000)))
+            await all_blocked(server, 1)
+            let_time_pass(server.turnwire, LONG)
             await until(lambda: server.turnwire.streams.open_count == 0)
         part.end()
         await server.ended(turn_id)

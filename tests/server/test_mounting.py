@@ -130,7 +130,7 @@ async def test_a_mounted_app_resets_beats_and_replays(mounted: Served, puppet: P
         beat = await stream.next_block()
         assert beat is not None
         assert beat.comment == "hb"
-        part.say(*("x" * 1_000 for _ in range(2_000)))
+        part.say(*("x" * 1_000 for _ in range(600)))
         part.end()
         await stream.rest()
     frames = await mounted.whole(stream.turn_id)

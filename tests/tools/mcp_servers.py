@@ -55,7 +55,8 @@ class Web:
 
 
 def listen(port: int) -> socket.socket:
-    listening = socket.socket()
+    # By its number: asyncio sends small writes at once only where the protocol of a socket is TCP.
+    listening = socket.socket(proto=socket.IPPROTO_TCP)
     # The kernel remembers the connections of an earlier server on this port for a while.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))

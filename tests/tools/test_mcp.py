@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.scripted_model import ScriptedModel, calls, model_server, says
-from tests.serving import until, within
+from tests.serving import PATIENCE, until, within
 from tests.tools.mcp_servers import SCRIPT, open_agent, program, results, web
 from turnwire.core.errors import AgentError
 from turnwire.core.events import DoneEvent, ErrorEvent, ToolProgressEvent
@@ -43,7 +43,7 @@ async def served(kind: str, marks: Path, **options: Any) -> AsyncIterator[McpSer
 
 @pytest.fixture(params=[pytest.param("stdio", marks=pytest.mark.process), "http-2026", "http-2025"])
 async def mcp_server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[McpServer]:
-    async with served(request.param, tmp_path, timeout=20) as server:
+    async with served(request.param, tmp_path, timeout=PATIENCE) as server:
         yield server
 
 
@@ -429,5 +429,6 @@ except ImportError as error:
 
 @pytest.mark.process
 def test_sdk_is_imported_on_use_and_a_missing_extra_is_named() -> None:
-    done = subprocess.run([sys.executable, "-c", NO_EXTRA], capture_output=True, text=True, timeout=30, check=True)
+    command = [sys.executable, "-c", NO_EXTRA]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "MCP servers need more than is installed: pip install 'turnwire[mcp]'"

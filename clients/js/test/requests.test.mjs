@@ -1,7 +1,9 @@
 // Starting turns, and other requests.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { all, clientOf, cut, done, positions, refusal, scripted, status, stream, token, until } from "./scripted_server.mjs";
+import {
+  QUICK, all, clientOf, cut, done, positions, refusal, scripted, status, stopTime, stream, token, until,
+} from "./scripted_server.mjs";
 
 test("start is retried with the same key, and its response is the stream", async (t) => {
   const server = await scripted(t, cut, status(503), stream(token(1) + done(2)));
@@ -155,22 +157,36 @@ test("silent upload has no timeout, other requests do", async (t) => {
 });
 
 test("slow response does not time out", async (t) => {
+  let opened;
   const server = await scripted(t, (request, response) => {
     response.writeHead(200, { "Content-Type": "application/json" });
-    const text = Buffer.from('{"agents":["Zürich"]}');
-    let sent = 0;
-    const sending = setInterval(() => {
-      if (sent === text.length) return clearInterval(sending), response.end();
-      response.write(text.subarray(sent, ++sent));
-    }, 60);
+    response.flushHeaders();
+    opened = response;
   });
-  assert.deepEqual(await clientOf(server, { retry: { heartbeat: 400, attempts: 1 } }).agents(), ["Zürich"]);
+  const time = stopTime(t);
+  const waits = () => time.started((ms) => ms === 1_000);
+  const asking = clientOf(server, { retry: { heartbeat: 400, attempts: 1 } }).agents();
+  await until(() => waits() === 2); // For the headers, and for the body.
+  for (const byte of Buffer.from('{"agents":["Zürich"]}')) {
+    const before = waits();
+    opened.write(Buffer.of(byte));
+    await until(() => waits() > before);
+    time.pass(600);
+  }
+  opened.end();
+  assert.deepEqual(await asking, ["Zürich"]);
 });
 
 test("hanging or foreign response is a retryable error", async (t) => {
   const server = await scripted(t, () => {}, status(200, undefined));
-  const client = clientOf(server, { retry: { heartbeat: 200, attempts: 2 } });
-  await assert.rejects(client.budget(), { code: "not_turnwire", retryable: true });
+  const time = stopTime(t);
+  const asking = clientOf(server, { retry: { heartbeat: 200, attempts: 2 } }).budget();
+  asking.catch(() => {}); // It may be rejected before it is awaited.
+  await until(() => server.requests.length === 1);
+  time.pass(500);
+  await until(() => time.started((ms) => ms <= QUICK.most) === 1);
+  time.pass(QUICK.most);
+  await assert.rejects(asking, { code: "not_turnwire", retryable: true });
   assert.equal(server.requests.length, 2);
 });
 

@@ -5,6 +5,7 @@ import { TurnwireClient } from "@turnwire/client";
 export const QUICK = { first: 2, most: 10 };
 export const OPEN = { "Content-Type": "text/event-stream; charset=utf-8", "X-Turn-Id": "t", "X-Session-Id": "s" };
 const encoder = new TextEncoder();
+const realTimeout = setTimeout;
 export const bytes = (text) => encoder.encode(text);
 
 export const frame = (position, event, epoch = 1) => `id: ${position}.${epoch}\ndata: ${JSON.stringify(event)}\n\n`;
@@ -35,7 +36,7 @@ export const stream = (text, then = "end") => (request, response) => {
   response.writeHead(200, OPEN);
   response.write(text);
   if (then === "end") response.end();
-  if (then === "cut") setTimeout(() => response.destroy(), 5);
+  if (then === "cut") realTimeout(() => response.destroy(), 5);
 };
 export const status = (code, body = "", headers = {}) => (request, response) => {
   response.writeHead(code, { "Content-Type": "application/json", ...headers });
@@ -56,9 +57,24 @@ export const positions = (items) => items.map((item) => item.position ?? item.co
 
 /** Waits until a condition holds. */
 export async function until(holds) {
-  for (let waited = 0; waited < 5_000; waited += 2) {
+  for (let waited = 0; waited < 20_000; waited += 2) {
     if (holds()) return;
-    await new Promise((later) => setTimeout(later, 2));
+    await new Promise((later) => realTimeout(later, 2));
   }
   throw new Error(`waited too long for ${holds}`);
+}
+
+/** Stops the time of the client's timers: it passes with `pass` only. `started` counts the timers of a length. */
+export function stopTime(t) {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const lengths = [];
+  const { setTimeout: stopped } = globalThis;
+  globalThis.setTimeout = (act, ms, ...rest) => {
+    lengths.push(ms);
+    return stopped(act, ms, ...rest);
+  };
+  return {
+    pass: (ms) => t.mock.timers.tick(ms),
+    started: (isCounted) => lengths.filter(isCounted).length,
+  };
 }

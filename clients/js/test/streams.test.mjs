@@ -2,7 +2,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { TurnwireError } from "@turnwire/client";
-import { all, clientOf, cut, done, frame, positions, refusal, scripted, status, stream, token, until } from "./scripted_server.mjs";
+import {
+  QUICK, all, clientOf, cut, done, frame, positions, refusal, scripted, status, stopTime, stream, token, until,
+} from "./scripted_server.mjs";
 
 test("cut stream resumes after the last event", async (t) => {
   const server = await scripted(
@@ -70,28 +72,52 @@ test("reconnect control delays the reconnection and is not offline", async (t) =
 
 test("connection is cut after 2.5 silent heartbeats", async (t) => {
   const server = await scripted(t, stream(`: stream open\n\n${token(1)}`, "hang"), stream(done(2)));
-  assert.deepEqual(positions(await all(clientOf(server, { retry: { heartbeat: 40 } }).turn("t").events())), [1, 2]);
-  assert.ok(server.requests[1].at - server.requests[0].at >= 95);
+  const time = stopTime(t);
+  const events = clientOf(server, { retry: { heartbeat: 40 } }).turn("t").events();
+  assert.equal((await events.next()).value.position, 1);
+  const begun = time.started((ms) => ms === 100);
+  const waiting = events.next();
+  await until(() => time.started((ms) => ms === 100) > begun);
+  time.pass(99);
+  await new Promise(setImmediate);
+  assert.equal(time.started((ms) => ms <= QUICK.most), 0);
+  time.pass(1);
+  await until(() => time.started((ms) => ms <= QUICK.most) === 1); // It waits before it reconnects.
+  time.pass(QUICK.most);
+  assert.equal((await waiting).value.position, 2);
+  assert.equal(server.requests.length, 2);
 });
 
 test("slow reader does not time out", async (t) => {
   const server = await scripted(t, stream(token(1) + token(2), "hang"), stream(done(3)));
+  const time = stopTime(t);
   const events = clientOf(server, { retry: { heartbeat: 200 } }).turn("t").events();
   await events.next();
-  await new Promise((later) => setTimeout(later, 600));
+  time.pass(60_000);
   assert.equal((await events.next()).value.position, 2);
   assert.equal(server.requests.length, 1);
   await events.return();
 });
 
 test("heartbeats keep a connection open", async (t) => {
+  let opened;
   const server = await scripted(t, (request, response) => {
     stream(token(1), "hang")(request, response);
-    const beating = setInterval(() => response.write(": hb\n\n"), 20);
-    setTimeout(() => response.end(done(2)), 1_200);
-    response.on("close", () => clearInterval(beating));
+    opened = response;
   });
-  await all(clientOf(server, { retry: { heartbeat: 400 } }).turn("t").events());
+  const time = stopTime(t);
+  const waits = () => time.started((ms) => ms === 1_000);
+  const events = clientOf(server, { retry: { heartbeat: 400 } }).turn("t").events();
+  await events.next();
+  const rest = all(events);
+  for (let beats = 0; beats < 5; beats++) {
+    const before = waits();
+    opened.write(": hb\n\n");
+    await until(() => waits() > before);
+    time.pass(600);
+  }
+  opened.end(done(2));
+  assert.deepEqual(positions(await rest), [2]);
   assert.equal(server.requests.length, 1);
 });
 

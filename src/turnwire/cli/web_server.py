@@ -18,7 +18,8 @@ _GARBAGE_THRESHOLD = 10_000
 
 def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
+    # With the number of its protocol: without, asyncio does not turn off the delay of small writes (uvloop does).
+    listening = socket.socket(family, proto=socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Connections inherit it: a stalled reader holds this much kernel memory, not megabytes.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)

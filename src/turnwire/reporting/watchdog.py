@@ -56,11 +56,16 @@ class LoopWatchdog:
         self._timer = self._loop.call_later(self._limit / _BEATS_PER_LIMIT, self._beat)
 
     def _watch(self) -> None:
+        # Counted in turns of this thread: while the whole process does not run, nothing blocks the loop.
+        seen, missed = self._last_beat, 0
         while not self._stopped.wait(self._limit / _BEATS_PER_LIMIT):
-            seconds = monotonic() - self._last_beat
-            if seconds > self._limit and not self._is_blocked:
+            if self._last_beat != seen:
+                seen, missed = self._last_beat, 0
+                continue
+            missed += 1
+            if missed >= _BEATS_PER_LIMIT and not self._is_blocked:
                 self._is_blocked = True
-                self._report(seconds)
+                self._report(monotonic() - seen)
 
     def _report(self, seconds: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage]

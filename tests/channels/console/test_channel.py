@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tests.channels.console.emulator import Terminal
 from tests.extensions.harness import running, write_extension
-from tests.serving import Puppet, saying, until, within
+from tests.serving import PATIENCE, Puppet, saying, until, within
 from turnwire.channels.console.channel import ConsoleChannel
 from turnwire.channels.console.keyboard import Keyboard
 from turnwire.channels.console.screen import Screen
@@ -156,7 +156,7 @@ async def test_blocked_terminal_does_not_block_the_event_loop(tmp_path: Path) ->
     class BlockedFile(io.StringIO):
         def write(self, text: str) -> int:
             writers.add(threading.current_thread())
-            unblocked.wait(20)
+            unblocked.wait(PATIENCE)
             return super().write(text)
 
     terminal = Terminal()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.channels.console.emulator import Terminal
 from tests.serving import PATIENCE, until, within
+from turnwire.channels.console import conversation
 from turnwire.channels.console.client import ReconnectLimits, RemoteHost, ServerAddress
 from turnwire.channels.console.conversation import Conversation, UserLeft
 from turnwire.channels.console.keyboard import Keyboard
@@ -150,7 +151,8 @@ async def test_approval_request_without_a_keyboard_is_refused() -> None:
         assert "■ refused: there is no terminal to ask for consent" in turn.terminal.transcript
 
 
-async def test_first_interrupt_cancels_the_turn_and_second_leaves() -> None:
+async def test_first_interrupt_cancels_the_turn_and_second_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "_TWICE_SECONDS", PATIENCE)
     async with shown(Keyboard()) as turn:
         turn.conversation.interrupt()
         assert await within(turn.script.requests.get()) == ("/v1/turns/t1/cancel", {})

@@ -26,7 +26,7 @@ from turnwire.core.backoff import Backoff
 from turnwire.core.events import TokenEvent
 
 PATIENT = ReconnectLimits(give_up_seconds=PATIENCE, backoff=Backoff(first=0.01, longest=0.05), read_timeout=PATIENCE)
-QUICK = ReconnectLimits(give_up_seconds=2, backoff=Backoff(first=0.01, longest=0.05), read_timeout=1)
+QUICK = ReconnectLimits(give_up_seconds=1, backoff=Backoff(first=0.01, longest=0.05), read_timeout=PATIENCE)
 """Limits for servers that do not come back."""
 
 

@@ -1,9 +1,11 @@
 """End to end, in real time: a real Turnwire with its kernel, the bundled channel and the simulator."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +14,13 @@ from tests.channels.telegram.bot_api import TOKEN, BotApi
 from tests.channels.telegram.world import ADA
 from tests.serving import PATIENCE, Puppet, quick_settings, until, within
 from turnwire import Turnwire
+from turnwire.channels.telegram import channel, records
 from turnwire.channels.telegram.client import Clock
 from turnwire.core.approvals import WaitForApproval
 from turnwire.core.events import ApprovalRequestEvent, RestartEvent, SearchEvent
 from turnwire.core.turns import Turn
 
+HOUR = 3600.0
 ANSWER = "An **answer** that is long enough to be shown at once. "
 
 
@@ -36,6 +40,17 @@ async def running(folder: Path, agent: Any) -> AsyncIterator[Turnwire]:
     turnwire = Turnwire(agent, store="sqlite", settings=quick_settings(folder), extensions=[])
     async with turnwire.lifespan():
         yield turnwire
+
+
+@pytest.fixture
+def pass_hour(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function that lets an hour pass for the channel and the simulator. A stop hardly waits meanwhile."""
+    passed = [0.0]
+    now, wall = Clock.now, time.time
+    monkeypatch.setattr(Clock, "now", lambda clock: now(clock) + passed[0])
+    monkeypatch.setattr(records, "time", SimpleNamespace(time=lambda: wall() + passed[0]))
+    monkeypatch.setattr(channel, "_STOP_SECONDS", 0.1)
+    return lambda: passed.append(passed.pop() + HOUR)
 
 
 async def test_answer_grows_while_the_agent_works(api: BotApi, tmp_path: Path) -> None:
@@ -88,18 +103,22 @@ async def test_stop_button_cancels_the_turn(api: BotApi, tmp_path: Path) -> None
         assert state.outcome == "cancelled"
 
 
-async def test_unposted_answer_is_posted_by_the_next_process(api: BotApi, tmp_path: Path) -> None:
+async def test_unposted_answer_is_posted_by_the_next_process(
+    api: BotApi, tmp_path: Path, pass_hour: Callable[[], None]
+) -> None:
     puppet = Puppet()
     async with running(tmp_path, puppet):
         api.says(ADA, "hello")
         part = await puppet.part()
         part.say(ANSWER)
         await api.until(lambda: api.shown(ADA))
-        api.flood(ADA, 1)
+        # A second is left of it when the next process begins.
+        api.flood(ADA, HOUR + 1)
         part.say("The end.")
         part.end()
         await api.until(lambda: api.too_many)
     assert "The end." not in api.texts(ADA)[0]
+    pass_hour()
     async with running(tmp_path, Puppet()):
         await api.until(lambda: api.texts(ADA) == ["An answer that is long enough to be shown at once. The end."])
         await until(lambda: api.shown(ADA)[0].buttons == [])
@@ -124,17 +143,20 @@ async def test_answers_to_one_chat_are_posted_in_order_through_a_flood_wait(api:
         assert [turn.message for turn in turns] == ["one", "two", "three"]
 
 
-async def test_interrupted_turn_ends_in_the_message_that_it_began(api: BotApi, tmp_path: Path) -> None:
+async def test_interrupted_turn_ends_in_the_message_that_it_began(
+    api: BotApi, tmp_path: Path, pass_hour: Callable[[], None]
+) -> None:
     puppet = Puppet()
     async with running(tmp_path, puppet):
         api.says(ADA, "hello")
         part = await puppet.part()
         part.say(ANSWER)
         await api.until(lambda: api.shown(ADA))
-        api.flood(ADA, 1)
+        api.flood(ADA, HOUR)
         # The server shuts down, and the end of the answer cannot be posted.
     assert len(api.texts(ADA)) == 1
     assert "(Error: " not in api.texts(ADA)[0]
+    pass_hour()
     async with running(tmp_path, Puppet()):
         await api.until(lambda: "(Error: " in api.texts(ADA)[0])
         assert len(api.texts(ADA)) == 1

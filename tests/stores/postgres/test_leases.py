@@ -17,7 +17,7 @@ from turnwire.core.follow import follow
 from turnwire.core.turns import Turn, TurnRecord
 from turnwire.stores.postgres import PostgresStore
 
-LEASE = 1.0
+LEASE = 3.0
 Answer = AsyncIterator[Event | str]
 
 
