@@ -5,7 +5,7 @@ exception.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, Literal, Protocol, cast
 
 from msgspec import Struct, field
@@ -452,6 +452,10 @@ class ClaimStore(Protocol):
 
     async def take_over(self, worker: str) -> list[TurnRecord]:
         """Claim running turns of workers whose lease has expired. Not promised: that it claims all of them at once."""
+        ...
+
+    async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
+        """Return the running turns of a worker, in the order of acceptance: what it has to run or to end."""
         ...
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:

@@ -88,13 +88,14 @@ class TurnLog:
         self._short_pauses = 0
 
     async def restore(self) -> None:
-        """Fold the events that are in the log already."""
-        position = 0
+        """Fold the events that are in the log already. Raises StoreError; then nothing is folded."""
+        fold, position = TurnFold(), 0
         while position < self._committed and (events := await self._store.read(self.turn_id, position, PAGE)):
             for logged in events:
-                self.fold.add(logged)
+                fold.add(logged)
                 logged.decoded = None  # The store may cache these events; the decoded values would double their memory.
             position = events[-1].position
+        self.fold = fold
 
     def append(self, event: Event) -> None:
         """Append one event. Raises TurnEndedError, EventRefusedError, or the failure of an earlier append."""
@@ -240,10 +241,19 @@ class TurnLog:
         metrics.note_ending(outcome, self.fold.state().timings)
 
     async def rewind(self) -> None:
-        """Return to the last committed event, after a failure of the store."""
-        self._position, self._failure = self._committed, None
-        self.fold = TurnFold()
+        """Return to the last committed event, after a failure of the store. Raises StoreError, TurnEndedError.
+
+        The log itself is read: an append that was reported as failed may have been committed.
+        """
+        last: LoggedEvent | None = None
+        while events := await self._store.read(self.turn_id, self._committed if last is None else last.position, PAGE):
+            last = events[-1]
+        if last is not None:
+            self._committed = last.position
+            if last.is_last:
+                raise TurnEndedError(self.turn_id)
         await self.restore()
+        self._position, self._failure = self._committed, None
 
     def _settle(self, count: int, error: Refusal | None) -> None:
         self._unsettled_requests -= 1

@@ -7,7 +7,7 @@ process would.
 import time
 from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -303,6 +303,11 @@ class MemoryClaims:
     async def take_over(self, worker: str) -> list[TurnRecord]:
         lost = [turn.id for turn in self._tables.in_phase("running") if not self._leases.holds(turn.worker)]
         return [await self.claim(turn_id, worker) for turn_id in lost]
+
+    async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
+        return [
+            turn for turn in self._tables.in_phase("running") if turn.worker == worker and turn.id not in except_for
+        ]
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         turn = self._tables.turn(turn_id)
@@ -611,6 +616,7 @@ class MemoryStore:
         self.claim = claims.claim
         self.claim_next = claims.claim_next
         self.take_over = claims.take_over
+        self.claimed = claims.claimed
         self.hold = claims.hold
         self.waiting = claims.waiting
         self.checkpoint = claims.checkpoint

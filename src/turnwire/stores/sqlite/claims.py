@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -76,6 +77,9 @@ class SqliteClaims:
         query = "UPDATE turn SET phase = 'running', worker = ?, epoch = ?, started_at = ? WHERE number = ?"
         rows = [(live.record.worker, live.record.epoch, live.record.started_at, live.number) for live in turns]
         return self._writer.write(lambda connection: connection.executemany(query, rows))
+
+    async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
+        return [turn for turn in self._turns.in_phase("running") if turn.worker == worker and turn.id not in except_for]
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         live = self._turns.by_id.get(turn_id)
