@@ -245,12 +245,9 @@ class TurnLog:
 
         The log itself is read: an append that was reported as failed may have been committed.
         """
-        last: LoggedEvent | None = None
-        while events := await self._store.read(self.turn_id, self._committed if last is None else last.position, PAGE):
-            last = events[-1]
-        if last is not None:
-            self._committed = last.position
-            if last.is_last:
+        while events := await self._store.read(self.turn_id, self._committed, PAGE):
+            self._committed = events[-1].position
+            if events[-1].is_last:
                 raise TurnEndedError(self.turn_id)
         await self.restore()
         self._position, self._failure = self._committed, None

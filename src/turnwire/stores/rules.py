@@ -197,6 +197,11 @@ class ReadyQueue:
         """Return the turns that may run, oldest first: ids grow with time."""
         return nsmallest(limit, self._ready)
 
+    @property
+    def session_count(self) -> int:
+        """Return the number of sessions with unfinished turns: no more turns than that run or wait."""
+        return len(self._sessions)
+
     def unfinished(self, session_id: str) -> list[str]:
         return list(self._sessions.get(session_id, ()))
 

@@ -1,8 +1,11 @@
 """Reads of logs and turns: live turns from memory, all others from the database."""
 
+from collections.abc import Callable
+
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry, TurnFilter
+from turnwire.core.contracts import JournalEntry, TurnFilter, Wake
 from turnwire.core.errors import TurnNotFoundError
+from turnwire.core.follow import fold_log
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.lines import SealedLogs, state_from
@@ -103,11 +106,16 @@ class SqliteQueries:
         return [state for row in rows if (state := state_from(row[0]))]
 
     async def turn_state(self, turn_id: str) -> TurnState | None:
-        query = "SELECT state FROM turn WHERE id = ?"
+        query = "SELECT state, phase FROM turn WHERE id = ?"
         row = await self._readers.run(lambda connection: connection.execute(query, (turn_id,)).fetchone())
         if row is None:
             raise TurnNotFoundError(turn_id)
+        if row[0] is None and row[1] == "ended":
+            return (await fold_log(self, turn_id)).state()  # It ended while the disk was full.
         return state_from(row[0])
+
+    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
+        return self._turns.watchers.add(key, wake)
 
     async def tokens_used(self, principal: str, day: int) -> int:
         query = "SELECT tokens FROM spending WHERE principal = ? AND day = ?"

@@ -79,8 +79,7 @@ class SqliteRegistry:
             connection.execute("DELETE FROM session WHERE id = ?", (session.id,))
             return session.id
 
-        self._writer.must_erase = True
-        self._turns.forget_session(await self._writer.write(run))
+        self._turns.forget_session(await self._writer.write(run, erases=True))
 
     async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
         query = "SELECT EXISTS (SELECT 1 FROM outbox WHERE due_at <= ?)"

@@ -51,9 +51,10 @@ class SqliteStore:
         registry = SqliteRegistry(self.readers, writer, turns)
         annotations = SqliteAnnotations(self.readers, writer)
         maintenance = SqliteMaintenance(writer, turns)
+        writer.on_room = maintenance.complete_states
 
         self.read = queries.read
-        self.watch = turns.watchers.add
+        self.watch = queries.watch
         self.append = writer.append
         self.journal = queries.journal
         self.maintain = maintenance.maintain
