@@ -316,6 +316,7 @@ class LogReader(Protocol):
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         """Return at most `limit` committed events after a position, or none if there are none yet.
 
+        A page has a bound in bytes too, whatever `limit` is: there may be more events than it returns.
         `epoch` is the epoch of the event at `after`, as the reader has it. Raises TurnNotFoundError, EventsGoneError,
         and LogRewoundError if the log has no such event (any more).
         """

@@ -7,12 +7,13 @@ checks, in one place, before any of their code runs.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
 from turnwire.core.errors import TurnwireError
 from turnwire.server.api.app import build_api
 from turnwire.server.api.shares import SHARED
+from turnwire.server.auth import Caller
 from turnwire.server.brand import brand_of
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers
@@ -109,7 +110,7 @@ class TurnwireApp:
                 request.caller, request.params = caller, match.params
                 return await match.route(method).endpoint(request, services)
             request.scope["turnwire.caller"] = caller
-            await self._call_api(request)
+            await self._call_api(request, caller)
             return None
         except TurnwireError as error:
             refusal = http_error(error)
@@ -142,13 +143,26 @@ class TurnwireApp:
             await request.send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
         return None
 
-    async def _call_api(self, request: Request) -> None:
-        send = _with_headers(request.send, request.added)
-        try:
-            await self.api(request.scope, request.receive, send)  # pyright: ignore[reportArgumentType]
-        except Exception:
-            # FastAPI has answered already, and raises for the log.
-            logger.exception("a request to %s failed", request.scope["path"])
+    async def _call_api(self, request: Request, caller: Caller | None) -> None:
+        async with self._slot(request, caller):
+            send = _with_headers(request.send, request.added)
+            try:
+                await self.api(request.scope, request.receive, send)  # pyright: ignore[reportArgumentType]
+            except Exception:
+                # FastAPI has answered already, and raises for the log.
+                logger.exception("a request to %s failed", request.scope["path"])
+            # A large answer counts until the client has taken it.
+            await request.answer_taken(self._services.settings.write_timeout)
+
+    def _slot(self, request: Request, caller: Caller | None) -> AbstractAsyncContextManager[None]:
+        """Return a slot for a request that reads. Others write little, or have limits of their own."""
+        if request.method not in ("GET", "HEAD"):
+            return nullcontext()
+        if caller is not None:
+            return self._services.requests.slot(caller.principal)
+        if request.path.startswith(SHARED):
+            return self._services.requests.slot(f"address {(request.scope.get('client') or ('',))[0]}")
+        return nullcontext()
 
     def _is_public(self, path: str) -> bool:
         # The token of a shared session takes the place of a key.

@@ -41,6 +41,7 @@ from turnwire.core.errors import (
     TurnNotWaitingError,
 )
 from turnwire.core.turns import Phase, Session, TurnRecord, TurnState, new_session, title_from
+from turnwire.stores.lines import event_page
 from turnwire.stores.rules import (
     CommitSchedule,
     Leases,
@@ -217,7 +218,7 @@ class MemoryQueries:
         if after + 1 < first_kept:
             raise EventsGoneError(turn_id, after, first_kept)
         start = after + 1 - first_kept
-        return turn.events[start : start + limit]
+        return event_page(turn.events[start : start + limit], limit)
 
     async def journal(self, turn_id: str) -> list[JournalEntry]:
         return list(self._tables.turn(turn_id).entries)

@@ -3,6 +3,7 @@
 import sqlite3
 
 from turnwire.core.errors import SessionBusyError
+from turnwire.core.follow import PAGE
 from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.lines import seal, unseal
@@ -44,9 +45,11 @@ def _complete_state(connection: sqlite3.Connection, live: LiveTurn) -> None:
     query = "SELECT 1 FROM turn WHERE number = ? AND state IS NULL AND phase = 'ended'"
     if connection.execute(query, (live.number,)).fetchone() is None:
         return
-    fold = TurnFold()
-    for event in read_rows(connection, live.rows.tolist(), 0) or ():
-        fold.add(event)
+    fold, position = TurnFold(), 0
+    while events := read_rows(connection, live.rows_after(position, PAGE), position):
+        for event in events:
+            fold.add(event)
+        position = events[-1].position
     write_state(connection, live.number, fold.state())
 
 

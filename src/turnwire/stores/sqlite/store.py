@@ -42,13 +42,15 @@ class SqliteStore:
         self._lock = FolderLock(folder)
         self._threads = SqliteThreads(lambda: open_writer(path), name="turnwire-writer")
         self.readers = SqliteThreads(lambda: open_reader(path), name="turnwire-reader", threads=_READERS)
+        # A search reads every message of a principal; the quick reads of the others do not wait behind it.
+        self._searchers = SqliteThreads(lambda: open_reader(path), name="turnwire-search")
         self._turns = turns = LiveTurns(Leases(lease, clock))
         self._writer = writer = SqliteWriter(
             self._threads, turns, Ballast(folder), keeps_outbox=keeps_outbox, interval=commit_interval
         )
-        queries = SqliteQueries(self.readers, turns)
+        queries = SqliteQueries(self.readers, self._searchers, turns)
         claims = SqliteClaims(self.readers, writer, turns)
-        registry = SqliteRegistry(self.readers, writer, turns)
+        registry = SqliteRegistry(self.readers, self._searchers, writer, turns)
         annotations = SqliteAnnotations(self.readers, writer)
         maintenance = SqliteMaintenance(writer, turns)
         writer.on_room = maintenance.complete_states
@@ -120,5 +122,6 @@ class SqliteStore:
         await self._writer.flush()
         # The writer's connection closes last: only it may empty the write-ahead log.
         await self.readers.close()
+        await self._searchers.close()
         await self._threads.close()
         self._lock.release()

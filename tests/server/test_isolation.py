@@ -1,0 +1,148 @@
+"""Isolation and fairness: one client costs others as little as possible, and overload is refused before work is done.
+
+The numbers in the names are those of the findings that these tests come from.
+"""
+
+import asyncio
+from typing import Any
+
+from tests.server.conftest import Serve, StoreKind
+from tests.server.test_slow_readers import LONG, MEGABYTE, open_streams, resident_bytes, stalled_readers
+from tests.serving import Puppet, Served, error_of, let_time_pass, until, within
+from turnwire.core.events import StatusEvent
+
+LARGE_EVENT = StatusEvent("x" * 200_000)
+
+
+async def ended_turn(server: Served, puppet: Puppet, *lines: object, **body: Any) -> str:
+    turn_id = await server.start(**body)
+    part = await puppet.part()
+    part.say(*lines)  # type: ignore[arg-type]
+    part.end()
+    await server.ended(turn_id)
+    return turn_id
+
+
+async def test_row_3_stalled_downloads_of_a_log_are_counted_bounded_and_dropped(
+    serve: Serve, puppet: Puppet, kind: StoreKind
+) -> None:
+    async with serve(store=kind, write_timeout=LONG, max_open_streams=30) as server:
+        turn_id = await ended_turn(server, puppet, *[LARGE_EVENT] * 50)
+        path = f"/v1/turns/{turn_id}/log.jsonl"
+        await server.http.get(path)
+        before = resident_bytes()
+        async with stalled_readers(server, path, 30):
+            await open_streams(server, 30)
+            assert error_of(await server.http.get(path), 429)["code"] == "too_many_streams"
+            # Each holds about a page and what the system buffers; the whole log is ten megabytes.
+            assert resident_bytes() - before < 30 * 3 * MEGABYTE
+            let_time_pass(server.turnwire, 2 * LONG)
+            await open_streams(server, 0)
+        lines = (await server.http.get(path)).text.splitlines()
+        assert len(lines) == 54
+
+
+async def test_row_12_page_of_a_long_poll_is_bounded_in_bytes(server: Served, puppet: Puppet) -> None:
+    turn_id = await ended_turn(server, puppet, *[LARGE_EVENT] * 50)
+    after, received = 0, 0
+    while True:
+        answer = await server.http.get(f"/v1/turns/{turn_id}/events", params={"after": after, "wait": 0})
+        assert len(answer.content) < 2 * MEGABYTE
+        page = answer.json()
+        received += len(page["events"])
+        after = page["after"]
+        if page["done"]:
+            break
+    assert received == 54
+
+
+async def test_row_13_long_polls_and_joined_chats_are_counted(serve: Serve, puppet: Puppet) -> None:
+    async with serve(max_open_streams=3) as server:
+        turn_id = await server.start(turn_id="mine", message="hello")
+        await puppet.part()
+        path = f"/v1/turns/{turn_id}/events"
+        waiting = [asyncio.create_task(server.http.get(path, params={"after": 2, "wait": 60})) for _ in range(2)]
+        message = {"message": "hello", "turn_id": "mine"}
+        waiting.append(asyncio.create_task(server.http.post("/chat", json=message)))
+        streams = server.turnwire.streams
+        await until(lambda: streams._open_by["local"] == 3)
+        for refused in (
+            await server.http.get(path, params={"after": 2, "wait": 60}),
+            await server.http.post("/chat", json={"message": "another"}),
+            await server.http.post(
+                "/v1/chat/completions", json={"model": "x", "messages": [{"role": "user", "content": "another"}]}
+            ),
+            await server.http.post("/v1/responses", json={"model": "x", "input": "another"}),
+        ):
+            assert refused.status_code == 429, refused.text
+            assert "retry-after" in refused.headers
+        assert await server.written() == (1, 1), "a refused request starts nothing"
+        puppet.parts[0].say("there")
+        puppet.parts[0].end()
+        assert [answer.status_code for answer in await within(asyncio.gather(*waiting))] == [200, 200, 200]
+        await until(lambda: not streams.is_reading("local"))
+
+
+def by_header(scope: dict[str, object]) -> str | None:
+    headers = dict(scope["headers"])  # type: ignore[call-overload]
+    return headers.get(b"x-user", b"").decode() or None
+
+
+async def test_row_6_searches_of_one_principal_run_one_at_a_time_and_delay_no_reads(
+    serve: Serve, puppet: Puppet, tmp_path: object
+) -> None:
+    async with serve(store="sqlite", authenticate=by_header) as server:
+        ann, bob = {"x-user": "ann"}, {"x-user": "bob"}
+        store = server.turnwire.store
+        begun, let_go = asyncio.Queue[str](), asyncio.Event()
+        list_sessions = store.list_sessions
+
+        async def slow(principal: str, *, search: str | None = None, **page: object) -> object:
+            if search:
+                begun.put_nowait(principal)
+                await let_go.wait()
+            return await list_sessions(principal, search=search, **page)  # type: ignore[arg-type]
+
+        store.list_sessions = slow  # type: ignore[method-assign]
+        searches = [asyncio.create_task(server.http.get("/v1/sessions?search=x", headers=ann)) for _ in range(40)]
+        assert await within(begun.get()) == "ann"
+        # Another principal is neither behind the searches nor behind the reads of the first.
+        assert (await server.http.get("/v1/sessions", headers=bob)).status_code == 200
+        others = asyncio.create_task(server.http.get("/v1/sessions?search=y", headers=bob))
+        assert await within(begun.get()) == "bob"
+        assert begun.empty()
+        let_go.set()
+        assert (await within(others)).status_code == 200
+        assert {answer.status_code for answer in await within(asyncio.gather(*searches))} == {200}
+
+
+async def test_row_6_too_many_waiting_requests_are_refused_with_retry_after(serve: Serve) -> None:
+    async with serve(authenticate=by_header) as server:
+        slots = server.turnwire.services.searches
+        ann = {"x-user": "ann"}
+        async with slots.slot("ann"):
+            slots._max_waiting = 0
+            refused = await server.http.get("/v1/sessions?search=x", headers=ann)
+        assert error_of(refused, 429)["code"] == "too_many_requests"
+        assert "retry-after" in refused.headers
+
+
+async def test_row_3_stalled_readers_of_a_large_answer_are_counted_and_dropped(serve: Serve, puppet: Puppet) -> None:
+    """A snapshot is one answer, and stays in memory until its reader has taken it."""
+    async with serve(write_timeout=LONG) as server:
+        turn_id = await ended_turn(server, puppet, *["x" * 200_000] * 40)
+        async with stalled_readers(server, f"/v1/turns/{turn_id}", 20):
+            requests = server.turnwire.services.requests
+            held = requests._held
+            await until(lambda: held["local"] == 4 and len(requests._queues.get("local", ())) == 16)
+        await until(lambda: not held["local"])
+        assert (await server.http.get(f"/v1/turns/{turn_id}")).status_code == 200
+
+
+async def test_row_3_reader_that_takes_nothing_of_a_large_answer_is_dropped(serve: Serve, puppet: Puppet) -> None:
+    async with serve(write_timeout=0.2) as server:
+        turn_id = await ended_turn(server, puppet, *["x" * 200_000] * 40)
+        async with stalled_readers(server, f"/v1/turns/{turn_id}", 1):
+            held = server.turnwire.services.requests._held
+            await until(lambda: held["local"] == 1)
+            await until(lambda: not held["local"])
