@@ -4,12 +4,18 @@ The numbers in the names are those of the findings that these tests come from.
 """
 
 import asyncio
+import contextlib
 from typing import Any
+
+import pytest
 
 from tests.server.conftest import Serve, StoreKind
 from tests.server.test_slow_readers import LONG, MEGABYTE, open_streams, resident_bytes, stalled_readers
-from tests.serving import Puppet, Served, error_of, let_time_pass, until, within
+from tests.serving import Puppet, Served, error_of, let_time_pass, raw_request, until, within
 from turnwire.core.events import StatusEvent
+from turnwire.retrieval.documents.document import ParsedDocument
+from turnwire.retrieval.documents.parser import parse
+from turnwire.server.listener import GuardedProtocol
 
 LARGE_EVENT = StatusEvent("x" * 200_000)
 
@@ -146,3 +152,88 @@ async def test_row_3_reader_that_takes_nothing_of_a_large_answer_is_dropped(serv
             held = server.turnwire.services.requests._held
             await until(lambda: held["local"] == 1)
             await until(lambda: not held["local"])
+
+
+async def test_row_10_headers_without_end_are_refused(server: Served) -> None:
+    endless = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 1_000_000
+    answer = await raw_request(server.port, endless)
+    assert answer.status == 431
+    whole = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX-Long: " + b"x" * 70_000 + b"\r\n\r\n"
+    assert (await raw_request(server.port, whole)).status == 431
+    just_fits = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX: " + b"x" * 30_000 + b"\r\n\r\n"
+    assert (await raw_request(server.port, just_fits)).status == 200
+
+
+async def test_row_10_incomplete_requests_end_in_time(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GuardedProtocol, "head_seconds", 0.1)
+    monkeypatch.setattr(GuardedProtocol, "body_seconds", 0.1)
+    half_head = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    assert (await raw_request(server.port, half_head)).status == 408
+    half_body = (
+        b'POST /chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"'
+    )
+    assert (await raw_request(server.port, half_body)).status == 408
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    assert await within(reader.read()) == b"", "a connection without a request is closed"
+    writer.close()
+
+
+async def test_row_10_open_streams_outlast_the_time_for_a_request(
+    serve: Serve, puppet: Puppet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuardedProtocol, "head_seconds", 0.05)
+    monkeypatch.setattr(GuardedProtocol, "body_seconds", 0.05)
+    monkeypatch.setattr(GuardedProtocol, "request_seconds", 0.05)
+    async with serve(heartbeat=0.2) as server, server.ask() as stream:
+        part = await puppet.part()
+        await stream.until("message")
+        while (await within(stream.next_block())).comment is None:  # type: ignore[union-attr]
+            pass  # The first heartbeat comes after all of these limits.
+        part.say("late")
+        part.end()
+        assert (await stream.until("done"))[-1].event["outcome"] == "completed"
+
+
+async def test_row_10_half_requests_do_not_use_up_the_connections(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuardedProtocol, "max_incomplete", 10)
+    halves = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(30)]
+    for _, writer in halves:
+        writer.write(b"GET /healthz HTTP/1.1\r\n")
+    assert (await server.http.get("/healthz")).status_code == 200
+    # The oldest were closed for it, and the newest are open still.
+    first, last = halves[0][0], halves[-1]
+    with contextlib.suppress(ConnectionError):
+        assert await within(first.read()) == b""
+    last[1].write(b"Host: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    assert (await within(last[0].read())).startswith(b"HTTP/1.1 200")
+    for _, writer in halves:
+        writer.close()
+
+
+async def test_row_7_slow_uploads_of_one_principal_delay_no_other_and_are_bounded(
+    serve_documents: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go, begun = asyncio.Event(), asyncio.Queue[str]()
+
+    async def parse_slowly(name: str, content: bytes, timeout: float) -> ParsedDocument:
+        begun.put_nowait(name)
+        if name.startswith("slow"):
+            await let_go.wait()
+        return parse(name, content)
+
+    monkeypatch.setattr("turnwire.retrieval.indexer.parse_in_sandbox", parse_slowly)
+    async with serve_documents(authenticate=by_header) as server:
+
+        async def upload(user: str, name: str) -> int:
+            files = {"file": (name, f"# {name}".encode())}
+            return (await server.http.post("/v1/documents", files=files, headers={"x-user": user})).status_code
+
+        slow = [asyncio.create_task(upload("ann", f"slow-{number}.md")) for number in range(12)]
+        assert (await within(begun.get())).startswith("slow")
+        assert await within(upload("bob", "quick.md")) == 201
+        assert begun.get_nowait() == "quick.md"
+        assert begun.empty(), "one upload of a principal at a time"
+        let_go.set()
+        assert sorted(await within(asyncio.gather(*slow))) == [201] * 9 + [429] * 3
