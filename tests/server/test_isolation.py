@@ -5,6 +5,9 @@ The numbers in the names are those of the findings that these tests come from.
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +15,13 @@ import pytest
 from tests.server.conftest import Serve, StoreKind
 from tests.server.test_slow_readers import LONG, MEGABYTE, open_streams, resident_bytes, stalled_readers
 from tests.serving import Puppet, Served, error_of, let_time_pass, raw_request, until, within
+from turnwire.core import metrics
 from turnwire.core.events import StatusEvent
 from turnwire.retrieval.documents.document import ParsedDocument
 from turnwire.retrieval.documents.parser import parse
+from turnwire.server.auth import LOGIN_SECRET_NAME, read_login_secret
 from turnwire.server.listener import GuardedProtocol
+from turnwire.stores.sqlite.transfer import copy_folder
 
 LARGE_EVENT = StatusEvent("x" * 200_000)
 
@@ -237,3 +243,100 @@ async def test_row_7_slow_uploads_of_one_principal_delay_no_other_and_are_bounde
         assert begun.empty(), "one upload of a principal at a time"
         let_go.set()
         assert sorted(await within(asyncio.gather(*slow))) == [201] * 9 + [429] * 3
+
+
+async def test_row_18_nul_characters_are_refused_as_invalid(server: Served) -> None:
+    session = (await server.http.post("/v1/sessions", json={})).json()["id"]
+    for refused in (
+        await server.http.post("/v1/sessions", json={"title": "a\x00b"}),
+        await server.http.patch(f"/v1/sessions/{session}", json={"title": "a\x00b"}),
+    ):
+        assert error_of(refused, 422)["code"] == "invalid_request"
+
+
+async def test_json_answers_are_not_stored_by_caches(server: Served, puppet: Puppet) -> None:
+    turn_id = await ended_turn(server, puppet, "hello")
+    for path in (
+        "/v1/sessions",
+        f"/v1/turns/{turn_id}",
+        "/v1/turns/none",
+        f"/v1/turns/{turn_id}/events?wait=0",
+        "/v1/x",
+    ):
+        assert (await server.http.get(path)).headers["cache-control"] == "no-store", path
+
+
+async def test_row_23_wrong_keys_are_counted_logged_and_slowed(
+    serve: Serve, caplog: pytest.LogCaptureFixture, errors_in_the_log: list[str]
+) -> None:
+    async with serve() as server:
+        _, key = await server.turnwire.keys.create("ann", ("read", "write"))
+        delays: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            delays.append(seconds)
+
+        refusals = server.turnwire.services.auth.refusals
+        refusals._sleep = sleep
+        before = metrics.REFUSED_KEYS.values[""]
+        for _ in range(4):
+            wrong = await server.http.get("/v1/sessions", headers={"authorization": "Bearer tw_wrong"})
+            assert error_of(wrong, 401)["code"] == "unauthorized"
+        assert error_of(await server.http.post("/login", json={"key": "tw_wrong"}), 401)
+        assert delays == sorted(delays)
+        assert (len(delays), delays[-1] > 4 * delays[0]) == (5, True)
+        assert metrics.REFUSED_KEYS.values[""] == before + 5
+        assert "wrong API key(s) from 127.0.0.1" in caplog.text
+        assert "tw_wrong" not in caplog.text
+        # A request without a key is no guess, and one with the right key is not slowed.
+        assert error_of(await server.http.get("/v1/sessions"), 401)
+        assert (await server.http.get("/v1/sessions", headers={"authorization": f"Bearer {key}"})).status_code == 200
+        assert len(delays) == 5
+
+
+async def test_row_23_many_wrong_keys_at_once_are_refused(serve: Serve) -> None:
+    async with serve() as server:
+        await server.turnwire.keys.create("ann", ("read",))
+        refusals = server.turnwire.services.auth.refusals
+        hold = asyncio.Event()
+        refusals._sleep = lambda _: hold.wait()  # type: ignore[assignment, return-value]
+        headers = {"authorization": "Bearer tw_wrong"}
+        waiting = [asyncio.create_task(server.http.get("/v1/sessions", headers=headers)) for _ in range(16)]
+        await until(lambda: refusals._waiting["127.0.0.1"] == 16)
+        refused = await server.http.get("/v1/sessions", headers=headers)
+        assert refused.status_code == 429
+        assert "retry-after" in refused.headers
+        hold.set()
+        assert {answer.status_code for answer in await within(asyncio.gather(*waiting))} == {401}
+
+
+async def test_row_14_cookie_needs_a_secret_that_is_in_no_backup(serve: Serve, tmp_path: Path) -> None:
+    origin = {"sec-fetch-site": "same-origin"}
+    async with serve(store="sqlite") as server:
+        key, text = await server.turnwire.keys.create("ann", ("read", "write"))
+        login = await server.http.post("/login", json={"key": text}, headers=origin)
+        name, _, value = login.headers["set-cookie"].partition(";")[0].partition("=")
+        server.http.cookies.clear()
+        assert (await server.http.get("/v1/sessions", headers={"cookie": f"{name}={value}"})).status_code == 200
+        # With all that the database has, another server signs another cookie.
+        claim = value.rpartition(".")[0]
+        forged = hmac.new(f"turnwire login {key.digest}".encode(), claim.encode(), hashlib.sha256).hexdigest()
+        server.http.cookies.clear()
+        assert (
+            await server.http.get("/v1/sessions", headers={"cookie": f"{name}={claim}.{forged}"})
+        ).status_code == 401
+        secret = tmp_path / LOGIN_SECRET_NAME
+        assert secret.stat().st_mode & 0o777 == 0o600
+        await asyncio.to_thread(copy_folder, tmp_path, tmp_path.parent / "backup", lambda *_: None)
+        assert not (tmp_path.parent / "backup" / LOGIN_SECRET_NAME).exists()
+        assert await asyncio.to_thread(read_login_secret, tmp_path) == server.turnwire.logins.secret
+
+
+async def test_row_14_login_outlives_the_process(serve: Serve, tmp_path: Path) -> None:
+    async with serve(store="sqlite") as server:
+        _, text = await server.turnwire.keys.create("ann", ("read", "write"))
+        login = await server.http.post("/login", json={"key": text}, headers={"sec-fetch-site": "same-origin"})
+        value = login.headers["set-cookie"].partition(";")[0].partition("=")[2]
+    async with serve(store="sqlite") as server:
+        cookie = {"cookie": f"turnwire_{server.port}={value}"}
+        assert (await server.http.get("/v1/sessions", headers=cookie)).status_code == 200

@@ -504,7 +504,9 @@ class Execution:
 
     async def _try_to_end(self, stop: Stop | None) -> ExecutionState:
         if stop is None:
-            await self._log.end("completed", response=self._whole_response())
+            response = self._whole_response()
+            self._log.check_response_size(len(encode_event(response)[1]))
+            await self._log.end("completed", response=response)
         elif (phase := await self._hand_over(stop)) is not None:
             return _FINAL_STATES[phase]
         else:

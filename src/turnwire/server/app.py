@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from turnwire.core.errors import TurnwireError
 from turnwire.server.api.app import build_api
 from turnwire.server.api.shares import SHARED
-from turnwire.server.auth import Caller
+from turnwire.server.auth import Caller, WrongKeyError
 from turnwire.server.brand import brand_of
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers
@@ -114,6 +114,8 @@ class TurnwireApp:
             return None
         except TurnwireError as error:
             refusal = http_error(error)
+        except WrongKeyError as error:
+            refusal = await self._slowed(request, error)
         except HttpError as error:
             refusal = error
         except Exception:
@@ -131,6 +133,8 @@ class TurnwireApp:
             return _find_socket(request, self._services, self._guard, self._router)
         except TurnwireError as error:
             refusal = http_error(error)
+        except WrongKeyError as error:
+            refusal = await self._slowed(request, error)
         except HttpError as error:
             refusal = error
         except Exception:
@@ -142,6 +146,14 @@ class TurnwireApp:
         else:
             await request.send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
         return None
+
+    async def _slowed(self, request: Request, error: WrongKeyError) -> HttpError:
+        """Return the answer to a wrong key, after a while."""
+        try:
+            await self._services.auth.refusals.note(request.address)
+        except HttpError as overload:
+            return overload
+        return error
 
     async def _call_api(self, request: Request, caller: Caller | None) -> None:
         async with self._slot(request, caller):
@@ -161,7 +173,7 @@ class TurnwireApp:
         if caller is not None:
             return self._services.requests.slot(caller.principal)
         if request.path.startswith(SHARED):
-            return self._services.requests.slot(f"address {(request.scope.get('client') or ('',))[0]}")
+            return self._services.requests.slot(f"address {request.address}")
         return nullcontext()
 
     def _is_public(self, path: str) -> bool:
@@ -227,7 +239,10 @@ def _plain_response(send: Send) -> Send:
 def _with_headers(send: Send, added: Headers) -> Send:
     async def send_with_headers(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], *added]}
+            headers = [*message["headers"], *added]
+            if not any(name == b"cache-control" for name, _ in headers):
+                headers.append((b"cache-control", b"no-store"))  # Answers are for one principal.
+            message = {**message, "headers": headers}
         await send(message)
 
     return send_with_headers

@@ -42,6 +42,11 @@ class Request:
         return self.scope.get("root_path", "")
 
     @property
+    def address(self) -> str:
+        """Return the client's address; empty for a local socket."""
+        return (self.scope.get("client") or ("",))[0]
+
+    @property
     def query(self) -> dict[str, str]:
         """Return the fields of the query. Raises HttpError 400."""
         if self._query is None:
@@ -98,7 +103,11 @@ class Request:
 
 
 def json_headers(body: bytes) -> Headers:
-    return [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
 
 
 async def read_json(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
