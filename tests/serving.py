@@ -17,6 +17,7 @@ import uvicorn
 from turnwire import Settings, Turn, Turnwire
 from turnwire.core.events import Event
 from turnwire.core.follow import follow
+from turnwire.server.listener import GuardedProtocol
 
 # A loaded machine is slow, not wrong.
 PATIENCE = 60.0
@@ -358,7 +359,7 @@ async def serving(
     listening = listen()
     config = uvicorn.Config(
         app or turnwire.asgi(),
-        http="httptools",
+        http=GuardedProtocol,
         ws="websockets-sansio",
         ws_per_message_deflate=False,
         lifespan="on" if lifespan == "on" else "off",

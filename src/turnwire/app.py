@@ -26,7 +26,15 @@ from turnwire.reporting.watchdog import LoopWatchdog
 from turnwire.scheduler.schedule import Schedule
 from turnwire.scheduler.service import Scheduler
 from turnwire.scheduler.tool import follow_up_tool
-from turnwire.server.auth import LOCAL_PRINCIPAL, Authenticate, Authenticator, KeyRing, Logins, new_control_token
+from turnwire.server.auth import (
+    LOCAL_PRINCIPAL,
+    Authenticate,
+    Authenticator,
+    KeyRing,
+    Logins,
+    new_control_token,
+    read_login_secret,
+)
 from turnwire.server.messages import MessageBody
 from turnwire.server.services import Lifecycle, Services
 from turnwire.server.streams.hub import StreamHub
@@ -173,6 +181,7 @@ class Turnwire:
         self.reports = assembly.build_reports(self.store, self.runner, settings, tracer_provider)
         self.keys = KeyRing(self.store)
         self.control_token = control_token or new_control_token()
+        self._keeps_files = store == "sqlite" or settings.database_url is not None
         self.logins = Logins(self.keys.valid, settings.login_lifetime, settings.allowed_origins)
         self.streams = StreamHub(self.store, settings, self.keys.is_valid)
         self._push = assembly.build_push(self.store, self.runner, self.streams, settings)
@@ -231,6 +240,10 @@ class Turnwire:
             await asyncio.to_thread(build_types)
             await self.store.open()
             await self.keys.open()
+            if self.settings.login_secret is not None:
+                self.logins.secret = self.settings.login_secret.get_secret_value().encode()
+            elif self._keeps_files:
+                self.logins.secret = await asyncio.to_thread(read_login_secret, self.settings.data)
             for indexer in self._indexers():
                 await indexer.open()
             if self.kernel is not None:

@@ -235,7 +235,15 @@ def build_kernel(store: Store, runner: TurnRunner, folders: Sequence[Path], sett
     names = [name for name in KernelLimits.__struct_fields__ if name in Settings.model_fields]
     limits = KernelLimits(**{name: getattr(settings, name) for name in names})
     keeps = not isinstance(store, MemoryStore)
-    return Kernel(store, runner, [*folders, *settings.extensions], settings.data, keeps=keeps, limits=limits)
+    return Kernel(
+        store,
+        runner,
+        [*folders, *settings.extensions],
+        settings.data,
+        keeps=keeps,
+        limits=limits,
+        allowed=settings.allowed_extensions,
+    )
 
 
 def configured_schedules(settings: Settings) -> list[Schedule]:

@@ -153,6 +153,12 @@ class Settings(BaseSettings):
 
     allowed_hosts: list[str] = Field(default=[], description="Host names that requests may use, beside loopback.")
     allowed_origins: list[str] = Field(default=[], description="Web origins that may call from a browser (CORS).")
+    login_secret: SecretStr | None = Field(
+        default=None,
+        min_length=32,
+        description="The key that login cookies are signed with; by default the file `login_secret` in the data folder."
+        " Machines that share a database need the same.",
+    )
     login_lifetime: float = Field(default=30 * 86_400, gt=0, description="How long a login on the web page lasts.")
     brand_name: str = Field(
         default="Turnwire", min_length=1, max_length=60, description="The name on the web pages, instead of Turnwire."
@@ -335,6 +341,10 @@ class Settings(BaseSettings):
     follow_ups: bool = Field(
         default=False,
         description="Whether our own agents may schedule a message to themselves, by a tool that needs approval.",
+    )
+    allowed_extensions: list[str] = Field(
+        default=[],
+        description="Ids of extensions in the user's own folder and of installed packages that run; no others do.",
     )
     session_timeout: float = Field(
         default=1800, ge=0, description="A user of a channel who was idle for longer starts a new session; 0 for never."

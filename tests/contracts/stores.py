@@ -99,6 +99,7 @@ class SqliteBackend:
         store._writer._committed = lambda group, error: None  # type: ignore[method-assign]
         store._threads.shutdown()
         store.readers.shutdown()
+        store._searchers.shutdown()
         store._lock.release()
 
     def committed(self, turn_id: str) -> list[LoggedEvent]:

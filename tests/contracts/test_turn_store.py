@@ -811,3 +811,23 @@ async def test_attachments_are_kept_until_the_turn_has_ended(backend: StoreBacke
     backend.crash()
     store = await backend.open()
     assert (await store.find_turn("ann", record.id)).options == {"review": True}
+
+
+async def test_row_12_page_of_a_log_is_bounded_in_bytes_and_leaves_nothing_out(store: Store) -> None:
+    record = await claimed(store)
+    large, huge = "x" * 200_000, "y" * 3_000_000
+    position = record.last_position
+    for content in (*[large] * 20, huge, "small", huge, huge):
+        await append(store, record.id, record.epoch, position + 1, TokenEvent(content))
+        position += 1
+    await append(store, record.id, record.epoch, position + 1, *[TokenEvent(large)] * 20)
+    for is_sealed in (False, True):
+        log, epoch = list[LoggedEvent](), None
+        while events := await store.read(record.id, log[-1].position if log else 0, 1_000, epoch):
+            assert len(events) == 1 or sum(len(logged.body) for logged in events[:-1]) < 1024 * 1024
+            log += events
+            epoch = events[-1].epoch
+        assert positions(log)[:46] == list(range(1, 47))
+        if not is_sealed:
+            await append(store, record.id, record.epoch, log[-1].position + 1, done(record), end=True)
+            await store.maintain(expire_before=0)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.contracts.turns import BOUND, followed, seized, types, whole_log, write
 from tests.core.desk import AgentEvents, Gate, echo, event_types, failure, open_desk, settle
+from turnwire.core.codec import encode_event
 from turnwire.core.contracts import Store
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError, TurnEndedError
@@ -353,3 +354,26 @@ async def test_abandoned_turn_is_not_written_to(store: Store) -> None:
         await settle()
         assert types(await whole_log(store, turn.id)) == ["session", "message", "token"]
         assert (await store.find_turn("ann", turn.id)).phase == "running"
+
+
+@pytest.mark.parametrize("piece", ["a word ", "\u8336"])
+async def test_row_17_response_over_the_size_limit_ends_the_turn(store: Store, piece: str) -> None:
+    async def talkative(turn: Turn) -> AgentEvents:
+        for _ in range(100_000):
+            yield piece
+
+    async with open_desk(store, talkative, max_response_bytes=5_000) as desk:
+        turn = await desk.start()
+        assert (await failure(desk, turn)).code == "event_too_large"
+        events = await desk.events(turn)
+        text = "".join(event.content for event in events if isinstance(event, TokenEvent))
+        assert 4_000 < len(encode_event(ResponseEvent(text))[1]) <= 5_200
+
+
+async def test_row_17_response_with_many_citations_is_measured(store: Store) -> None:
+    async def agent(turn: Turn) -> AgentEvents:
+        yield "short"
+        yield ResponseEvent("", citations=tuple(CitationEvent(n, "d", title="t" * 100) for n in range(100)))
+
+    async with open_desk(store, agent, max_response_bytes=5_000) as desk:
+        assert (await failure(desk, await desk.start())).code == "event_too_large"

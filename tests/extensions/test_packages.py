@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.extensions.harness import BASE, running, write_extension
-from tests.serving import saying
+from tests.serving import quick_settings, saying
+from turnwire import Turnwire
 
 
 def make_package(folder: Path, id: str = "weather", package: str = "turnwire_weather", **manifest: str) -> Path:
@@ -90,3 +91,29 @@ async def test_entry_point_without_a_package_is_reported(
     async with running(tmp_path / "x", saying()) as kernel:
         assert kernel["weather"].state == "failed"
         assert message in kernel["weather"].message
+
+
+async def test_row_22_only_extensions_that_are_named_run(
+    site_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code of the user's folder and of packages is found and not run; that of a given folder runs."""
+    make_package(site_folder)
+    note_installation(site_folder, "weather", "turnwire_weather")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    own, given = tmp_path / "config" / "turnwire" / "extensions", tmp_path / "given"
+    write_extension(own, "stray", "raise AssertionError('it was run')")
+    write_extension(own, "telegram", "raise AssertionError('it was run')")
+    write_extension(given, "chosen", BASE + "class Main(Base): ...")
+    for allowed, states in (([], ("unconfigured", "running")), (["weather"], ("running", "running"))):
+        settings = quick_settings(tmp_path / f"data{len(allowed)}", allowed_extensions=allowed)
+        turnwire = Turnwire(saying(), store="memory", settings=settings, extensions=[given])
+        await turnwire.open()
+        try:
+            assert turnwire.kernel is not None
+            found = turnwire.kernel.extensions
+            assert (found["weather"].state, found["chosen"].state) == states
+            assert found["stray"].state == "unconfigured"
+            assert "TURNWIRE_ALLOWED_EXTENSIONS" in found["stray"].hint
+            assert found["telegram"].found.source == "bundled", "what does not run hides nothing"
+        finally:
+            await turnwire.close()

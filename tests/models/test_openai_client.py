@@ -8,9 +8,11 @@ import pytest
 
 from tests.models.answers import QUESTION, read_answer, text
 from tests.models.conftest import MakeModel
-from tests.scripted_model import ScriptedModel, calls, says, thinks
+from tests.scripted_model import ScriptedModel, calls, garbles, says, thinks
 from tests.serving import until, within
+from turnwire.core.errors import ModelError
 from turnwire.core.events import ReasoningEvent, UsageEvent
+from turnwire.models import answer_limits
 from turnwire.models.contract import Model, ToolCallRequest
 from turnwire.models.openai_client import OpenAIModel
 
@@ -145,3 +147,21 @@ async def test_disconnect_after_the_finish_reason_is_ignored(
 def test_client_implements_the_model_protocol(model: OpenAIModel) -> None:
     as_declared: Model = model
     assert as_declared.name == "small"
+
+
+async def test_row_16_answer_without_a_line_end_is_broken_off(
+    model: OpenAIModel, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_limits, "MAX_LINE_BYTES", 100_000)
+    model_server.plan(garbles("Yes", b"x" * 1_000_000))
+    with pytest.raises(ModelError):
+        await read_answer(model)
+
+
+async def test_row_16_answer_over_the_limit_is_broken_off(
+    model: OpenAIModel, model_server: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_limits, "MAX_ANSWER_BYTES", 10_000)
+    model_server.plan(says(*["many words "] * 1_000))
+    with pytest.raises(ModelError):
+        await read_answer(model)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from tests.serving import PATIENCE
 
+ENDLESS = 1
+
 
 class ReceivedRequest(NamedTuple):
     path: str
@@ -15,11 +17,12 @@ class ReceivedRequest(NamedTuple):
 
 
 class Receiver:
-    """`statuses` are sent in order, then 200. A status of 0 leaves the request unanswered."""
+    """`statuses` are sent in order, then 200. 0 leaves the request unanswered, ENDLESS is a 200 without end."""
 
     def __init__(self) -> None:
         self.url = ""
         self.statuses: list[int] = []
+        self.endless_bytes = 0
         self.received: list[ReceivedRequest] = []
         self._received = asyncio.Event()
 
@@ -42,6 +45,12 @@ class Receiver:
                 status = self.statuses.pop(0) if self.statuses else 200
                 if status == 0:
                     await asyncio.Event().wait()
+                if status == ENDLESS:
+                    writer.write(b"HTTP/1.1 200 So\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    while True:
+                        writer.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+                        await writer.drain()
+                        self.endless_bytes += 0x10000
                 location = f"Location: {self.url}/elsewhere\r\n" if 300 <= status < 400 else ""
                 writer.write(f"HTTP/1.1 {status} So\r\n{location}Content-Length: 0\r\n\r\n".encode())
                 await writer.drain()

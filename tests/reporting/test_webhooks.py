@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from tests.reporting.http_receiver import ReceivedRequest, Receiver, run_receiver
+from tests.reporting.http_receiver import ENDLESS, ReceivedRequest, Receiver, run_receiver
 from tests.serving import quick_settings, until, within
 from turnwire import Settings, Turn, Turnwire
 from turnwire.core import metrics
@@ -132,3 +132,16 @@ async def test_webhook_without_valid_secret_is_refused_and_secret_is_not_quoted(
         assert "hunter2" not in str(refused.value)
     assert SECRET not in repr(Settings(webhook_url="https://example.org/hook", webhook_secret=SECRET))  # type: ignore[arg-type]
     assert json.dumps(SECRET) not in Settings(webhook_secret=SECRET).model_dump_json()  # type: ignore[arg-type]
+
+
+async def test_row_15_endless_answer_of_the_receiver_is_not_read(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.statuses = [ENDLESS]
+    delivered = metrics.WEBHOOKS.values["delivered"]
+    turnwire = turnwire_with_webhooks(receiver, tmp_path)
+    await turnwire.open()
+    try:
+        await ask(turnwire)
+        await until(lambda: metrics.WEBHOOKS.values["delivered"] == delivered + 1)
+    finally:
+        await within(turnwire.close())
+    assert receiver.endless_bytes < 16 * 1024 * 1024

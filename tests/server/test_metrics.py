@@ -11,6 +11,7 @@ from tests.server.conftest import Serve
 from tests.server.test_auth import holder
 from tests.server.test_slow_readers import LONG, PIECE, all_blocked, stalled_readers
 from tests.serving import Puppet, Served, error_of, let_time_pass, until
+from turnwire.core.events import StatusEvent
 
 Numbers = dict[str, float]
 
@@ -90,7 +91,7 @@ async def test_gaps_and_slow_readers_are_counted(serve: Serve, puppet: Puppet) -
         part = await puppet.part()
         async with stalled_readers(server, f"/v1/turns/{turn_id}/events", 1):
             await until(lambda: server.turnwire.streams.open_count == 1)
-            part.say(*(PIECE for _ in range(2_000)))
+            part.say(*(StatusEvent(PIECE) for _ in range(2_000)))
             await all_blocked(server, 1)
             let_time_pass(server.turnwire, LONG)
             await until(lambda: server.turnwire.streams.open_count == 0)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.server.conftest import Serve, StoreKind
 from tests.serving import PATIENCE, Frame, Puppet, Served, SseParser, let_time_pass, until
+from turnwire.core.events import StatusEvent
 
 STALLED = 100
 PIECES = 2_000
@@ -101,7 +102,7 @@ async def test_stalled_readers_of_a_running_turn_have_bounded_memory_and_delay_n
             await open_streams(server, STALLED + 1)
             before = most = resident_bytes()
             for start in range(0, PIECES, 100):
-                part.say(*(f"{number} {PIECE}" for number in range(start, start + 100)))
+                part.say(*(StatusEvent(f"{number} {PIECE}") for number in range(start, start + 100)))
                 while (await normal.next()).position < start + 102:
                     pass
                 normal.raw, most = b"", max(most, resident_bytes())
@@ -126,7 +127,7 @@ async def test_stalled_readers_of_a_finished_turn_have_bounded_memory(serve: Ser
     async with serve(store="sqlite", write_timeout=LONG, max_open_streams=500) as server:
         async with server.ask() as asking:
             part = await puppet.part()
-            part.say(*(f"{number} {PIECE}" for number in range(PIECES)))
+            part.say(*(StatusEvent(f"{number} {PIECE}") for number in range(PIECES)))
             part.end()
             frames = await asking.rest()
         path = f"/v1/{of}/{asking.turn_id if of == 'turns' else asking.session_id}/events"

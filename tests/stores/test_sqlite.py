@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from tests.contracts.turns import (
     whole_log,
     write,
 )
+from tests.core.desk import Gate, open_desk
 from tests.stores.full_disk import check_full_disk
 from turnwire.core.budget import Limits, day_of
 from turnwire.core.codec import log_event
@@ -34,6 +35,7 @@ from turnwire.core.contracts import Annotation, ApiKey, AppendRequest
 from turnwire.core.errors import EventsGoneError, StoreError, StoreUnusableError, TurnNotFoundError
 from turnwire.core.events import TokenEvent, UsageEvent
 from turnwire.core.log import TurnLog
+from turnwire.core.turns import Turn
 from turnwire.stores.sqlite import SqliteArchive, SqliteStore, schema
 from turnwire.stores.sqlite.disk import BALLAST_BYTES, BALLAST_NAME, Ballast, is_locked
 from turnwire.stores.sqlite.schema import DATABASE_NAME, MIGRATIONS
@@ -547,7 +549,7 @@ async def test_full_disk_ends_running_turns_and_refuses_new_ones(
         limit(writer_connection(store).execute("PRAGMA page_count").fetchone()[0] + 1_000)
 
     monkeypatch.setattr(Ballast, "drop", drop_and_make_room)
-    monkeypatch.setattr(Ballast, "restore", lambda ballast: not is_full and restore(ballast))
+    monkeypatch.setattr(Ballast, "restore", lambda ballast, turns=0: not is_full and restore(ballast, turns))
     await check_full_disk(store, fill, make_room)
 
 
@@ -556,7 +558,7 @@ async def test_full_disk_refuses_waiting_appends_but_takes_endings(
 ) -> None:
     """The ballast is for endings: tokens that were appended before the disk was full must not use it up."""
     ending, talking = await claimed(store), await claimed(store)
-    monkeypatch.setattr(Ballast, "restore", lambda ballast: False)
+    monkeypatch.setattr(Ballast, "restore", lambda ballast, turns=0: False)
     held, go_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -582,6 +584,118 @@ async def test_full_disk_refuses_waiting_appends_but_takes_endings(
     assert positions(await whole_log(store, talking.id)) == [1, 2]
     await append(store, talking.id, talking.epoch, 3, done(talking, "failed"), end=True)
     store._writer.is_full = False
+
+
+async def test_row_2_full_disk_ends_all_running_turns_whatever_their_size(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reserve has room for the ends of all turns, and the states are written when there is room again."""
+    limit = writer_connection(store).execute
+    drop = Ballast.drop
+
+    def drop_and_make_room(ballast: Ballast) -> None:
+        drop(ballast)
+        limit(f"PRAGMA max_page_count = {limit('PRAGMA page_count').fetchone()[0] + 1_000}")
+
+    monkeypatch.setattr(Ballast, "drop", drop_and_make_room)
+    monkeypatch.setattr(Ballast, "restore", lambda ballast, turns=0: False)
+    gate = Gate()
+
+    async def chatty(turn: Turn) -> AsyncIterator[str]:
+        for _ in range(3):
+            yield "x" * 100_000
+        await gate.wait()
+        yield "more" * 50_000
+
+    async with open_desk(store, chatty) as desk:
+        turns = [await desk.start() for _ in range(40)]
+        for turn in turns:
+            await followed(store, turn.id, count=5)
+        limit(f"PRAGMA max_page_count = {limit('PRAGMA page_count').fetchone()[0]}")
+        gate.open()
+        assert {(await desk.end(turn)).outcome for turn in turns} == {"failed"}
+        state = await store.turn_state(turns[0].id)
+        assert state is not None
+        assert (state.outcome, len(state.text)) == ("failed", 300_000)
+
+        limit("PRAGMA max_page_count = 2147483646")
+        monkeypatch.setattr(Ballast, "restore", lambda ballast, turns=0: True)
+        following = await desk.start(session_id=turns[0].session_id)
+        assert [state.outcome for state in await store.history(following.id, 5)] == ["failed"]
+        assert (await desk.end(following)).outcome == "completed"
+    (answer,) = limit("SELECT answer FROM turn WHERE id = ?", (turns[0].id,)).fetchone()
+    assert len(answer) == 300_000
+
+
+async def test_row_2_ballast_grows_with_the_number_of_running_turns(tmp_path: Path) -> None:
+    ballast = Ballast(tmp_path)
+    assert ballast.covers(500)
+    assert not ballast.covers(1_000)
+    assert ballast.restore(1_000)
+    assert ballast.covers(1_000)
+    assert (tmp_path / BALLAST_NAME).stat().st_size == 2 * BALLAST_BYTES
+
+
+async def test_row_1_turn_that_ends_while_the_database_is_locked_ends_after_it(store: SqliteStore) -> None:
+    gate = Gate()
+
+    async def agent(turn: Turn) -> AsyncIterator[str]:
+        yield "half"
+        await gate.wait()
+        yield " whole"
+
+    async with open_desk(store, agent) as desk:
+        turn = await desk.start()
+        following = await desk.start("next", session_id=turn.session_id)
+        await followed(store, turn.id, count=3)
+        with locked(store):
+            gate.open()
+            failures = 0
+            while failures < 3:
+                with pytest.raises(StoreError):
+                    await store._writer.flush()
+                failures += 1
+            assert desk.runner.running_count == 1
+        assert (await desk.end(turn)).outcome == "failed"
+        assert (await desk.end(following)).outcome == "completed"
+
+
+async def test_claim_that_could_not_be_written_is_written_with_the_next_append(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """Otherwise a turn with events would be queued after a crash, and its agent would begin again."""
+    record = await started(store)
+    await store.renew("worker")
+    with locked(store):
+        (claim,) = await store.claim_next("worker", 1)
+        with pytest.raises(StoreError):
+            await store._writer.flush()
+    await append(store, record.id, claim.epoch, 3, TokenEvent("a"))
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as reader:
+        row = reader.execute("SELECT phase, worker, epoch FROM turn WHERE id = ?", (record.id,)).fetchone()
+    assert row == ("running", "worker", claim.epoch)
+
+
+async def test_row_5_deletion_beside_an_open_reader_does_not_hold_up_commits(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    """What was deleted leaves the write-ahead log after the reader has gone."""
+    record = await ended(store, TokenEvent("a-secret-word"))
+    other = await claimed(store)
+    write_ahead_log = tmp_path / f"{DATABASE_NAME}-wal"
+    with closing(sqlite3.connect(tmp_path / DATABASE_NAME, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM turn").fetchone()
+        writer_connection(store).execute(f"PRAGMA busy_timeout = {int(BOUND * 2_000)}")
+        await store.delete_turn("ann", record.id)
+        # If the checkpoint waited for the reader, this would not be committed within the bound.
+        await append(store, other.id, other.epoch, 3, TokenEvent("a"))
+        assert b"a-secret-word" in write_ahead_log.read_bytes()
+    store._writer._erase_after = 0.0
+    await append(store, other.id, other.epoch, 4, TokenEvent("b"))
+    await store._writer.flush()
+    assert b"a-secret-word" not in write_ahead_log.read_bytes()
+    assert b"a-secret-word" not in (tmp_path / DATABASE_NAME).read_bytes()
 
 
 def _isolated(command: str, folder: Path) -> list[str]:

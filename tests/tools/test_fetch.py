@@ -5,7 +5,9 @@ a table that replaces the event loop's own resolver, so that a second lookup wou
 """
 
 import asyncio
+import socket
 import ssl
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -14,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.serving import within
+from tests.serving import PATIENCE, within
 from turnwire.core.errors import ToolError
 from turnwire.tools import FetchLimits, Tool, fetch_tool, fetch_url, run_tool
-from turnwire.tools.fetch import is_public
+from turnwire.tools.fetch import is_public, resolve
 
 CERTIFICATE = Path(__file__).parent / "self_signed.pem"
 PUBLIC = "93.184.216.34"
@@ -34,7 +36,7 @@ class Resolver:
     def add(self, name: str, *answers: list[str]) -> None:
         self.records[name] = list(answers)
 
-    async def getaddrinfo(self, host: str, port: int, **_: Any) -> list[Any]:
+    def getaddrinfo(self, host: str, port: int, *_: Any, **options: Any) -> list[Any]:
         self.lookups.append(host)
         if host not in self.records:
             raise OSError("no such host")
@@ -49,10 +51,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     table.add("site.test", ["127.0.0.1"])
     table.add("127.0.0.1", ["127.0.0.1"])
 
-    async def getaddrinfo(loop: Any, host: str, port: int, **options: Any) -> list[Any]:
-        return await table.getaddrinfo(host, port, **options)
-
-    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", table.getaddrinfo)
     return table
 
 
@@ -465,3 +464,20 @@ async def test_certificate_of_another_host_is_refused(resolver: Resolver, monkey
         message = await refused(site.tool, f"https://other.test:{site.port}/")
         assert "'other.test' is not valid: Hostname mismatch" in message
         assert len(site.requests) == 1
+
+
+async def test_row_11_slow_names_hold_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go = threading.Event()
+
+    def getaddrinfo(host: str, port: int, *_: Any, **options: Any) -> list[Any]:
+        if host.startswith("slow"):
+            assert let_go.wait(PATIENCE)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    slow = [asyncio.create_task(resolve(f"slow{number}.example", 80, ())) for number in range(60)]
+    async with asyncio.timeout(PATIENCE):
+        assert await resolve("quick.example", 80, ()) == [ip_address("93.184.216.34")]
+        assert await asyncio.to_thread(lambda: "done") == "done"
+        let_go.set()
+        assert len(await asyncio.gather(*slow)) == 60

@@ -356,6 +356,8 @@ def welcome(turnwire: "Turnwire", url: str, notes: Sequence[str] = ()) -> list[s
     """Return the start message as lines of markup, which the supervisor can print for a process."""
     from rich.markup import escape
 
+    from turnwire.extensions.loader import NOT_NAMED
+
     names = ", ".join(turnwire.agents)
     lines = [f"\n[bold]Turnwire[/] is listening on [bold cyan]{escape(url)}[/]   agents: {escape(names)}\n"]
     if turnwire.librarian is not None:
@@ -364,7 +366,7 @@ def welcome(turnwire: "Turnwire", url: str, notes: Sequence[str] = ()) -> list[s
     for extension in turnwire.kernel.extensions.values() if turnwire.kernel is not None else ():
         # Bundled channels that nobody configured run always, so they are left out.
         is_news = extension.is_up and (extension.found.source != "bundled" or extension.manifest.secrets)
-        if is_news or extension.state == "failed":
+        if is_news or extension.state == "failed" or extension.message == NOT_NAMED:
             details = "".join(f": {part}" for part in (extension.message, extension.hint) if part)
             lines.append(f"[dim]Extension[/] {extension.id} [dim]{extension.state}[/]{escape(details)}")
     # The program as it was called, if it is not on the PATH.

@@ -11,6 +11,7 @@ import uvicorn
 from turnwire.cli.options import fail
 from turnwire.core.errors import TurnwireError
 from turnwire.reporting.logs import log_requests
+from turnwire.server.listener import GuardedProtocol
 
 _SEND_BUFFER_BYTES = 128 * 1024
 _GARBAGE_THRESHOLD = 10_000
@@ -92,7 +93,7 @@ class WebServer(uvicorn.Server):
 def _uvicorn_config(turnwire: Any) -> uvicorn.Config:
     return uvicorn.Config(
         turnwire.asgi(),
-        http="httptools",
+        http=GuardedProtocol,
         loop="auto",
         ws="websockets-sansio",
         ws_max_size=turnwire.settings.max_body_bytes,

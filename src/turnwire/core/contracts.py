@@ -5,7 +5,7 @@ exception.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, Literal, Protocol, cast
 
 from msgspec import Struct, field
@@ -316,6 +316,7 @@ class LogReader(Protocol):
     async def read(self, turn_id: str, after: int, limit: int, epoch: int | None = None) -> list[LoggedEvent]:
         """Return at most `limit` committed events after a position, or none if there are none yet.
 
+        A page has a bound in bytes too, whatever `limit` is: there may be more events than it returns.
         `epoch` is the epoch of the event at `after`, as the reader has it. Raises TurnNotFoundError, EventsGoneError,
         and LogRewoundError if the log has no such event (any more).
         """
@@ -452,6 +453,10 @@ class ClaimStore(Protocol):
 
     async def take_over(self, worker: str) -> list[TurnRecord]:
         """Claim running turns of workers whose lease has expired. Not promised: that it claims all of them at once."""
+        ...
+
+    async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
+        """Return the running turns of a worker, in the order of acceptance: what it has to run or to end."""
         ...
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:

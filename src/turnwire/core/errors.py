@@ -17,6 +17,7 @@ TurnwireError
 ├── LimitError                the principal is over a limit
 │   ├── BudgetSpentError      tokens per day
 │   ├── TooManyDocumentsError uploaded documents
+│   ├── TooManyRequestsError  requests that wait for the same thing
 │   ├── TooManyStreamsError   open streams
 │   └── TooManyTurnsError     running and queued turns
 ├── LogRewoundError           the log does not contain what the reader has read of it
@@ -201,6 +202,16 @@ class TooManyDocumentsError(LimitError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"{limit:,} documents are uploaded already, the limit for one principal; delete one")
+
+
+class TooManyRequestsError(LimitError):
+    """`kind` names the requests, such as "searches"."""
+
+    code = "too_many_requests"
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"too many {kind} of this principal are waiting already; try again in a moment")
+        self.kind = kind
 
 
 class TooManyStreamsError(LimitError):

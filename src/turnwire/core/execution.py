@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
+from turnwire.core.backoff import Backoff
 from turnwire.core.budget import Limits, UsageMeter
 from turnwire.core.cancellation import HANDED_BACK, SHUTDOWN, Stop
 from turnwire.core.codec import encode_event, now_ms
@@ -34,7 +35,9 @@ from turnwire.core.errors import (
     EventRefusedError,
     FencedError,
     StoreError,
+    StoreFullError,
     TurnEndedError,
+    TurnNotFoundError,
     TurnwireError,
 )
 from turnwire.core.events import (
@@ -74,7 +77,7 @@ class ExecutionState(Enum):
     RUNNING = auto()  # The agent runs.
     STOPPING = auto()  # The agent has been told to stop; `_stop` says why.
     ENDING = auto()  # The last events are being written.
-    ENDED = auto()  # Final: the end is committed, or could not be.
+    ENDED = auto()  # Final: the end is committed, by this worker or by another one.
     SUSPENDED = auto()  # Final: the turn waits for a person.
     RELEASED = auto()  # Final: the turn is queued for another worker.
     ABANDONED = auto()  # Final: nothing more is written, since another worker may own the turn.
@@ -93,6 +96,10 @@ _NOT_REPEATED = (
 )
 _STOPPABLE = (ExecutionState.STARTING, ExecutionState.RUNNING)
 _FINAL_STATES = {"waiting": ExecutionState.SUSPENDED, "queued": ExecutionState.RELEASED}
+# Between attempts to read the log at the start of a turn, and to write its end.
+_RETRY = Backoff(first=0.1, longest=2.0, jitter=0.3)
+# After so many failures that are no errors of the store, the log itself is the problem.
+_MAX_UNREADABLE = 6
 
 
 class Execution:
@@ -197,10 +204,12 @@ class Execution:
     async def _run(self) -> None:
         enter_turn(self.turn_id, self._record.session_id)
         try:
-            await self._log.restore()
-        except Exception:
-            logger.exception("the log of turn %s could not be read", self.turn_id)
-            self._finish(ExecutionState.ABANDONED)
+            await self._restore_log()
+        except asyncio.CancelledError:
+            self._finish(ExecutionState.ABANDONED)  # The server stops; nothing of the turn has run here.
+            raise
+        except Exception as error:
+            await self._end(error)
             return
         try:
             if self.state is ExecutionState.STARTING:
@@ -212,6 +221,22 @@ class Execution:
             await self._end(error)
         else:
             await self._end()
+
+    async def _restore_log(self) -> None:
+        """Read the log, however often it takes: this worker owns the turn, so nobody else would run or end it."""
+        failures = unreadable = 0
+        while not self._finished.done():
+            try:
+                return await self._log.restore()
+            except TurnNotFoundError:
+                self._finish(ExecutionState.ABANDONED)  # It was deleted.
+            except Exception as error:
+                failures += 1
+                unreadable += not isinstance(error, StoreError)
+                if unreadable >= _MAX_UNREADABLE:
+                    raise
+                logger.warning("the log of turn %s could not be read; this is tried again: %s", self.turn_id, error)
+                await _RETRY.wait(failures)
 
     async def _run_agent(self) -> None:
         agent, log = self._agent, self._log
@@ -420,7 +445,7 @@ class Execution:
         self.stop(Stop("failed", "turn_timeout", ErrorEvent(text, "turn_timeout", True)))
 
     def _on_store_failure(self, error: Refusal) -> None:
-        self.stop(Stop("failed", error.code, ErrorEvent(str(error), error.code, True)))
+        self.stop(_stop_after(error))
 
     def _stop_from(self, error: BaseException) -> Stop:
         # The agent's own library may raise CancelledError too; the server shuts down only if this task was cancelled.
@@ -452,33 +477,49 @@ class Execution:
         await _wait_uncancelled(asyncio.create_task(self._write_end(stop)))
 
     async def _write_end(self, stop: Stop | None) -> None:
+        """Write the end until it is committed, by this worker or by another one, or the turn is abandoned."""
+        last_position = self._log.position
+        failures = 0
         state = ExecutionState.ENDED
-        try:
-            if stop is None:
-                await self._log.end("completed", response=self._whole_response())
-            elif (phase := await self._hand_over(stop)) is not None:
-                state = _FINAL_STATES[phase]
-            else:
-                await self._log.end(stop.outcome, reason=stop.reason, error=stop.error)
-        except (FencedError, TurnEndedError):
-            logger.warning("turn %s was taken over by another worker", self.turn_id)
-        except StoreError as error:
-            await self._write_failed_end(error)
-        finally:
-            self._finish(state)
+        while not self._finished.done():
+            try:
+                if failures:
+                    await self._log.rewind()
+                    if stop is None and self._log.position < last_position:
+                        stop = _stop_after(StoreError("a part of the answer could not be written"))
+                state = await self._try_to_end(stop)
+                break
+            except (FencedError, TurnEndedError):
+                logger.warning("turn %s was taken over by another worker, or ended before", self.turn_id)
+                break
+            except StoreError as error:
+                logger.warning("the end of turn %s could not be written; this is tried again: %s", self.turn_id, error)
+                if stop is None and isinstance(error, StoreFullError):
+                    stop = _stop_after(error)  # The reserve of a full disk has no room for a whole response.
+            except Exception as error:
+                stop = Stop("failed", *self._explain(error))
+            failures += 1
+            await _RETRY.wait(failures)
+        self._finish(state)
+
+    async def _try_to_end(self, stop: Stop | None) -> ExecutionState:
+        if stop is None:
+            response = self._whole_response()
+            self._log.check_response_size(len(encode_event(response)[1]))
+            await self._log.end("completed", response=response)
+        elif (phase := await self._hand_over(stop)) is not None:
+            return _FINAL_STATES[phase]
+        else:
+            await self._log.end(stop.outcome, reason=stop.reason, error=stop.error)
+        return ExecutionState.ENDED
 
     async def _hand_over(self, stop: Stop) -> Literal["queued", "waiting"] | None:
         """Return the phase in which the turn was left to other workers, or None if it has to end."""
         if self._agent is None or not can_continue(self._agent, stop):
             return None
+        if not self._finished.done():
+            self._log.ended = False  # An attempt that failed has closed it.
         return await release_or_suspend(self._log, self._store, self._agent, self._limits, stop)
-
-    async def _write_failed_end(self, error: StoreError) -> None:
-        try:
-            await self._log.rewind()
-            await self._log.end("failed", reason=error.code, error=ErrorEvent(str(error), error.code, True))
-        except StoreError:
-            logger.exception("the end of turn %s could not be written", self.turn_id)
 
     def _whole_response(self) -> ResponseEvent:
         """Return the agent's response, completed from the log."""
@@ -494,6 +535,10 @@ class Execution:
             model=response.model,
             model_error=response.model_error,
         )
+
+
+def _stop_after(error: Refusal) -> Stop:
+    return Stop("failed", error.code, ErrorEvent(str(error), error.code, True))
 
 
 def _comparable(event: Event) -> bytes:

@@ -12,7 +12,7 @@ from time import time_ns
 from msgspec import Struct
 
 from turnwire.core import metrics
-from turnwire.core.codec import LoggedEvent, encode_token, json_string, log_event
+from turnwire.core.codec import LoggedEvent, ascii_json, encode_token, json_string, log_event
 from turnwire.core.contracts import AppendRequest, JournalEntry, LogStore, Refusal, Suspension
 from turnwire.core.errors import EventTooLargeError, FencedError, TooManyEventsError, TurnEndedError
 from turnwire.core.events import (
@@ -45,6 +45,8 @@ class LogLimits(Struct, frozen=True, kw_only=True):
 
     max_event_bytes: int = 256 * 1024
     """A larger event ends the turn."""
+    max_response_bytes: int = 960 * 1024
+    """A longer answer ends the turn: its `response` event repeats it, and most WebSocket clients take 1 MiB."""
     max_events_per_turn: int = 100_000
     """More events end the turn."""
     max_uncommitted_events: int = 1_000
@@ -77,6 +79,8 @@ class TurnLog:
         self._position = self._committed = record.last_position
         self._store = store
         self._max_event_bytes = limits.max_event_bytes
+        self._max_response_bytes = limits.max_response_bytes
+        self._answer_bytes = 0
         self._max_events = limits.max_events_per_turn
         self._max_uncommitted = limits.max_uncommitted_events
         self._on_failure = on_failure
@@ -88,13 +92,15 @@ class TurnLog:
         self._short_pauses = 0
 
     async def restore(self) -> None:
-        """Fold the events that are in the log already."""
-        position = 0
+        """Fold the events that are in the log already. Raises StoreError; then nothing is folded."""
+        fold, position = TurnFold(), 0
         while position < self._committed and (events := await self._store.read(self.turn_id, position, PAGE)):
             for logged in events:
-                self.fold.add(logged)
+                fold.add(logged)
                 logged.decoded = None  # The store may cache these events; the decoded values would double their memory.
             position = events[-1].position
+        self.fold = fold
+        self._answer_bytes = len(fold.text)
 
     def append(self, event: Event) -> None:
         """Append one event. Raises TurnEndedError, EventRefusedError, or the failure of an earlier append."""
@@ -136,8 +142,17 @@ class TurnLog:
         else:
             content, body = encode_token(content)
         position, at = self._position + 1, time_ns() // 1_000_000
-        if self.ended or self._failure or len(body) > self._max_event_bytes or position > self._max_events:
+        size = len(body)
+        answer_bytes = self._answer_bytes = self._answer_bytes + size
+        if (
+            self.ended
+            or self._failure
+            or size > self._max_event_bytes
+            or position > self._max_events
+            or answer_bytes > self._max_response_bytes
+        ):
             self._check(body)
+            self._check_answer(size)
         logged = LoggedEvent(position, self._epoch, at, body)
         if self._request.is_taken:
             self._add(logged)
@@ -157,6 +172,16 @@ class TurnLog:
             raise EventTooLargeError(LoggedEvent(0, 0, 0, body).type, len(body), self._max_event_bytes)
         if self._position >= self._max_events:
             raise TooManyEventsError(self._max_events)
+
+    def _check_answer(self, size: int) -> None:
+        """Measure the answer exactly: so far, the frames of its tokens counted too, and what a restart took back."""
+        self._answer_bytes = len(ascii_json(self.fold.text)) + size
+        self.check_response_size(self._answer_bytes)
+
+    def check_response_size(self, size: int) -> None:
+        """Raise EventTooLargeError if the `response` event would be too large."""
+        if size > self._max_response_bytes:
+            raise EventTooLargeError("response", size, self._max_response_bytes)
 
     def _add(self, logged: LoggedEvent) -> None:
         request = self._request
@@ -240,10 +265,16 @@ class TurnLog:
         metrics.note_ending(outcome, self.fold.state().timings)
 
     async def rewind(self) -> None:
-        """Return to the last committed event, after a failure of the store."""
-        self._position, self._failure = self._committed, None
-        self.fold = TurnFold()
+        """Return to the last committed event, after a failure of the store. Raises StoreError, TurnEndedError.
+
+        The log itself is read: an append that was reported as failed may have been committed.
+        """
+        while events := await self._store.read(self.turn_id, self._committed, PAGE):
+            self._committed = events[-1].position
+            if events[-1].is_last:
+                raise TurnEndedError(self.turn_id)
         await self.restore()
+        self._position, self._failure = self._committed, None
 
     def _settle(self, count: int, error: Refusal | None) -> None:
         self._unsettled_requests -= 1

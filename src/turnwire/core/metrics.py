@@ -135,6 +135,13 @@ GAPS = Counter("turnwire_stream_gaps_total", "Readers that were told that the ev
 SLOW_READERS = Counter(
     "turnwire_slow_readers_closed_total", "Readers that were closed because they took nothing for `write_timeout`."
 )
+OVERLOADS = Counter(
+    "turnwire_overloads_total",
+    "Requests that were refused because too many of the same principal were waiting, by kind.",
+    "kind",
+    ("requests", "searches", "uploads"),
+)
+REFUSED_KEYS = Counter("turnwire_refused_keys_total", "Requests and logins with a wrong, revoked or expired API key.")
 TAKEOVERS = Counter("turnwire_takeovers_total", "Turns of lost workers that this process has taken over.")
 LOOP_BLOCKED = Counter(
     "turnwire_loop_blocks_total", "Times that code blocked the event loop for more than a second; the log names it."

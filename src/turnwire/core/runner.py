@@ -164,17 +164,20 @@ class TurnRunner:
         """Stop a turn, wherever it runs, and return when its end is committed. An ended turn stays as it is.
 
         The cancel is durable before it takes effect, so it survives a crash of this process. If the worker that runs
-        the turn does not answer in time, this returns all the same and the command stands. Raises StoreError.
+        the turn does not answer in time, or the store does not take the end, this returns all the same and the command
+        stands. Raises StoreError.
         """
         began = time.monotonic()
+        patience = self._limits.cancel_patience + 2 * self._limits.lease
         with suppress(TurnEndedError, TurnNotFoundError, TimeoutError):
             # A client that leaves at once must not take its cancel with it.
             execution = await asyncio.shield(self._command_stop(turn_id, reason))
             if execution is None:
-                async with asyncio.timeout(self._limits.cancel_patience + 2 * self._limits.lease):
+                async with asyncio.timeout(patience):
                     await self._wait_for_end(turn_id)
             else:
-                await execution.wait()
+                async with asyncio.timeout(patience):
+                    await execution.wait()
                 if execution.continues_later:  # It was just being suspended or released.
                     return await self.cancel(turn_id, reason)
             metrics.CANCEL.observe(time.monotonic() - began)

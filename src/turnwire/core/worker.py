@@ -25,6 +25,8 @@ logger = logging.getLogger("turnwire.runner")
 
 _SHUTDOWN_PATIENCE_SECONDS = 0.3
 _STORE_PATIENCE_SECONDS = 1
+# A shutdown waits this long for ends that the store does not take; the next process writes them.
+_ENDING_PATIENCE_SECONDS = 10
 # A worker stops its turns when this part of its lease has passed: soon afterwards, another may claim them.
 _SAFE_PART = 0.8
 
@@ -61,22 +63,30 @@ class TurnWorker:
         self._idle.set()
         self._draining = False
         self._woken = asyncio.Event()
+        self._renewed = asyncio.Event()
         self._has_commands = True
         # Held from the claim of a turn until it is in `running`.
         self._claiming = asyncio.Lock()
         self._safe_until = 0.0
         self._lost_ids: list[str] = []
+        self._taken_over: set[str] = set()
         self._unwatch: list[Callable[[], None]] = []
         self._loops: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
         """Recover the turns of lost workers, then start to claim turns."""
         await self._renew()
-        await self._take_over()
+        executions = await self._take_over()
         self._watch()
-        self._loops = [asyncio.create_task(self._work()), asyncio.create_task(self._keep_lease())]
+        self._loops = [
+            asyncio.create_task(self._work()),
+            asyncio.create_task(self._keep_lease()),
+            asyncio.create_task(self._recover()),
+        ]
         if self._store.is_shared:
             self._loops.append(asyncio.create_task(self._guard_lease()))
+        if executions:
+            await asyncio.wait([asyncio.ensure_future(each.wait()) for each in executions], timeout=self._limits.lease)
         self.wake()
 
     def wake(self, *, for_commands: bool = False) -> None:
@@ -121,7 +131,9 @@ class TurnWorker:
         except TimeoutError:
             for execution in list(self.running.values()):
                 execution.stop(SHUTDOWN, patience=_SHUTDOWN_PATIENCE_SECONDS)
-            await self._idle.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ENDING_PATIENCE_SECONDS):
+                    await self._idle.wait()
 
     async def close(self) -> None:
         self._draining = True
@@ -129,6 +141,9 @@ class TurnWorker:
             unwatch()
         await _cancel(self._loops)
         await _cancel(self._tasks)
+        for execution in list(self.running.values()):
+            logger.error("turn %s could not be ended; the next process does", execution.turn_id)
+            execution.abandon()
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_STORE_PATIENCE_SECONDS):
                 await self._store.retire(self.id)
@@ -199,6 +214,9 @@ class TurnWorker:
             del self.running[execution.turn_id]
         if not self.running:
             self._idle.set()
+        if execution.turn_id in self._taken_over:
+            self._taken_over.discard(execution.turn_id)
+            logger.warning("turn %s had lost its worker; now it is %s", execution.turn_id, execution.state.name)
         if execution.state is not ExecutionState.RELEASED:
             self._on_settled(execution.record, not execution.continues_later)
         if self._store.is_shared or len(self.running) + 1 >= self._limits.max_worker_turns:
@@ -219,7 +237,15 @@ class TurnWorker:
         while True:
             await asyncio.sleep(self._limits.lease / 4)
             await _log_failure(self._renew(), "the lease could not be renewed")
+            self._renewed.set()
+
+    async def _recover(self) -> None:
+        """After each renewal, look for turns that nobody runs. A slow answer of the store does not cost the lease."""
+        while True:
+            await self._renewed.wait()
+            self._renewed.clear()
             if self._is_safe:
+                await _log_failure(self._find_orphans(), "this worker's turns could not be compared")
                 await _log_failure(self._take_over(), "turns of lost workers could not be taken over")
                 await _log_failure(self._chores(), "overdue approvals could not be denied")
                 self.wake(for_commands=True)
@@ -237,8 +263,8 @@ class TurnWorker:
                 self.id = new_id()
                 self._watch()
 
-    async def _take_over(self) -> None:
-        """Continue or end the turns of lost workers, and wait until that is committed."""
+    async def _take_over(self) -> list[Execution]:
+        """Continue or end the turns of lost workers."""
         while self._lost_ids:
             await self._store.retire(self._lost_ids[-1])
             self._lost_ids.pop()
@@ -246,13 +272,33 @@ class TurnWorker:
             worker = self.id
             records = [] if self._draining else await self._store.take_over(worker)
             if not records or worker != self.id:
-                return
+                return []
             metrics.TAKEOVERS.add(count=len(records))
             stops = await self._commanded_stops(worker)
-            executions = [self._execute(record, stops.get(record.id, WORKER_LOST)) for record in records]
-        for execution in executions:
-            await execution.wait()
-            logger.warning("turn %s has lost its worker; now it is %s", execution.turn_id, execution.state.name)
+            self._taken_over.update(record.id for record in records)
+            return [self._execute(record, stops.get(record.id, WORKER_LOST)) for record in records]
+
+    async def _find_orphans(self) -> None:
+        """Run the turns that the store counts as this worker's and that do not run here.
+
+        The answer to their claim was lost, or its commit was refused after it had counted.
+        """
+        async with self._claiming:
+            worker = self.id
+            # Those that run now: one may end, or be released, before the answer comes.
+            for turn in await self._store.claimed(worker, except_for=list(self.running)):
+                logger.warning("turn %s belongs to this worker, which does not run it; it is claimed again", turn.id)
+                stop = WORKER_LOST if await self._has_begun(turn) else None
+                with suppress(TurnEndedError, TurnTakenError, TurnNotFoundError):
+                    record = await self._store.claim(turn.id, worker)
+                    if worker != self.id:
+                        return  # The lease ran out meanwhile, and with it these claims.
+                    self._execute(record, stop)
+
+    async def _has_begun(self, turn: TurnRecord) -> bool:
+        """Return True if the last claim of the turn has written to its log: its agent must not begin again."""
+        last = await self._store.read(turn.id, turn.last_position - 1, 1)
+        return any(logged.epoch == turn.epoch for logged in last)
 
     async def _commanded_stops(self, worker: str) -> dict[str, Stop]:
         try:
@@ -264,7 +310,7 @@ class TurnWorker:
         return {command.turn_id: cancelled(command.reason) for command in commands}
 
 
-async def _log_failure(action: Coroutine[Any, Any, None], failure: str) -> None:
+async def _log_failure(action: Coroutine[Any, Any, object], failure: str) -> None:
     """Run an action that is repeated later anyway, so that its failure does not end the loop that runs it."""
     try:
         await action

@@ -8,7 +8,7 @@ what it can do: the kernel isolates their failures, it is no sandbox.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from logging import Logger
 from pathlib import Path
@@ -34,7 +34,8 @@ OfferTools = Callable[[Sequence[Tool]], None]
 class Kernel:
     """The extensions of one server. `data` holds a folder for each of them and, if `keeps`, the journal.
 
-    Without `keeps` the journal is in memory, and no delivery outlives the process.
+    Without `keeps` the journal is in memory, and no delivery outlives the process. With `allowed`, extensions of the
+    user's own folder and of packages run only if their id is in it.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class Kernel:
         limits: KernelLimits | None = None,
         environment: Mapping[str, str] = os.environ,
         finds_installed: bool = True,
+        allowed: Collection[str] | None = None,
     ) -> None:
         self._folders = folders
+        self._allowed = allowed
         self._data = data / "extensions"
         self._environment = environment
         self._limits = limits or KernelLimits()
@@ -59,7 +62,7 @@ class Kernel:
         self.bus = EventBus(self._journal, self._limits)
         deliveries = DeliveryRecords(self._journal, self._limits.session_timeout)
         self.router = MessageRouter(store, runner, deliveries, self.bus, self._limits)
-        self.loader = Loader(self._limits, environment)
+        self.loader = Loader(self._limits, environment, self._may_run)
         self.tools: dict[str, Tool] = {}
         """The extensions' tools by name."""
 
@@ -109,8 +112,20 @@ class Kernel:
             stack.push_async_callback(self.loader.stop_all)
             await self.router.close()
 
+    def _may_run(self, found: FoundExtension) -> bool:
+        """Return True for an extension that somebody has chosen: by its folder, or by its id. Bundled ones are ours."""
+        if self._allowed is None or found.source == "bundled" or found.id in self._allowed:
+            return True
+        folders = [folder.resolve() for folder in self._folders]
+        return (
+            found.source == "folder"
+            and found.folder is not None
+            and (found.folder in folders or found.folder.parent in folders)
+        )
+
     def _discover_and_import(self) -> None:
-        self.loader.arrange(discover(self._folders) if self._finds_installed else [], self._attached)
+        found = discover(self._folders, self._may_run) if self._finds_installed else []
+        self.loader.arrange(found, self._attached)
         self.loader.import_all()
 
     def _context(self, host: ExtensionHost) -> "Context":

@@ -19,6 +19,7 @@ from turnwire.extensions.manifest import FoundExtension, Manifest
 
 logger = logging.getLogger("turnwire.extensions")
 
+NOT_NAMED = "found and not run: nobody has named it"
 LONGEST_DELAY = 60.0
 MAX_FAILURES = 8
 """In a row, each before the service has run for `LONGEST_DELAY`."""
@@ -27,8 +28,14 @@ MAX_FAILURES = 8
 class Loader:
     """All extensions of one kernel."""
 
-    def __init__(self, limits: KernelLimits, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        limits: KernelLimits,
+        environment: Mapping[str, str] = os.environ,
+        may_run: Callable[[FoundExtension], bool] = lambda _: True,
+    ) -> None:
         self._limits = limits
+        self._may_run = may_run
         self._environment = environment
         self._can_load: dict[str, bool] = {}
         self._supervisors: dict[str, BackgroundSupervisor] = {}
@@ -39,6 +46,9 @@ class Loader:
     def arrange(self, found: Iterable[FoundExtension], attached: Iterable[ExtensionHost] = ()) -> None:
         """Order the extensions and determine which can be loaded, without running their code."""
         hosts = {extension.id: ExtensionHost(extension) for extension in found} | {host.id: host for host in attached}
+        for host in hosts.values():
+            if host.state == "discovered" and host.found.source != "attached" and not self._may_run(host.found):
+                host.set_state("unconfigured", NOT_NAMED, f"to run it, add {host.id} to TURNWIRE_ALLOWED_EXTENSIONS")
         manifests = {name: host.manifest for name, host in hosts.items() if host.state != "failed"}
         order, problems = start_order(manifests)
         self.hosted = {name: hosts[name] for name in (*order, *(name for name in hosts if name not in order))}

@@ -17,7 +17,7 @@ everywhere: with `streaming_enabled: false` the kernel gives a streaming channel
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -209,12 +209,19 @@ def user_folder() -> Path:
     return Path(base) / "turnwire" / "extensions"
 
 
-def discover(folders: Sequence[Path]) -> list[FoundExtension]:
-    """Return all extensions, one for each id: folders win over packages, and packages over bundled ones."""
+def discover(
+    folders: Sequence[Path], may_run: Callable[[FoundExtension], bool] = lambda _: True
+) -> list[FoundExtension]:
+    """Return all extensions, one for each id: folders win over packages, and packages over bundled ones.
+
+    One that may not run hides no other.
+    """
     chosen: dict[str, FoundExtension] = {}
     for found in (*_in_folders([*folders, user_folder()]), *_installed(), *_bundled()):
         winner = chosen.setdefault(found.id, found)
-        if winner is not found and winner.folder != found.folder:
+        if winner is not found and not may_run(winner) and may_run(found):
+            chosen[found.id] = found
+        elif winner is not found and winner.folder != found.folder:
             logger.warning(
                 "the extension %r of %s is hidden by the one of %s", found.id, _location(found), _location(winner)
             )

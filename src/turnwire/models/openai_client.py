@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from turnwire.core.errors import ModelUnusableError
 from turnwire.core.turns import Message
 from turnwire.models.address import locate_model
+from turnwire.models.answer_limits import answer_limiter
 from turnwire.models.chat_completions import ChatReader, chat_request
 from turnwire.models.contract import Piece, ToolSpec
 from turnwire.models.errors import explain
@@ -50,9 +51,16 @@ class OpenAIModel:
         address = locate_model(name, base_url, api_key)
         self.name = address.name
         self._timeout = timeout
+        limit = answer_limiter(openai.DefaultAsyncHttpxClient)
         # Local servers need no key, but the client does.
         self._client = openai.AsyncOpenAI(
-            base_url=address.url, api_key=address.key or "none", timeout=timeout, max_retries=retries
+            base_url=address.url,
+            api_key=address.key or "none",
+            timeout=timeout,
+            max_retries=retries,
+            # Not compressed: a few bytes may unpack to a great many.
+            default_headers={"Accept-Encoding": "identity"},
+            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [limit]}),
         )
         self._connection_error = openai.APIConnectionError
         # A malformed chunk raises some ValueError.

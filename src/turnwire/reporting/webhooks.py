@@ -33,6 +33,7 @@ _MAX_CONCURRENT = 8
 _VERSION = version("turnwire")
 _POLL_SECONDS = 5.0
 _MAX_DELAY_SECONDS = 86_400.0
+_MAX_ANSWER_BYTES = 16 * 1024
 _GONE = 410
 
 
@@ -132,7 +133,13 @@ class Webhooks:
         assert self._http is not None
         body = json.dumps(payload(record, state, content=self._limits.content)).encode()
         try:
-            response = await self._http.post(self._url, content=body, headers=self._headers(record.id, body))
+            headers = self._headers(record.id, body)
+            async with self._http.stream("POST", self._url, content=body, headers=headers) as response:
+                # Only the status counts. A short answer is read, so that the connection can be used again.
+                if response.headers.get("content-length", "").isdigit() and (
+                    int(response.headers["content-length"]) <= _MAX_ANSWER_BYTES
+                ):
+                    await response.aread()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return type(error).__name__, False
         if response.is_success:

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from turnwire.core.errors import EmbedderError, EmbedderUnusableError, TooManyDocumentsError, UnreadableDocumentError
+from turnwire.core.fairness import FairSlots
 from turnwire.retrieval.documents.files import FoundFile, find_files, read_file
 from turnwire.retrieval.documents.parser import format_of, parse
 from turnwire.retrieval.documents.sandbox import parse_in_sandbox
@@ -25,6 +26,8 @@ logger = logging.getLogger("turnwire.retrieval")
 _EMPTY_WAIT_SECONDS = 30.0
 _PARTIAL_WAIT_SECONDS = 2.0
 _MAX_PARALLEL_UPLOADS = 2
+# Of one principal; each keeps its file in memory meanwhile.
+_MAX_WAITING_UPLOADS = 8
 # A transaction stays small enough that another writer need not wait for long.
 _BATCH_PASSAGES = 2_000
 _BATCH_DOCUMENTS = 200
@@ -152,7 +155,7 @@ class DocumentIndexer:
         self._watch = watch
         self._was_empty = False
         self._has_read = asyncio.Event()
-        self._sandbox_slots = asyncio.Semaphore(_MAX_PARALLEL_UPLOADS)
+        self._sandbox_slots = FairSlots("uploads", slots=_MAX_PARALLEL_UPLOADS, each=1, waiting=_MAX_WAITING_UPLOADS)
         self._uploading = Counter[str]()
         self._changed = asyncio.Event()
         self._closing = False
@@ -215,7 +218,7 @@ class DocumentIndexer:
         return f"The documents are still being read: {self.progress.done:,} of {self.progress.total:,} files."
 
     async def add(self, name: str, content: bytes, owner: str) -> Document:
-        """Index an uploaded document. Raise UnreadableDocumentError or TooManyDocumentsError."""
+        """Index an uploaded document. Raise UnreadableDocumentError, TooManyDocumentsError or TooManyRequestsError."""
         format_name = format_of(name)
         if format_name is None:
             raise UnreadableDocumentError("its format is not known")
@@ -225,7 +228,7 @@ class DocumentIndexer:
             stored = await asyncio.to_thread(self.library.uploads, owner)
             if stored + self._uploading[owner] > self._limits.max_documents:
                 raise TooManyDocumentsError(self._limits.max_documents)
-            async with self._sandbox_slots:
+            async with self._sandbox_slots.slot(owner):
                 parsed = await parse_in_sandbox(name, content, self._limits.seconds)
             document = await asyncio.to_thread(NewDocument, name, format_name, content, parsed, owner=owner)
             await asyncio.to_thread(self.library.put, [document])

@@ -7,12 +7,13 @@ checks, in one place, before any of their code runs.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
 from turnwire.core.errors import TurnwireError
 from turnwire.server.api.app import build_api
 from turnwire.server.api.shares import SHARED
+from turnwire.server.auth import Caller, WrongKeyError
 from turnwire.server.brand import brand_of
 from turnwire.server.errors import HttpError, http_error, internal_error
 from turnwire.server.guard import Guard, Headers
@@ -109,10 +110,12 @@ class TurnwireApp:
                 request.caller, request.params = caller, match.params
                 return await match.route(method).endpoint(request, services)
             request.scope["turnwire.caller"] = caller
-            await self._call_api(request)
+            await self._call_api(request, caller)
             return None
         except TurnwireError as error:
             refusal = http_error(error)
+        except WrongKeyError as error:
+            refusal = await self._slowed(request, error)
         except HttpError as error:
             refusal = error
         except Exception:
@@ -130,6 +133,8 @@ class TurnwireApp:
             return _find_socket(request, self._services, self._guard, self._router)
         except TurnwireError as error:
             refusal = http_error(error)
+        except WrongKeyError as error:
+            refusal = await self._slowed(request, error)
         except HttpError as error:
             refusal = error
         except Exception:
@@ -142,13 +147,34 @@ class TurnwireApp:
             await request.send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
         return None
 
-    async def _call_api(self, request: Request) -> None:
-        send = _with_headers(request.send, request.added)
+    async def _slowed(self, request: Request, error: WrongKeyError) -> HttpError:
+        """Return the answer to a wrong key, after a while."""
         try:
-            await self.api(request.scope, request.receive, send)  # pyright: ignore[reportArgumentType]
-        except Exception:
-            # FastAPI has answered already, and raises for the log.
-            logger.exception("a request to %s failed", request.scope["path"])
+            await self._services.auth.refusals.note(request.address)
+        except HttpError as overload:
+            return overload
+        return error
+
+    async def _call_api(self, request: Request, caller: Caller | None) -> None:
+        async with self._slot(request, caller):
+            send = _with_headers(request.send, request.added)
+            try:
+                await self.api(request.scope, request.receive, send)  # pyright: ignore[reportArgumentType]
+            except Exception:
+                # FastAPI has answered already, and raises for the log.
+                logger.exception("a request to %s failed", request.scope["path"])
+            # A large answer counts until the client has taken it.
+            await request.answer_taken(self._services.settings.write_timeout)
+
+    def _slot(self, request: Request, caller: Caller | None) -> AbstractAsyncContextManager[None]:
+        """Return a slot for a request that reads. Others write little, or have limits of their own."""
+        if request.method not in ("GET", "HEAD"):
+            return nullcontext()
+        if caller is not None:
+            return self._services.requests.slot(caller.principal)
+        if request.path.startswith(SHARED):
+            return self._services.requests.slot(f"address {request.address}")
+        return nullcontext()
 
     def _is_public(self, path: str) -> bool:
         # The token of a shared session takes the place of a key.
@@ -213,7 +239,10 @@ def _plain_response(send: Send) -> Send:
 def _with_headers(send: Send, added: Headers) -> Send:
     async def send_with_headers(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], *added]}
+            headers = [*message["headers"], *added]
+            if not any(name == b"cache-control" for name, _ in headers):
+                headers.append((b"cache-control", b"no-store"))  # Answers are for one principal.
+            message = {**message, "headers": headers}
         await send(message)
 
     return send_with_headers

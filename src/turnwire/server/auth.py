@@ -8,15 +8,20 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from turnwire.core import metrics
+from turnwire.core.backoff import Backoff
 from turnwire.core.codec import now_ms, time_text
 from turnwire.core.contracts import KEYS, ApiKey, Scope, Store
 from turnwire.core.errors import StoreError
@@ -33,10 +38,19 @@ _PREFIX = "tw_"
 # The longest time until a change by another process is known here.
 _REFRESH_SECONDS = 2.0
 _COOKIE = "turnwire"
+LOGIN_SECRET_NAME = "login_secret"
+_SECRET_BYTES = 32
+_SLOWING = Backoff(first=0.05, longest=2.0)
+_MAX_WAITING_REFUSALS = 16
+_MAX_ADDRESSES = 10_000
 _SAFE_METHODS = ("GET", "HEAD")
 
 Authenticate = Callable[[dict[str, Any]], str | None]
 """A host application's own authentication: takes the ASGI scope, and returns the principal or None."""
+
+
+class WrongKeyError(HttpError):
+    """A 401 for a key that is not valid, rather than for none."""
 
 
 class Caller(Struct, frozen=True):
@@ -149,8 +163,10 @@ class Logins:
     ) -> None:
         """`valid_key` returns a usable key by its id; `lifetime` is in seconds.
 
-        Pages of the allowed origins may act for the user who is logged in.
+        Pages of the allowed origins may act for the user who is logged in. Cookies are signed with `secret`, which is
+        in no database: whoever reads a copy of that finds only digests of keys.
         """
+        self.secret = secrets.token_bytes(_SECRET_BYTES)
         self._valid_key = valid_key
         self._lifetime = lifetime
         self._origins = frozenset(origin.rstrip("/").lower().encode("latin-1") for origin in allowed_origins)
@@ -179,7 +195,7 @@ class Logins:
             expires_at = min(expires_at, key.expires_at)
         seconds = max(0, expires_at - now_ms()) // 1000
         claim = f"{key.id}.{expires_at}"
-        return _set_cookie(scope, headers, f"{claim}.{_signature(key, claim)}", seconds)
+        return _set_cookie(scope, headers, f"{claim}.{self._signature(key, claim)}", seconds)
 
     def expired_cookie(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> str:
         """Return the value of a `Set-Cookie` header that deletes the cookie."""
@@ -189,9 +205,31 @@ class Logins:
         claim, _, signature = text.rpartition(".")
         key_id, _, until = claim.partition(".")
         key = self._valid_key(key_id)
-        if key is None or not hmac.compare_digest(signature.encode(), _signature(key, claim).encode()):
+        if key is None or not hmac.compare_digest(signature.encode(), self._signature(key, claim).encode()):
             return None
         return key if now_ms() < int(until) else None
+
+    def _signature(self, key: ApiKey, claim: str) -> str:
+        message = f"turnwire login {key.digest} {claim}"
+        return hmac.new(self.secret, message.encode(), hashlib.sha256).hexdigest()
+
+
+def read_login_secret(folder: Path) -> bytes:
+    """Return the secret of the data folder that login cookies are signed with; create it if there is none."""
+    path = folder / LOGIN_SECRET_NAME
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Written beside it and linked: of several processes that start at once, all read the same one.
+    draft = folder / f"{LOGIN_SECRET_NAME}.{secrets.token_hex(6)}"
+    if not path.exists():
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_SECRET_BYTES))
+        try:
+            with suppress(FileExistsError):
+                os.link(draft, path)
+        finally:
+            draft.unlink()
+    return path.read_bytes()
 
 
 def cookie_name(headers: dict[bytes, bytes]) -> str:
@@ -213,9 +251,38 @@ def _values(scope: dict[str, Any], cookie: str) -> list[str]:
     return [value for name, _, value in pairs if name == cookie]
 
 
-def _signature(key: ApiKey, claim: str) -> str:
-    """Return the signature of a claim, made with the key's digest, so that neither reveals the key."""
-    return hmac.new(f"turnwire login {key.digest}".encode(), claim.encode(), hashlib.sha256).hexdigest()
+class KeyRefusals:
+    """Wrong keys by the address that they come from: counted, logged, and answered ever more slowly."""
+
+    def __init__(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self._sleep = sleep
+        self._failures: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+
+    async def note(self, address: str) -> None:
+        """Delay the answer to a wrong key. Raises HttpError 429 if too many answers to this address wait already."""
+        metrics.REFUSED_KEYS.add()
+        if len(self._failures) >= _MAX_ADDRESSES:
+            self._failures.clear()
+        self._failures[address] += 1
+        failures = self._failures[address]
+        if failures & (failures - 1) == 0:  # Each power of two, so that nobody can fill the log.
+            logger.warning("%d wrong API key(s) from %s", failures, address or "a local socket")
+        if self._waiting[address] >= _MAX_WAITING_REFUSALS:
+            raise HttpError(
+                429, "too_many_requests", "too many wrong API keys; try again later", headers={"Retry-After": "10"}
+            )
+        self._waiting[address] += 1
+        try:
+            await self._sleep(_SLOWING.delay(failures))
+        finally:
+            self._waiting[address] -= 1
+            if not self._waiting[address]:
+                del self._waiting[address]
+
+    def forget(self, address: str) -> None:
+        """Start again after a right key, as it may have been a slip of the same person."""
+        self._failures.pop(address, None)
 
 
 class Authenticator:
@@ -224,6 +291,7 @@ class Authenticator:
     def __init__(
         self, keys: KeyRing, control_token: str, authenticate: Authenticate | None, logins: Logins | None = None
     ) -> None:
+        self.refusals = KeyRefusals()
         self._keys = keys
         self._logins = logins
         self._control_token = control_token
@@ -259,7 +327,7 @@ class Authenticator:
                 return Caller(key.principal, key.scopes, key.id)
         elif self._logins is not None and (key := self._logins.key_of(scope, headers)) is not None:
             return Caller(key.principal, key.scopes, key.id, is_logged_in=True)
-        raise HttpError(
+        raise (WrongKeyError if text else HttpError)(
             401,
             "unauthorized",
             "send a valid API key as `Authorization: Bearer tw_...`",

@@ -96,7 +96,8 @@ _BASE64URL = r"^[A-Za-z0-9_-]+=*$"
 _CURSOR = re.compile(r"(\d{1,15})(?:\.(\d{1,15}))?")
 _LAST_MS = 253_402_300_799_999  # The end of the year 9999, the last that `datetime` knows.
 ClientId = Annotated[str, StringConstraints(pattern=_ID)]
-Title = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+NO_NUL = r"^[^\x00]*$"
+Title = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200, pattern=NO_NUL)]
 
 
 class Grace(BaseModel):
@@ -207,7 +208,7 @@ class FeedbackBody(BaseModel):
     model_config = ConfigDict(title="Feedback")
 
     value: Literal["up", "down"] | None
-    note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=2_000)] | None = None
+    note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=2_000, pattern=NO_NUL)] | None = None
 
 
 class PushKeys(BaseModel):
@@ -355,6 +356,8 @@ def parse_session_cursor(query: dict[str, str], headers: dict[bytes, bytes]) -> 
 def check_key(text: str) -> str | None:
     """Return an idempotency key; None for an empty one. Raises HttpError 422."""
     key = text.strip()
+    if "\x00" in key:
+        raise HttpError(422, "invalid_request", "Idempotency-Key: it must not have the character NUL")
     if len(key) > _MAX_KEY_LENGTH:
         raise HttpError(422, "invalid_request", f"Idempotency-Key: longer than {_MAX_KEY_LENGTH} characters")
     return key or None

@@ -1,9 +1,11 @@
 """One HTTP request, or the opening request of a WebSocket, as an endpoint sees it."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
+from turnwire.core import metrics
 from turnwire.core.codec import ascii_json
 from turnwire.server.auth import Caller
 from turnwire.server.errors import HttpError
@@ -40,6 +42,11 @@ class Request:
         return self.scope.get("root_path", "")
 
     @property
+    def address(self) -> str:
+        """Return the client's address; empty for a local socket."""
+        return (self.scope.get("client") or ("",))[0]
+
+    @property
     def query(self) -> dict[str, str]:
         """Return the fields of the query. Raises HttpError 400."""
         if self._query is None:
@@ -71,6 +78,19 @@ class Request:
         await self.send({"type": "http.response.start", "status": status, "headers": [*self.added, *headers]})
         await self.send({"type": "http.response.body", "body": body})
 
+    async def answer_taken(self, seconds: float) -> None:
+        """Wait until most of an answer has left this process; break the connection of a client that takes nothing."""
+        cycle: Any = getattr(self.send, "__self__", None)
+        flow: Any = getattr(cycle, "flow", None)
+        if flow is None or not flow.write_paused:
+            return  # Or it is not uvicorn, which keeps the whole answer in memory.
+        try:
+            async with asyncio.timeout(seconds):
+                await flow.drain()
+        except TimeoutError:
+            metrics.SLOW_READERS.add()
+            cycle.transport.abort()
+
     async def respond_json(self, status: int, value: Any, headers: Sequence[Header] = ()) -> None:
         await self.respond_json_bytes(status, ascii_json(value), headers)
 
@@ -83,7 +103,11 @@ class Request:
 
 
 def json_headers(body: bytes) -> Headers:
-    return [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
 
 
 async def read_json(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from turnwire.core.contracts import Agent, Store, Wire
+from turnwire.core.fairness import FairSlots
 from turnwire.core.runner import TurnRunner
 from turnwire.scheduler.service import Scheduler
 from turnwire.server.auth import Authenticator, KeyRing, Logins
@@ -53,6 +54,9 @@ class Services(Struct, frozen=True, kw_only=True):
     wires: Mapping[str, WireFactory]
     lifecycle: Lifecycle
     scheduler: Scheduler
+    requests: FairSlots = field(default_factory=lambda: FairSlots("requests", slots=64, each=4, waiting=256))
+    """For what reads or starts something in the store: less than the database has connections."""
+    searches: FairSlots = field(default_factory=lambda: FairSlots("searches", slots=2, each=1, waiting=32))
     documents: "DocumentIndexer | None" = None
     vault: "DocumentIndexer | None" = None
     push: "PushNotifier | None" = None

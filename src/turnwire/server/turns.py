@@ -81,7 +81,8 @@ async def start_turn(
             options={**body.options, "history": msgspec.to_builtins(history)} if history else body.options,
         )
         try:
-            return await services.runner.start(request)
+            async with services.requests.slot(principal):
+                return await services.runner.start(request)
         except SessionExistsError:
             continue  # Another request has created the session meanwhile.
 
@@ -130,8 +131,9 @@ async def remaining_budget(services: Services, principal: str) -> Budget | None:
 async def answer_turn(services: Services, request: Request, body: MessageBody) -> tuple[TurnRecord, TurnState] | None:
     """Start or join a turn and wait until it has ended or waits for a person. None if the client left before."""
     principal = request.caller.principal
-    accepted = await start_turn(services, principal, body, request.idempotency_key)
-    return await settled_turn(services, request, accepted.record)
+    with services.streams.room(principal):
+        accepted = await start_turn(services, principal, body, request.idempotency_key)
+        return await settled_turn(services, request, accepted.record)
 
 
 async def settled_turn(services: Services, request: Request, record: TurnRecord) -> tuple[TurnRecord, TurnState] | None:

@@ -15,6 +15,8 @@ from turnwire.core.codec import LoggedEvent, ascii_json
 from turnwire.core.contracts import JournalEntry
 from turnwire.core.turns import TurnState
 
+PAGE_BYTES = 1024 * 1024
+"""A page of a log has at most about this many bytes, and at least one event."""
 _CACHED_LOGS = 8
 _CACHED_BYTES = 32 * 1024 * 1024
 
@@ -29,6 +31,26 @@ def from_lines(lines: Sequence[bytes], first_position: int) -> list[LoggedEvent]
         epoch, at, body = line.split(b" ", 2)
         events.append(LoggedEvent(position, int(epoch), int(at), body))
     return events
+
+
+def page_of(lines: Sequence[bytes], start: int, limit: int) -> Sequence[bytes]:
+    """Return the lines of a page: at most `limit`, and not many more bytes than `PAGE_BYTES`."""
+    size, end = 0, start
+    last = min(len(lines), start + limit)
+    while end < last and size < PAGE_BYTES:
+        size += len(lines[end])
+        end += 1
+    return lines[start:end]
+
+
+def event_page(events: list[LoggedEvent], limit: int) -> list[LoggedEvent]:
+    """Return the first events, as many as a page has."""
+    size, end = 0, 0
+    last = min(len(events), limit)
+    while end < last and size < PAGE_BYTES:
+        size += len(events[end].body)
+        end += 1
+    return events if end == len(events) else events[:end]
 
 
 def to_entry_lines(entries: Sequence[JournalEntry]) -> bytes:

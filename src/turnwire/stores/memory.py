@@ -7,7 +7,7 @@ process would.
 import time
 from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ from turnwire.core.errors import (
     TurnNotWaitingError,
 )
 from turnwire.core.turns import Phase, Session, TurnRecord, TurnState, new_session, title_from
+from turnwire.stores.lines import event_page
 from turnwire.stores.rules import (
     CommitSchedule,
     Leases,
@@ -217,7 +218,7 @@ class MemoryQueries:
         if after + 1 < first_kept:
             raise EventsGoneError(turn_id, after, first_kept)
         start = after + 1 - first_kept
-        return turn.events[start : start + limit]
+        return event_page(turn.events[start : start + limit], limit)
 
     async def journal(self, turn_id: str) -> list[JournalEntry]:
         return list(self._tables.turn(turn_id).entries)
@@ -303,6 +304,11 @@ class MemoryClaims:
     async def take_over(self, worker: str) -> list[TurnRecord]:
         lost = [turn.id for turn in self._tables.in_phase("running") if not self._leases.holds(turn.worker)]
         return [await self.claim(turn_id, worker) for turn_id in lost]
+
+    async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
+        return [
+            turn for turn in self._tables.in_phase("running") if turn.worker == worker and turn.id not in except_for
+        ]
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         turn = self._tables.turn(turn_id)
@@ -611,6 +617,7 @@ class MemoryStore:
         self.claim = claims.claim
         self.claim_next = claims.claim_next
         self.take_over = claims.take_over
+        self.claimed = claims.claimed
         self.hold = claims.hold
         self.waiting = claims.waiting
         self.checkpoint = claims.checkpoint

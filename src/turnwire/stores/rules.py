@@ -28,6 +28,7 @@ from turnwire.core.errors import (
     TurnTakenError,
 )
 from turnwire.core.turns import TurnRecord
+from turnwire.stores.lines import PAGE_BYTES
 
 logger = logging.getLogger("turnwire.stores")
 
@@ -107,6 +108,8 @@ async def read_with_epoch(read: Read, turn_id: str, after: int, limit: int, epoc
         return await read(turn_id, after, limit)
     if not events or events[0].epoch != epoch:
         raise LogRewoundError(turn_id)
+    if len(events) == 1 and len(events[0].body) >= PAGE_BYTES:
+        return await read(turn_id, after, limit)  # That event alone has filled the page.
     return events[1:]
 
 
@@ -196,6 +199,11 @@ class ReadyQueue:
     def ready(self, limit: int) -> list[str]:
         """Return the turns that may run, oldest first: ids grow with time."""
         return nsmallest(limit, self._ready)
+
+    @property
+    def session_count(self) -> int:
+        """Return the number of sessions with unfinished turns: no more turns than that run or wait."""
+        return len(self._sessions)
 
     def unfinished(self, session_id: str) -> list[str]:
         return list(self._sessions.get(session_id, ()))

@@ -15,9 +15,10 @@ import ssl
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from email.message import Message
+from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
 import h11
@@ -27,6 +28,7 @@ from turnwire.core.codec import clean_text
 from turnwire.core.errors import ToolError
 from turnwire.tools.declaration import Tool, tool
 from turnwire.tools.html import decode_page, page_text
+from turnwire.tools.threads import TOOL_THREADS
 
 IPAddress = IPv4Address | IPv6Address
 IPNetwork = IPv4Network | IPv6Network
@@ -217,7 +219,7 @@ async def resolve(host: str, port: int, allowed: Sequence[IPNetwork]) -> list[IP
     Raise ToolError if any address is neither: a name with such an address was made to get past this check.
     """
     try:
-        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        infos = await _look_up(host, port)
         addresses = [ip_address(sockaddr[0]) for *_, sockaddr in infos]
     except (OSError, ValueError):
         raise ToolError(f"there is no host {host!r}; check the URL") from None
@@ -226,6 +228,12 @@ async def resolve(host: str, port: int, allowed: Sequence[IPNetwork]) -> list[IP
             # The message leaves the address out, because it would reveal the network behind this server.
             raise ToolError(f"{host!r} is not on the public internet and may not be fetched from")
     return list(dict.fromkeys(addresses))
+
+
+async def _look_up(host: str, port: int) -> list[Any]:
+    # In the threads of tools: those of the event loop are few, and a slow name would hold up everybody else.
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    return await asyncio.get_running_loop().run_in_executor(TOOL_THREADS, look_up)  # type: ignore[arg-type]
 
 
 def is_public(address: IPAddress) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -19,7 +20,7 @@ from turnwire.core.events import TokenEvent
 from turnwire.settings import Settings
 from turnwire.stores.postgres import PostgresStore, claims, schema
 from turnwire.stores.postgres import store as store_module
-from turnwire.stores.postgres.schema import MIGRATIONS, partition_name
+from turnwire.stores.postgres.schema import MIGRATIONS, drop_partitions, partition_name
 
 PARTITIONS = "SELECT array_agg(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = 'turnwire.event'::regclass"
 
@@ -234,6 +235,46 @@ async def test_partition_of_an_old_day_is_dropped_when_its_logs_are_sealed(
     assert (await started(store, created_at=long_ago)).id
     await store.maintain(expire_before=2**45)
     assert types(await whole_log(store, old.id, old.last_position + 1)) == ["done"]
+
+
+async def test_row_9_dropping_partitions_never_makes_others_wait_for_a_reader(
+    processes: Processes, store: PostgresStore
+) -> None:
+    """A waiting ACCESS EXCLUSIVE lock holds up everybody who comes after it."""
+    days = [day_of(now_ms()) - age for age in (9, 8, 7)]
+    for day in days:
+        await ended(store, created_at=day * DAY_MS)
+    needed = await started(store, created_at=days[2] * DAY_MS)
+    reader, worker = await store.connections.connect(), await store.connections.connect()
+    statements: list[str] = []
+
+    class Recorder:
+        """The worker's connection, and what it executes."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(worker, name)
+
+        async def execute(self, query: str, *values: object) -> str:
+            statements.append(query)
+            return await worker.execute(query, *values)
+
+    recorder: Any = Recorder()
+    try:
+        async with reader.transaction():
+            await reader.fetch(f"SELECT count(*) FROM {partition_name(days[0])}")
+            await store.maintain(expire_before=0)
+            await drop_partitions(recorder, day_of(now_ms()) - 1)
+            # The read partition stays, and does not keep the next one; the needed one is not even locked.
+            left = [name for day in days if (name := partition_name(day)) in processes.fetchval(PARTITIONS)]
+            assert left == [partition_name(days[0]), partition_name(days[2])]
+            assert not [query for query in statements if partition_name(days[2]) in query]
+            assert all("lock_timeout = '20ms'" in query for query in statements if "LOCK TABLE" in query)
+            assert (await started(store)).id
+        assert await drop_partitions(worker, day_of(now_ms()) - 1) == 1
+    finally:
+        await reader.close(timeout=BOUND)
+        worker.terminate()
+    assert types(await whole_log(store, needed.id)) == ["session", "message"]
 
 
 async def test_partition_of_tomorrow_is_created_today(processes: Processes, store: PostgresStore) -> None:

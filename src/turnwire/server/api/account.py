@@ -39,9 +39,11 @@ async def login(services: ServicesDep, request: Request, response: Response, bod
     headers = header_map(dict(request.scope))
     if b"origin" in headers:
         services.logins.check_origin(headers)  # Or a page could log somebody in as somebody else.
-    key = services.keys.find(body.key)
+    key, address = services.keys.find(body.key), request.client.host if request.client else ""
     if key is None:
+        await services.auth.refusals.note(address)
         raise HttpError(401, "unauthorized", "this is not a valid API key")
+    services.auth.refusals.forget(address)
     response.headers["Cache-Control"] = _NO_STORE
     response.headers["Set-Cookie"] = services.logins.cookie_for(key, dict(request.scope), headers)
     return _identity(services, Caller(key.principal, key.scopes, key.id, is_logged_in=True))

@@ -1,5 +1,6 @@
 """Sessions: created, listed, searched, renamed, exported, deleted; and turns started in them."""
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import msgspec
@@ -32,7 +33,8 @@ async def index(
     before: Annotated[str | None, Query(max_length=128, description="The last id of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Json:
-    sessions = await services.store.list_sessions(caller.principal, search=search, before=before, limit=limit + 1)
+    async with services.searches.slot(caller.principal) if search else nullcontext():
+        sessions = await services.store.list_sessions(caller.principal, search=search, before=before, limit=limit + 1)
     page = sessions[:limit]
     return {
         "sessions": [_session_json(session) for session in page],
@@ -68,8 +70,9 @@ async def delete(services: ServicesDep, caller: Writing, id: PathId) -> None:
 @router.get("/{id}/export", summary="The whole conversation")
 async def export(services: ServicesDep, caller: Reading, id: PathId) -> Json:
     session = await services.store.find_session(caller.principal, id)
-    turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=100_000)
-    states = [await turn_state(services.store, turn) for turn in turns]
+    async with services.searches.slot(caller.principal):
+        turns = await services.store.list_turns(caller.principal, session_id=session.id, limit=100_000)
+        states = [await turn_state(services.store, turn) for turn in turns]
     feedback = await session_feedback(services, turns)
     return {
         **_session_json(session),

@@ -1,19 +1,16 @@
 """Turns: their snapshots and logs, stopping them, and deciding about their tool calls. Their events are a stream."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from fastapi.responses import Response, StreamingResponse
 
-from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import TurnFilter, TurnStatus
-from turnwire.core.follow import read_all
 from turnwire.server.api.dependencies import Approving, Json, PathId, Reading, ServicesDep, Writing
 from turnwire.server.api.feedback import turn_feedback
 from turnwire.server.messages import ApprovalBody
 from turnwire.server.services import Services
-from turnwire.server.turns import logged_json, snapshot_json, turn_json, turn_state
+from turnwire.server.turns import snapshot_json, turn_json, turn_state
 
 router = APIRouter(prefix="/v1/turns", tags=["turns"])
 
@@ -32,7 +29,8 @@ async def index(
 ) -> Json:
     session_id = None if session is None else (await services.store.find_session(caller.principal, session)).id
     where = TurnFilter(agent=agent, status=status, search=search, before=before, after=after)
-    turns = await services.store.list_turns(caller.principal, session_id=session_id, limit=limit + 1, where=where)
+    async with services.searches.slot(caller.principal) if search else nullcontext():
+        turns = await services.store.list_turns(caller.principal, session_id=session_id, limit=limit + 1, where=where)
     page = turns[-limit:] if after is None else turns[:limit]
     return {"turns": [turn_json(turn) for turn in reversed(page)], "more": len(turns) > limit}
 
@@ -40,17 +38,6 @@ async def index(
 @router.get("/{id}", summary="A turn's state so far, and the position to continue from")
 async def show(services: ServicesDep, caller: Reading, id: PathId) -> Json:
     return await _snapshot(services, caller.principal, id)
-
-
-@router.get("/{id}/log.jsonl", summary="All committed events of a turn's log, one line of JSON each")
-async def log(services: ServicesDep, caller: Reading, id: PathId) -> Response:
-    record = await services.store.find_turn(caller.principal, id)
-    pages = read_all(services.store, record.id)
-    # Read before the response starts: a log that cannot be read is an error, and never a shorter log.
-    first = await anext(pages, list[LoggedEvent]())
-    name = f'attachment; filename="turn-{record.id}.jsonl"'
-    headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
-    return StreamingResponse(_lines(first, pages), 200, headers, "application/jsonl")
 
 
 @router.post("/{id}/cancel", summary="Stop a turn; answers when it has stopped, also if it had before")
@@ -73,12 +60,6 @@ async def approve(
         record.id, call_id, approved=body.approved, reason=body.reason, by=caller.principal, args=body.args
     )
     return await _snapshot(services, caller.principal, record.id)
-
-
-async def _lines(first: list[LoggedEvent], pages: AsyncGenerator[list[LoggedEvent]]) -> AsyncIterator[bytes]:
-    yield b"".join(logged_json(logged) + b"\n" for logged in first)
-    async for events in pages:
-        yield b"".join(logged_json(logged) + b"\n" for logged in events)
 
 
 async def _snapshot(services: Services, principal: str, turn_id: str) -> Json:

@@ -68,6 +68,7 @@ class Stream:
         source: StreamSource,
         headers: Headers,
         record: TurnRecord | None = None,
+        caching: Headers = STREAM_HEADERS,
     ) -> None:
         self._hub = services.streams
         self._runner = services.runner
@@ -75,7 +76,7 @@ class Stream:
         self._wire = wire
         self._source: StreamSource | None = source
         content_type = b"content-type", wire.media_type.encode("ascii")
-        self._headers = [*request.added, *STREAM_HEADERS, content_type, *headers]
+        self._headers = [*request.added, *caching, content_type, *headers]
         self._error_headers = [*request.added, *(turn_headers(record) if record else ())]
         self._record = record
         self._turn_id = record.id if record else None

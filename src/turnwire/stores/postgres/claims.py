@@ -5,7 +5,7 @@ append of an earlier worker is refused, however late it notices.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from weakref import WeakValueDictionary
 
 from turnwire.core.contracts import RUNNABLE, Command, Worker
@@ -115,6 +115,11 @@ class PostgresClaims:
             return [record_from(row) for row in rows]
 
         return await self._connections.run(call)
+
+    async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
+        where = "h.phase = 'running' AND h.worker = $1 AND h.id <> ALL($2)"
+        query = f"SELECT {RECORD} FROM {UNFINISHED} WHERE {where} ORDER BY h.number"
+        return [record_from(row) for row in await self._connections.fetch(query, worker, list(except_for))]
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         query = f"""

@@ -5,7 +5,6 @@ Any process may do it. Each step is one short transaction, and a lock lets one p
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 
@@ -13,7 +12,7 @@ from turnwire.core.budget import day_of
 from turnwire.core.codec import now_ms
 from turnwire.core.errors import SessionBusyError, TurnNotFoundError
 from turnwire.stores.lines import seal, unseal
-from turnwire.stores.postgres.connections import Connections, DatabaseConnection, LockNotAvailable
+from turnwire.stores.postgres.connections import Connections, DatabaseConnection
 from turnwire.stores.postgres.rows import NOW, RECORD, TURN, comparable, record_from
 from turnwire.stores.postgres.schema import UPKEEP_LOCK, drop_partitions, ensure_partition, lock_principal
 
@@ -34,7 +33,7 @@ class PostgresMaintenance:
             pass
         while await run(lambda connection, _: _expire_some(connection, expire_before)):
             pass
-        await run(lambda connection, _: _drop_old(connection, today - 1))
+        await run(lambda connection, _: drop_partitions(connection, today - 1))
         query = f"DELETE FROM turnwire.worker WHERE lease_until < {NOW} - {_DEAD_WORKER_MS}"
         await self._connections.execute(query, self._now())
 
@@ -135,9 +134,3 @@ async def _expire_some(connection: DatabaseConnection, before: int) -> bool:
         query = "DELETE FROM turnwire.event WHERE day = ANY($1) AND turn = ANY($2)"
         await connection.execute(query, [*{row[1] for row in turns}], numbers)
         return len(turns) == _STEP
-
-
-async def _drop_old(connection: DatabaseConnection, before: int) -> None:
-    # A reader may hold the table; then the next call drops it.
-    with suppress(LockNotAvailable):
-        await drop_partitions(connection, before)

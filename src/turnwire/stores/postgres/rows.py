@@ -8,7 +8,7 @@ from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import JournalEntry
 from turnwire.core.errors import EventsGoneError, LogRewoundError, TurnNotFoundError
 from turnwire.core.turns import TurnRecord
-from turnwire.stores.lines import SealedLogs, from_entry_lines, from_lines, unseal
+from turnwire.stores.lines import PAGE_BYTES, SealedLogs, event_page, from_entry_lines, from_lines, page_of, unseal
 from turnwire.stores.postgres.connections import DatabaseConnection
 
 # The server's clock in ms, unless a test passes another. All leases use it, because no two machines agree on the time.
@@ -51,24 +51,29 @@ def folded(text: str) -> str:
     return comparable(text.casefold())
 
 
-_READ = """
+_READ = f"""
     SELECT t.number, t.sealed, t.first_kept,
         CASE WHEN $4::int IS NOT NULL AND NOT t.sealed THEN (
             SELECT e.epoch FROM turnwire.event e WHERE e.day = t.day AND e.turn = t.number AND e.last_position >= $2
             ORDER BY e.last_position LIMIT 1
         ) END AS epoch_there, found.first_position, found.body
     FROM turnwire.turn t LEFT JOIN LATERAL (
-        SELECT e.first_position, e.last_position, e.body FROM turnwire.event e
-        WHERE e.day = t.day AND e.turn = t.number AND NOT t.sealed AND e.last_position > $2
-            AND e.last_position <= $2 + $3
-        UNION ALL (
-            -- The row that begins in the page and ends after it: the next one of the index, or none.
+        SELECT e.first_position, e.last_position, e.body,
+            -- The rows before this one; the length of a row is known without reading it.
+            sum(octet_length(e.body)) OVER (ORDER BY e.last_position) - octet_length(e.body) AS bytes_before
+        FROM (
             SELECT e.first_position, e.last_position, e.body FROM turnwire.event e
-            WHERE e.day = t.day AND e.turn = t.number AND NOT t.sealed AND e.last_position > $2 + $3
-            ORDER BY e.last_position LIMIT 1
-        )
+            WHERE e.day = t.day AND e.turn = t.number AND NOT t.sealed AND e.last_position > $2
+                AND e.last_position <= $2 + $3
+            UNION ALL (
+                -- The row that begins in the page and ends after it: the next one of the index, or none.
+                SELECT e.first_position, e.last_position, e.body FROM turnwire.event e
+                WHERE e.day = t.day AND e.turn = t.number AND NOT t.sealed AND e.last_position > $2 + $3
+                ORDER BY e.last_position LIMIT 1
+            )
+        ) e
         ORDER BY last_position
-    ) found ON found.first_position <= $2 + $3
+    ) found ON found.first_position <= $2 + $3 AND found.bytes_before < {PAGE_BYTES}
     WHERE t.id = $1
 """
 
@@ -101,7 +106,7 @@ async def read_log(
     if epoch is not None and head["epoch_there"] != epoch:
         raise LogRewoundError(turn_id)
     bodies = [(row["first_position"], row["body"]) for row in rows if row["body"] is not None]
-    return events_from(bodies, after)[:limit]
+    return event_page(events_from(bodies, after), limit)
 
 
 async def _read_sealed(
@@ -128,7 +133,7 @@ def _page(
         if event is None or event.epoch != epoch:
             raise LogRewoundError(turn_id)
     start = after + 1 - first_kept
-    return from_lines(lines[start : start + limit], after + 1)
+    return from_lines(page_of(lines, start, limit), after + 1)
 
 
 _CALLS = "SELECT c.body FROM turnwire.recorded_call c WHERE c.turn = t.number ORDER BY c.id"

@@ -1,10 +1,11 @@
 """The tables with their migrations, the partitions of events, and the advisory locks."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from turnwire.core.budget import DAY_MS
 from turnwire.core.errors import StoreUnusableError
-from turnwire.stores.postgres.connections import DatabaseConnection
+from turnwire.stores.postgres.connections import DatabaseConnection, LockNotAvailable
 
 # Advisory locks share one number space with everything else in the database, so these numbers are unlikely ones.
 MIGRATION_LOCK = 0x7475726E_00000001
@@ -243,15 +244,21 @@ async def drop_partitions(connection: DatabaseConnection, before: int) -> int:
         day = _day_in(name)
         if day >= before:
             continue
-        async with connection.transaction():
-            # With the lock, no turn of that day can be accepted between the check and the drop. If the lock is not
-            # free soon, the next call drops the partition.
-            await connection.execute(f"SET LOCAL lock_timeout = '2s'; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
-            query = "SELECT EXISTS (SELECT 1 FROM turnwire.turn WHERE day = $1 AND NOT sealed)"
-            if not await connection.fetchval(query, day):
-                await connection.execute(f"DROP TABLE {name}")
-                dropped += 1
+        if await connection.fetchval(_IS_NEEDED, day):
+            continue  # Nobody has to wait for a lock to find that out.
+        # A reader may hold the table; then the next call drops it.
+        with suppress(LockNotAvailable):
+            async with connection.transaction():
+                # With the lock, no turn of that day can be accepted between the check and the drop. Dropping locks the
+                # parent too. Whoever reads or writes meanwhile waits behind these locks, so they are hardly waited for.
+                await connection.execute(f"SET LOCAL lock_timeout = '20ms'; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+                if not await connection.fetchval(_IS_NEEDED, day):
+                    await connection.execute(f"DROP TABLE {name}")
+                    dropped += 1
     return dropped
+
+
+_IS_NEEDED = "SELECT EXISTS (SELECT 1 FROM turnwire.turn WHERE day = $1 AND NOT sealed)"
 
 
 def _day_in(name: str) -> int:

@@ -83,6 +83,7 @@ class PostgresStore:
         self.claim = claims.claim
         self.claim_next = claims.claim_next
         self.take_over = claims.take_over
+        self.claimed = claims.claimed
         self.hold = claims.hold
         self.waiting = claims.waiting
         self.checkpoint = claims.checkpoint

@@ -4,7 +4,9 @@ import asyncio
 import logging
 import sqlite3
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -16,7 +18,7 @@ from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.rules import check_claim
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 from turnwire.stores.sqlite.rows import find_turn
-from turnwire.stores.sqlite.writer import SqliteWriter
+from turnwire.stores.sqlite.writer import WRITE_CLAIM, SqliteWriter, claim_values
 
 logger = logging.getLogger("turnwire.stores.sqlite")
 
@@ -37,7 +39,7 @@ class SqliteClaims:
         turns = [self._turns.by_id[turn_id] for turn_id in self._turns.queue.ready(limit)]
         if turns:
             # Not waited for: whatever these claims write is committed after them, or with them.
-            self._write_claims([self._claim(live, worker) for live in turns]).add_done_callback(_log_failure)
+            self._write_claims([self._claim(live, worker) for live in turns])
         return [live.current() for live in turns]
 
     async def take_over(self, worker: str) -> list[TurnRecord]:
@@ -73,9 +75,14 @@ class SqliteClaims:
         return live
 
     def _write_claims(self, turns: list[LiveTurn]) -> "asyncio.Future[sqlite3.Cursor]":
-        query = "UPDATE turn SET phase = 'running', worker = ?, epoch = ?, started_at = ? WHERE number = ?"
-        rows = [(live.record.worker, live.record.epoch, live.record.started_at, live.number) for live in turns]
-        return self._writer.write(lambda connection: connection.executemany(query, rows))
+        rows = [claim_values(live.record, live.number) for live in turns]
+        written = self._writer.write(lambda connection: connection.executemany(WRITE_CLAIM, rows))
+        # Before any later append of these turns is taken, since the loop calls this first.
+        written.add_done_callback(partial(_note_claims, turns))
+        return written
+
+    async def claimed(self, worker: str, *, except_for: Collection[str] = ()) -> list[TurnRecord]:
+        return [turn for turn in self._turns.in_phase("running") if turn.worker == worker and turn.id not in except_for]
 
     async def hold(self, turn_id: str, worker: str) -> TurnRecord:
         live = self._turns.by_id.get(turn_id)
@@ -124,9 +131,12 @@ class SqliteClaims:
         return self._leases.attend(turn_id, worker, present)
 
 
-def _log_failure(claims: "asyncio.Future[sqlite3.Cursor]") -> None:
-    if not claims.cancelled() and (error := claims.exception()) is not None:
-        logger.error("claims could not be written: %s", error)  # The appends of these turns fail too, and end them.
+def _note_claims(turns: list[LiveTurn], claims: "asyncio.Future[sqlite3.Cursor]") -> None:
+    error = None if claims.cancelled() else claims.exception()
+    if error is not None:
+        logger.error("claims could not be written: %s", error)
+    for live in turns:
+        live.has_unwritten_claim = error is not None
 
 
 def _insert_command(connection: sqlite3.Connection, number: int, command: Command) -> None:

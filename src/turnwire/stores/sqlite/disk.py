@@ -10,6 +10,8 @@ from turnwire.core.errors import StoreUnusableError
 LOCK_NAME = "turnwire.lock"
 BALLAST_NAME = "ballast"
 BALLAST_BYTES = 4 * 1024 * 1024
+# The end of a turn changes a few pages, however long its answer is.
+_BYTES_PER_TURN = 8 * 1024
 
 
 class FolderLock:
@@ -58,8 +60,14 @@ class Ballast:
         self._path = folder / BALLAST_NAME
         self._size = size
 
-    def restore(self) -> bool:
-        """Reserve the room again. Return False while the disk has too little."""
+    def covers(self, turns: int) -> bool:
+        """Return whether the room is meant for the ends of so many turns."""
+        return turns * _BYTES_PER_TURN <= self._size
+
+    def restore(self, turns: int = 0) -> bool:
+        """Reserve the room again, or more for so many turns. Return False while the disk has too little."""
+        while not self.covers(turns):
+            self._size *= 2
         if self._path.exists() and self._path.stat().st_size == self._size:
             return True
         if shutil.disk_usage(self._path.parent).free < 2 * self._size:

@@ -26,6 +26,7 @@ class LiveTurn:
         "command",
         "committed",
         "first_row",
+        "has_unwritten_claim",
         "head",
         "number",
         "record",
@@ -44,6 +45,8 @@ class LiveTurn:
         self.rows = array("q")
         self.row_ends = array("q")
         self.command: Command | None = None
+        self.has_unwritten_claim = False
+        """The claim counts here, but could not be committed: the turn's next commit has it."""
 
     def current(self) -> TurnRecord:
         if self.record.last_position != self.committed:

@@ -3,11 +3,13 @@
 import sqlite3
 
 from turnwire.core.errors import SessionBusyError
+from turnwire.core.follow import PAGE
+from turnwire.core.state import TurnFold
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.lines import seal, unseal
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
-from turnwire.stores.sqlite.rows import find_turn, read_calls
-from turnwire.stores.sqlite.writer import SqliteWriter
+from turnwire.stores.sqlite.rows import find_turn, read_calls, read_rows
+from turnwire.stores.sqlite.writer import SqliteWriter, write_state
 
 _TRIM_STEP = 2_000
 _EXPIRE_STEP = 100
@@ -29,10 +31,26 @@ class SqliteMaintenance:
         while await self._writer.write(lambda connection: _expire(connection, expire_before)):
             pass
 
+    async def complete_states(self) -> None:
+        """Write the states of the turns that ended while the disk was full."""
+        for live in [live for live in self._turns.by_id.values() if live.record.phase == "ended"]:
+            await self._writer.write(lambda connection, live=live: _complete_state(connection, live))
+
     async def delete_turn(self, principal: str, turn_id: str) -> None:
-        self._writer.must_erase = True
-        record = await self._writer.write(lambda connection: _delete_turn(connection, principal, turn_id))
+        record = await self._writer.write(lambda connection: _delete_turn(connection, principal, turn_id), erases=True)
         self._turns.forget_turn(record)
+
+
+def _complete_state(connection: sqlite3.Connection, live: LiveTurn) -> None:
+    query = "SELECT 1 FROM turn WHERE number = ? AND state IS NULL AND phase = 'ended'"
+    if connection.execute(query, (live.number,)).fetchone() is None:
+        return
+    fold, position = TurnFold(), 0
+    while events := read_rows(connection, live.rows_after(position, PAGE), position):
+        for event in events:
+            fold.add(event)
+        position = events[-1].position
+    write_state(connection, live.number, fold.state())
 
 
 def _seal(connection: sqlite3.Connection, live: LiveTurn) -> None:
@@ -43,6 +61,7 @@ def _seal(connection: sqlite3.Connection, live: LiveTurn) -> None:
     marked = connection.execute("UPDATE turn SET sealed = 1 WHERE number = ? AND sealed = 0", (live.number,))
     if marked.rowcount == 0:
         return  # The turn was deleted meanwhile, or another call of `maintain` sealed it.
+    _complete_state(connection, live)
     rows = [connection.execute("SELECT body FROM journal WHERE id = ?", (row,)).fetchone() for row in live.rows]
     lines = b"\n".join(row[0] for row in rows)
     calls = read_calls(connection, live.number)

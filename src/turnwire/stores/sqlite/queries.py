@@ -1,11 +1,14 @@
 """Reads of logs and turns: live turns from memory, all others from the database."""
 
+from collections.abc import Callable
+
 from turnwire.core.codec import LoggedEvent
-from turnwire.core.contracts import JournalEntry, TurnFilter
+from turnwire.core.contracts import JournalEntry, TurnFilter, Wake
 from turnwire.core.errors import TurnNotFoundError
+from turnwire.core.follow import fold_log
 from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.sqlite_threads import SqliteThreads
-from turnwire.stores.lines import SealedLogs, state_from
+from turnwire.stores.lines import SealedLogs, event_page, state_from
 from turnwire.stores.rules import read_with_epoch
 from turnwire.stores.sqlite.live_turn import LiveTurns
 from turnwire.stores.sqlite.rows import TURN_COLUMNS, find_turn, read_journal, read_rows, read_turn, turn_from
@@ -28,8 +31,9 @@ _HISTORY = """
 
 
 class SqliteQueries:
-    def __init__(self, readers: SqliteThreads, turns: LiveTurns) -> None:
+    def __init__(self, readers: SqliteThreads, searchers: SqliteThreads, turns: LiveTurns) -> None:
         self._readers = readers
+        self._searchers = searchers
         self._turns = turns
         self._sealed_logs = SealedLogs()
 
@@ -40,11 +44,11 @@ class SqliteQueries:
         if live is not None:
             recent = live.recent(after, limit)
             if recent is not None:
-                return recent
+                return event_page(recent, limit)
             rows = live.rows_after(after, limit)
             events = await self._readers.run(lambda connection: read_rows(connection, rows, after))
             if events is not None:
-                return events[:limit]
+                return event_page(events, limit)
         return await self._readers.run(
             lambda connection: read_turn(connection, self._sealed_logs, turn_id, after, limit)
         )
@@ -80,7 +84,8 @@ class SqliteQueries:
                 values.append((await self.find_turn(principal, turn_id)).id)
         order = "DESC" if where.after is None else "ASC"
         query = f"SELECT {TURN_COLUMNS} FROM turn WHERE {' AND '.join(conditions)} ORDER BY number {order} LIMIT ?"
-        rows = await self._readers.run(lambda connection: connection.execute(query, (*values, limit)).fetchall())
+        threads = self._searchers if where.search else self._readers
+        rows = await threads.run(lambda connection: connection.execute(query, (*values, limit)).fetchall())
         turns = [self._turns.current(turn_from(row)) for row in rows]
         return turns if where.after is not None else turns[::-1]
 
@@ -103,11 +108,16 @@ class SqliteQueries:
         return [state for row in rows if (state := state_from(row[0]))]
 
     async def turn_state(self, turn_id: str) -> TurnState | None:
-        query = "SELECT state FROM turn WHERE id = ?"
+        query = "SELECT state, phase FROM turn WHERE id = ?"
         row = await self._readers.run(lambda connection: connection.execute(query, (turn_id,)).fetchone())
         if row is None:
             raise TurnNotFoundError(turn_id)
+        if row[0] is None and row[1] == "ended":
+            return (await fold_log(self, turn_id)).state()  # It ended while the disk was full.
         return state_from(row[0])
+
+    def watch(self, key: str, wake: Wake) -> Callable[[], None]:
+        return self._turns.watchers.add(key, wake)
 
     async def tokens_used(self, principal: str, day: int) -> int:
         query = "SELECT tokens FROM spending WHERE principal = ? AND day = ?"

@@ -23,8 +23,11 @@ _NUMBER = "(SELECT number FROM turn WHERE id = ?)"
 
 
 class SqliteRegistry:
-    def __init__(self, readers: SqliteThreads, writer: SqliteWriter, turns: LiveTurns) -> None:
+    def __init__(
+        self, readers: SqliteThreads, searchers: SqliteThreads, writer: SqliteWriter, turns: LiveTurns
+    ) -> None:
         self._readers = readers
+        self._searchers = searchers
         self._writer = writer
         self._turns = turns
 
@@ -57,7 +60,8 @@ class SqliteRegistry:
             cursor = [last.updated_at, last.id] if last else []
             return connection.execute(query, (*values, *cursor, limit)).fetchall()
 
-        return [session_from(row) for row in await self._readers.run(run)]
+        threads = self._searchers if search else self._readers
+        return [session_from(row) for row in await threads.run(run)]
 
     async def rename_session(self, principal: str, session_id: str, title: str) -> Session:
         def run(connection: sqlite3.Connection) -> Session:
@@ -79,8 +83,7 @@ class SqliteRegistry:
             connection.execute("DELETE FROM session WHERE id = ?", (session.id,))
             return session.id
 
-        self._writer.must_erase = True
-        self._turns.forget_session(await self._writer.write(run))
+        self._turns.forget_session(await self._writer.write(run, erases=True))
 
     async def take_due(self, now: int, until: int, limit: int) -> list[Notice]:
         query = "SELECT EXISTS (SELECT 1 FROM outbox WHERE due_at <= ?)"

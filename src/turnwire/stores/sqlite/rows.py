@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import ApiKey, JournalEntry
 from turnwire.core.errors import EventsGoneError, TurnNotFoundError
 from turnwire.core.turns import Session, TurnRecord
-from turnwire.stores.lines import SealedLogs, from_entry_lines, from_lines, unseal
+from turnwire.stores.lines import PAGE_BYTES, SealedLogs, event_page, from_entry_lines, from_lines, page_of, unseal
 
 TURN_COLUMNS = (
     "id, session_id, principal, agent, message, channel, external_id, parent_turn_id, phase, outcome, worker, epoch,"
@@ -76,10 +76,26 @@ def with_position(connection: sqlite3.Connection, record: TurnRecord, first_row:
 
 
 def read_rows(connection: sqlite3.Connection, rows: Sequence[int], after: int) -> list[LoggedEvent] | None:
-    """Return the events of these journal rows, or None if a row is gone because the log was sealed meanwhile."""
-    query = "SELECT body, last_position FROM json_each(?) JOIN journal ON journal.id = value ORDER BY journal.id"
-    found = connection.execute(query, (json.dumps(list(rows)),)).fetchall()
-    return _events(found, after) if len(found) == len(rows) else None
+    """Return the events of these journal rows, up to the one that fills a page.
+
+    None if a row is gone because the log was sealed meanwhile.
+    """
+    query = (
+        "SELECT journal.id, body, last_position FROM json_each(?) JOIN journal ON journal.id = value"
+        " ORDER BY journal.id"
+    )
+    cursor = connection.execute(query, (json.dumps(list(rows)),))
+    found: list[tuple[bytes, int]] = []
+    size = 0
+    for expected in rows:
+        row = cursor.fetchone()
+        if row is None or row[0] != expected:
+            return None
+        found.append(row[1:])
+        size += len(row[1])
+        if size >= PAGE_BYTES:
+            break
+    return _events(found, after)
 
 
 def read_turn(
@@ -101,12 +117,12 @@ def read_turn(
                 body = connection.execute("SELECT body FROM sealed_log WHERE turn = ?", (number,)).fetchone()[0]
                 lines = sealed_logs.add(number, first_kept, body)
             start = after + 1 - first_kept
-            return from_lines(lines[start : start + limit], after + 1)
+            return from_lines(page_of(lines, start, limit), after + 1)
         query = (
             "SELECT body, last_position FROM journal WHERE id >= ? AND turn = ? AND last_position > ?"
             " ORDER BY id LIMIT ?"
         )
-        return _events(connection.execute(query, (first_row, number, after, limit)).fetchall(), after)[:limit]
+        return event_page(_events(connection.execute(query, (first_row, number, after, limit)), after), limit)
     finally:
         connection.execute("COMMIT")
 
@@ -131,10 +147,15 @@ def read_calls(connection: sqlite3.Connection, number: int) -> bytes:
     return b"\n".join(row[0] for row in connection.execute(query, (number,)))
 
 
-def _events(rows: Sequence[tuple[bytes, int]], after: int) -> list[LoggedEvent]:
+def _events(rows: Iterable[tuple[bytes, int]], after: int) -> list[LoggedEvent]:
+    """Return the events of these rows, up to the row that fills a page."""
     events: list[LoggedEvent] = []
+    size = 0
     for body, last_position in rows:
         lines = body.split(b"\n")
         events += from_lines(lines, last_position - len(lines) + 1)
+        size += len(body)
+        if size >= PAGE_BYTES:
+            break
     # The first row may begin at or before `after`.
     return events[after + 1 - events[0].position :] if events else []

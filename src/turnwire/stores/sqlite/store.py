@@ -42,18 +42,21 @@ class SqliteStore:
         self._lock = FolderLock(folder)
         self._threads = SqliteThreads(lambda: open_writer(path), name="turnwire-writer")
         self.readers = SqliteThreads(lambda: open_reader(path), name="turnwire-reader", threads=_READERS)
+        # A search reads every message of a principal; the quick reads of the others do not wait behind it.
+        self._searchers = SqliteThreads(lambda: open_reader(path), name="turnwire-search")
         self._turns = turns = LiveTurns(Leases(lease, clock))
         self._writer = writer = SqliteWriter(
             self._threads, turns, Ballast(folder), keeps_outbox=keeps_outbox, interval=commit_interval
         )
-        queries = SqliteQueries(self.readers, turns)
+        queries = SqliteQueries(self.readers, self._searchers, turns)
         claims = SqliteClaims(self.readers, writer, turns)
-        registry = SqliteRegistry(self.readers, writer, turns)
+        registry = SqliteRegistry(self.readers, self._searchers, writer, turns)
         annotations = SqliteAnnotations(self.readers, writer)
         maintenance = SqliteMaintenance(writer, turns)
+        writer.on_room = maintenance.complete_states
 
         self.read = queries.read
-        self.watch = turns.watchers.add
+        self.watch = queries.watch
         self.append = writer.append
         self.journal = queries.journal
         self.maintain = maintenance.maintain
@@ -72,6 +75,7 @@ class SqliteStore:
         self.claim = claims.claim
         self.claim_next = claims.claim_next
         self.take_over = claims.take_over
+        self.claimed = claims.claimed
         self.hold = claims.hold
         self.waiting = claims.waiting
         self.checkpoint = claims.checkpoint
@@ -118,5 +122,6 @@ class SqliteStore:
         await self._writer.flush()
         # The writer's connection closes last: only it may empty the write-ahead log.
         await self.readers.close()
+        await self._searchers.close()
         await self._threads.close()
         self._lock.release()

@@ -116,7 +116,7 @@ _PAGES = 2_000
 _MAGIC = b"SQLite format 3\x00"
 # Files that belong to a running server or to an open database.
 _EXCLUDED_SUFFIXES = (".lock", "-wal", "-shm", "-journal")
-_EXCLUDED_NAMES = (BALLAST_NAME, "server.json")
+_EXCLUDED_NAMES = (BALLAST_NAME, "server.json", "login_secret")
 
 
 def copy_folder(folder: Path, target: Path, progress: Progress) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -20,10 +20,9 @@ from msgspec.structs import replace
 
 from turnwire.core import metrics
 from turnwire.core.budget import day_of, tokens_in
-from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import AppendRequest, Suspension
 from turnwire.core.errors import StoreError, StoreFullError, TurnEndedError
-from turnwire.core.turns import TurnState
+from turnwire.core.turns import TurnRecord, TurnState
 from turnwire.sqlite_threads import SqliteThreads
 from turnwire.stores.lines import to_entry_lines, to_lines
 from turnwire.stores.rules import CommitSchedule, without_attachments
@@ -31,28 +30,42 @@ from turnwire.stores.sqlite.disk import Ballast
 from turnwire.stores.sqlite.live_turn import LiveTurn, LiveTurns
 
 T = TypeVar("T")
+WRITE_CLAIM = "UPDATE turn SET phase = 'running', worker = ?, epoch = ?, started_at = ? WHERE number = ?"
+_ERASE_SECONDS = 1.0
 logger = logging.getLogger("turnwire.stores.sqlite")
 
 
 class SqliteAppend:
-    """A request of one turn in a commit: one row of the journal, or 0 if it has no events."""
+    """A request of one turn in a commit: one row of the journal, or 0 if it has no events.
 
-    __slots__ = ("request", "row", "turn")
+    `claim` is written too if the turn's claim could not be. A `brief` ending leaves the folded state for later: on a
+    full disk there is room for the end of every turn, but not for a copy of every answer.
+    """
 
-    def __init__(self, request: AppendRequest, turn: LiveTurn, row: int) -> None:
+    __slots__ = ("brief", "claim", "request", "row", "turn")
+
+    def __init__(self, request: AppendRequest, turn: LiveTurn, row: int, *, brief: bool) -> None:
         self.request = request
         self.turn = turn
         self.row = row
+        self.brief = brief
+        self.claim = turn.record if turn.has_unwritten_claim else None
 
 
 class SqliteCall:
-    """Any other write; it fails alone, without taking the group with it."""
+    """Any other write; it fails alone, without taking the group with it.
 
-    __slots__ = ("error", "future", "result", "run")
+    After the commit of a call that `erases`, the write-ahead log, which still has what was deleted, is emptied.
+    """
 
-    def __init__(self, run: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]) -> None:
+    __slots__ = ("erases", "error", "future", "result", "run")
+
+    def __init__(
+        self, run: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any], *, erases: bool = False
+    ) -> None:
         self.run = run
         self.future = future
+        self.erases = erases
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -65,8 +78,10 @@ class SqliteWriter:
         self, threads: SqliteThreads, turns: LiveTurns, ballast: Ballast, *, keeps_outbox: bool, interval: float
     ) -> None:
         self.is_full = False
-        self.must_erase = False
-        """Whether the next commit must also empty the write-ahead log, which still has what was deleted."""
+        self.on_room: Callable[[], Awaitable[None]] | None = None
+        """Called when a full disk has room again, before anything new is accepted."""
+        self._must_erase = False
+        self._erase_after = 0.0
         self._threads = threads
         self._turns = turns
         self._ballast = ballast
@@ -89,21 +104,29 @@ class SqliteWriter:
     def append(self, request: AppendRequest) -> None:
         self._queue(request)
 
-    def write(self, run: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+    def write(self, run: Callable[[sqlite3.Connection], T], *, erases: bool = False) -> asyncio.Future[T]:
         """Queue `run(connection)` in its order among the appends, and return the future of its result.
 
         The future is done after the commit.
         """
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue(SqliteCall(run, future))
+        self._queue(SqliteCall(run, future, erases=erases))
         return future
 
     async def refuse_if_full(self) -> None:
-        """Raise StoreFullError if the disk is full and still has no room."""
-        if self.is_full:
-            if not await asyncio.to_thread(self._ballast.restore):
-                raise StoreFullError
-            self.is_full = False
+        """Raise StoreFullError if the disk is full and still has no room.
+
+        The ballast grows with the number of turns that it may have to end.
+        """
+        turns = self._turns.queue.session_count
+        if not self.is_full and self._ballast.covers(turns):
+            return
+        if not await asyncio.to_thread(self._ballast.restore, turns):
+            self.is_full = True
+            raise StoreFullError
+        was_full, self.is_full = self.is_full, False
+        if was_full and self.on_room is not None:
+            await self.on_room()
 
     def _queue(self, work: AppendRequest | SqliteCall) -> None:
         if not self._is_committing:
@@ -136,7 +159,7 @@ class SqliteWriter:
             return None
         live.head.position = work.last_position
         live.head.ended = work.ending is not None
-        return SqliteAppend(work, live, self._turns.take_row() if work.events else 0)
+        return SqliteAppend(work, live, self._turns.take_row() if work.events else 0, brief=self.is_full)
 
     def _submit(self, group: Sequence[Work]) -> None:
         self._threads.submit(partial(self._commit_group, group))
@@ -145,13 +168,15 @@ class SqliteWriter:
 
     def _commit_group(self, group: Sequence[Work], connection: sqlite3.Connection) -> None:
         began = time.perf_counter()
-        error = self._commit_or_make_room(group, connection)
+        error = self._commit_or_make_room(group, connection, began)
         self._commit_seconds = time.perf_counter() - began
         # If the loop is closed, there is no writer to notify; the committed events are on disk.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._committed, group, error)
 
-    def _commit_or_make_room(self, group: Sequence[Work], connection: sqlite3.Connection) -> StoreError | None:
+    def _commit_or_make_room(
+        self, group: Sequence[Work], connection: sqlite3.Connection, began: float
+    ) -> StoreError | None:
         try:
             try:
                 self._commit(group, connection)
@@ -161,17 +186,31 @@ class SqliteWriter:
                 logger.error("the disk is full: running turns are ended, new ones refused, until there is room")
                 self.is_full = True
                 self._ballast.drop()
-                self._commit(group, connection)
-            if self.must_erase:
-                # This does nothing while another connection is reading.
-                self.must_erase = False
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                # The room of the ballast is for the ends of turns, not for what was being written.
+                return StoreFullError()
+            self._must_erase = self._must_erase or any(isinstance(work, SqliteCall) and work.erases for work in group)
+            if self._must_erase and began >= self._erase_after:
+                self._empty_write_ahead_log(connection)
         except Exception as error:
             logger.exception("a commit failed")
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
                 return StoreFullError()
             return StoreError(f"the log could not be written: {error}")
         return None
+
+    def _empty_write_ahead_log(self, connection: sqlite3.Connection) -> None:
+        """Overwrite what was deleted. While somebody reads, this is put off: every turn waits for this thread."""
+        timeout = connection.execute("PRAGMA busy_timeout").fetchone()[0]
+        connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            self._must_erase = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] != 0
+            self._erase_after = time.perf_counter() + _ERASE_SECONDS
+        except sqlite3.OperationalError as error:
+            # What was to be committed is committed; this comes after a later commit.
+            logger.warning("the write-ahead log could not be emptied; this is tried again: %s", error)
+            self._must_erase = True
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {timeout}")
 
     def _commit(self, group: Sequence[Work], connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -181,12 +220,14 @@ class SqliteWriter:
             for work in group:
                 if isinstance(work, SqliteAppend):
                     request, events = work.request, work.request.events
+                    if work.claim is not None:
+                        connection.execute(WRITE_CLAIM, claim_values(work.claim, work.turn.number))
                     if events:
                         rows.append((work.row, work.turn.number, events[-1].position, to_lines(events)))
                     if request.entries:
                         calls.append((work.turn.number, to_entry_lines(request.entries)))
                     if request.ending is not None:
-                        _write_ending(connection, work.turn, events[-1], request.ending, self._keeps_outbox)
+                        _write_ending(connection, work, request.ending, self._keeps_outbox)
                     elif request.suspension is not None:
                         _write_suspension(connection, work.turn, request.suspension)
                     elif request.release:
@@ -227,6 +268,8 @@ class SqliteWriter:
     def _publish(self, append: SqliteAppend) -> None:
         live, request = append.turn, append.request
         events, phase = request.events, request.new_phase
+        if append.claim is not None and append.claim.epoch == live.record.epoch:
+            live.has_unwritten_claim = False
         if events:
             live.add_committed(append.row, events)
         if request.ending is not None:
@@ -280,15 +323,14 @@ def _run_call(connection: sqlite3.Connection, call: SqliteCall) -> None:
     connection.execute("RELEASE call")
 
 
-def _write_ending(
-    connection: sqlite3.Connection, live: LiveTurn, last: LoggedEvent, state: TurnState, keeps_outbox: bool
-) -> None:
-    record, number = live.record, live.number
+def _write_ending(connection: sqlite3.Connection, append: SqliteAppend, state: TurnState, keeps_outbox: bool) -> None:
+    record, number, last = append.turn.record, append.turn.number, append.request.events[-1]
     connection.execute(
-        "UPDATE turn SET phase = 'ended', outcome = ?, ended_at = ?, last_position = ?, answer = ?, state = ?"
-        " WHERE number = ?",
-        (state.outcome, last.at, last.position, state.text, msgspec.json.encode(state), number),
+        "UPDATE turn SET phase = 'ended', outcome = ?, ended_at = ?, last_position = ? WHERE number = ?",
+        (state.outcome, last.at, last.position, number),
     )
+    if not append.brief:
+        write_state(connection, number, state)
     if keeps_outbox:
         connection.execute("INSERT INTO outbox (turn, due_at, attempts) VALUES (?, 0, 0)", (number,))
     if record.waiting_until is not None:
@@ -302,6 +344,15 @@ def _write_ending(
             " ON CONFLICT (principal, day) DO UPDATE SET tokens = tokens + excluded.tokens",
             (record.principal, day_of(last.at), tokens),
         )
+
+
+def write_state(connection: sqlite3.Connection, number: int, state: TurnState) -> None:
+    query = "UPDATE turn SET answer = ?, state = ? WHERE number = ?"
+    connection.execute(query, (state.text, msgspec.json.encode(state), number))
+
+
+def claim_values(record: TurnRecord, number: int) -> tuple[str | None, int, int | None, int]:
+    return record.worker, record.epoch, record.started_at, number
 
 
 def _write_suspension(connection: sqlite3.Connection, live: LiveTurn, suspension: Suspension) -> None:

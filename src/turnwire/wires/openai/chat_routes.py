@@ -53,8 +53,9 @@ async def create(request: Request, services: Services) -> Stream | None:
             record, created = await _begin(request, services, body, conversation)
             point = await _point(services, record, wire, conversation, created)
             return stream_turn(request, services, record, wire, point)
-    record, _ = await _begin(request, services, body, conversation)
-    answer = await settled_turn(services, request, record)
+    with services.streams.room(request.caller.principal):
+        record, _ = await _begin(request, services, body, conversation)
+        answer = await settled_turn(services, request, record)
     if answer is not None:
         record, state = answer
         _raise_failure(state)

@@ -43,12 +43,13 @@ async def create(request: Request, services: Services) -> Stream | None:
             record, wire, created = await begin_response(services, request.caller, body, key)
             point = START if created else await find_in_response(store, record, wire, 0)
             return _stream(request, services, record, wire, point)
-    record, wire, created = await begin_response(services, request.caller, body, key)
-    if body.background:
-        result = await response_so_far(store, record, wire)
-    else:
-        waiting = settled_response(store, record.id, wire, created=created)
-        result = await while_connected(services, request.receive, record, waiting)
+    with services.streams.room(request.caller.principal):
+        record, wire, created = await begin_response(services, request.caller, body, key)
+        if body.background:
+            result = await response_so_far(store, record, wire)
+        else:
+            waiting = settled_response(store, record.id, wire, created=created)
+            result = await while_connected(services, request.receive, record, waiting)
     if result is not None:
         await request.respond_json(200, result, turn_headers(record))
     return None

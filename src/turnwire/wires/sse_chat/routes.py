@@ -18,6 +18,7 @@ from turnwire.server.messages import (
 from turnwire.server.request import Request
 from turnwire.server.router import Parameter, Route, response
 from turnwire.server.services import Services
+from turnwire.server.streams.log_file import stream_log
 from turnwire.server.streams.resume import BYTES, FRAMES, ResumePoint, find_point, is_void, void_of
 from turnwire.server.streams.stream import (
     SessionSource,
@@ -80,7 +81,8 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
         raise HttpError(422, "invalid_request", "offset: only on a text wire, and without a position or `wait`")
     record = await services.store.find_turn(request.caller.principal, turn_id)
     if "wait" in query:
-        await _long_poll(request, services, record, cursor)
+        with services.streams.room(request.caller.principal):
+            await _long_poll(request, services, record, cursor)
         return None
     point = None
     if wire.keeps_state:
@@ -103,6 +105,14 @@ async def turn_events(request: Request, services: Services) -> Stream | None:
         if point is None:
             return stream_from_first_frame(request, services, record, wire)
         return stream_turn(request, services, record, wire, point)
+
+
+async def turn_log(request: Request, services: Services) -> Stream:
+    """Send the committed events of a turn as a file."""
+    request.caller.needs("read")
+    record = await services.store.find_turn(request.caller.principal, request.id_param())
+    with services.streams.room(request.caller.principal):
+        return stream_log(request, services, record)
 
 
 async def _stream(request: Request, services: Services, record: TurnRecord, cursor: Cursor, wire: Wire) -> Stream:
@@ -161,6 +171,7 @@ async def _long_poll(request: Request, services: Services, record: TurnRecord, c
         b"true" if is_done else b"false",
     )
     await request.respond_json_bytes(200, body)
+    await request.answer_taken(services.settings.write_timeout)
 
 
 async def session_events(request: Request, services: Services) -> Stream:
@@ -245,6 +256,15 @@ def routes() -> list[Route]:
                 "410": response("On a text wire: its events are past their retention"),
                 "416": response("There are not so many bytes, or they are void"),
             },
+        ),
+        Route(
+            "GET",
+            "/v1/turns/{id}/log.jsonl",
+            turn_log,
+            "All committed events of a turn's log, one line of JSON each",
+            "turns",
+            [_ID],
+            responses={"200": response("The log", "application/jsonl")},
         ),
         Route(
             "GET",

@@ -13,7 +13,7 @@ from turnwire.core.codec import ascii_json
 from turnwire.core.contracts import Reset
 from turnwire.core.turns import TurnRecord
 from turnwire.server.errors import HttpError
-from turnwire.server.messages import ApprovalBody, ClientId, Cursor, MessageBody, parse_json
+from turnwire.server.messages import NO_NUL, ApprovalBody, ClientId, Cursor, MessageBody, parse_json
 from turnwire.server.request import Request
 from turnwire.server.router import SocketRoute
 from turnwire.server.services import Services
@@ -38,7 +38,7 @@ class ClientMessage(BaseModel):
 class StartMessage(MessageBody):
     """A message to an agent."""
 
-    idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
+    idempotency_key: Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=NO_NUL)] | None = None
     after: int = Field(0, ge=0, lt=10**15)
 
 

@@ -1,0 +1,81 @@
+"""Fair slots: one mechanism for everything that many principals share and that one of them could use up.
+
+A principal holds at most a few slots. A free slot goes to the principal that was served longest ago, so a principal
+with a hundred requests delays another one by a single request. Whoever has too many waiting is refused, before any work
+is done.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from turnwire.core import metrics
+from turnwire.core.errors import TooManyRequestsError
+
+
+class FairSlots:
+    """At most `slots` holders, at most `each` of one principal; at most `waiting` of a principal wait for one."""
+
+    def __init__(self, name: str, *, slots: int, each: int, waiting: int) -> None:
+        self._name = name
+        self._free = slots
+        self._each = each
+        self._max_waiting = waiting
+        self._held: Counter[str] = Counter()
+        # In the order in which the principals were served; one that is served goes to the end.
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def slot(self, principal: str) -> AsyncGenerator[None]:
+        """Hold a slot. Raises TooManyRequestsError."""
+        if self._free > 0 and self._held[principal] < self._each and principal not in self._queues:
+            self._take(principal)
+        else:
+            await self._wait(principal)
+        try:
+            yield
+        finally:
+            self._give_back(principal)
+
+    def _take(self, principal: str) -> None:
+        self._free -= 1
+        self._held[principal] += 1
+
+    def _give_back(self, principal: str) -> None:
+        self._free += 1
+        self._held[principal] -= 1
+        if not self._held[principal]:
+            del self._held[principal]
+        self._hand_out()
+
+    async def _wait(self, principal: str) -> None:
+        if len(self._queues.get(principal, ())) >= self._max_waiting:
+            metrics.OVERLOADS.add(self._name)
+            raise TooManyRequestsError(self._name)
+        queue = self._queues.setdefault(principal, deque())
+        ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(ticket)
+        try:
+            await ticket
+        except asyncio.CancelledError:
+            if ticket.done() and not ticket.cancelled():
+                self._give_back(principal)  # The slot came at the same moment.
+            elif ticket in queue:
+                queue.remove(ticket)
+                if not queue:
+                    self._queues.pop(principal, None)
+            raise
+
+    def _hand_out(self) -> None:
+        while self._free > 0:
+            principal = next((name for name in self._queues if self._held[name] < self._each), None)
+            if principal is None:
+                return
+            queue = self._queues.pop(principal)
+            ticket = queue.popleft()
+            if queue:
+                self._queues[principal] = queue
+            if not ticket.done():
+                self._take(principal)
+                ticket.set_result(None)

@@ -1,0 +1,199 @@
+"""Liveness: when a fault of the store has healed, every unfinished turn has an executor, with one process too.
+
+Over every store, with a wrapper that fails, hangs, or commits and loses the answer. `lease` is short, so that renewals
+come soon; nothing here depends on how soon.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from tests.contracts.turns import BOUND, claimed, followed, write
+from tests.core.desk import (
+    AgentEvents,
+    Gate,
+    completed_answer,
+    drain,
+    echo,
+    event_types,
+    failure,
+    held,
+    open_actor_desk,
+    open_desk,
+    start_held_turn,
+)
+from tests.core.faulty_store import Fault, FaultyStore
+from turnwire.core.backoff import Backoff
+from turnwire.core.contracts import Store
+from turnwire.core.events import Event, TokenEvent
+from turnwire.core.log import TurnLog
+from turnwire.core.turns import Turn
+
+FAULTS: tuple[Fault, ...] = ("fail", "hang", "lose")
+
+
+@pytest.fixture
+def faulty(store: Store) -> FaultyStore:
+    return FaultyStore(store)
+
+
+async def idle(desk: Any) -> None:
+    """Wait until the worker runs nothing."""
+    async with asyncio.timeout(BOUND):
+        await desk.runner._worker._idle.wait()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_row_1_end_is_tried_until_it_is_written(faulty: FaultyStore, fault: Fault) -> None:
+    async with open_desk(cast(Store, faulty), held) as desk:
+        turn, gate = await start_held_turn(desk, None)
+        following = await desk.start("gate of the next", session_id=turn.session_id)
+        await gate.reached()
+        faulty.inject(append=fault)
+        gate.open()
+        await faulty.hit("append", 3 if fault == "fail" else 1)
+        if fault != "lose":
+            assert desk.runner.running_count == 1, "a turn without an end still belongs to this worker"
+        faulty.heal()
+        # With a lost answer, the commit may have had the whole answer and its end.
+        outcomes = {"fail": ["failed"], "hang": ["completed"], "lose": ["completed", "failed"]}
+        assert (await desk.end(turn)).outcome in outcomes[fault]
+        await desk.cancel(following)
+        await idle(desk)
+
+
+async def test_row_1_end_that_loses_nothing_keeps_its_outcome(faulty: FaultyStore) -> None:
+    gate = Gate()
+
+    async def tidy(turn: Turn) -> AgentEvents:
+        yield "everything"
+        await gate.wait()
+
+    async with open_desk(cast(Store, faulty), tidy) as desk:
+        turn = await desk.start()
+        await followed(desk.store, turn.id, count=3)
+        faulty.inject(append="fail")
+        gate.open()
+        await faulty.hit("append", 2)
+        faulty.heal()
+        assert await completed_answer(desk, turn) == "everything"
+
+
+async def test_row_1_end_of_a_cancelled_turn_stays_a_cancel(faulty: FaultyStore) -> None:
+    async with open_desk(cast(Store, faulty), held) as desk:
+        turn, gate = await start_held_turn(desk, None)
+        await gate.reached()
+        faulty.inject(append="fail")
+        cancelling = asyncio.create_task(desk.cancel(turn))
+        await faulty.hit("append", 2)
+        faulty.heal()
+        await cancelling
+        assert (await desk.end(turn)).outcome == "cancelled"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_row_4_claim_with_a_lost_answer_is_run(faulty: FaultyStore, fault: Fault) -> None:
+    async with open_desk(cast(Store, faulty), echo, lease=0.2) as desk:
+        faulty.inject(claim_next=fault)
+        turn = await desk.start()
+        await faulty.hit("claim_next")
+        faulty.heal()
+        assert await completed_answer(desk, turn) == "You said: hello"
+        assert event_types(await desk.events(turn)) == ["session", "message", "token", "response", "done"]
+
+
+async def test_row_4_turn_of_an_idle_worker_that_has_begun_is_interrupted(faulty: FaultyStore) -> None:
+    """A turn that has written under this claim must not begin again."""
+    async with open_desk(cast(Store, faulty), echo, lease=0.2) as desk:
+        faulty.inject(claimed="fail")
+        orphan = await claimed(desk.store, desk.runner.worker)
+        await write(desk.store, orphan, TokenEvent("half"))
+        faulty.heal()
+        done = await desk.end(orphan)
+        assert (done.outcome, done.reason) == ("interrupted", "worker_lost")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_take_over_with_a_lost_answer_is_completed(faulty: FaultyStore, fault: Fault) -> None:
+    orphan = await claimed(cast(Store, faulty), "lost")
+    await write(cast(Store, faulty), orphan, TokenEvent("half"))
+    async with open_desk(cast(Store, faulty), echo, lease=0.2) as desk:
+        faulty.inject(take_over=fault)
+        await desk.store.retire("lost")
+        await faulty.hit("take_over")
+        faulty.heal()
+        assert (await desk.end(orphan)).outcome in ("interrupted", "completed")
+
+
+@pytest.mark.parametrize("fault", ["fail", "hang"])
+async def test_log_that_cannot_be_read_at_the_start_does_not_release_the_turn(
+    faulty: FaultyStore, fault: Fault
+) -> None:
+    async with open_desk(cast(Store, faulty), echo) as desk:
+        faulty.inject(read=fault)
+        turn = await desk.start()
+        await faulty.hit("read", 1 if fault == "hang" else 3)
+        assert desk.runner.running_count == 1
+        faulty.heal()
+        assert await completed_answer(desk, turn) == "You said: hello"
+
+
+async def test_log_that_is_unreadable_for_good_ends_the_turn(
+    faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreadable(log: TurnLog) -> None:
+        raise ValueError("this is no event")
+
+    monkeypatch.setattr("turnwire.core.execution._RETRY", Backoff(first=0.001, longest=0.001))
+    monkeypatch.setattr(TurnLog, "restore", unreadable)
+    async with open_desk(cast(Store, faulty), echo) as desk:
+        turn = await desk.start()
+        assert (await failure(desk, turn)).code == "agent_failed"
+
+
+async def test_shutdown_does_not_wait_for_ever_for_an_end_that_cannot_be_written(
+    faulty: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwire.core.worker._ENDING_PATIENCE_SECONDS", 0.05)
+    async with open_desk(cast(Store, faulty), held) as desk:
+        turn, gate = await start_held_turn(desk, None)
+        await gate.reached()
+        faulty.inject(append="fail")
+        async with asyncio.timeout(BOUND):
+            await desk.runner.drain(0)
+    faulty.heal()
+    async with open_desk(cast(Store, faulty), held) as desk:
+        assert (await desk.end(turn)).outcome == "interrupted"
+
+
+async def test_cancel_returns_although_the_end_cannot_be_written(faulty: FaultyStore) -> None:
+    async with open_desk(cast(Store, faulty), held, lease=0.2, cancel_patience=0.1) as desk:
+        turn, gate = await start_held_turn(desk, None)
+        await gate.reached()
+        faulty.inject(append="fail")
+        await desk.cancel(turn)
+        faulty.heal()
+        assert (await desk.end(turn)).outcome == "cancelled"
+
+
+async def test_failing_hand_over_ends_the_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect in the hand-over must not leave the turn without an end."""
+
+    class Resumable:
+        on_crash = "resume"
+
+        async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
+            yield "half"
+            await asyncio.Event().wait()
+
+    async def fail(*arguments: object) -> None:
+        raise ValueError("not now")
+
+    monkeypatch.setattr("turnwire.core.execution.release_or_suspend", fail)
+    async with open_actor_desk(store, Resumable()) as desk:
+        turn = await desk.start()
+        await followed(store, turn.id, count=3)
+        await drain(desk, 0)
+        assert (await failure(desk, turn)).code == "agent_failed"
