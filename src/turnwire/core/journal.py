@@ -159,6 +159,7 @@ class TurnJournal:
         repeats: Callable[[str], bool],
         hands_over: Callable[[], bool],
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._repeats = repeats
         self._hands_over = hands_over
         self._log = log
@@ -167,6 +168,7 @@ class TurnJournal:
         self._finished: Counter[str] = Counter()
         self._places: Counter[str] = Counter()
         self._open: set[str] = set()
+        self._met: set[str] = set()
         calls = recording.calls
         self._unmet = {key for key, call in calls.items() if not self.is_void(call.since)}
         self._steps_only = all(call.entry.kind == "tool" for call in calls.values())
@@ -174,6 +176,12 @@ class TurnJournal:
     @property
     def position(self) -> int:
         return self._log.position
+
+    def is_on_its_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     @property
     def is_between_calls(self) -> bool:
@@ -198,6 +206,22 @@ class TurnJournal:
         name = "/".join((_parent.get(), *parts))
         self._places[name] += 1
         return f"{name}/{self._places[name]}"
+
+    def recorded_path(self, place: str) -> tuple[str, ...] | None:
+        """Return the agent path of the run at this place, if it has called a model before the crash."""
+        call = self._recording.calls.get(f"{place}#0")
+        return call.entry.agent_path if call is not None and call.entry.kind == "model" else None
+
+    def reserved_paths(self) -> frozenset[tuple[str, ...]]:
+        """Return the agent paths of runs that will be repeated: those inside a finished call will not."""
+        calls = self._recording.calls
+        finished = {key.rpartition("#")[0] for key, call in calls.items() if call.is_finished}
+        return frozenset(
+            call.entry.agent_path
+            for key, call in calls.items()
+            if key not in self._met and call.entry.kind == "model" and call.entry.agent_path
+            if not any(key.startswith(f"{base}/") for base in finished)
+        )
 
     @contextmanager
     def inside(self, call: str) -> Generator[None]:
@@ -287,6 +311,7 @@ class TurnJournal:
     async def _begin(self, base: str, entry: JournalEntry) -> JournaledCall:
         recorded = self._recording.calls.get(entry.key)
         self._unmet.discard(entry.key)
+        self._met.add(entry.key)
         if recorded is not None:
             if recorded.entry.names != entry.names:
                 raise _diverged(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
@@ -365,8 +390,12 @@ _parent: ContextVar[str] = ContextVar("turnwire_journal_parent", default="")
 
 
 def current_journal() -> TurnJournal | None:
-    """Return the journal of the running turn, or None outside a turn and for an agent without a journal."""
-    return _journal.get()
+    """Return the journal of the running turn, or None outside a turn and for an agent without a journal.
+
+    It is None in a thread with an event loop of its own too: what runs there belongs to the tool that started it.
+    """
+    journal = _journal.get()
+    return journal if journal is not None and journal.is_on_its_loop() else None
 
 
 def set_journal(journal: TurnJournal) -> None:

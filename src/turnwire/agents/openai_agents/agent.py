@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
 from turnwire.agents.openai_agents.errors import explain_failure
-from turnwire.agents.openai_agents.events import EventQueue, Run, read_item
+from turnwire.agents.openai_agents.events import Run, RunQueue, read_item
 from turnwire.agents.openai_agents.handoffs import last_agent
 from turnwire.agents.openai_agents.memory import align_session
 from turnwire.agents.openai_agents.messages import sdk_messages
@@ -75,7 +75,7 @@ class OpenAIAgentsAgent:
         return tool in self._idempotent
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        run = Run(EventQueue())
+        run = Run(RunQueue())
         context = await self._make_context(turn)
         result = await self._start(turn, run, context)
         reading = asyncio.create_task(_read(result, run))

@@ -13,7 +13,7 @@ from msgspec import convert, to_builtins
 from openai.types.responses import Response, ResponseCompletedEvent
 
 from turnwire.agents.openai_agents.events import Run, running_run
-from turnwire.core.journal import JournaledCall, ToolDeniedError, TurnJournal, current_journal, fingerprint
+from turnwire.core.journal import JournaledCall, ToolDeniedError, TurnJournal, fingerprint
 from turnwire.tools.declaration import read_arguments
 from turnwire.tools.invocation import ToolOutcome
 
@@ -80,8 +80,8 @@ def _journaled_invoker(tool: FunctionTool) -> Any:
 
 
 async def _invoke(tool: FunctionTool, invoker: Any, context: ToolContext[Any], arguments: str) -> Any:
-    run, journal = running_run(), current_journal()
-    if run is None or journal is None:
+    run = running_run()
+    if run is None or (journal := run.queue.journal) is None:
         return await invoker(context, arguments)
     call_id = context.tool_call_id
     if tool._is_agent_tool:  # pyright: ignore[reportPrivateUsage]

@@ -24,7 +24,7 @@ from agents.tool_context import ToolContext
 from turnwire.agents.openai_agents.continuation import begin_reply, finish_reply, journal_tool, recorded_reply
 from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import (
-    EmittedEvents,
+    EmittedRuns,
     Hooks,
     ModelFailure,
     Run,
@@ -37,7 +37,6 @@ from turnwire.agents.openai_agents.events import (
 )
 from turnwire.core.emit import is_in_turn
 from turnwire.core.errors import ModelError
-from turnwire.core.journal import current_journal
 from turnwire.models.chat_completions import ChatReader
 from turnwire.models.responses import ResponsesReader
 
@@ -142,7 +141,7 @@ def _outer_run() -> Run | None:
     if not is_in_turn():
         return None
     unread = context_run()
-    return Run(EmittedEvents(), unread.path if unread else ())
+    return Run(EmittedRuns(), unread.path if unread else ())
 
 
 # Models
@@ -165,7 +164,7 @@ class WatchedModel(Model):
     async def stream_response(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, system_instructions: Any, input: Any, model_settings: ModelSettings, *args: Any, **options: Any
     ) -> AsyncGenerator[Any]:
-        journal = current_journal()
+        journal = self._run.queue.journal
         if journal is None:
             async with aclosing(self._stream(system_instructions, input, model_settings, *args, **options)) as events:
                 async for event in events:
