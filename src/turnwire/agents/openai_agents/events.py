@@ -151,6 +151,12 @@ class Run:
         self._begins_reply = True
         self._writes_value = is_value
 
+    def note_text(self, text: str) -> None:
+        """Note text of a reply that is in the log already."""
+        if text and not (self.path and self._writes_value):
+            self._begins_reply = False
+            self.has_answered = self.has_text = True
+
     def add_text(self, text: str) -> None:
         if self.path and self._writes_value:
             return  # For the code that runs the sub-agent, such as a guardrail, not for people.

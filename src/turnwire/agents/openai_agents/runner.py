@@ -173,7 +173,7 @@ class WatchedModel(Model):
         run, (model, _) = self._run, self._find()
         with await begin_reply(journal, run, self._hooks.agent, _name(model), (system_instructions, input)) as call:
             if not call.is_live:
-                yield await recorded_reply(call, run)
+                yield await recorded_reply(call, run, is_value=self._answers_with_value())
                 return
             async with aclosing(self._stream(system_instructions, input, model_settings, *args, **options)) as events:
                 async for event in events:
@@ -193,8 +193,7 @@ class WatchedModel(Model):
             if settings.include_usage is None:
                 settings = settings.resolve(ModelSettings(include_usage=True))
             model = _with_recorded_chunks(model, self._run, ChatReader(name))
-        agent = self._hooks.agent
-        self._run.begin_reply(is_value=agent is not None and agent.output_type not in (None, str))
+        self._run.begin_reply(is_value=self._answers_with_value())
         sent: Any = model.stream_response(system_instructions, input, settings, *args, **options)
         recorded = sent if is_chat else _record(sent, self._run, ResponsesReader(name))
         try:
@@ -221,6 +220,10 @@ class WatchedModel(Model):
         if model not in self._used:
             self._used.append(model)
         return model, self._implied_settings()
+
+    def _answers_with_value(self) -> bool:
+        agent = self._hooks.agent
+        return agent is not None and agent.output_type not in (None, str)
 
     def _implied_settings(self) -> ModelSettings:
         # The SDK drops them for a model object, which it gets from us instead of a name.
