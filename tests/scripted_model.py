@@ -207,6 +207,8 @@ class ScriptedModel:
         self.embedding_failures: list[Failure] = []
         self.models: list[str] | Failure = ["small"]
         self.owner = "library"
+        self.endless: Callable[[Request], Reply] | None = None
+        """Answers all requests that are not planned."""
         self._plans = list(plans)
         self._news = asyncio.Condition()
         self._requests_awaited = 0
@@ -280,6 +282,8 @@ class ScriptedModel:
 
     def _next_reply(self, request: Request) -> Reply:
         if not self._plans:
+            if self.endless is not None:
+                return self.endless(request)
             self.unplanned += 1
             return fails(400, message="Nothing more was planned.")
         plan = self._plans.pop(0)

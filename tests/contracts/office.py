@@ -12,6 +12,7 @@ The model answers by what a request says, so that the same request has the same 
 of the message is the tag of the turn, which is in all arguments.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,32 +24,34 @@ FINAL = "All is done."
 Note = Callable[[str, str], None]
 
 
-def office_tools(note: Note) -> dict[str, Callable[..., Any]]:
-    """Return the tools by name. They call `note("began" | "ended", "look Oslo 17")`."""
+def office_tools(note: Note, seconds: float = 0.0) -> dict[str, Callable[..., Any]]:
+    """Return the tools by name, which take some seconds. They call `note("began" | "ended", "look Oslo 17")`."""
 
-    def do(call: str) -> None:
+    async def do(call: str) -> None:
         note("began", call)
         progress("half")
+        if seconds:
+            await asyncio.sleep(seconds)
         note("ended", call)
 
     async def look(city: str) -> dict[str, str]:
         """Look up the weather in a city."""
-        do(f"look {city}")
+        await do(f"look {city}")
         return {"weather": f"snow in {city}"}
 
     def count(word: str) -> int:
         """Count the letters of a word, in a thread."""
-        do(f"count {word}")
+        asyncio.run(do(f"count {word}"))
         return len(word)
 
     async def pay(to: str) -> str:
         """Pay somebody."""
-        do(f"pay {to}")
+        await do(f"pay {to}")
         return "paid"
 
     async def send(to: str) -> str:
         """Send a letter."""
-        do(f"send {to}")
+        await do(f"send {to}")
         return f"sent to {to}"
 
     return {tool.__name__: tool for tool in (look, count, pay, send)}
@@ -59,7 +62,7 @@ def tag_of(request: Request) -> str:
     return _first_message(request.body).split()[-1]
 
 
-def reply(request: Request) -> Answer:
+def reply(request: Request, final: str = FINAL) -> Answer:
     """Return the answer to a request of any agent of the office."""
     message, tag = _first_message(request.body), tag_of(request)
     ended = {entry[0] for kind, entry in said(request.body) if kind == "result"}
@@ -79,7 +82,7 @@ def reply(request: Request) -> Answer:
         return calls(("transfer_to_boss", {}), text="Boss!", ids=["t1"])
     if "a1" not in ended:
         return calls(("send", {"to": f"bob {tag}"}), text="A letter.", ids=["a1"])
-    return says(FINAL)
+    return says(final)
 
 
 def _first_message(body: dict[str, Any]) -> str:
