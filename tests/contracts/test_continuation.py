@@ -17,8 +17,9 @@ import pytest
 from tests.contracts.agents import MODULES
 from tests.contracts.office import FINAL, IDEMPOTENT, office_tools, reply, tag_of
 from tests.contracts.turns import BOUND, whole_log
-from tests.core.desk import Desk, lose_worker, open_actor_desk
+from tests.core.desk import Desk, lose_worker, open_actor_desk, settle
 from tests.scripted_model import Answer, Request, ScriptedModel, model_server
+from turnwire.agents.event_queue import EventQueue
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import JournalEntry, Store
 from turnwire.core.events import (
@@ -51,6 +52,19 @@ _PATIENCE = 4 * BOUND
 @pytest.fixture(params=OFFICES, ids=lambda module: module.NAME)
 def case(request: pytest.FixtureRequest) -> ModuleType:
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def slow_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the log behind the SDK, so that nothing is in it by good luck when a call ends."""
+    events = EventQueue.events
+
+    async def slow_events(queue: EventQueue) -> AsyncIterator[Event | str]:
+        async for event in events(queue):
+            await settle()
+            yield event
+
+    monkeypatch.setattr(EventQueue, "events", slow_events)
 
 
 class WriteCounter:
@@ -127,9 +141,7 @@ class Ledger:
 async def open_office(case: ModuleType, store: Store, ledger: Ledger) -> AsyncIterator[Desk]:
     built = case.build_office(ledger.server.url, office_tools(ledger.note))
     try:
-        # With one uncommitted event at most, the log is always behind the SDK: nothing is in it by good luck.
-        limits = {"max_running_turns": 1_000, "max_uncommitted_events": 1}
-        async with open_actor_desk(store, case.adapt_office(built), **limits) as desk:
+        async with open_actor_desk(store, case.adapt_office(built), max_running_turns=1_000) as desk:
             yield desk
     finally:
         await case.close(built)

@@ -184,6 +184,11 @@ class TurnJournal:
             return False
 
     @property
+    def is_continued(self) -> bool:
+        """Return True if the agent has made calls before, which it will repeat."""
+        return bool(self._recording.calls)
+
+    @property
     def is_between_calls(self) -> bool:
         return not self._open
 

@@ -13,7 +13,7 @@ from turnwire.agents.openai_agents.approvals import resume_run, suspend_run
 from turnwire.agents.openai_agents.errors import explain_failure
 from turnwire.agents.openai_agents.events import Run, RunQueue, read_item
 from turnwire.agents.openai_agents.handoffs import last_agent
-from turnwire.agents.openai_agents.memory import align_session
+from turnwire.agents.openai_agents.memory import ContinuedSession, open_session
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.core.approvals import WaitForApproval
@@ -35,8 +35,8 @@ class OpenAIAgentsAgent:
     `keeps_last_agent` is false. Tracing is off unless `tracing` is true, because the SDK sends traces to OpenAI's
     service.
 
-    A turn whose worker was lost continues from its journal, unless `on_crash="close"` or there is a `session`, which
-    has the messages of the lost run already. `idempotent` names the tools that may run again if they break off.
+    A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools that
+    may run again if they break off.
     """
 
     def __init__(
@@ -54,9 +54,7 @@ class OpenAIAgentsAgent:
         on_crash: OnCrash | None = None,
         idempotent: Collection[str] = (),
     ) -> None:
-        if on_crash == "resume" and session is not None:
-            raise ValueError("an agent with a `session` cannot have on_crash='resume'; leave one of them out")
-        self.journal = on_crash != "close" and session is None
+        self.journal = on_crash != "close"
         self.on_crash: OnCrash = "resume" if self.journal else "close"
         self._idempotent = frozenset(idempotent)
         self._agent = agent
@@ -77,12 +75,15 @@ class OpenAIAgentsAgent:
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
         run = Run(RunQueue())
         context = await self._make_context(turn)
-        result = await self._start(turn, run, context)
+        session = await open_session(self._session(turn), turn, run) if self._session is not None else None
+        result = await self._start(turn, run, context, session)
         reading = asyncio.create_task(_read(result, run))
         try:
             async for event in run.queue.events():
                 yield event
             await reading
+            if isinstance(session, ContinuedSession):
+                await session.finish()
         finally:
             run.queue.close()
             await _stop(result, reading)
@@ -95,7 +96,7 @@ class OpenAIAgentsAgent:
             return await _result_of(self._context(turn))
         return _TurnContext(**{name: getattr(turn, name) for name in Turn.__struct_fields__})
 
-    async def _start(self, turn: Turn, run: Run, context: Any) -> RunResultStreaming:
+    async def _start(self, turn: Turn, run: Run, context: Any, session: Session | None) -> RunResultStreaming:
         if turn.progress and turn.resumption is None:
             raise AgentError(
                 "The answer was begun by an older version of the server; send the message again.",
@@ -103,10 +104,8 @@ class OpenAIAgentsAgent:
                 retryable=True,
             )
         options: dict[str, Any] = {"context": context, "hooks": self._hooks, "run_config": self._config}
-        if self._session is not None:
-            options["session"] = self._session(turn)
-            if turn.resumption is None:
-                await align_session(options["session"], turn)
+        if session is not None:
+            options["session"] = session
         if turn.resumption is not None:
             state = await resume_run(self._agent, turn.resumption, context, run)
             return start_run(self._runner, run, self._agent, state, options)
