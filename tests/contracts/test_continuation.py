@@ -17,8 +17,9 @@ import pytest
 from tests.contracts.agents import MODULES
 from tests.contracts.office import FINAL, IDEMPOTENT, office_tools, reply, tag_of
 from tests.contracts.turns import BOUND, whole_log
-from tests.core.desk import Desk, lose_worker, open_actor_desk, settle
-from tests.scripted_model import Answer, Request, ScriptedModel, model_server
+from tests.core.desk import Desk, completed_answer, lose_worker, open_actor_desk, settle, wait_for_events
+from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, said, says
+from turnwire.assembly import as_agent
 from turnwire.agents.event_queue import EventQueue
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import JournalEntry, Store
@@ -29,6 +30,7 @@ from turnwire.core.events import (
     Event,
     HandoffEvent,
     RestartEvent,
+    StatusEvent,
     TokenEvent,
     ToolCallEvent,
     ToolResultEvent,
@@ -36,7 +38,7 @@ from turnwire.core.events import (
 from turnwire.core.follow import follow
 from turnwire.core.journal import fold_journal
 from turnwire.core.log import TurnLog
-from turnwire.core.recovery import OUTCOME_UNKNOWN
+from turnwire.core.recovery import BEGUN_AGAIN, OUTCOME_UNKNOWN
 from turnwire.core.turns import TurnRecord
 from turnwire.stores.memory import MemoryStore
 from turnwire.stores.postgres import PostgresStore
@@ -286,3 +288,70 @@ async def state_of(store: Store, turn: TurnRecord, ledger: Ledger) -> LostState:
     entries = list(await store.journal(turn.id))
     tag = turn.message.split()[-1]
     return LostState(entries, await whole_log(store, turn.id, page=1_000), ledger.requests[tag], ledger.began.copy())
+
+
+# Agents that have changed
+
+
+def change(case: ModuleType, built: Any) -> None:
+    """Change the names by which the calls of an agent are known."""
+    if case.NAME == "chat_completions":
+        built.model.name = "other"
+    else:
+        built.name = "Other"
+
+
+async def test_changed_agent_ends_or_continues_from_its_last_finished_tool(
+    case: ModuleType, model_server: ScriptedModel
+) -> None:
+    """It is lost twice: before it has changed, and after it has begun again."""
+    runs: Counter[str] = Counter()
+
+    async def look(city: str) -> str:
+        """Look up the weather."""
+        runs[city] += 1
+        return f"snow in {city}"
+
+    never = asyncio.Event()
+    for policy in ("continue", "end"):
+        runs.clear()
+        model_server.requests.clear()
+        model_server.plan(calls(("look", {"city": "Oslo"}), text="I look.", ids=["a1"]), says("It", never))
+        store, changed = MemoryStore(), False
+
+        @asynccontextmanager
+        async def open_agent() -> AsyncIterator[Desk]:
+            built = case.build(model_server.url, [look], api="chat", timeout=BOUND)
+            if changed:
+                change(case, built)
+            agent: Any = as_agent(built)
+            agent.on_divergence = policy
+            try:
+                async with open_actor_desk(store, agent) as desk:
+                    yield desk
+            finally:
+                await case.close(built)
+
+        async with open_agent() as desk:
+            turn = await desk.start("Go")
+            await wait_for_events(desk, turn, TokenEvent("It"))
+            await lose_worker(desk)
+        changed = True
+        if policy == "end":
+            async with open_agent() as desk:
+                assert (await desk.end(turn)).reason == "diverged"
+            assert len(model_server.requests) == 2
+            continue
+        model_server.plan(calls(("look", {"city": "Rome"}), ids=["b1"]), says("Then", never), says("Snow."))
+        async with open_agent() as desk:
+            await wait_for_events(desk, turn, TokenEvent("\n\n"), TokenEvent("Then"))
+            await lose_worker(desk)
+        async with open_agent() as desk:
+            assert await completed_answer(desk, turn) == "I look.\n\nSnow."
+            events = await desk.events(turn)
+        assert runs == {"Oslo": 1, "Rome": 1}
+        results = [[entry for kind, entry in said(body) if kind == "result"] for body in model_server.bodies]
+        oslo, rome = ("a1", "snow in Oslo"), ("b1", "snow in Rome")
+        assert results == [[], [oslo], [oslo], [oslo, rome], [oslo, rome]]
+        assert [event.reason for event in events if isinstance(event, RestartEvent)][:2] == ["worker_lost", "diverged"]
+        assert StatusEvent(BEGUN_AGAIN) in events

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from turnwire.agents.text_tool_calls import TextToolCalls
 from turnwire.core.approvals import Decision, Resumption, WaitForApproval
-from turnwire.core.contracts import OnCrash
+from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import ApprovalRequestEvent, Event, ToolCallEvent, ToolResultEvent
 from turnwire.core.history import PARAGRAPH
@@ -58,6 +58,7 @@ class ChatCompletionsAgent:
         tools: Iterable[Tool | Toolset | Function] = (),
         max_steps: int = 20,
         on_crash: OnCrash = "resume",
+        on_divergence: OnDivergence = "end",
         journal: bool = True,
         base_url: str | None = None,
         api_key: str | None = None,
@@ -73,6 +74,7 @@ class ChatCompletionsAgent:
         self.instructions = instructions
         self.max_steps = max_steps
         self.on_crash: OnCrash = on_crash
+        self.on_divergence: OnDivergence = on_divergence
         self.journal = journal
         self.tools: dict[str, Tool] = {}
         self.toolsets: list[Toolset] = []
@@ -205,7 +207,7 @@ class ToolLoop:
         self._requests: tuple[ToolRequest, ...] = ()
         self._step = 0
         self._journal = current_journal()
-        self._place = self._journal.place(model.name) if self._journal else ""
+        self._place = self._journal.place("run") if self._journal else ""
         self._has_text = False
 
     async def run(

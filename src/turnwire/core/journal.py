@@ -30,6 +30,7 @@ from turnwire.core.log import LogLimits, TurnLog
 from turnwire.core.state import OPENING_POSITION, TurnFold
 
 T = TypeVar("T")
+_DIVERGENCE = "divergence"
 logger = logging.getLogger("turnwire.runner")
 
 
@@ -53,6 +54,8 @@ class Recording(Struct):
     segment: int = 0
     base: int = OPENING_POSITION
     """The position of the last event before the segment."""
+    has_diverged: bool = False
+    """True if the segment began because the agent had changed: it continues from the tool steps before `base`."""
     decided_calls: tuple[str, ...] | None = None
     """The calls that the segment's suspension was for; None in the first segment."""
     calls: dict[str, RecordedCall] = field(default_factory=dict[str, RecordedCall])
@@ -74,6 +77,7 @@ class Recording(Struct):
         self.size += len(entry.result)
         if entry.kind == "suspension":
             self.segment, self.base, self.decided_calls = entry.segment, entry.position, entry.names
+            self.has_diverged = entry.key.startswith(_DIVERGENCE)
             self.calls = {}
         elif entry.state == "started":
             self.calls[entry.key] = RecordedCall(entry, "started", entry.since, entry.position)
@@ -167,6 +171,8 @@ class TurnJournal:
         self._limits = limits
         self._finished: Counter[str] = Counter()
         self._places: Counter[str] = Counter()
+        self.divergence: AgentError | None = None
+        """The difference to the recorded calls, once the agent has made another one."""
         self._open: set[str] = set()
         self._met: set[str] = set()
         calls = recording.calls
@@ -205,6 +211,9 @@ class TurnJournal:
 
     def place(self, *parts: str) -> str:
         """Return a name for the next run with these parts: the same again when the turn is continued.
+
+        The name of an agent or a model is no part of it: a call of one that was renamed would not be found, and be made
+        again. Instead, `begin_model` compares the names.
 
         A run inside a tool belongs to that call. If the call is answered from the journal, the run is not made again.
         """
@@ -270,11 +279,24 @@ class TurnJournal:
         entry = self._entry("suspension", f"suspension {segment}", call_ids)
         self.record(replace(entry, segment=segment, state="finished"))
 
+    def begin_again(self) -> Recording:
+        """Begin a new segment after a divergence, and return its empty recording."""
+        segment = self._recording.segment + 1
+        entry = self._entry("suspension", f"{_DIVERGENCE} {segment}", ())
+        entry = replace(entry, segment=segment, state="finished")
+        self.record(entry)
+        recording = Recording(size=self._recording.size, last_finished=self._recording.last_finished)
+        recording.add(entry)
+        return recording
+
     def check_complete(self) -> None:
         """Raise AgentError if the agent has ended without making a call that it had finished before."""
+        if self.divergence is not None:
+            raise self.divergence  # The agent's library has caught it.
         for key in self._unmet:
             if self._recording.calls[key].is_finished:
-                raise _diverged(f"it did not repeat the call of {_describe(self._recording.calls[key].entry.names)}")
+                names = self._recording.calls[key].entry.names
+                raise self._diverge(f"it did not repeat the call of {_describe(names)}")
 
     def end_step(self, call_id: str, name: str, result: Any, *, success: bool = True) -> None:
         """Write the result of a step that the log shows as a tool call, because a person was asked about it."""
@@ -319,7 +341,7 @@ class TurnJournal:
         self._met.add(entry.key)
         if recorded is not None:
             if recorded.entry.names != entry.names:
-                raise _diverged(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
+                raise self._diverge(f"it calls {_describe(entry.names)} instead of {_describe(recorded.entry.names)}")
             if recorded.is_finished:
                 self._finished[base] += 1
                 return JournaledCall(self, base, entry, recorded)
@@ -331,6 +353,10 @@ class TurnJournal:
         self._open.add(entry.key)
         await self._log.flush()
         return JournaledCall(self, base, entry, None)
+
+    def _diverge(self, what: str) -> AgentError:
+        self.divergence = _diverged(what)
+        return self.divergence
 
     def _check_repeat(self, recorded: RecordedCall, entry: JournalEntry) -> None:
         """Raise an error unless a tool that broke off may run again."""

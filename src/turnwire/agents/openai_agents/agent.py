@@ -17,7 +17,7 @@ from turnwire.agents.openai_agents.memory import ContinuedSession, open_session
 from turnwire.agents.openai_agents.messages import sdk_messages
 from turnwire.agents.openai_agents.runner import install_runner, start_run
 from turnwire.core.approvals import WaitForApproval
-from turnwire.core.contracts import OnCrash
+from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
 from turnwire.core.turns import Turn
@@ -36,7 +36,8 @@ class OpenAIAgentsAgent:
     service.
 
     A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools that
-    may run again if they break off.
+    may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
+    `on_divergence="continue"` it goes on from its last finished tools.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class OpenAIAgentsAgent:
         hooks: RunHooks[Any] | None = None,
         run_config: RunConfig | None = None,
         on_crash: OnCrash | None = None,
+        on_divergence: OnDivergence = "end",
         idempotent: Collection[str] = (),
     ) -> None:
         self.journal = on_crash != "close"
         self.on_crash: OnCrash = "resume" if self.journal else "close"
+        self.on_divergence: OnDivergence = on_divergence
         self._idempotent = frozenset(idempotent)
         self._agent = agent
         self._max_turns = max_turns
@@ -97,7 +100,7 @@ class OpenAIAgentsAgent:
         return _TurnContext(**{name: getattr(turn, name) for name in Turn.__struct_fields__})
 
     async def _start(self, turn: Turn, run: Run, context: Any, session: Session | None) -> RunResultStreaming:
-        if turn.progress and turn.resumption is None:
+        if turn.progress and turn.resumption is None and run.queue.journal is None:
             raise AgentError(
                 "The answer was begun by an older version of the server; send the message again.",
                 code="diverged",
@@ -113,7 +116,9 @@ class OpenAIAgentsAgent:
         history = sdk_messages(turn.history) if self._session is None else []
         message: TResponseInputItem = {"role": "user", "content": turn.message}
         agent = last_agent(self._agent, turn.history) if self._keeps_last_agent else self._agent
-        return start_run(self._runner, run, agent, [*history, message], options)
+        steps = sdk_messages(turn.progress)
+        run.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
+        return start_run(self._runner, run, agent, [*history, message, *steps], options)
 
 
 async def _result_of(value: Any) -> Any:

@@ -127,7 +127,7 @@ class Run:
 
     def inside(self, agent: str) -> "Run":
         """Return the recorder for an agent that a tool of this run calls; `leave` when that run has ended."""
-        place = self.queue.journal.place("run", agent) if self.queue.journal else ""
+        place = self.queue.journal.place("run") if self.queue.journal else ""
         return Run(self.queue, enter_agent(self.path, agent, place=place), place)
 
     def leave(self) -> None:

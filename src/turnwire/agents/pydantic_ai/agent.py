@@ -15,10 +15,10 @@ from turnwire.agents.pydantic_ai.events import RunListener
 from turnwire.agents.pydantic_ai.messages import sdk_messages
 from turnwire.agents.pydantic_ai.runner import install_runner
 from turnwire.core.approvals import WaitForApproval
-from turnwire.core.contracts import OnCrash
+from turnwire.core.contracts import OnCrash, OnDivergence
 from turnwire.core.errors import AgentError
 from turnwire.core.events import Event
-from turnwire.core.turns import Turn
+from turnwire.core.turns import Message, Turn
 
 _CLEAN_UP_SECONDS = 3.0
 
@@ -30,7 +30,8 @@ class PydanticAIAgent:
     dependencies of each turn, for tools that need to know the caller.
 
     A turn whose worker was lost continues from its journal, unless `on_crash="close"`. `idempotent` names the tools that
-    may run again if they break off.
+    may run again if they break off. If the agent has changed meanwhile, the turn fails, or with
+    `on_divergence="continue"` it goes on from its last finished tools.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class PydanticAIAgent:
         *,
         to_deps: Callable[[Turn], Any] | None = None,
         on_crash: OnCrash = "resume",
+        on_divergence: OnDivergence = "end",
         idempotent: Collection[str] = (),
         **run_options: Any,
     ) -> None:
         install_runner()
         self.on_crash: OnCrash = on_crash
         self.journal = on_crash == "resume"
+        self.on_divergence: OnDivergence = on_divergence
         self._idempotent = frozenset(idempotent)
         self._agent = agent
         self._to_deps = to_deps
@@ -58,13 +61,13 @@ class PydanticAIAgent:
         return tool in self._idempotent
 
     async def answer(self, turn: Turn) -> AsyncIterator[Event | str]:
-        if turn.progress and turn.resumption is None:
+        queue = EventQueue()
+        if turn.progress and turn.resumption is None and queue.journal is None:
             raise AgentError(
                 "The answer was begun by an older version of the server; send the message again.",
                 code="diverged",
                 retryable=True,
             )
-        queue = EventQueue()
         running = asyncio.create_task(self._run(turn, queue))
         try:
             async for event in queue.events():
@@ -109,9 +112,13 @@ class PydanticAIAgent:
         }
         if self._to_deps is not None:
             options["deps"] = self._to_deps(turn)
-        if turn.resumption is None:
-            return turn.message, options
-        return None, options | resume_run(turn.resumption, listener)
+        if turn.resumption is not None:
+            return None, options | resume_run(turn.resumption, listener)
+        if turn.progress:
+            message = Message("user", turn.message)
+            listener.has_text = any(step.role == "assistant" and step.content for step in turn.progress)
+            return None, options | {"message_history": sdk_messages([*turn.history, message, *turn.progress])}
+        return turn.message, options
 
 
 def _with_requests(output_type: Any) -> list[Any]:

@@ -56,7 +56,7 @@ def _listening(agent: Agent[Any, Any], capabilities: Sequence[Any], writes_text:
         # A tool's thread may have its own event loop, from which the turn's queue must not be touched.
         is_read = outer is not None and outer.queue.loop is asyncio.get_running_loop()
         queue, name = outer.queue if outer and is_read else EmittedEvents(), agent.name or "agent"
-        place = queue.journal.place("run", name) if queue.journal else ""
+        place = queue.journal.place("run") if queue.journal else ""
         path = enter_agent(outer.path if outer else (), name, place=place)
         listener = SubAgentListener(queue, path, place, writes_text=writes_text)
         capabilities = [*capabilities, listener]
