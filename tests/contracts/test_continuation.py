@@ -6,7 +6,7 @@ abandoned after the first write, after the second, and so on: one turn for each,
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -21,6 +21,7 @@ from tests.core.desk import Desk, completed_answer, lose_worker, open_actor_desk
 from tests.scripted_model import Answer, Request, ScriptedModel, calls, model_server, said, says
 from turnwire.assembly import as_agent
 from turnwire.agents.event_queue import EventQueue
+from turnwire.core import metrics
 from turnwire.core.codec import LoggedEvent
 from turnwire.core.contracts import JournalEntry, Store
 from turnwire.core.events import (
@@ -78,7 +79,7 @@ class WriteCounter:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.desk: Desk | None = None
         self.writes: Counter[str] = Counter()
-        self._lost: dict[str, TurnLog] = {}
+        self.lost: dict[str, TurnLog] = {}
         self._tags: dict[str, str] = {}
         self._changed = asyncio.Event()
         for name in ("append", "append_token", "record"):
@@ -109,16 +110,16 @@ class WriteCounter:
         self.writes[log.turn_id] += 1
         if self.desk is not None and f"{self.writes[log.turn_id]:03}" == self._tags[log.turn_id]:
             self.desk.runner._worker.running[log.turn_id].abandon()
-            self._lost[log.turn_id] = log
+            self.lost[log.turn_id] = log
             self._changed.set()
 
     async def all_lost(self, turns: Mapping[str, TurnRecord]) -> None:
         """Wait until every turn is lost, and what it had written is committed."""
         async with asyncio.timeout(_PATIENCE):
-            while len(self._lost) < len(turns):
+            while len(self.lost) < len(turns):
                 await self._changed.wait()
                 self._changed.clear()
-            for log in self._lost.values():
+            for log in self.lost.values():
                 await log.flush()
 
 
@@ -149,8 +150,8 @@ async def open_office(case: ModuleType, store: Store, ledger: Ledger) -> AsyncIt
         await case.close(built)
 
 
-async def decide_all(desk: Desk, turn: TurnRecord, ledger: Ledger) -> list[str]:
-    """Allow everything that the turn asks for, up to its end, and return the calls whose outcome was unknown."""
+async def decide_all(desk: Desk, turn: TurnRecord, ledger: Ledger, lost: Container[str] = ()) -> list[str]:
+    """Allow everything that a turn asks for until it ends or is lost, and return the calls whose outcome was unknown."""
     unknown: list[str] = []
     async with asyncio.timeout(_PATIENCE), aclosing(follow(desk.store, turn.id)) as batches:
         async for batch in batches:
@@ -158,6 +159,8 @@ async def decide_all(desk: Desk, turn: TurnRecord, ledger: Ledger) -> list[str]:
                 event = logged.event
                 if not isinstance(event, ApprovalRequestEvent):
                     continue
+                if turn.id in lost:
+                    return unknown
                 if event.reason == OUTCOME_UNKNOWN:
                     unknown.append(event.call_id)
                     assert ledger.began[name_of(event)] <= 1
@@ -238,7 +241,7 @@ async def test_turn_that_is_lost_after_any_write_continues_and_repeats_nothing(
         first, step = {MemoryStore: (1, 1), SqliteStore: (1, 4), PostgresStore: (3, 4)}[type(store)]
         tags = [f"{number:03}" for number in range(first, counter.writes[turn.id] + 1, step)]
         turns = {tag: await desk.start(f"Go {tag}") for tag in tags}
-        deciding = [asyncio.create_task(decide_all(desk, each, ledger)) for each in turns.values()]
+        deciding = [asyncio.create_task(decide_all(desk, each, ledger, counter.lost)) for each in turns.values()]
         await counter.all_lost(turns)
         for task in deciding:
             task.cancel()
@@ -246,11 +249,25 @@ async def test_turn_that_is_lost_after_any_write_continues_and_repeats_nothing(
         counter.desk = None
         await lose_worker(desk)
     before = {tag: await state_of(store, turn, ledger) for tag, turn in turns.items()}
+    saved = [metrics.CONTINUED.values.copy(), metrics.SAVED_CALLS.values.copy(), metrics.SAVED_TOKENS.values.copy()]
     async with open_office(case, store, ledger) as desk:
         unknown = await asyncio.gather(*(decide_all(desk, each, ledger) for each in turns.values()))
+    check_saved(saved, list(before.values()))
     for (tag, turn), calls in zip(turns.items(), unknown, strict=True):
         before[tag].check(tag, calls, ledger, models)
         assert summary(await whole_log(store, turn.id, page=1_000), tag) == whole, f"lost after write {tag}"
+
+
+def check_saved(earlier: list[dict[str, int]], states: "list[LostState]") -> None:
+    """Check the metrics against the journals of turns that were continued."""
+    journals = [calls for state in states if (calls := fold_journal(state.entries).calls.values())]
+    finished = Counter(call.entry.kind for calls in journals for call in calls if call.is_finished)
+    assert metrics.CONTINUED.values[""] - earlier[0][""] == len(journals)
+    for kind in ("model", "tool"):
+        assert metrics.SAVED_CALLS.values[kind] - earlier[1][kind] == finished[kind]
+    # The scripted model reports the same usage for each call.
+    for direction, tokens in (("input", 11), ("output", 7)):
+        assert metrics.SAVED_TOKENS.values[direction] - earlier[2][direction] == tokens * finished["model"]
 
 
 @dataclass

@@ -53,7 +53,7 @@ from turnwire.core.events import (
     ToolResultEvent,
 )
 from turnwire.core.follow import read_all
-from turnwire.core.journal import Recording, TurnJournal, fold_journal, set_journal
+from turnwire.core.journal import Recording, TurnJournal, count_saved, fold_journal, set_journal
 from turnwire.core.log import TurnLog
 from turnwire.core.recovery import (
     BEGUN_AGAIN,
@@ -289,6 +289,7 @@ class Execution:
             return
         self._set_journal(agent)
         if self._recording.calls:
+            count_saved(self._recording)
             async for events in read_all(self._store, self.turn_id, self._recording.base):
                 for logged in events:
                     if not (isinstance(logged.event, _NOT_REPEATED) or log.fold.is_void(logged.position)):

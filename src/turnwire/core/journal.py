@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
+from turnwire.core import metrics
 from turnwire.core.contracts import CallKind, CallState, JournalEntry
 from turnwire.core.emit import emit
 from turnwire.core.errors import AgentError
@@ -42,6 +43,7 @@ class RecordedCall(Struct):
     since: int
     position: int
     result: bytes = b""
+    usage: Usage | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -84,8 +86,19 @@ class Recording(Struct):
         elif call := self.calls.get(entry.key):
             call.since, call.position = entry.since, entry.position
             if entry.state != "shown":
-                call.state, call.result = entry.state, entry.result
+                call.state, call.result, call.usage = entry.state, entry.result, entry.usage
                 self.last_finished = entry.position
+
+
+def count_saved(recording: Recording) -> None:
+    """Count a turn that is continued, and the calls that it need not make again."""
+    metrics.CONTINUED.add()
+    for call in recording.calls.values():
+        if call.is_finished:
+            metrics.SAVED_CALLS.add(call.entry.kind)
+            usage = call.usage or Usage()
+            metrics.SAVED_TOKENS.add("input", usage.input_tokens or 0)
+            metrics.SAVED_TOKENS.add("output", usage.output_tokens or 0)
 
 
 def fold_journal(entries: Iterable[JournalEntry]) -> Recording:
